@@ -46,13 +46,7 @@ fn commit() -> Option<String> {
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
-    git(&[
-        "describe",
-        "--always",
-        "--exclude=*",
-        "--abbrev=12",
-        "--dirty=-modified",
-    ])
+    git(&["describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=-modified"])
 }
 
 fn compiler() -> Option<String> {

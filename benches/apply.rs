@@ -54,13 +54,8 @@ fn in_fresh_namespace(prepare: impl Fn() + Sync, work: impl Fn() + Sync) -> Dura
 
 /// What a program can't do without: a socket, the batch, the answer.
 fn bare_loop(batch: &[u8]) {
-    let socket = socket(
-        AddressFamily::Netlink,
-        SockType::Raw,
-        SockFlag::empty(),
-        SockProtocol::NetlinkNetFilter,
-    )
-    .unwrap();
+    let socket =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::empty(), SockProtocol::NetlinkNetFilter).unwrap();
     if batch.len() > 65_536 {
         setsockopt(&socket, sockopt::SndBufForce, &(batch.len() + 32)).unwrap();
     }
@@ -96,10 +91,7 @@ fn apply(criterion: &mut Criterion) {
             ("legacy, re-run", &legacy, &legacy),
         ];
         let contenders = contenders.map(|(name, prepare, work)| -> Contender<'_> {
-            (
-                format!("{name}, {families}"),
-                Box::new(move || in_fresh_namespace(prepare, work)),
-            )
+            (format!("{name}, {families}"), Box::new(move || in_fresh_namespace(prepare, work)))
         });
         in_turns(&mut group, &contenders);
     }
@@ -117,10 +109,7 @@ fn apply_ports(criterion: &mut Criterion) {
             ("native", &|| install(&config, Mode::Native)),
         ];
         let contenders = contenders.map(|(name, work)| -> Contender<'_> {
-            (
-                format!("{name}/{ports}"),
-                Box::new(move || in_fresh_namespace(|| (), work)),
-            )
+            (format!("{name}/{ports}"), Box::new(move || in_fresh_namespace(|| (), work)))
         });
         in_turns(&mut group, &contenders);
     }

@@ -23,10 +23,7 @@ const DIALLED: u16 = 8_080;
 /// Resets instead of closing: else the client runs out of ports, all of them in TIME_WAIT.
 fn connect(to: SocketAddr) {
     let stream = TcpStream::connect(to).unwrap();
-    let reset = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
+    let reset = libc::linger { l_onoff: 1, l_linger: 0 };
     setsockopt(&stream, sockopt::Linger, &reset).unwrap();
 }
 
@@ -40,17 +37,12 @@ fn packets(criterion: &mut Criterion) {
                 continue;
             }
             let lab = Lab::new();
-            lab.pod
-                .run(|| mode.iter().for_each(|&mode| install(&config(true, ports), mode)));
+            lab.pod.run(|| mode.iter().for_each(|&mode| install(&config(true, ports), mode)));
             let stop = Arc::new(AtomicBool::new(false));
-            let listen = |port| {
-                lab.pod
-                    .run(|| TcpListener::bind(SocketAddr::new(POD[0], port)).unwrap())
-            };
+            let listen = |port| lab.pod.run(|| TcpListener::bind(SocketAddr::new(POD[0], port)).unwrap());
             let servers: Vec<_> = [4143, DIALLED].map(|port| serve(listen(port), &stop)).into();
             group.bench_function(BenchmarkId::new(&name, ports), |bencher| {
-                lab.outside
-                    .run_here(|| bencher.iter(|| connect(SocketAddr::new(POD[0], DIALLED))));
+                lab.outside.run_here(|| bencher.iter(|| connect(SocketAddr::new(POD[0], DIALLED))));
             });
             stop.store(true, Ordering::Relaxed);
             servers.into_iter().for_each(|server| server.join().unwrap());

@@ -52,10 +52,7 @@ fn compile(program: &str, specs: Option<&str>, to: &Path) -> Result<(), Box<dyn 
         format!("{machine}-linux-gnu-gcc")
     };
     let mut command = Command::new(&compiler);
-    command
-        .args(["-O2", "-Wall", "-static", "-s", "-o"])
-        .arg(to)
-        .arg(&source);
+    command.args(["-O2", "-Wall", "-static", "-s", "-o"]).arg(to).arg(&source);
     if let Some(specs) = specs {
         command.args(["-specs", specs]);
         // The kernel's headers, which musl has none of. musl's own come first.

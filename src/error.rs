@@ -35,11 +35,7 @@ pub enum Error {
         "no connection can be made to {to}{}: this network namespace has no route for it ({errno}), so no rule is asked: \
          check the addresses, or name the device by which it leaves", from.map(|from| format!(" from {from}")).unwrap_or_default()
     )]
-    NoRoute {
-        to: IpAddr,
-        from: Option<IpAddr>,
-        errno: Errno,
-    },
+    NoRoute { to: IpAddr, from: Option<IpAddr>, errno: Errno },
 
     /// No TCP connection goes to the destination of the one that is to be explained.
     #[error("no TCP connection can be made to {to}: {reason}")]
@@ -64,22 +60,13 @@ pub enum Error {
 
     /// The network namespace to work in cannot be entered.
     #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}")]
-    Netns {
-        path: PathBuf,
-        errno: Errno,
-        advice: &'static str,
-    },
+    Netns { path: PathBuf, errno: Errno, advice: &'static str },
 
     /// The timeout of connections in CLOSE_WAIT cannot be written.
     #[error(
         "nothing was changed: cannot write the close-wait timeout, {seconds} seconds, to {path}: {errno}: {advice}"
     )]
-    Sysctl {
-        seconds: u32,
-        path: &'static str,
-        errno: Errno,
-        advice: &'static str,
-    },
+    Sysctl { seconds: u32, path: &'static str, errno: Errno, advice: &'static str },
 
     /// Another backend was given rules of proxy-init's while this one installed them.
     #[error(
@@ -179,11 +166,7 @@ pub enum Error {
         "legacy mode: nothing was changed: {command} failed ({status}): {stderr}: the kernel may lack an extension \
          that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use nft mode"
     )]
-    CommandRefused {
-        command: PathBuf,
-        status: String,
-        stderr: String,
-    },
+    CommandRefused { command: PathBuf, status: String, stderr: String },
 
     /// An iptables command reported success without having done its work.
     #[error(
@@ -261,23 +244,14 @@ impl Error {
     /// Whether it says that nft mode can't be had here, so that auto looks for another mode. Otherwise something went
     /// wrong.
     pub(crate) fn rules_out_nft_mode(&self) -> bool {
-        matches!(
-            self,
-            Error::InMode(_, ModeError::Lacks { .. } | ModeError::ForeignOwner(_))
-        )
+        matches!(self, Error::InMode(_, ModeError::Lacks { .. } | ModeError::ForeignOwner(_)))
     }
 
     /// The mode that does without what this says that this host lacks, after that mode failed.
     pub(crate) fn mode_instead(&self, failed: Mode) -> Option<Mode> {
         match self {
             Error::NoCommand { .. } | Error::NoLegacyTables { .. } => failed.fallback(),
-            Error::InMode(
-                _,
-                ModeError::Lacks {
-                    lack: Lack::Extension { .. },
-                    ..
-                },
-            ) => failed.fallback(),
+            Error::InMode(_, ModeError::Lacks { lack: Lack::Extension { .. }, .. }) => failed.fallback(),
             Error::InMode(_, ModeError::ForeignOwner(_)) => Some(Mode::Native),
             _ => None,
         }
@@ -322,9 +296,7 @@ mod tests {
     use super::*;
 
     fn missing() -> Box<Error> {
-        Box::new(Error::NoCommand {
-            command: "iptables-legacy-restore".to_owned(),
-        })
+        Box::new(Error::NoCommand { command: "iptables-legacy-restore".to_owned() })
     }
 
     fn refused() -> Box<Error> {
@@ -382,140 +354,51 @@ mod tests {
                 option: "CONFIG",
                 instead: mode,
             }),
-            ModeError::OtherBaseChain {
-                family,
-                chain: chain.clone(),
-                errno,
-            },
+            ModeError::OtherBaseChain { family, chain: chain.clone(), errno },
             ModeError::ChainNameTaken { family, chain, errno },
-            ModeError::TableOwned {
-                what: what.clone(),
-                table: table.clone(),
-            },
-            ModeError::ChainInUse {
-                what: what.clone(),
-                table,
-            },
+            ModeError::TableOwned { what: what.clone(), table: table.clone() },
+            ModeError::ChainInUse { what: what.clone(), table },
             ModeError::Unanswered(errno),
             ModeError::GarbledDump,
             ModeError::KeepsChanging,
             ModeError::Unseen("reason".to_owned()),
             ModeError::Dormant("ip nat".to_owned()),
-            ModeError::UnmappedOwner {
-                rule: rule.clone(),
-                ids: "2102".parse().unwrap(),
-            },
-            ModeError::Unwritable {
-                rule: rule.clone(),
-                what: what.clone(),
-            },
+            ModeError::UnmappedOwner { rule: rule.clone(), ids: "2102".parse().unwrap() },
+            ModeError::Unwritable { rule: rule.clone(), what: what.clone() },
             ModeError::ForeignOwner(rule),
             ModeError::BatchTooLarge(1),
             ModeError::Contended(2),
-            ModeError::Refused {
-                what,
-                errno,
-                text: String::new(),
-            },
+            ModeError::Refused { what, errno, text: String::new() },
             ModeError::Netlink { call: "socket", errno },
             ModeError::Garbled,
             ModeError::OtherBackend(Mode::Legacy),
         ];
         let mut all = vec![
-            Error::NoRoute {
-                to: [192, 0, 2, 1].into(),
-                from: Some([192, 0, 2, 2].into()),
-                errno,
-            },
-            Error::NoConnection {
-                to: [192, 0, 2, 1].into(),
-                reason: "reason",
-            },
-            Error::NoDevice {
-                device: "eth1".to_owned(),
-            },
-            Error::InstalledMeanwhile {
-                mode,
-                other: Mode::Legacy,
-                not_removed: None,
-            },
-            Error::InstalledMeanwhile {
-                mode,
-                other: Mode::Legacy,
-                not_removed: Some(refused()),
-            },
+            Error::NoRoute { to: [192, 0, 2, 1].into(), from: Some([192, 0, 2, 2].into()), errno },
+            Error::NoConnection { to: [192, 0, 2, 1].into(), reason: "reason" },
+            Error::NoDevice { device: "eth1".to_owned() },
+            Error::InstalledMeanwhile { mode, other: Mode::Legacy, not_removed: None },
+            Error::InstalledMeanwhile { mode, other: Mode::Legacy, not_removed: Some(refused()) },
             Error::CannotChoose { reason: String::new() },
             Error::HostNetwork,
-            Error::Netns {
-                path: path.clone(),
-                errno,
-                advice: "advice",
-            },
-            Error::Sysctl {
-                seconds: 3,
-                path: "/proc",
-                errno,
-                advice: "advice",
-            },
-            Error::NotReplaced {
-                mode,
-                other: Mode::Legacy,
-                error: missing(),
-            },
-            Error::Fallback {
-                missing: missing(),
-                mode,
-                error: refused(),
-            },
+            Error::Netns { path: path.clone(), errno, advice: "advice" },
+            Error::Sysctl { seconds: 3, path: "/proc", errno, advice: "advice" },
+            Error::NotReplaced { mode, other: Mode::Legacy, error: missing() },
+            Error::Fallback { missing: missing(), mode, error: refused() },
             *missing(),
-            Error::CommandFailed {
-                command: command.clone(),
-                error: io::Error::from_raw_os_error(libc::ENOEXEC),
-            },
-            Error::CommandHung {
-                command: command.clone(),
-                seconds: 10,
-            },
-            Error::CommandRefused {
-                command,
-                status: "exit status: 1".to_owned(),
-                stderr: stderr.clone(),
-            },
+            Error::CommandFailed { command: command.clone(), error: io::Error::from_raw_os_error(libc::ENOEXEC) },
+            Error::CommandHung { command: command.clone(), seconds: 10 },
+            Error::CommandRefused { command, status: "exit status: 1".to_owned(), stderr: stderr.clone() },
             Error::LockHeld { file: path.clone() },
-            Error::LockFile {
-                file: path.clone(),
-                errno,
-            },
+            Error::LockFile { file: path.clone(), errno },
             Error::NoLegacyTables { stderr },
             Error::InstalledUnchecked { mode, error: missing() },
-            Error::ReplacedEachOther {
-                mode,
-                other: Mode::Legacy,
-                error: missing(),
-            },
-            Error::PartlyUninstalled {
-                removed: vec![mode],
-                error: missing(),
-            },
-            Error::NoEffect {
-                command: path.clone(),
-                family,
-            },
-            Error::RolledBack {
-                first: Family::V4,
-                second: Family::V6,
-                error: refused(),
-            },
-            Error::NotRolledBack {
-                families: Family::ALL.to_vec(),
-                cause: missing(),
-                error: missing(),
-            },
-            Error::CountersLost {
-                family,
-                errno,
-                error: missing(),
-            },
+            Error::ReplacedEachOther { mode, other: Mode::Legacy, error: missing() },
+            Error::PartlyUninstalled { removed: vec![mode], error: missing() },
+            Error::NoEffect { command: path.clone(), family },
+            Error::RolledBack { first: Family::V4, second: Family::V6, error: refused() },
+            Error::NotRolledBack { families: Family::ALL.to_vec(), cause: missing(), error: missing() },
+            Error::CountersLost { family, errno, error: missing() },
             Error::LegacyUnwritable { family, errno },
             Error::LegacyUnreadable { family, errno },
         ];
@@ -565,19 +448,10 @@ mod tests {
         let error = Error::Fallback {
             missing: missing(),
             mode: Mode::Nft,
-            error: Box::new(Error::NotReplaced {
-                mode: Mode::Nft,
-                other: Mode::Legacy,
-                error: refused(),
-            }),
+            error: Box::new(Error::NotReplaced { mode: Mode::Nft, other: Mode::Legacy, error: refused() }),
         };
         let text = chain(&error).to_string();
-        for words in [
-            "is not on PATH",
-            "also failed: nft mode",
-            "redirected twice: nft mode",
-            "CAP_NET_ADMIN",
-        ] {
+        for words in ["is not on PATH", "also failed: nft mode", "redirected twice: nft mode", "CAP_NET_ADMIN"] {
             assert_eq!(text.matches(words).count(), 1, "{words}: {text}");
         }
         assert_eq!(text.matches(UNCHANGED).count(), 1, "{text}");

@@ -18,10 +18,7 @@ pub fn read_all(input: &[u8]) {
     if let Ok(text) = std::str::from_utf8(input) {
         let _ = (text.parse::<Port>(), text.parse::<PortRange>(), text.parse::<Subnet>());
         #[cfg(feature = "cli")]
-        let _ = crate::cli::parse(
-            std::iter::once("proxy-init").chain(text.split('\0')).map(Into::into),
-            |_| None,
-        );
+        let _ = crate::cli::parse(std::iter::once("proxy-init").chain(text.split('\0')).map(Into::into), |_| None);
     }
 }
 
@@ -32,10 +29,7 @@ fn exercise(table: Table) {
             let _ = line.to_string();
         }
     }
-    let found = Found {
-        tables: vec![table],
-        not_known: Vec::new(),
-    };
+    let found = Found { tables: vec![table], not_known: Vec::new() };
     for direction in Direction::ALL {
         let connection = Connection::new(direction, SocketAddr::from(([10, 0, 0, 1], 80)));
         let _ = Explained::of(&found, &connection).to_string();
@@ -66,14 +60,8 @@ mod tests {
     fn any_config() -> impl Strategy<Value = Config> {
         let ports = || prop::collection::vec((any::<u16>(), 0..300u16), 0..40);
         let subnets = || prop::collection::vec((any::<[u8; 16]>(), 0..=128u8, any::<bool>()), 0..4);
-        (
-            1..=u16::MAX,
-            1..u32::MAX,
-            ports(),
-            subnets(),
-            prop::collection::vec(1..=u16::MAX, 0..3),
-        )
-            .prop_map(|(port, id, ports, subnets, redirected)| {
+        (1..=u16::MAX, 1..u32::MAX, ports(), subnets(), prop::collection::vec(1..=u16::MAX, 0..3)).prop_map(
+            |(port, id, ports, subnets, redirected)| {
                 let port = Port::new(port).unwrap();
                 let ports: Vec<_> = ports
                     .iter()
@@ -111,7 +99,8 @@ mod tests {
                     ignored_outbound_interfaces: interfaces,
                     ipv6: true,
                 }
-            })
+            },
+        )
     }
 
     #[test]

@@ -91,10 +91,7 @@
 //!   `default-features = false` leaves out clap.
 
 // Nothing panics, on any input, kernel answer or environment. Tests may: that is how they fail.
-#![cfg_attr(
-    not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
-)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 // In a module, `pub` is what other modules may use. What other programs may use is what this file names, and
 // docs/library-api.txt lists it.
 #![warn(missing_docs)]

@@ -58,12 +58,7 @@ const USUAL: usize = 4096;
 impl Log {
     /// An empty log that takes lines of this level and of more important ones.
     pub fn new(format: Format, level: Level) -> Self {
-        Self {
-            format,
-            level,
-            time: None,
-            lines: String::with_capacity(USUAL),
-        }
+        Self { format, level, time: None, lines: String::with_capacity(USUAL) }
     }
 
     /// Adds a line, which carries the present time.
@@ -130,9 +125,7 @@ fn add_quoted(lines: &mut String, message: impl fmt::Display) {
     let _ = write!(lines, "{message}");
     let text = lines.as_bytes().get(start..).unwrap_or_default();
     // Hidden characters are below the space, or DEL and what comes from the first byte beyond ASCII.
-    let Some(first) = text
-        .iter()
-        .position(|&byte| matches!(byte, b'"' | b'\\') || !(b' '..0x7f).contains(&byte))
+    let Some(first) = text.iter().position(|&byte| matches!(byte, b'"' | b'\\') || !(b' '..0x7f).contains(&byte))
     else {
         return;
     };
@@ -194,12 +187,7 @@ fn timestamp(seconds: u64) -> String {
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = (month_from_march + 2) % 12 + 1;
     let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        second / 3_600,
-        second / 60 % 60,
-        second % 60
-    )
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3_600, second / 60 % 60, second % 60)
 }
 
 #[cfg(test)]

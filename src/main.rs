@@ -171,11 +171,7 @@ fn has_colour() -> bool {
 
 /// With colours where there is somebody to see them.
 fn for_people(answer: &impl Display) -> String {
-    if has_colour() {
-        format!("{answer:#}")
-    } else {
-        answer.to_string()
-    }
+    if has_colour() { format!("{answer:#}") } else { answer.to_string() }
 }
 
 fn print(text: &str) -> Exit {

@@ -110,11 +110,7 @@ fn unusable(path: &Path, errno: Errno) -> Error {
 }
 
 fn failed(path: &Path, errno: Errno, advice: &'static str) -> Error {
-    Error::Netns {
-        path: path.to_owned(),
-        errno,
-        advice,
-    }
+    Error::Netns { path: path.to_owned(), errno, advice }
 }
 
 const NOT_A_NAMESPACE: &str =

@@ -44,9 +44,7 @@ pub fn chain_of(table: &Table, name: ChainName) -> Option<&Chain> {
 /// Whether a rule is proxy-init's or linkerd-init's, as its comment says.
 pub fn is_ours(rule: &Rule) -> bool {
     let prefix = Purpose::PREFIX.as_bytes();
-    rule.comment
-        .as_ref()
-        .is_some_and(|comment| comment.as_bytes().starts_with(prefix))
+    rule.comment.as_ref().is_some_and(|comment| comment.as_bytes().starts_with(prefix))
 }
 
 /// The rule without the time with which linkerd-init before 2.4.0 ends its comment; none if it has none.
@@ -54,10 +52,7 @@ pub fn without_time(rule: &Rule) -> Option<Rule> {
     let comment = rule.comment.as_ref().filter(|_| is_ours(rule))?;
     let text = std::str::from_utf8(comment.as_bytes()).ok()?;
     let timeless = Purpose::without_time(text);
-    (timeless != text).then(|| Rule {
-        comment: Some(Name::from(timeless)),
-        ..rule.clone()
-    })
+    (timeless != text).then(|| Rule { comment: Some(Name::from(timeless)), ..rule.clone() })
 }
 
 /// Whether a rule of the chain of this name is proxy-init's own jump to `goal`, or linkerd-init's.
@@ -83,10 +78,7 @@ pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
 /// xtables has them. Those within proxy-init's chains don't count.
 pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
     let is_nat = table.is_xtables() && table.name == *NAT;
-    let chains = table
-        .chains
-        .iter()
-        .filter(move |chain| is_nat && ChainName::own(&chain.name).is_none());
+    let chains = table.chains.iter().filter(move |chain| is_nat && ChainName::own(&chain.name).is_none());
     let lines = chains.flat_map(move |chain| Line::all(table, chain));
     lines.filter(|line| {
         let goal = leads_to(line.rule, line.table);
@@ -115,10 +107,7 @@ mod tests {
     fn each_mode_has_its_subsystem_and_is_known_by_what_it_leaves() {
         let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
         let held = |tables: Vec<Table>| {
-            let found = Found {
-                tables,
-                not_known: vec![],
-            };
+            let found = Found { tables, not_known: vec![] };
             let held = [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| holds(&found, mode));
             assert_eq!(holders(&found).count(), held.iter().filter(|&&held| held).count());
             assert!(holders(&found).all(|mode| holds(&found, mode)));
@@ -127,10 +116,7 @@ mod tests {
         assert_eq!(held(vec![]), [false, false, false]);
         assert_eq!(held(expected(Mode::Nft, &rulesets)), [true, false, false]);
         assert_eq!(held(expected(Mode::Legacy, &rulesets[1..])), [false, true, false]);
-        assert_eq!(
-            held(vec![examples::table("inet proxy-init", vec![])]),
-            [false, false, true]
-        );
+        assert_eq!(held(vec![examples::table("inet proxy-init", vec![])]), [false, false, true]);
         assert_eq!(Mode::Native.subsystem(), Subsystem::NfTables);
         // Neither base chains nor tables of other names, nor of other families.
         let ours = || vec![examples::chain("PROXY_INIT_REDIRECT", vec![])];
@@ -166,10 +152,7 @@ mod tests {
         }
         assert!(has_rules(expected(Mode::Native, &rulesets)));
         let other = examples::rule([], Action::Accept);
-        assert!(!has_rules(vec![examples::table(
-            "ip nat",
-            vec![examples::chain("OUTPUT", vec![other])]
-        )]));
+        assert!(!has_rules(vec![examples::table("ip nat", vec![examples::chain("OUTPUT", vec![other])])]));
     }
 
     #[test]
@@ -192,14 +175,8 @@ mod tests {
         ];
         let by_map = |map: &str| Action::Map(Field::DestinationPort, name(map));
         for (action, want) in [
-            (
-                Action::Jump(name("PROXY_INIT_REDIRECT")),
-                Some(ChainName::ProxyInitRedirect),
-            ),
-            (
-                Action::Goto(name("PROXY_INIT_OUTPUT")),
-                Some(ChainName::ProxyInitOutput),
-            ),
+            (Action::Jump(name("PROXY_INIT_REDIRECT")), Some(ChainName::ProxyInitRedirect)),
+            (Action::Goto(name("PROXY_INIT_OUTPUT")), Some(ChainName::ProxyInitOutput)),
             (Action::Jump(name("OUTPUT")), None),
             (Action::Jump(name("KUBE-SERVICES")), None),
             (by_map("jumping"), Some(ChainName::ProxyInitOutput)),
@@ -208,44 +185,24 @@ mod tests {
             (by_map("missing"), None),
             (Action::Accept, None),
         ] {
-            assert_eq!(
-                leads_to(&examples::rule([], action.clone()), &table),
-                want,
-                "{action:?}"
-            );
+            assert_eq!(leads_to(&examples::rule([], action.clone()), &table), want, "{action:?}");
         }
     }
 
     #[test]
     fn jumps_of_other_programs_are_told_from_our_own() {
         let to = |chain: &str| Action::Jump(Name::from(chain));
-        let ours = commented(
-            "proxy-init/install-proxy-init-output",
-            rule([], to("PROXY_INIT_OUTPUT")),
-        );
+        let ours = commented("proxy-init/install-proxy-init-output", rule([], to("PROXY_INIT_OUTPUT")));
         let chains = || {
             vec![
-                chain(
-                    "OUTPUT",
-                    vec![
-                        ours.clone(),
-                        rule([], to("MINE")),
-                        rule([to_port(80)], to("PROXY_INIT_OUTPUT")),
-                    ],
-                ),
+                chain("OUTPUT", vec![ours.clone(), rule([], to("MINE")), rule([to_port(80)], to("PROXY_INIT_OUTPUT"))]),
                 chain("MINE", vec![rule([], Action::Goto(Name::from("PROXY_INIT_REDIRECT")))]),
                 // Within proxy-init's own.
                 chain("PROXY_INIT_OUTPUT", vec![rule([], to("PROXY_INIT_REDIRECT"))]),
             ]
         };
         for (name, foreign) in [
-            (
-                "ip nat",
-                &[
-                    "-A OUTPUT -m tcp --dport 80 -j PROXY_INIT_OUTPUT",
-                    "-A MINE -g PROXY_INIT_REDIRECT",
-                ][..],
-            ),
+            ("ip nat", &["-A OUTPUT -m tcp --dport 80 -j PROXY_INIT_OUTPUT", "-A MINE -g PROXY_INIT_REDIRECT"][..]),
             ("ip mine", &[]),
             ("ip filter", &[]),
         ] {

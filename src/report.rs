@@ -14,10 +14,7 @@ use crate::operate::validate::{NotValidated, Progress, Validate};
 pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
     let installed = install.run_with(|notice| add(log, &notice))?;
     if let Some(seconds) = install.close_wait_timeout {
-        log.add(
-            Level::Info,
-            format_args!("net.netfilter.nf_conntrack_tcp_timeout_close_wait = {seconds}"),
-        );
+        log.add(Level::Info, format_args!("net.netfilter.nf_conntrack_tcp_timeout_close_wait = {seconds}"));
     }
     installed.commands(|command| log.add(Level::Info, command));
     let (rules, mode) = (installed.rules(), installed.mode);
@@ -50,10 +47,7 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
 /// As [`Uninstall::run`].
 pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
     let uninstalled = uninstall.run_with(|notice| add(log, &notice))?;
-    let hidden = uninstalled
-        .warnings
-        .iter()
-        .any(|warning| matches!(warning, Warning::LegacyUnseen(_)));
+    let hidden = uninstalled.warnings.iter().any(|warning| matches!(warning, Warning::LegacyUnseen(_)));
     let seen = if hidden { " in nf_tables" } else { "" };
     log.add(Level::Info, format_args!("no rules of proxy-init's are left{seen}"));
     Ok(())
@@ -85,10 +79,7 @@ fn add(log: &mut Log, notice: &OperationNotice<'_>) {
         OperationNotice::Warning(warning) => log.add(Level::Warning, warning),
         OperationNotice::RunningCommands { waits } => {
             let waits = if *waits { ", waiting for the xtables lock" } else { "" };
-            log.add(
-                Level::Info,
-                format_args!("running the iptables commands of legacy mode{waits}"),
-            );
+            log.add(Level::Info, format_args!("running the iptables commands of legacy mode{waits}"));
             // That may take long, so what is known is shown before.
             let _ = log.flush();
         }

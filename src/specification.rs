@@ -62,10 +62,7 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
             // iptables ignores an address before /0, so that such a subnet alone is everybody, of either family.
             let everybody = !listed.is_empty() && listed.iter().all(|subnet| subnet.net().prefix_len() == 0);
             let subnets = everybody || within(listed, connection.from);
-            (
-                !chosen || among(ignored_inbound_ports) || subnets || by_one_of(ignored_inbound_interfaces),
-                *inbound_port,
-            )
+            (!chosen || among(ignored_inbound_ports) || subnets || by_one_of(ignored_inbound_interfaces), *inbound_port)
         }
         // "Any traffic coming from this user will be ignored to avoid infinite redirection loops."
         Direction::Outbound => {
@@ -74,10 +71,7 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
             let (ports, destinations) = (redirected_outbound_ports, redirected_outbound_subnets);
             let chosen = (ports.is_empty() || among(ports))
                 && (destinations.is_empty() || within(destinations, connection.to.ip()));
-            (
-                skipped || !chosen || among(ignored_outbound_ports) || subnets,
-                *outbound_port,
-            )
+            (skipped || !chosen || among(ignored_outbound_ports) || subnets, *outbound_port)
         }
     };
     (!ignored).then_some(to)
@@ -101,16 +95,8 @@ mod tests {
     /// Few, so that connections meet configs; the ends of all ranges among them.
     const PORTS: [u16; 8] = [1, 2, 25, 80, 81, 443, 4190, 65535];
     const IDS: [u32; 4] = [1, 7, 2102, 4_294_967_294];
-    const ADDRESSES: [&str; 8] = [
-        "10.0.0.1",
-        "10.1.2.3",
-        "192.0.2.7",
-        "0.0.0.1",
-        "fd00::1",
-        "fd00:1::7",
-        "2001:db8::1",
-        "ffff::ffff",
-    ];
+    const ADDRESSES: [&str; 8] =
+        ["10.0.0.1", "10.1.2.3", "192.0.2.7", "0.0.0.1", "fd00::1", "fd00:1::7", "2001:db8::1", "ffff::ffff"];
 
     fn address() -> impl Strategy<Value = IpAddr> {
         select(&ADDRESSES[..]).prop_map(|address| address.parse().unwrap())
@@ -119,11 +105,7 @@ mod tests {
     fn ports() -> impl Strategy<Value = Vec<PortRange>> {
         let range = (select(&PORTS[..]), select(&PORTS[..]), prop::bool::weighted(0.3));
         let range = range.prop_map(|(one, other, is_range)| {
-            let (first, last) = if is_range {
-                (one.min(other), one.max(other))
-            } else {
-                (one, one)
-            };
+            let (first, last) = if is_range { (one.min(other), one.max(other)) } else { (one, one) };
             PortRange::new(first, last).unwrap()
         });
         // More than fit into one match of multiport's.

@@ -25,10 +25,7 @@ type Imports = BTreeMap<Module, BTreeSet<Module>>;
 impl Crate {
     /// All files below a folder.
     fn read(name: &str, src: &Path) -> Self {
-        let mut made = Self {
-            name: name.replace('-', "_"),
-            modules: BTreeMap::new(),
-        };
+        let mut made = Self { name: name.replace('-', "_"), modules: BTreeMap::new() };
         made.read_folder(src, &[], src.join("lib.rs").exists());
         made
     }
@@ -56,11 +53,7 @@ impl Crate {
         modules
             .map(|(module, text)| {
                 let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{module:?}: {error}"));
-                let mut found = Paths {
-                    within: self,
-                    module: module.clone(),
-                    imports: BTreeSet::new(),
-                };
+                let mut found = Paths { within: self, module: module.clone(), imports: BTreeSet::new() };
                 found.visit_file(&file);
                 found.imports.remove(module);
                 (module.clone(), found.imports)
@@ -253,11 +246,7 @@ fn upwards(imports: &Imports, order: &[&str]) -> Vec<String> {
 }
 
 fn name(module: &Module) -> String {
-    if module.is_empty() {
-        "the crate's root".to_owned()
-    } else {
-        module.join("::")
-    }
+    if module.is_empty() { "the crate's root".to_owned() } else { module.join("::") }
 }
 
 /// The order in docs/architecture.md, whose line has the rooms' names with arrows between.
@@ -299,10 +288,7 @@ fn no_files_import_each_other() {
     assert!(crates.len() > 3, "{}", crates.len());
     for (folder, one) in crates {
         let found = loops(&one.imports());
-        let named: Vec<String> = found
-            .iter()
-            .map(|way| way.iter().map(name).collect::<Vec<_>>().join(" → "))
-            .collect();
+        let named: Vec<String> = found.iter().map(|way| way.iter().map(name).collect::<Vec<_>>().join(" → ")).collect();
         assert_eq!(named, [""; 0], "in {}", folder.display());
     }
 }
@@ -310,11 +296,9 @@ fn no_files_import_each_other() {
 #[test]
 fn rooms_import_from_rooms_to_their_right() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
-    for (name, folder) in [
-        ("proxy-init", "src"),
-        ("netfilter", "crates/netfilter/src"),
-        ("packets", "crates/packets/src"),
-    ] {
+    for (name, folder) in
+        [("proxy-init", "src"), ("netfilter", "crates/netfilter/src"), ("packets", "crates/packets/src")]
+    {
         let imports = Crate::read(name, &root().join(folder)).imports();
         assert!(imports.len() > 10, "{folder}");
         assert_eq!(upwards(&imports, &order(&page)), [""; 0], "{folder}");
@@ -327,18 +311,12 @@ fn made_of(modules: &[(&str, &str)]) -> Imports {
         let path = path.split("::").filter(|name| !name.is_empty());
         (path.map(ToOwned::to_owned).collect(), text.to_owned())
     });
-    Crate {
-        name: "made".to_owned(),
-        modules: modules.collect(),
-    }
-    .imports()
+    Crate { name: "made".to_owned(), modules: modules.collect() }.imports()
 }
 
 fn loops_in(modules: &[(&str, &str)]) -> Vec<String> {
     let found = loops(&made_of(modules));
-    let named = found
-        .iter()
-        .map(|way| way.iter().map(name).collect::<Vec<_>>().join(" → "));
+    let named = found.iter().map(|way| way.iter().map(name).collect::<Vec<_>>().join(" → "));
     named.collect()
 }
 
@@ -359,17 +337,9 @@ fn a_loop_is_found_however_it_is_written() {
         assert_eq!(loops_in(&[("a", text), back]), ["a → b → a"], "{text}");
     }
     // By a third file, and between a module and one of its own.
-    let third = [
-        ("a", "use crate::b::c::f;"),
-        ("b::c", "use super::d;"),
-        ("b::d", "use crate::a;"),
-        ("b", ""),
-    ];
+    let third = [("a", "use crate::b::c::f;"), ("b::c", "use super::d;"), ("b::d", "use crate::a;"), ("b", "")];
     assert_eq!(loops_in(&third), ["a → b::c → b::d → a"]);
-    assert_eq!(
-        loops_in(&[("a", "mod b; use b::f;"), ("a::b", "use super::g;")]),
-        ["a → a::b → a"]
-    );
+    assert_eq!(loops_in(&[("a", "mod b; use b::f;"), ("a::b", "use super::g;")]), ["a → a::b → a"]);
 }
 
 #[test]
@@ -401,9 +371,6 @@ fn an_import_against_the_order_is_found() {
     ];
     assert_eq!(
         upwards(&made_of(&modules), &order),
-        [
-            "beside has no place in the order of rooms",
-            "middle::one imports from left"
-        ]
+        ["beside has no place in the order of rooms", "middle::one imports from left"]
     );
 }

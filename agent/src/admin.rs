@@ -51,10 +51,7 @@ pub struct Health {
 impl Health {
     /// Of a program that isn't ready yet.
     pub fn of(program: Program) -> Self {
-        Self {
-            metrics: Metrics::of(program),
-            ready: watch::Sender::default(),
-        }
+        Self { metrics: Metrics::of(program), ready: watch::Sender::default() }
     }
 }
 
@@ -102,19 +99,15 @@ async fn converse(stream: TcpStream, served: Served, health: Arc<Health>) {
 
 fn answer(request: &Request<Incoming>, served: Served, health: &Health) -> Response<Full<Bytes>> {
     let (status, kind, text) = match request.uri().path() {
-        "/metrics" if served == Served::All => (
-            StatusCode::OK,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            health.metrics.text(),
-        ),
+        "/metrics" if served == Served::All => {
+            (StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", health.metrics.text())
+        }
         // Those of upstream's repair controller, and Kubernetes' own.
         "/live" | "/livez" => (StatusCode::OK, "text/plain", "live\n".to_owned()),
         "/ready" | "/readyz" if *health.ready.borrow() => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
-        "/ready" | "/readyz" => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "text/plain",
-            "not ready: the log says why\n".to_owned(),
-        ),
+        "/ready" | "/readyz" => {
+            (StatusCode::SERVICE_UNAVAILABLE, "text/plain", "not ready: the log says why\n".to_owned())
+        }
         _ => (StatusCode::NOT_FOUND, "text/plain", "not found\n".to_owned()),
     };
     let mut response = Response::new(Full::new(Bytes::from(text)));

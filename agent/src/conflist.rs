@@ -51,10 +51,7 @@ impl Entry {
     /// The shortest there is: enough to take any out again.
     pub fn bare() -> Self {
         let value = json!({"type": PLUGIN});
-        Self {
-            text: value.to_string(),
-            value,
-        }
+        Self { text: value.to_string(), value }
     }
 
     /// The entry that a list has; none if it has none.
@@ -62,10 +59,7 @@ impl Entry {
         let plugins = File::read(text).ok()?.plugins().ok()?;
         let ours = ours(&plugins).ok()?;
         let (plugin, _) = plugins.into_iter().zip(ours).rfind(|(_, is_ours)| *is_ours)?;
-        Some(Self {
-            text: plugin.get().to_owned(),
-            value: serde_json::from_str(plugin.get()).ok()?,
-        })
+        Some(Self { text: plugin.get().to_owned(), value: serde_json::from_str(plugin.get()).ok()? })
     }
 
     /// The same, with the DaemonSet (NAMESPACE/NAME) of the agents themselves, about whose pods the plugin doesn't ask:
@@ -90,9 +84,7 @@ impl Entry {
 
     /// Whether the plugin asks the API server, for which it needs a kubeconfig.
     pub fn needs_kubeconfig(&self) -> bool {
-        self.value
-            .pointer("/linkerd/pod-info")
-            .is_none_or(|info| info != "annotations")
+        self.value.pointer("/linkerd/pod-info").is_none_or(|info| info != "annotations")
     }
 
     /// As the plugin reads it.
@@ -330,18 +322,13 @@ mod tests {
     fn types(text: &str) -> Vec<String> {
         let value: Value = serde_json::from_str(text).unwrap();
         let plugins = value["plugins"].as_array().unwrap().iter();
-        plugins
-            .map(|plugin| plugin["type"].as_str().unwrap().to_owned())
-            .collect()
+        plugins.map(|plugin| plugin["type"].as_str().unwrap().to_owned()).collect()
     }
 
     #[test]
     fn an_entry_is_an_object_of_the_plugins_type() {
         let configuration = entry().configuration("1.1.0");
-        assert_eq!(
-            configuration["kubernetes"]["kubeconfig"],
-            "/etc/cni/net.d/a \"quoted\" name"
-        );
+        assert_eq!(configuration["kubernetes"]["kubeconfig"], "/etc/cni/net.d/a \"quoted\" name");
         assert_eq!(configuration["cniVersion"], "1.1.0");
         for bad in ["", "{", "[]", "1", "{}", r#"{"type": "calico"}"#] {
             Entry::new(bad, Path::new("/k")).unwrap_err();
@@ -402,13 +389,9 @@ mod tests {
     #[test]
     fn what_is_no_list_is_left_alone_and_the_reason_is_told() {
         let not_json = |text: &str| matches!(chain(text, &entry()), Err(Unusable::NotJson(_)));
-        for text in [
-            "",
-            "{",
-            "{\"plugins\": [{\"type\": \"a\"}",
-            "{\"plugins\": []} x",
-            "{\"plugins\": [], \"plugins\": []}",
-        ] {
+        for text in
+            ["", "{", "{\"plugins\": [{\"type\": \"a\"}", "{\"plugins\": []} x", "{\"plugins\": [], \"plugins\": []}"]
+        {
             assert!(not_json(text), "{text}");
         }
         for text in [
@@ -423,11 +406,7 @@ mod tests {
         ] {
             assert_eq!(chain(text, &entry()), Err(Unusable::NoPlugins), "{text}");
         }
-        for text in [
-            r#"{"plugins": [1, 2]}"#,
-            r#"{"plugins": [{}]}"#,
-            r#"{"plugins": [["linkerd-cni"]]}"#,
-        ] {
+        for text in [r#"{"plugins": [1, 2]}"#, r#"{"plugins": [{}]}"#, r#"{"plugins": [["linkerd-cni"]]}"#] {
             assert_eq!(chain(text, &entry()), Err(Unusable::NotAPlugin(0)), "{text}");
         }
         let alone = r#"{"plugins": [{"type": "linkerd-cni"}]}"#;
@@ -452,10 +431,7 @@ mod tests {
         assert_eq!(chain(&text, &entry()).unwrap(), None);
         assert_eq!(list(r#"{"type": "linkerd-cni"}"#, &entry()), Err(Unusable::Alone));
         assert_eq!(list("{}", &entry()), Err(Unusable::NoPlugins));
-        assert_eq!(
-            types(&list(r#"{"plugins": [{"type": "a"}]}"#, &entry()).unwrap()),
-            ["a", PLUGIN]
-        );
+        assert_eq!(types(&list(r#"{"plugins": [{"type": "a"}]}"#, &entry()).unwrap()), ["a", PLUGIN]);
     }
 
     #[test]

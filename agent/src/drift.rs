@@ -61,19 +61,10 @@ impl Drift {
         }
         if !verdict.finds_rules {
             let words = "there are no rules of linkerd-cni's".to_owned();
-            return Some(Self {
-                reason: Reason::NoRules,
-                line: words.clone(),
-                words,
-                config: None,
-                is_loss: true,
-            });
+            return Some(Self { reason: Reason::NoRules, line: words.clone(), words, config: None, is_loss: true });
         }
         let findings = verdict.findings.iter().map(Finding::in_a_line);
-        let others = verdict
-            .others
-            .iter()
-            .map(|mode| format!("there are rules in {mode} mode too"));
+        let others = verdict.others.iter().map(|mode| format!("there are rules in {mode} mode too"));
         let is_loss = |finding: &Finding| {
             let kind = finding.kind();
             [FindingKind::NoRules, FindingKind::NoChain, FindingKind::Missing].contains(&kind)

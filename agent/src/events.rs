@@ -29,14 +29,8 @@ pub struct Events {
 impl Events {
     /// In the name of this controller.
     pub fn new(server: &Server, controller: &str, health: &Arc<Health>) -> Self {
-        let reporter = Reporter {
-            controller: controller.to_owned(),
-            instance: Some(server.pod.clone()),
-        };
-        Self {
-            recorder: Recorder::new(server.client.clone(), reporter),
-            health: Arc::clone(health),
-        }
+        let reporter = Reporter { controller: controller.to_owned(), instance: Some(server.pod.clone()) };
+        Self { recorder: Recorder::new(server.client.clone(), reporter), health: Arc::clone(health) }
     }
 
     /// Publishes one. Those of the last minutes that are alike but for the note become one with a count. What goes

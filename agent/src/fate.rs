@@ -61,21 +61,14 @@ pub struct Own<'a> {
 impl<'a> Own<'a> {
     /// As this API server has them.
     pub fn new(server: &'a Server) -> Self {
-        Self {
-            server,
-            namespace_ends: Cell::new(false),
-        }
+        Self { server, namespace_ends: Cell::new(false) }
     }
 
     /// Watches the agent's namespace. Whoever deletes it may delete the agent's account and role a moment later, as
     /// `kubectl delete --kustomize` does, and then nothing can be asked any more. A watch that there is goes on.
     pub async fn watch(&self) -> Infallible {
         let name = &self.server.namespace;
-        let which = Which {
-            path: "/api/v1/namespaces",
-            label: None,
-            fields: format!("metadata.name={name}"),
-        };
+        let which = Which { path: "/api/v1/namespaces", label: None, fields: format!("metadata.name={name}") };
         let mut news = follow(self.server.client.clone(), which);
         while let Some(news) = news.recv().await {
             match news {
@@ -176,20 +169,14 @@ fn is_gone(status: &Status, group: &str, kind: &str, name: &str) -> bool {
 /// Taints don't count: they come and go with a node's troubles.
 fn excluded(pods: &PodSpec, node: &ObjectMeta) -> Option<String> {
     let name = node.name.as_deref()?;
-    if let Some(only) = pods
-        .node_name
-        .as_deref()
-        .filter(|only| !only.is_empty() && *only != name)
-    {
+    if let Some(only) = pods.node_name.as_deref().filter(|only| !only.is_empty() && *only != name) {
         return Some(format!("its DaemonSet is for node {only} alone"));
     }
     // Each node has some, of kubelet's: an answer without any isn't a whole one.
     let labels = node.labels.as_ref().filter(|labels| !labels.is_empty())?;
     for (key, value) in pods.node_selector.iter().flatten() {
         if labels.get(key) != Some(value) {
-            return Some(format!(
-                "its DaemonSet wants nodes with {key}={value}, which this one isn't"
-            ));
+            return Some(format!("its DaemonSet wants nodes with {key}={value}, which this one isn't"));
         }
     }
     let affinity = pods.affinity.as_ref()?.node_affinity.as_ref()?;
@@ -203,12 +190,8 @@ fn excluded(pods: &PodSpec, node: &ObjectMeta) -> Option<String> {
 fn misses(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let by_labels = term.match_expressions.iter().flatten();
     let by_fields = term.match_fields.iter().flatten();
-    by_labels
-        .into_iter()
-        .any(|it| is_unmet(it, labels.get(&it.key).map(String::as_str)))
-        || by_fields
-            .into_iter()
-            .any(|it| it.key == "metadata.name" && is_unmet(it, Some(name)))
+    by_labels.into_iter().any(|it| is_unmet(it, labels.get(&it.key).map(String::as_str)))
+        || by_fields.into_iter().any(|it| it.key == "metadata.name" && is_unmet(it, Some(name)))
 }
 
 /// Whether a requirement certainly isn't met (`Requirement.Matches` in apimachinery/pkg/labels/selector.go).
@@ -251,11 +234,7 @@ mod tests {
     /// Whether pods with these terms in their affinity are certainly none for the node.
     fn excludes(terms: &Value) -> bool {
         let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
-        excluded(
-            &pods(&json!({"containers": [], "affinity": {"nodeAffinity": required}})),
-            &node(),
-        )
-        .is_some()
+        excluded(&pods(&json!({"containers": [], "affinity": {"nodeAffinity": required}})), &node()).is_some()
     }
 
     #[test]
@@ -337,15 +316,8 @@ mod tests {
             assert_eq!(excludes(&json!([{"matchExpressions": [one]}])), is_excluded, "{one}");
             // A term is all of its requirements, and one term is enough.
             let met = json!({"key": "cores", "operator": "Exists"});
-            assert_eq!(
-                excludes(&json!([{"matchExpressions": [met, one]}])),
-                is_excluded,
-                "{one}"
-            );
-            assert!(
-                !excludes(&json!([{"matchExpressions": [one]}, {"matchExpressions": [met]}])),
-                "{one}"
-            );
+            assert_eq!(excludes(&json!([{"matchExpressions": [met, one]}])), is_excluded, "{one}");
+            assert!(!excludes(&json!([{"matchExpressions": [one]}, {"matchExpressions": [met]}])), "{one}");
         }
         let named = |operator: &str, name: &str| {
             let field = json!({"key": "metadata.name", "operator": operator, "values": [name]});

@@ -119,10 +119,7 @@ impl Folder {
     /// As of open(2).
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(Self {
-            folder: open(path, flags, Mode::empty())?,
-            path: path.to_owned(),
-        })
+        Ok(Self { folder: open(path, flags, Mode::empty())?, path: path.to_owned() })
     }
 
     /// The path by which it was opened.
@@ -243,12 +240,8 @@ impl Folder {
         self.remove(&unfinished)?;
         let create = flags(OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL);
         let mut write = || -> io::Result<bool> {
-            let mut file = File::from(openat(
-                &self.folder,
-                unfinished.as_str(),
-                create,
-                Mode::from_bits_truncate(0o600),
-            )?);
+            let mut file =
+                File::from(openat(&self.folder, unfinished.as_str(), create, Mode::from_bits_truncate(0o600))?);
             io::copy(source, &mut file)?;
             file.flush()?;
             fchmod(&file, Mode::from_bits_truncate(mode))?;
@@ -331,12 +324,7 @@ impl Folder {
     /// As of open(2); a symbolic link is one.
     pub fn open_or_create(&self, name: &str) -> io::Result<File> {
         let mode = Mode::from_bits_truncate(0o600);
-        Ok(File::from(openat(
-            &self.folder,
-            name,
-            flags(OFlag::O_RDWR | OFlag::O_CREAT),
-            mode,
-        )?))
+        Ok(File::from(openat(&self.folder, name, flags(OFlag::O_RDWR | OFlag::O_CREAT), mode)?))
     }
 }
 
@@ -382,10 +370,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("linkerd-cni-agent-removes-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         let folder = Folder::open(&path).unwrap();
-        let text = |bytes: &str| Text {
-            bytes: bytes.into(),
-            mode: 0o600,
-        };
+        let text = |bytes: &str| Text { bytes: bytes.into(), mode: 0o600 };
         folder.write("a.conf", &mut &b"newer"[..], 0o600, None).unwrap();
         assert!(!folder.remove_expected("a.conf", &text("older")).unwrap());
         assert_eq!(fs::read(path.join("a.conf")).unwrap(), b"newer");

@@ -104,10 +104,8 @@ impl<T: Object + Send + 'static> Follower<T> {
     /// Hands over every object; the version of all of them together.
     async fn list(&self) -> Result<String, End> {
         let Which { path, label, fields } = &self.which;
-        let parameters = ListParams {
-            label_selector: label.map(str::to_owned),
-            ..ListParams::default().match_any().fields(fields)
-        };
+        let parameters =
+            ListParams { label_selector: label.map(str::to_owned), ..ListParams::default().match_any().fields(fields) };
         let request = Request::new(*path).list(&parameters).map_err(failed)?;
         self.tell(News::Begins).await;
         let news = self.news.clone();
@@ -159,12 +157,7 @@ impl<T: Object + Send + 'static> Follower<T> {
         read: impl FnOnce(BufReader<Chunks>) -> R + Send + 'static,
     ) -> Result<R, End> {
         let end = Instant::now() + patience;
-        let late = || {
-            io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("it took longer than {} s", patience.as_secs()),
-            )
-        };
+        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("it took longer than {} s", patience.as_secs()));
         let answer = match timeout_at(end, self.client.request_stream(request)).await {
             Err(_) => return Err(failed(late())),
             Ok(Err(Error::Api(status))) if status.code == 410 => return Err(End::Expired),
@@ -174,10 +167,7 @@ impl<T: Object + Send + 'static> Follower<T> {
         let (sender, chunks) = mpsc::channel(1);
         let reading = spawn_blocking(move || {
             // serde_json takes each byte by itself, which is quick from a BufReader.
-            read(BufReader::new(Chunks {
-                chunks,
-                current: Cursor::default(),
-            }))
+            read(BufReader::new(Chunks { chunks, current: Cursor::default() }))
         });
         loop {
             let chunk = tokio::select! {

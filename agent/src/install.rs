@@ -48,11 +48,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
         info!("without CAP_SYS_ADMIN the plugin's own STATUS can't be asked, and doesn't count for readiness");
     }
     let mut keeper = Keeper::new(installation.clone(), asks);
-    let mut plugin_log = installation
-        .paths
-        .log
-        .as_ref()
-        .map(|folder| PluginLog::new(&folder.here, health));
+    let mut plugin_log = installation.paths.log.as_ref().map(|folder| PluginLog::new(&folder.here, health));
     let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
     let own = server.map(Own::new);
     let mut watched = pin!(async {
@@ -176,11 +172,7 @@ pub fn stopped() -> Result<impl Future<Output = ()>, String> {
 /// Watches the folders. On an error, not all that there are.
 fn add(watch: &io::Result<Watch>, paths: &Paths) -> Result<(), String> {
     let watch = watch.as_ref().map_err(ToString::to_string)?;
-    let mut folders = vec![
-        paths.net.as_path(),
-        paths.bin.as_path(),
-        paths.service_account.as_path(),
-    ];
+    let mut folders = vec![paths.net.as_path(), paths.bin.as_path(), paths.service_account.as_path()];
     folders.extend(paths.authority.parent());
     folders.extend(paths.log.as_ref().map(|folder| folder.here.as_path()));
     for folder in folders {
@@ -242,21 +234,13 @@ impl Report {
         metrics.count("configuration", counts.configurations - self.counts.configurations);
         metrics.count("kubeconfig", counts.kubeconfigs - self.counts.kubeconfigs);
         metrics.count("program", counts.programs - self.counts.programs);
-        metrics
-            .contested
-            .set(i64::try_from(state.contested.len()).unwrap_or(i64::MAX));
+        metrics.contested.set(i64::try_from(state.contested.len()).unwrap_or(i64::MAX));
         metrics.ready.set(ready.into());
-        health
-            .ready
-            .send_if_modified(|was| std::mem::replace(was, ready) != ready);
+        health.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready);
         if ready != self.ready || self.state.is_none() {
             if ready {
                 let files = state.configurations;
-                let whose = if state.standby {
-                    "another agent of this node's"
-                } else {
-                    "this agent's"
-                };
+                let whose = if state.standby { "another agent of this node's" } else { "this agent's" };
                 info!("ready: {files} network configurations name the plugin; the files are {whose}");
             } else {
                 info!("not ready yet");

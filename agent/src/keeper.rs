@@ -170,10 +170,7 @@ impl Keeper {
     ///
     /// Returns how it stands, and when to look again even if nothing changes.
     pub fn pass(&mut self) -> (State, Duration) {
-        let mut pass = Pass {
-            state: State::default(),
-            again: QUIET,
-        };
+        let mut pass = Pass { state: State::default(), again: QUIET };
         if let Err(trouble) = self.try_pass(&mut pass) {
             pass.state.trouble.push(trouble);
             pass.wait(SOON);
@@ -185,11 +182,7 @@ impl Keeper {
         let Pass { state, again } = pass;
         say(
             &mut self.said,
-            state
-                .trouble
-                .iter()
-                .chain(&state.refused)
-                .chain(state.contested.values()),
+            state.trouble.iter().chain(&state.refused).chain(state.contested.values()),
             |line| error!("{line}"),
             |line| info!("no longer: {line}"),
         );
@@ -226,10 +219,7 @@ impl Keeper {
                     let taken = membership.take_over();
                     taken.map_err(|error| format!("{}: {error}", paths.net.join(owner::FILE).display()))?;
                 }
-                info!(
-                    "the agent that owned {} is gone; this one takes over",
-                    paths.net.display()
-                );
+                info!("the agent that owned {} is gone; this one takes over", paths.net.display());
                 take_possession(net, bin);
             }
             Some(Err(error)) => return Err(format!("{}: {error}", paths.net.join(owner::FILE).display())),
@@ -253,11 +243,7 @@ impl Keeper {
             (Ok(entry), Some((source, metadata))) => {
                 let is_there = self.is_in_place(bin, PLUGIN, source, metadata);
                 is_replaced |= !is_there;
-                let program = if is_there {
-                    paths.bin.join(PLUGIN)
-                } else {
-                    source.clone()
-                };
+                let program = if is_there { paths.bin.join(PLUGIN) } else { source.clone() };
                 self.inquire(pass, Stamp::of_metadata(metadata), &program, entry, has_kubeconfig)
             }
         };
@@ -397,10 +383,7 @@ impl Keeper {
         if found {
             return Ok(plugin);
         }
-        Err(format!(
-            "{} has no plugins: is CONTAINER_CNI_BIN_DIR right?",
-            source.display()
-        ))
+        Err(format!("{} has no plugins: is CONTAINER_CNI_BIN_DIR right?", source.display()))
     }
 
     /// Whether a program of the image's is in its place.
@@ -461,10 +444,7 @@ impl Keeper {
             }
         };
         let name = self.installation.paths.kubeconfig.clone();
-        let wanted = Content::File(Text {
-            bytes: text.clone().into_bytes(),
-            mode: KUBECONFIG_MODE,
-        });
+        let wanted = Content::File(Text { bytes: text.clone().into_bytes(), mode: KUBECONFIG_MODE });
         if net.read(&name) == Some(wanted) {
             pass.state.kubeconfig = true;
             return;
@@ -487,14 +467,8 @@ impl Keeper {
         let token = read(&paths.service_account.join("token"))?;
         let token = String::from_utf8(token).map_err(|_| "the service account's token is not UTF-8".to_owned())?;
         let authority = read(&paths.authority)?;
-        let text = Kubeconfig {
-            host,
-            port,
-            token: &token,
-            authority: &authority,
-        };
-        text.text()
-            .map_err(|reason| format!("no kubeconfig can be written: {reason}"))
+        let text = Kubeconfig { host, port, token: &token, authority: &authority };
+        text.text().map_err(|reason| format!("no kubeconfig can be written: {reason}"))
     }
 
     fn configurations(&mut self, pass: &mut Pass, net: &Folder, entry: &Entry) -> Result<(), String> {
@@ -504,12 +478,7 @@ impl Keeper {
             pass.state.skipped.clear();
             pass.state.trouble.clone_from(&trouble);
             let (folder, saved) = read_all(net)?;
-            let look = Look {
-                folder: &folder,
-                saved: &saved,
-                entry,
-                place: &self.installation.place,
-            };
+            let look = Look { folder: &folder, saved: &saved, entry, place: &self.installation.place };
             let plan = look.install();
             for (name, reason) in plan.skipped {
                 let line = format!("{} is left as it is: {reason}", net.path().join(&name).display());
@@ -563,16 +532,10 @@ impl Keeper {
 fn open(paths: &Paths) -> Result<Folders, String> {
     let open = |path: &Path| {
         Folder::open(path).map_err(|error| {
-            format!(
-                "{} cannot be opened: {error}: is the node's folder mounted there?",
-                path.display()
-            )
+            format!("{} cannot be opened: {error}: is the node's folder mounted there?", path.display())
         })
     };
-    Ok(Folders {
-        net: open(&paths.net)?,
-        bin: open(&paths.bin)?,
-    })
+    Ok(Folders { net: open(&paths.net)?, bin: open(&paths.bin)? })
 }
 
 /// Takes everything back, where no agent is left that could.
@@ -583,20 +546,16 @@ pub fn uninstall(installation: &Installation) -> Result<(), String> {
     let Folders { net, bin } = open(&installation.paths)?;
     let failed = |error: io::Error| format!("{}: {error}", net.path().join(owner::FILE).display());
     let in_use = || {
-        Err(
-            "an agent runs on this node, and would put the plugin back: take the node out of its DaemonSet, or delete \
+        Err("an agent runs on this node, and would put the plugin back: take the node out of its DaemonSet, or delete \
              that, and the agent removes the plugin itself"
-                .to_owned(),
-        )
+            .to_owned())
     };
     if Membership::is_any(&net).map_err(failed)? {
         return in_use();
     }
     let membership = Membership::join(&net).map_err(failed)?;
     take_possession(&net, &bin);
-    let left = membership
-        .leave(|| remove_all(installation, &net, &bin))
-        .map_err(failed)?;
+    let left = membership.leave(|| remove_all(installation, &net, &bin)).map_err(failed)?;
     // One has joined meanwhile.
     left.unwrap_or_else(in_use)
 }
@@ -645,12 +604,7 @@ fn make(net: &Folder, change: &Change) -> Result<u64, String> {
 fn take(net: &Folder, step: &Step) -> io::Result<bool> {
     let path = |name: &str| net.path().join(name).display().to_string();
     match step {
-        Step::Write {
-            name,
-            text,
-            mode,
-            before,
-        } => {
+        Step::Write { name, text, mode, before } => {
             let is_made = net.write(name, &mut text.as_bytes(), *mode, Some(before.as_ref()))?;
             if is_made {
                 info!("wrote {}", path(name));

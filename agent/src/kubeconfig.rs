@@ -45,10 +45,8 @@ impl Kubeconfig<'_> {
         if !host.bytes().all(is_host) {
             return Err(format!("KUBERNETES_SERVICE_HOST is {host:?}, which is no host"));
         }
-        let port: u16 = self
-            .port
-            .parse()
-            .map_err(|_| format!("KUBERNETES_SERVICE_PORT is {:?}, which is no port", self.port))?;
+        let port: u16 =
+            self.port.parse().map_err(|_| format!("KUBERNETES_SERVICE_PORT is {:?}, which is no port", self.port))?;
         // A plain scalar of YAML. Tokens are of letters, digits, dots, dashes and underscores (RFC 7519).
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"':,[]{}".contains(&byte);
         let starts_plain = token.starts_with(|first: char| first.is_ascii_alphanumeric());
@@ -111,69 +109,15 @@ mod tests {
     #[test]
     fn nothing_in_it_can_be_read_as_something_else() {
         let cases: [(Kubeconfig<'_>, &str); 9] = [
-            (
-                Kubeconfig {
-                    host: "",
-                    ..kubeconfig()
-                },
-                "HOST",
-            ),
-            (
-                Kubeconfig {
-                    port: "",
-                    ..kubeconfig()
-                },
-                "PORT",
-            ),
-            (
-                Kubeconfig {
-                    port: "1\nx: y",
-                    ..kubeconfig()
-                },
-                "PORT",
-            ),
-            (
-                Kubeconfig {
-                    host: "a\nb: c",
-                    ..kubeconfig()
-                },
-                "HOST",
-            ),
-            (
-                Kubeconfig {
-                    token: " \n",
-                    ..kubeconfig()
-                },
-                "token",
-            ),
-            (
-                Kubeconfig {
-                    token: "a\nb: c",
-                    ..kubeconfig()
-                },
-                "token",
-            ),
-            (
-                Kubeconfig {
-                    token: "a: b",
-                    ..kubeconfig()
-                },
-                "token",
-            ),
-            (
-                Kubeconfig {
-                    token: "*a",
-                    ..kubeconfig()
-                },
-                "token",
-            ),
-            (
-                Kubeconfig {
-                    authority: b"\n",
-                    ..kubeconfig()
-                },
-                "authority",
-            ),
+            (Kubeconfig { host: "", ..kubeconfig() }, "HOST"),
+            (Kubeconfig { port: "", ..kubeconfig() }, "PORT"),
+            (Kubeconfig { port: "1\nx: y", ..kubeconfig() }, "PORT"),
+            (Kubeconfig { host: "a\nb: c", ..kubeconfig() }, "HOST"),
+            (Kubeconfig { token: " \n", ..kubeconfig() }, "token"),
+            (Kubeconfig { token: "a\nb: c", ..kubeconfig() }, "token"),
+            (Kubeconfig { token: "a: b", ..kubeconfig() }, "token"),
+            (Kubeconfig { token: "*a", ..kubeconfig() }, "token"),
+            (Kubeconfig { authority: b"\n", ..kubeconfig() }, "authority"),
         ];
         for (kubeconfig, words) in cases {
             let error = kubeconfig.text().unwrap_err();

@@ -11,10 +11,7 @@
 //! [`nri`] does all of it without a plugin, files or an API server: the runtime itself tells of each pod.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
-#![cfg_attr(
-    not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
-)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
 pub mod access;
 pub mod admin;

@@ -14,10 +14,7 @@ use crate::settings::Settings;
 pub fn start(settings: &Settings) {
     let is_json = settings.log_json;
     let lines = fmt::layer()
-        .with_writer(move || Lines {
-            to: io::stderr(),
-            is_json,
-        })
+        .with_writer(move || Lines { to: io::stderr(), is_json })
         .with_ansi(false)
         // It would escape some of the characters, and in another way.
         .with_ansi_sanitization(false);
@@ -48,11 +45,7 @@ impl<W: Write> Write for Lines<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let text = text.trim_end_matches('\n');
-        let text = if self.is_json {
-            escaped_json(text)
-        } else {
-            escaped(text)
-        };
+        let text = if self.is_json { escaped_json(text) } else { escaped(text) };
         self.to.write_all(format!("{text}\n").as_bytes())?;
         Ok(event.len())
     }
@@ -69,17 +62,10 @@ mod tests {
     #[test]
     fn an_event_is_a_line_in_which_everything_can_be_seen() {
         for (is_json, event, line) in [
-            (
-                false,
-                "a\n\u{202e}\u{1b}[1m\"é\"\\\n",
-                "a\\n\\u{202e}\\u{1b}[1m\"é\"\\\n",
-            ),
+            (false, "a\n\u{202e}\u{1b}[1m\"é\"\\\n", "a\\n\\u{202e}\\u{1b}[1m\"é\"\\\n"),
             (true, "{\"a\": \"\u{202e}\\n\"}\n", "{\"a\": \"\\u202e\\n\"}\n"),
         ] {
-            let mut lines = Lines {
-                to: Vec::new(),
-                is_json,
-            };
+            let mut lines = Lines { to: Vec::new(), is_json };
             lines.write_all(event.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(lines.to).unwrap(), line);
         }

@@ -110,21 +110,13 @@ impl Metrics {
             "1 if pods can be set up: all files are in place, and the plugin and the API server, where it is asked, say so",
             self.ready.clone(),
         );
-        own.register(
-            "writes",
-            "Files written to the node, by what they are",
-            self.writes.clone(),
-        );
+        own.register("writes", "Files written to the node, by what they are", self.writes.clone());
         own.register(
             "contested_files",
             "Files of the plugin that another program rewrites again and again",
             self.contested.clone(),
         );
-        own.register(
-            "pass_seconds",
-            "The time of a look at the node's folders",
-            self.pass.clone(),
-        );
+        own.register("pass_seconds", "The time of a look at the node's folders", self.pass.clone());
         own.register(
             "pods",
             "Meshed pods of the node: not looked at yet (new), with the rules that they should have (in_place), with others \
@@ -136,11 +128,7 @@ impl Metrics {
             "Pods whose rules are not as they should be, by the first difference in verify's words; none: without any rules",
             self.drifts.clone(),
         );
-        own.register(
-            "round_seconds",
-            "The time of a look at the pods that were due",
-            self.round.clone(),
-        );
+        own.register("round_seconds", "The time of a look at the pods that were due", self.round.clone());
         own.register(
             "repair_seconds",
             "Pods whose rules were installed while they ran, and the time of each",
@@ -158,36 +146,12 @@ impl Metrics {
         // This agent has no queue that could overflow: a pod that is due is looked at in its turn.
         upstream.register("queue_overflow", "Always 0", Counter::<u64, AtomicU64>::default());
         upstream.register("pods_deleted", "Number of pods deleted", self.deleted.clone());
-        upstream.register(
-            "pods_delete_latency_seconds",
-            "The time of each deletion",
-            self.delete_latency.clone(),
-        );
-        upstream.register(
-            "pods_delete_errors",
-            "Deletions that the API server refused",
-            self.delete_errors.clone(),
-        );
-        upstream.register(
-            "pods_delete_timeout",
-            "Deletions that took too long",
-            self.delete_timeouts.clone(),
-        );
-        upstream.register(
-            "events_publish_latency_seconds",
-            "The time of each event",
-            self.event_latency.clone(),
-        );
-        upstream.register(
-            "events_publish_errors",
-            "Events that the API server refused",
-            self.event_errors.clone(),
-        );
-        upstream.register(
-            "events_publish_timeouts",
-            "Events that took too long",
-            self.event_timeouts.clone(),
-        );
+        upstream.register("pods_delete_latency_seconds", "The time of each deletion", self.delete_latency.clone());
+        upstream.register("pods_delete_errors", "Deletions that the API server refused", self.delete_errors.clone());
+        upstream.register("pods_delete_timeout", "Deletions that took too long", self.delete_timeouts.clone());
+        upstream.register("events_publish_latency_seconds", "The time of each event", self.event_latency.clone());
+        upstream.register("events_publish_errors", "Events that the API server refused", self.event_errors.clone());
+        upstream.register("events_publish_timeouts", "Events that took too long", self.event_timeouts.clone());
     }
 
     /// In OpenMetrics' text format.

@@ -59,11 +59,7 @@ pub struct Facts {
 impl Facts {
     /// What the API server tells of the pod with this UID.
     pub fn new(uid: &Uid, pod: &Meshed) -> Self {
-        Self {
-            uid: uid.clone(),
-            addresses: pod.addresses().to_vec(),
-            has_own_users: pod.has_own_users(),
-        }
+        Self { uid: uid.clone(), addresses: pod.addresses().to_vec(), has_own_users: pod.has_own_users() }
     }
 }
 
@@ -205,11 +201,7 @@ impl Processes {
         }
         let has_address = network.run(|| has_any(&pod.addresses));
         let has_address = has_address.map_err(|error| Otherwise::Failed(error.to_string()))?;
-        if has_address.map_err(|error| failed(&error))? {
-            Ok(Some(network))
-        } else {
-            Err(Otherwise::NoAddress)
-        }
+        if has_address.map_err(|error| failed(&error))? { Ok(Some(network)) } else { Err(Otherwise::NoAddress) }
     }
 }
 

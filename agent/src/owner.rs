@@ -91,9 +91,7 @@ fn door(file: &File) -> io::Result<Door<'_>> {
         }
         sleep(PAUSE);
     }
-    Err(io::Error::other(
-        "another agent of this node has been joining or leaving for ten seconds",
-    ))
+    Err(io::Error::other("another agent of this node has been joining or leaving for ten seconds"))
 }
 
 impl Membership {
@@ -212,10 +210,7 @@ mod tests {
         let first = Membership::join(&folder).unwrap();
         assert_eq!(first.role().unwrap(), Role::Owner);
         let second = Membership::join(&folder).unwrap();
-        assert_eq!(
-            (first.role().unwrap(), second.role().unwrap()),
-            (Role::Other, Role::Owner)
-        );
+        assert_eq!((first.role().unwrap(), second.role().unwrap()), (Role::Other, Role::Owner));
         // The older one takes nothing with it.
         assert_eq!(first.leave(|| panic!("it is not the owner")).unwrap(), None::<()>);
         assert_eq!(second.role().unwrap(), Role::Owner);

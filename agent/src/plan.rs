@@ -172,11 +172,8 @@ impl Look<'_> {
             Place::Chained => true,
             Place::Own(own) => name < own,
         };
-        let (lists, singles): (Vec<_>, Vec<_>) = self
-            .folder
-            .iter()
-            .filter(|(name, _)| is_meant(name))
-            .partition(|(name, _)| is_list(name));
+        let (lists, singles): (Vec<_>, Vec<_>) =
+            self.folder.iter().filter(|(name, _)| is_meant(name)).partition(|(name, _)| is_list(name));
         let mut made = BTreeSet::new();
         for (name, content) in singles {
             match self.promote(name, content, &made) {
@@ -219,16 +216,9 @@ impl Look<'_> {
             });
         }
         if self.saved.get(&saved_name(name)) != Some(content) {
-            steps.push(Step::Save {
-                name: saved_name(name),
-                text: text.to_owned(),
-                mode: file.mode,
-            });
+            steps.push(Step::Save { name: saved_name(name), text: text.to_owned(), mode: file.mode });
         }
-        steps.push(Step::Remove {
-            name: name.to_owned(),
-            before: file.clone(),
-        });
+        steps.push(Step::Remove { name: name.to_owned(), before: file.clone() });
         Ok((list_name.clone(), steps))
     }
 
@@ -237,9 +227,8 @@ impl Look<'_> {
     fn made_list(&self, name: &str) -> Option<String> {
         let saved = text_of(self.saved, &saved_name(name));
         let originals = [text_of(self.folder, name), saved].into_iter().flatten();
-        let originals: Vec<_> = originals
-            .filter_map(|(_, text)| without_entry(&conflist::list(text, self.entry).ok()?))
-            .collect();
+        let originals: Vec<_> =
+            originals.filter_map(|(_, text)| without_entry(&conflist::list(text, self.entry).ok()?)).collect();
         // Nobody but the agent makes one of the last name.
         list_names(name, self.place).into_iter().rev().find(|name| {
             text_of(self.folder, name).is_some_and(|(_, text)| {
@@ -320,18 +309,12 @@ impl Look<'_> {
             {
                 steps.push(Step::Write {
                     name: name.to_owned(),
-                    text: conflist::unchain(text)
-                        .ok()
-                        .flatten()
-                        .unwrap_or_else(|| text.to_owned()),
+                    text: conflist::unchain(text).ok().flatten().unwrap_or_else(|| text.to_owned()),
                     mode: kept.mode,
                     before: None,
                 });
             }
-            steps.push(Step::Remove {
-                name: list.to_owned(),
-                before: file.clone(),
-            });
+            steps.push(Step::Remove { name: list.to_owned(), before: file.clone() });
         }
         if kept.is_some() {
             steps.push(Step::Discard { name: saved_name(name) });
@@ -412,9 +395,7 @@ pub fn first(folder: &Files) -> First {
 
 /// The entry of the first configuration that has one.
 pub fn entry_of(folder: &Files) -> Option<Entry> {
-    folder
-        .values()
-        .find_map(|content| Entry::in_list(text(content).ok()?.1))
+    folder.values().find_map(|content| Entry::in_list(text(content).ok()?.1))
 }
 
 /// How many configurations name the plugin.
@@ -439,17 +420,11 @@ mod tests {
     }
 
     fn file(text: &str) -> Content {
-        Content::File(Text {
-            bytes: text.into(),
-            mode: 0o600,
-        })
+        Content::File(Text { bytes: text.into(), mode: 0o600 })
     }
 
     fn folder(files: &[(&str, &str)]) -> Files {
-        files
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), file(text)))
-            .collect()
+        files.iter().map(|(name, text)| ((*name).to_owned(), file(text))).collect()
     }
 
     /// The folder after the first `steps` steps; the saved files are in it.
@@ -472,12 +447,7 @@ mod tests {
     }
 
     fn look<'a>(folder: &'a Files, saved: &'a Files, entry: &'a Entry, place: &'a Place) -> Look<'a> {
-        Look {
-            folder,
-            saved,
-            entry,
-            place,
-        }
+        Look { folder, saved, entry, place }
     }
 
     fn plan(all: &Files, place: &Place) -> Plan {
@@ -504,11 +474,7 @@ mod tests {
     }
 
     fn names(files: &Files) -> Vec<&str> {
-        files
-            .keys()
-            .filter(|name| is_configuration(name))
-            .map(String::as_str)
-            .collect()
+        files.keys().filter(|name| is_configuration(name)).map(String::as_str).collect()
     }
 
     const CALICO: &str = r#"{"name": "k8s", "plugins": [{"type": "calico"}]}"#;
@@ -517,31 +483,14 @@ mod tests {
 
     #[test]
     fn every_usable_file_gets_the_entry_and_nothing_is_fatal() {
-        let mut files = folder(&[
-            ("10-calico.conflist", CALICO),
-            ("20-half.conflist", "{\"plugins\": ["),
-            ("30-none.conf", "{}"),
-        ]);
-        files.insert(
-            "40-link.conf".to_owned(),
-            Content::Other("it is a symbolic link".to_owned()),
-        );
-        files.insert(
-            "50-bytes.conf".to_owned(),
-            Content::File(Text {
-                bytes: vec![0xff],
-                mode: 0o644,
-            }),
-        );
+        let mut files =
+            folder(&[("10-calico.conflist", CALICO), ("20-half.conflist", "{\"plugins\": ["), ("30-none.conf", "{}")]);
+        files.insert("40-link.conf".to_owned(), Content::Other("it is a symbolic link".to_owned()));
+        files.insert("50-bytes.conf".to_owned(), Content::File(Text { bytes: vec![0xff], mode: 0o644 }));
         let plan = plan(&files, &Place::Chained);
         let skipped: Vec<&str> = plan.skipped.keys().map(String::as_str).collect();
-        assert_eq!(
-            skipped,
-            ["20-half.conflist", "30-none.conf", "40-link.conf", "50-bytes.conf"]
-        );
-        let [Change { name, steps }] = &plan.changes[..] else {
-            panic!("{plan:?}")
-        };
+        assert_eq!(skipped, ["20-half.conflist", "30-none.conf", "40-link.conf", "50-bytes.conf"]);
+        let [Change { name, steps }] = &plan.changes[..] else { panic!("{plan:?}") };
         assert_eq!(name, "10-calico.conflist");
         assert!(matches!(&steps[..], [Step::Write { mode: 0o600, .. }]));
         assert_eq!(count_chained(&installed(&files, &Place::Chained)), 1);
@@ -566,16 +515,10 @@ mod tests {
         assert_eq!(first(&files), First::Without("05.conflist".to_owned()));
         for (text, reason) in [
             (alone, "its only plugin is linkerd-cni, which makes no network"),
-            (
-                r#"{"plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#,
-                "it has no name",
-            ),
+            (r#"{"plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#, "it has no name"),
         ] {
             files.insert("05.conflist".to_owned(), file(text));
-            assert_eq!(
-                first(&files),
-                First::Unusable("05.conflist".to_owned(), reason.to_owned())
-            );
+            assert_eq!(first(&files), First::Unusable("05.conflist".to_owned(), reason.to_owned()));
         }
         files.insert(".0.conf".to_owned(), file(chained));
         assert_eq!(first(&files), First::Without(".0.conf".to_owned()));
@@ -599,12 +542,7 @@ mod tests {
             ("10-net.json", CONF),
         ]);
         let whole = installed(&files, &Place::Chained);
-        let lists = [
-            ".05-hidden.conflist",
-            "10-net.conf.conflist",
-            "10-net.conflist",
-            "10-net.json.conflist",
-        ];
+        let lists = [".05-hidden.conflist", "10-net.conf.conflist", "10-net.conflist", "10-net.json.conflist"];
         assert_eq!(names(&whole), lists);
         assert_eq!(count_chained(&whole), 4);
         assert_eq!(removed(&whole, &Place::Chained), files);
@@ -616,11 +554,7 @@ mod tests {
         let place = Place::Chained;
         let mut whole = installed(&folder(&[("99-bridge.conf", CONF)]), &place);
         whole.insert("99-bridge.conf".to_owned(), file(&newer));
-        let steps = plan(&whole, &place)
-            .changes
-            .iter()
-            .map(|change| change.steps.len())
-            .sum();
+        let steps = plan(&whole, &place).changes.iter().map(|change| change.steps.len()).sum();
         for killed in 0..=steps {
             let partly = after(&whole, &plan(&whole, &place), killed);
             let resumed = installed(&partly, &place);
@@ -634,28 +568,15 @@ mod tests {
     #[test]
     fn a_file_of_its_own_is_a_copy_of_the_first_and_follows_it() {
         let own = Place::Own("00-linkerd-cni.conflist".to_owned());
-        let files = folder(&[
-            ("05-broken.conf", "{"),
-            ("10-calico.conflist", CALICO),
-            ("20-x.conflist", CALICO),
-        ]);
+        let files = folder(&[("05-broken.conf", "{"), ("10-calico.conflist", CALICO), ("20-x.conflist", CALICO)]);
         let whole = installed(&files, &own);
         assert_eq!(count_chained(&whole), 1);
-        assert_eq!(
-            whole.get("10-calico.conflist"),
-            files.get("10-calico.conflist"),
-            "others' files stay"
-        );
-        let Some(Content::File(text)) = whole.get("00-linkerd-cni.conflist") else {
-            panic!("{whole:?}")
-        };
+        assert_eq!(whole.get("10-calico.conflist"), files.get("10-calico.conflist"), "others' files stay");
+        let Some(Content::File(text)) = whole.get("00-linkerd-cni.conflist") else { panic!("{whole:?}") };
         assert!(String::from_utf8_lossy(&text.bytes).contains("calico"));
         // Another network.
         let mut changed = whole.clone();
-        changed.insert(
-            "10-calico.conflist".to_owned(),
-            file(&CALICO.replace("calico", "cilium")),
-        );
+        changed.insert("10-calico.conflist".to_owned(), file(&CALICO.replace("calico", "cilium")));
         assert_eq!(plan(&changed, &own).changes.len(), 1);
         // A reboot: there is only ours.
         let only: Files = whole.clone().into_iter().take(1).collect();
@@ -701,16 +622,11 @@ mod tests {
 
     /// The first configuration that could have the plugin, and whether it has.
     fn first_usable(folder: &Files) -> Option<bool> {
-        folder
-            .iter()
-            .filter(|(name, _)| is_configuration(name))
-            .find_map(|(_, content)| {
-                let text = text(content).ok()?.1;
-                conflist::list(text, &entry())
-                    .ok()
-                    .or(conflist::chain(text, &entry()).ok().flatten())?;
-                Some(conflist::names_plugin(text))
-            })
+        folder.iter().filter(|(name, _)| is_configuration(name)).find_map(|(_, content)| {
+            let text = text(content).ok()?.1;
+            conflist::list(text, &entry()).ok().or(conflist::chain(text, &entry()).ok().flatten())?;
+            Some(conflist::names_plugin(text))
+        })
     }
 
     proptest! {

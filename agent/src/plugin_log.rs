@@ -70,12 +70,7 @@ struct Line {
 impl PluginLog {
     /// Nobody listens yet.
     pub fn new(folder: &Path, health: &Arc<Health>) -> Self {
-        Self {
-            path: folder.join(LOG_SOCKET),
-            health: Arc::clone(health),
-            open: None,
-            trouble: String::new(),
-        }
+        Self { path: folder.join(LOG_SOCKET), health: Arc::clone(health), open: None, trouble: String::new() }
     }
 
     /// Listens, unless it does already by the name that the plugin knows: another agent may have taken that, or
@@ -112,9 +107,7 @@ impl PluginLog {
 
     fn is_open(&self) -> bool {
         let is_ours = |open: &Open| identity(&self.path).is_ok_and(|here| here == open.identity);
-        self.open
-            .as_ref()
-            .is_some_and(|open| is_ours(open) && !open.reader.is_finished())
+        self.open.as_ref().is_some_and(|open| is_ours(open) && !open.reader.is_finished())
     }
 }
 
@@ -156,14 +149,7 @@ fn tell(datagram: &[u8], metrics: &Metrics) {
     let Ok(line) = serde_json::from_slice::<Line>(datagram) else {
         return debug!("a datagram of {} bytes is no line of the plugin's", datagram.len());
     };
-    let Line {
-        level,
-        msg,
-        command,
-        pod,
-        container,
-        code,
-    } = line;
+    let Line { level, msg, command, pod, container, code } = line;
     match level.as_str() {
         "error" => error!(target: "plugin", command, pod, container, code, "{msg}"),
         "warning" => warn!(target: "plugin", command, pod, container, code, "{msg}"),

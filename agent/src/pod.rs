@@ -144,13 +144,7 @@ impl Meshed {
 
     /// As events name what they are about.
     pub fn reference(&self) -> ObjectReference {
-        let Metadata {
-            name,
-            namespace,
-            uid,
-            resource_version,
-            ..
-        } = self.metadata.clone();
+        let Metadata { name, namespace, uid, resource_version, .. } = self.metadata.clone();
         ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
@@ -186,11 +180,7 @@ pub fn case(pod: &Meshed) -> Case {
         return Case::Failed;
     }
     // A container starts only after the plugin's ADD.
-    if init.is_any || status.container_statuses.is_any {
-        Case::Running
-    } else {
-        Case::Early
-    }
+    if init.is_any || status.container_statuses.is_any { Case::Running } else { Case::Early }
 }
 
 /// What the plugin would be told of the pod if it asked.
@@ -256,9 +246,7 @@ impl<'de> Deserialize<'de> for Annotations {
                         kept.push((key, value));
                     }
                 }
-                Ok(Annotations(
-                    (length <= LONGEST_ANNOTATIONS).then(|| kept.into_iter().collect()),
-                ))
+                Ok(Annotations((length <= LONGEST_ANNOTATIONS).then(|| kept.into_iter().collect())))
             }
         }
 
@@ -337,11 +325,7 @@ impl<'de> Deserialize<'de> for Started {
             fn visit_seq<A: SeqAccess<'de>>(self, mut containers: A) -> Result<Started, A::Error> {
                 let mut started = Started::default();
                 while let Some(container) = containers.next_element::<Container>()? {
-                    let Container {
-                        name,
-                        state,
-                        last_state,
-                    } = container;
+                    let Container { name, state, last_state } = container;
                     let ended = state.terminated.or(last_state.terminated);
                     started.is_any |= state.running.is_some() || ended.is_some();
                     started.has_failed |= name == VALIDATOR && ended.is_some_and(|it| it.exit_code == UNSUCCESSFUL);
@@ -371,20 +355,14 @@ impl Uid {
     ///
     /// Below its own cgroup, a pod may name cgroups as it likes: the first that is a pod's counts.
     pub fn in_cgroup(text: &str) -> Option<Self> {
-        let parts = text
-            .lines()
-            .filter_map(|line| line.splitn(3, ':').nth(2))
-            .flat_map(|path| path.split('/'));
+        let parts = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/'));
         for part in parts {
             let (slice, is_slice) = match part.strip_suffix(".slice") {
                 Some(slice) => (slice, true),
                 None => (part, false),
             };
             let uid = match is_slice {
-                true => slice
-                    .strip_prefix("kubepods")
-                    .and_then(|rest| rest.rsplit_once("-pod"))
-                    .map(|(_, uid)| uid),
+                true => slice.strip_prefix("kubepods").and_then(|rest| rest.rsplit_once("-pod")).map(|(_, uid)| uid),
                 false => slice.strip_prefix("pod"),
             };
             if let Some(uid) = uid.and_then(|uid| Self::new(&uid.replace('_', "-"))) {
@@ -426,10 +404,7 @@ mod tests {
         assert_eq!(case(&validator(waiting.clone(), ended(95))), Case::Failed);
         // restartPolicy: Never.
         assert_eq!(case(&validator(ended(95), none.clone())), Case::Failed);
-        assert_eq!(
-            case(&validator(json!({"running": {"startedAt": "x"}}), ended(95))),
-            Case::Failed
-        );
+        assert_eq!(case(&validator(json!({"running": {"startedAt": "x"}}), ended(95))), Case::Failed);
         assert_eq!(case(&validator(ended(0), ended(95))), Case::Running);
         assert_eq!(case(&validator(waiting.clone(), ended(1))), Case::Running);
         assert_eq!(case(&validator(waiting, none.clone())), Case::Early);
@@ -443,10 +418,11 @@ mod tests {
             pod["status"]["initContainerStatuses"][0]["lastState"] = json!({"terminated": {"exitCode": 95}});
         };
         assert!(!leave(pod(failed)));
-        for change in [
-            (|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")) as fn(&mut Value),
-            |pod| pod["spec"]["hostNetwork"] = json!(true),
-        ] {
+        for change in
+            [(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")) as fn(&mut Value), |pod| {
+                pod["spec"]["hostNetwork"] = json!(true)
+            }]
+        {
             assert!(leave(pod(|pod| {
                 failed(pod);
                 change(pod);
@@ -506,16 +482,9 @@ mod tests {
         let some = addressed(
             json!([{"ip": "10.0.0.1"}, {"ip": "nonsense"}, {}, {"ip": "127.0.0.1"}, {"ip": "::"}, {"ip": "fd00::1"}]),
         );
-        assert_eq!(
-            some.addresses(),
-            ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]
-        );
+        assert_eq!(some.addresses(), ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
         assert!(addressed(json!([])).addresses().is_empty());
-        let many = addressed(
-            (0..100)
-                .map(|number| json!({"ip": format!("10.0.0.{number}")}))
-                .collect(),
-        );
+        let many = addressed((0..100).map(|number| json!({"ip": format!("10.0.0.{number}")})).collect());
         assert_eq!(many.addresses().len(), MOST_ADDRESSES);
     }
 
@@ -536,15 +505,9 @@ mod tests {
         ] {
             assert_eq!(Uid::in_cgroup(&text), Uid::new(uid), "{text}");
         }
-        for text in [
-            "",
-            "0::/",
-            "0::/init.scope",
-            "0::/system.slice/podman.service",
-            "0::/pod",
-            "0::/pod../x",
-            "nonsense",
-        ] {
+        for text in
+            ["", "0::/", "0::/init.scope", "0::/system.slice/podman.service", "0::/pod", "0::/pod../x", "nonsense"]
+        {
             assert_eq!(Uid::in_cgroup(text), None, "{text}");
         }
         assert_eq!(Uid::new("../../etc"), None);

@@ -161,12 +161,8 @@ impl Watcher<'_> {
     /// Looks at each pod that is due, one after another.
     async fn round(&mut self) {
         let start = Instant::now();
-        let due: Vec<Uid> = self
-            .pods
-            .iter()
-            .filter(|(_, (_, tracked))| tracked.due <= start)
-            .map(|(uid, _)| uid.clone())
-            .collect();
+        let due: Vec<Uid> =
+            self.pods.iter().filter(|(_, (_, tracked))| tracked.due <= start).map(|(uid, _)| uid.clone()).collect();
         // One look at all processes for all pods, if rules are looked at in one of these.
         let processes = if due.iter().any(|uid| self.looks_at_rules(uid)) {
             let processes = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
@@ -227,10 +223,7 @@ impl Watcher<'_> {
         let (facts, processes) = (Facts::new(uid, pod), processes.clone());
         let open = move || processes?.network(&facts);
         let today = async || rules::wanted(&settings.installation.entry()?, self.server, pod).await;
-        match tracked
-            .heal(pod, failed, settings, &self.health.metrics, open, today)
-            .await
-        {
+        match tracked.heal(pod, failed, settings, &self.health.metrics, open, today).await {
             Ok((standing, event)) => {
                 if let Some(event) = event {
                     self.events.publish(&pod.reference(), &event).await;
@@ -249,19 +242,10 @@ impl Watcher<'_> {
     /// Deletes a pod, as upstream's repair controller does, if it is still the one that was looked at.
     async fn delete(&self, pod: &Meshed) -> Result<Standing, String> {
         let metrics = &self.health.metrics;
-        let Metadata {
-            name,
-            namespace,
-            uid,
-            resource_version,
-            ..
-        } = pod.metadata.clone();
+        let Metadata { name, namespace, uid, resource_version, .. } = pod.metadata.clone();
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions {
-                uid: Some(uid),
-                resource_version: Some(resource_version),
-            }),
+            preconditions: Some(Preconditions { uid: Some(uid), resource_version: Some(resource_version) }),
             ..DeleteParams::default()
         };
         let request = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
@@ -283,10 +267,7 @@ impl Watcher<'_> {
                     }
                     _ => "",
                 };
-                Err(format!(
-                    "it started without rules, and cannot be deleted: {}{advice}",
-                    api::words(&error)
-                ))
+                Err(format!("it started without rules, and cannot be deleted: {}{advice}", api::words(&error)))
             }
             Ok(Ok(_)) => {
                 metrics.deleted.inc();

@@ -120,10 +120,8 @@ pub fn verify(
 /// # Errors
 /// Why they can't be installed, or aren't in place afterwards.
 pub fn repair(namespace: &Namespace, install: Arc<Install>) -> Result<String, String> {
-    let installed = namespace
-        .run(|| install.run())
-        .and_then(|installed| installed)
-        .map_err(|error| error.to_string())?;
+    let installed =
+        namespace.run(|| install.run()).and_then(|installed| installed).map_err(|error| error.to_string())?;
     let (drift, _) = verify(namespace, &Wanted::Plugins(install), None)?;
     match drift {
         None => Ok(format!("{} rules in {} mode", installed.rules(), installed.mode)),

@@ -56,13 +56,7 @@ impl Program {
 }
 
 /// A flag, its variable in the environment, the word for its value, its default, and its help.
-struct Flag(
-    &'static str,
-    &'static str,
-    &'static str,
-    Option<&'static str>,
-    &'static str,
-);
+struct Flag(&'static str, &'static str, &'static str, Option<&'static str>, &'static str);
 
 /// Every flag. Those that Linkerd's programs have keep their variable.
 const FLAGS: [Flag; 17] = [
@@ -73,13 +67,7 @@ const FLAGS: [Flag; 17] = [
         Some("info"),
         "error, warn, info, debug or trace; or TARGET=LEVEL,…",
     ),
-    Flag(
-        "log-format",
-        "LINKERD_CNI_REPAIR_CONTROLLER_LOG_FORMAT",
-        "FORMAT",
-        Some("plain"),
-        "plain or json",
-    ),
+    Flag("log-format", "LINKERD_CNI_REPAIR_CONTROLLER_LOG_FORMAT", "FORMAT", Some("plain"), "plain or json"),
     Flag(
         "admin-addr",
         "LINKERD_CNI_AGENT_ADMIN_ADDR",
@@ -201,13 +189,8 @@ const FLAGS: [Flag; 17] = [
 const SWITCH: &str = "";
 
 /// What the repair controller takes no flags for: it deletes pods as upstream's does, and looks at no rules.
-const NOT_OF_REPAIR: [(&str, &str); 5] = [
-    ("mode", "delete"),
-    ("on-drift", "report"),
-    ("verify-every", "0"),
-    ("nri", "false"),
-    ("nri-socket", ""),
-];
+const NOT_OF_REPAIR: [(&str, &str); 5] =
+    [("mode", "delete"), ("on-drift", "report"), ("verify-every", "0"), ("nri", "false"), ("nri-socket", "")];
 
 /// What happens on SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -391,17 +374,12 @@ pub fn command(program: Program) -> Command {
         .next_line_help(true)
         .after_help(format!("Example: {example}\n\n{EXIT_CODES}"));
     for Flag(name, variable, value, default, help) in FLAGS {
-        let default = default
-            .map(|default| format!("\n[default: {default}]"))
-            .unwrap_or_default();
+        let default = default.map(|default| format!("\n[default: {default}]")).unwrap_or_default();
         let help = format!("{help}{default}\n[env: {variable}]");
         let is_meant = program != Program::Repair || NOT_OF_REPAIR.iter().all(|(other, _)| *other != name);
         let argument = Arg::new(name).long(name).help(help).hide(!is_meant);
         command = command.arg(if value == SWITCH {
-            argument
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("true")
+            argument.num_args(0..=1).require_equals(true).default_missing_value("true")
         } else {
             argument.value_name(value)
         });
@@ -460,9 +438,7 @@ impl Settings {
                 Some(given) => Some(given.clone()),
                 None => variable(env)?,
             };
-            let fixed = NOT_OF_REPAIR
-                .iter()
-                .find(|(fixed, _)| *fixed == name && program == Program::Repair);
+            let fixed = NOT_OF_REPAIR.iter().find(|(fixed, _)| *fixed == name && program == Program::Repair);
             let default = match (&given, fixed) {
                 (Some(_), Some(_)) => {
                     return Err(format!(
@@ -494,19 +470,14 @@ impl Settings {
         if let Some(own) = &own {
             file_name("--own-file", own)?;
             if !own.ends_with(".conflist") || own.starts_with('.') {
-                return Err(format!(
-                    "--own-file is {own:?}; runtimes read names that end with .conflist"
-                ));
+                return Err(format!("--own-file is {own:?}; runtimes read names that end with .conflist"));
             }
         }
-        let log = value("plugin-log").map(|folder| LogFolder {
-            here: under(&prefix, Path::new(folder)),
-            on_node: folder.to_owned(),
-        });
+        let log = value("plugin-log")
+            .map(|folder| LogFolder { here: under(&prefix, Path::new(folder)), on_node: folder.to_owned() });
         let number = |name: &str| {
             let text = value(name).unwrap_or_default();
-            text.parse::<u32>()
-                .map_err(|_| format!("--{name} is {text:?}, which is no number"))
+            text.parse::<u32>().map_err(|_| format!("--{name} is {text:?}, which is no number"))
         };
         let hostname = || nix::unistd::gethostname().ok()?.into_string().ok();
         let seconds = number("verify-every")?;
@@ -521,11 +492,7 @@ impl Settings {
         let mode = one_of(
             "mode",
             value("mode"),
-            &[
-                ("in-place", Mode::InPlace),
-                ("delete", Mode::Delete),
-                ("off", Mode::Off),
-            ],
+            &[("in-place", Mode::InPlace), ("delete", Mode::Delete), ("off", Mode::Off)],
         )?;
         let is_nri = one_of("nri", value("nri"), &[("false", false), ("true", true)])?;
         let nri = value("nri-socket").map(PathBuf::from).filter(|_| is_nri);
@@ -571,11 +538,7 @@ impl Settings {
             on_exit: one_of(
                 "on-exit",
                 value("on-exit"),
-                &[
-                    ("auto", OnExit::Auto),
-                    ("keep", OnExit::Keep),
-                    ("remove", OnExit::Remove),
-                ],
+                &[("auto", OnExit::Auto), ("keep", OnExit::Keep), ("remove", OnExit::Remove)],
             )?,
             mode,
             on_drift: one_of(
@@ -590,10 +553,7 @@ impl Settings {
 
 fn one_of<T: Copy>(name: &str, value: Option<&str>, choices: &[(&str, T)]) -> Result<T, String> {
     let value = value.unwrap_or_default();
-    let found = choices
-        .iter()
-        .find(|(word, _)| *word == value)
-        .map(|(_, choice)| *choice);
+    let found = choices.iter().find(|(word, _)| *word == value).map(|(_, choice)| *choice);
     found.ok_or_else(|| {
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
         format!("--{name} is {value:?}, where one of {} was expected", words.join(", "))
@@ -601,10 +561,8 @@ fn one_of<T: Copy>(name: &str, value: Option<&str>, choices: &[(&str, T)]) -> Re
 }
 
 fn address(name: &str, value: Option<&str>) -> Result<Option<SocketAddr>, String> {
-    let parse = |text: &str| {
-        text.parse()
-            .map_err(|_| format!("--{name} is {text:?}, which is not of the form ADDRESS:PORT"))
-    };
+    let parse =
+        |text: &str| text.parse().map_err(|_| format!("--{name} is {text:?}, which is not of the form ADDRESS:PORT"));
     value.map(parse).transpose()
 }
 
@@ -664,21 +622,9 @@ mod tests {
         assert_eq!(paths.bin, Path::new("/host/opt/cni/bin"));
         assert_eq!(paths.net, Path::new("/host/etc/cni/net.d"));
         assert_eq!(paths.source, Path::new("/opt/cni/bin"));
-        assert_eq!(
-            paths.kubeconfig_on_node,
-            Path::new("/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig")
-        );
-        assert_eq!(
-            paths.authority,
-            Path::new("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
-        );
-        assert!(
-            settings
-                .installation
-                .entry()
-                .unwrap_err()
-                .contains("CNI_NETWORK_CONFIG")
-        );
+        assert_eq!(paths.kubeconfig_on_node, Path::new("/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig"));
+        assert_eq!(paths.authority, Path::new("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"));
+        assert!(settings.installation.entry().unwrap_err().contains("CNI_NETWORK_CONFIG"));
         assert_eq!((settings.on_exit, settings.mode), (OnExit::Auto, Mode::InPlace));
         assert_eq!(settings.verify_every, Some(Duration::from_secs(30)));
     }
@@ -696,10 +642,7 @@ mod tests {
                 ("KUBECONFIG_FILE_NAME", "k"),
                 ("KUBERNETES_SERVICE_HOST", "h"),
                 ("KUBERNETES_SERVICE_PORT", "1"),
-                (
-                    "CNI_NETWORK_CONFIG",
-                    r#"{"type": "linkerd-cni", "k": "__KUBECONFIG_FILEPATH__"}"#,
-                ),
+                ("CNI_NETWORK_CONFIG", r#"{"type": "linkerd-cni", "k": "__KUBECONFIG_FILEPATH__"}"#),
                 ("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node"),
                 ("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "pod"),
                 ("LINKERD_CNI_REPAIR_CONTROLLER_LOG_FORMAT", "json"),
@@ -713,25 +656,15 @@ mod tests {
         assert_eq!(installation.paths.source, Path::new("/plugins"));
         assert_eq!(installation.paths.authority, Path::new("/ca"));
         assert_eq!((installation.host.as_str(), installation.port.as_str()), ("h", "1"));
-        assert_eq!(
-            installation.entry().unwrap().configuration("1.0.0")["k"],
-            "/etc/cni/other.d/k"
-        );
-        assert_eq!(
-            (settings.node.as_deref(), settings.installation.pod.as_str()),
-            (Some("node"), "pod")
-        );
+        assert_eq!(installation.entry().unwrap().configuration("1.0.0")["k"], "/etc/cni/other.d/k");
+        assert_eq!((settings.node.as_deref(), settings.installation.pod.as_str()), (Some("node"), "pod"));
         assert!(settings.log_json);
         assert_eq!(settings.on_exit, OnExit::Remove);
     }
 
     #[test]
     fn arguments_are_read_as_upstreams_programs_read_them() {
-        for arguments in [
-            ["-log-level=debug"].as_slice(),
-            &["--log-level", "debug"],
-            &["-log-level", "debug"],
-        ] {
+        for arguments in [["-log-level=debug"].as_slice(), &["--log-level", "debug"], &["-log-level", "debug"]] {
             let arguments = [&["linkerd2-cni-install"], arguments].concat();
             assert_eq!(read(&arguments, &[]).unwrap().log, "debug".parse().unwrap());
         }
@@ -764,10 +697,7 @@ mod tests {
         ] {
             let arguments = [&["linkerd-cni-repair-controller"], arguments].concat();
             let error = read(&arguments, &[environment]).unwrap_err();
-            assert!(
-                error.contains("means nothing to linkerd-cni-repair-controller"),
-                "{error}"
-            );
+            assert!(error.contains("means nothing to linkerd-cni-repair-controller"), "{error}");
         }
         let help = command(Program::Repair).render_long_help().to_string();
         assert!(!help.contains("--mode") && help.contains("--node-name"), "{help}");
@@ -781,16 +711,9 @@ mod tests {
         assert_eq!(nri(&["linkerd-cni-agent", "--nri-socket", "/s"], &[]), None);
         assert_eq!(nri(&["linkerd-cni-agent", "--nri"], &[]), usual);
         assert_eq!(nri(&["linkerd-cni-agent"], &[("LINKERD_CNI_AGENT_NRI", "true")]), usual);
-        assert_eq!(
-            nri(&["linkerd-cni-agent", "--nri", "--nri-socket=/s"], &[]),
-            Some("/s".into())
-        );
+        assert_eq!(nri(&["linkerd-cni-agent", "--nri", "--nri-socket=/s"], &[]), Some("/s".into()));
         for program in ["linkerd2-cni-install", "linkerd-cni-repair-controller"] {
-            assert!(
-                read(&[program, "--nri"], &[])
-                    .unwrap_err()
-                    .contains("linkerd-cni-agent")
-            );
+            assert!(read(&[program, "--nri"], &[]).unwrap_err().contains("linkerd-cni-agent"));
         }
     }
 
@@ -821,14 +744,8 @@ mod tests {
         for (arguments, words) in [
             (["--log-level", "loud"], "loud"),
             (["--log-format", "xml"], "plain, json"),
-            (
-                ["--admin-addr", "here"],
-                "--admin-addr is \"here\", which is not of the form ADDRESS:PORT",
-            ),
-            (
-                ["--probe-addr", "9991"],
-                "--probe-addr is \"9991\", which is not of the form ADDRESS:PORT",
-            ),
+            (["--admin-addr", "here"], "--admin-addr is \"here\", which is not of the form ADDRESS:PORT"),
+            (["--probe-addr", "9991"], "--probe-addr is \"9991\", which is not of the form ADDRESS:PORT"),
             (["--own-file", "../x.conflist"], "name of a file"),
             (["--own-file", "x.conf"], ".conflist"),
             (["--on-exit", "never"], "auto, keep, remove"),
@@ -840,10 +757,6 @@ mod tests {
             let error = read(&[&["a"], &arguments[..]].concat(), &[]).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
-        assert!(
-            read(&["a"], &[("KUBECONFIG_FILE_NAME", "a/b")])
-                .unwrap_err()
-                .contains("name of a file")
-        );
+        assert!(read(&["a"], &[("KUBECONFIG_FILE_NAME", "a/b")]).unwrap_err().contains("name of a file"));
     }
 }

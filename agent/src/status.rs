@@ -72,13 +72,7 @@ pub struct Inquiry {
 impl Inquiry {
     /// Nothing was asked yet.
     pub fn new(can_ask: bool) -> Self {
-        Self {
-            can_ask,
-            answer: None,
-            under_way: None,
-            last: None,
-            pause: SHORTEST_PAUSE,
-        }
+        Self { can_ask, answer: None, under_way: None, last: None, pause: SHORTEST_PAUSE }
     }
 
     /// What the plugin says of a subject, of which `program` is the path, and when to ask again. Must be called in tokio's
@@ -94,9 +88,7 @@ impl Inquiry {
             return (answer, LONGEST_PAUSE);
         }
         let pause = if known.is_some() { self.pause } else { SHORTEST_PAUSE };
-        let wait = self
-            .last
-            .map_or(Duration::ZERO, |last| (last + pause).saturating_duration_since(now));
+        let wait = self.last.map_or(Duration::ZERO, |last| (last + pause).saturating_duration_since(now));
         if !wait.is_zero() {
             return (answer, wait);
         }
@@ -134,9 +126,7 @@ impl Inquiry {
 fn check(configuration: &Value) -> Result<(), String> {
     let configuration = Configuration::read(configuration.to_string().as_bytes());
     let config = configuration.and_then(|configuration| configuration.config());
-    config
-        .map(drop)
-        .map_err(|error| format!("the plugin could not set up a pod: {error}"))
+    config.map(drop).map_err(|error| format!("the plugin could not set up a pod: {error}"))
 }
 
 /// What the plugin gets on standard input, with the kubeconfig as this container sees it.

@@ -31,10 +31,7 @@ pub struct Unheard;
 /// What was read is no list, or not a whole one, or the objects were not taken.
 pub fn read_list<T: Object>(from: impl Read, mut take: impl FnMut(T) -> Result<(), Unheard>) -> Result<String, Error> {
     let mut json = serde_json::Deserializer::from_reader(from);
-    let items = Items {
-        take: &mut take,
-        object: PhantomData,
-    };
+    let items = Items { take: &mut take, object: PhantomData };
     let version = List(items).deserialize(&mut json)?;
     json.end()?;
     Ok(version)
@@ -282,27 +279,18 @@ mod tests {
             assert_eq!(listed(&text).unwrap(), expected);
         }
         let none = ("7".to_owned(), vec![]);
-        assert_eq!(
-            listed(&format!(r#"{{"metadata": {metadata}, "items": null}}"#)).unwrap(),
-            none
-        );
+        assert_eq!(listed(&format!(r#"{{"metadata": {metadata}, "items": null}}"#)).unwrap(), none);
     }
 
     #[test]
     fn what_is_no_whole_list_is_an_error() {
-        let whole = format!(
-            r#"{{"metadata": {{"resourceVersion": "7"}}, "items": [{}]}}"#,
-            pod("a", "1")
-        );
+        let whole = format!(r#"{{"metadata": {{"resourceVersion": "7"}}, "items": [{}]}}"#, pod("a", "1"));
         for length in 0..whole.len() {
             assert!(listed(&whole[..length]).is_err(), "{}", &whole[..length]);
         }
-        for text in [
-            "[]",
-            r#"{"items": []}"#,
-            r#"{"metadata": {"resourceVersion": "7"}}"#,
-            r#"{"metadata": {}, "items": []}"#,
-        ] {
+        for text in
+            ["[]", r#"{"items": []}"#, r#"{"metadata": {"resourceVersion": "7"}}"#, r#"{"metadata": {}, "items": []}"#]
+        {
             assert!(listed(text).is_err(), "{text}");
         }
         assert!(listed(&format!("{whole} {whole}")).is_err());
@@ -338,10 +326,7 @@ mod tests {
             watched(&line("ERROR", &status)).0
         };
         assert_eq!(failed(410), End::Expired);
-        assert_eq!(
-            failed(500),
-            End::Failed(format!("500: {}", "x".repeat(LONGEST_MESSAGE)))
-        );
+        assert_eq!(failed(500), End::Failed(format!("500: {}", "x".repeat(LONGEST_MESSAGE))));
         for text in [
             line("RENAMED", &pod("a", "2")),
             line("ADDED", &json!({"metadata": {}, "status": "a secret"})),
@@ -350,13 +335,8 @@ mod tests {
             "[]".to_owned(),
         ] {
             let (end, _, names) = watched(&text);
-            let End::Failed(reason) = end else {
-                panic!("{text}: {end:?}")
-            };
-            assert!(
-                reason.contains("makes no sense") && !reason.contains("secret"),
-                "{reason}"
-            );
+            let End::Failed(reason) = end else { panic!("{text}: {end:?}") };
+            assert!(reason.contains("makes no sense") && !reason.contains("secret"), "{reason}");
             assert!(names.is_empty());
         }
     }

@@ -76,11 +76,8 @@ async fn remove(key: &str, name: &str, server: &Server) -> Result<bool, String> 
     };
     let late = |_| format!("the API server did not answer within {} s", PATIENCE.as_secs());
     let node = timeout(PATIENCE, api.get(name)).await.map_err(late)?.map_err(words)?;
-    let (gone, taints): (Vec<Value>, Vec<Value>) = node
-        .spec
-        .taints
-        .into_iter()
-        .partition(|taint| taint.get("key").and_then(Value::as_str) == Some(key));
+    let (gone, taints): (Vec<Value>, Vec<Value>) =
+        node.spec.taints.into_iter().partition(|taint| taint.get("key").and_then(Value::as_str) == Some(key));
     if gone.is_empty() {
         return Ok(false);
     }

@@ -48,10 +48,7 @@ pub enum Held {
 impl Throttle {
     /// At most `limit` writes of each file at once, and then as many in a minute.
     pub fn new(limit: usize) -> Self {
-        Self {
-            limit: u32::try_from(limit).unwrap_or(u32::MAX).max(1),
-            files: BTreeMap::new(),
-        }
+        Self { limit: u32::try_from(limit).unwrap_or(u32::MAX).max(1), files: BTreeMap::new() }
     }
 
     /// Whether a file may be written now.
@@ -67,11 +64,7 @@ impl Throttle {
         }
         let even = file.even.max(now) + MINUTE / self.limit;
         let wait = even.saturating_duration_since(now + MINUTE);
-        if wait.is_zero() {
-            Ok(())
-        } else {
-            Err(Held::Contested(wait))
-        }
+        if wait.is_zero() { Ok(()) } else { Err(Held::Contested(wait)) }
     }
 
     /// Counts a write.
@@ -90,11 +83,7 @@ impl Throttle {
             Some(failure) => (failure.pause * 2).min(LONGEST_PAUSE),
             None => PAUSE,
         };
-        file.failure = Some(Failure {
-            reason,
-            pause,
-            end: now + pause,
-        });
+        file.failure = Some(Failure { reason, pause, end: now + pause });
         pause
     }
 
@@ -125,12 +114,7 @@ impl Throttle {
     }
 
     fn file(&mut self, name: &str, now: Instant) -> &mut File {
-        self.files.entry(name.to_owned()).or_insert(File {
-            even: now,
-            last: now,
-            contest: None,
-            failure: None,
-        })
+        self.files.entry(name.to_owned()).or_insert(File { even: now, last: now, contest: None, failure: None })
     }
 }
 

@@ -98,11 +98,7 @@ impl Tracked {
 
     /// Of a pod that may have changed while nobody looked.
     pub fn anew(self) -> Self {
-        Self {
-            standing: Standing::New,
-            due: Instant::now(),
-            ..self
-        }
+        Self { standing: Standing::New, due: Instant::now(), ..self }
     }
 
     /// Looks at the pod's rules in the namespace that `open` finds, and puts them there if that is to be done, as it is
@@ -127,10 +123,7 @@ impl Tracked {
             return Ok((Standing::Left, None));
         }
         let (asked, begun) = (wanted.clone(), Instant::now());
-        let read = self
-            .read
-            .take()
-            .filter(|(_, when)| !failed && begun < *when + READ_AGAIN);
+        let read = self.read.take().filter(|(_, when)| !failed && begun < *when + READ_AGAIN);
         let look = in_background(move || {
             let network = open()?;
             Ok((rules::verify(&network, &asked, read.map(|(stamp, _)| stamp))?, network))
@@ -181,12 +174,10 @@ impl Tracked {
             }
         };
         let begun = Instant::now();
-        let rules = in_background(move || rules::repair(&network, install))
-            .await
-            .map_err(|error| {
-                metrics.repair_failures.inc();
-                format!("its rules are not in place ({reason}), and it cannot be healed: {error}")
-            })?;
+        let rules = in_background(move || rules::repair(&network, install)).await.map_err(|error| {
+            metrics.repair_failures.inc();
+            format!("its rules are not in place ({reason}), and it cannot be healed: {error}")
+        })?;
         metrics.repairs.observe(begun.elapsed().as_secs_f64());
         // Whoever takes them away again and again gets them back each time, and no event for each.
         let event = self.told_repair.tells(reason, Instant::now()).then(|| {

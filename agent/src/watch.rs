@@ -99,10 +99,7 @@ mod tests {
         assert!(changed.is_err(), "{changed:?}");
         fs::write(&unfinished, "").unwrap();
         fs::rename(&unfinished, folder.join("a.conf")).unwrap();
-        timeout(Duration::from_secs(60), watch.changed())
-            .await
-            .unwrap()
-            .unwrap();
+        timeout(Duration::from_secs(60), watch.changed()).await.unwrap().unwrap();
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -16,10 +16,7 @@ pub(crate) type Contender<'a> = (String, Box<dyn Fn() -> Duration + 'a>);
 pub(crate) fn in_turns(group: &mut BenchmarkGroup<'_, WallTime>, contenders: &[Contender<'_>]) {
     group.sampling_mode(SamplingMode::Flat);
     let arguments: Vec<String> = std::env::args().collect();
-    let asked = arguments
-        .iter()
-        .skip_while(|argument| *argument != "--sample-size")
-        .nth(1);
+    let asked = arguments.iter().skip_while(|argument| *argument != "--sample-size").nth(1);
     // Without --bench, criterion tries each once: a test that it works.
     let rounds = match asked.and_then(|number| number.parse().ok()) {
         _ if !arguments.iter().any(|argument| argument == "--bench") => 1,

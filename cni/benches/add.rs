@@ -44,14 +44,7 @@ fn main() {
     let [run, empty] = ["run", "empty"].map(|program| compile(program, folder));
     let node = Namespace::new();
     let server = ApiServer::start(node.run(|| TcpListener::bind("127.0.0.1:0").unwrap()));
-    server.add_pod(
-        "shop",
-        "web",
-        &Pod {
-            containers: &["app", "linkerd-proxy"],
-            ..Pod::default()
-        },
-    );
+    server.add_pod("shop", "web", &Pod { containers: &["app", "linkerd-proxy"], ..Pod::default() });
     let kubeconfig = server.kubeconfig(folder, "good-token");
 
     let plugin = binary("LINKERD_CNI", env!("CARGO_BIN_EXE_linkerd-cni"));
@@ -72,25 +65,16 @@ fn main() {
         is_plugin: false,
     };
     let mut contenders = vec![
-        in_pod(
-            "floor: an empty static C program",
-            vec![vec![empty.display().to_string()]],
-        ),
+        in_pod("floor: an empty static C program", vec![vec![empty.display().to_string()]]),
         add("annotations", "annotations"),
         add("the API server", "api"),
-        in_pod(
-            "linkerd-init's 12 iptables-nft commands",
-            linkerd::commands("nft", false),
-        ),
+        in_pod("linkerd-init's 12 iptables-nft commands", linkerd::commands("nft", false)),
     ];
     match std::env::var("PROXY_INIT") {
         Ok(program) => {
             let program = fs::canonicalize(program).unwrap().display().to_string();
-            let words = [
-                &[program.as_str(), "--iptables-mode", "nft", "--ipv6=false"],
-                &linkerd::CHART_ARGUMENTS[..],
-            ]
-            .concat();
+            let words =
+                [&[program.as_str(), "--iptables-mode", "nft", "--ipv6=false"], &linkerd::CHART_ARGUMENTS[..]].concat();
             let words = words.into_iter().map(str::to_owned).collect();
             contenders.push(in_pod("proxy-init --iptables-mode nft", vec![words]));
         }
@@ -113,9 +97,7 @@ fn main() {
     }
     let of_each = |times: Vec<Vec<f64>>| -> Vec<Samples> {
         let named = contenders.iter().zip(times);
-        named
-            .map(|(contender, times)| Samples::new(&contender.name, times))
-            .collect()
+        named.map(|(contender, times)| Samples::new(&contender.name, times)).collect()
     };
     let (wall, busy) = (of_each(wall), of_each(busy));
     let init = wall.iter().find(|it| it.name.starts_with("proxy-init"));
@@ -153,11 +135,7 @@ fn once(run: &Path, node: &Namespace, contender: &Contender, folder: &Path) -> (
         ]);
         command.env("CNI_NETNS", pod.path());
     }
-    let output = if contender.is_plugin {
-        node.output(&mut command)
-    } else {
-        pod.output(&mut command)
-    };
+    let output = if contender.is_plugin { node.output(&mut command) } else { pod.output(&mut command) };
     assert!(output.status.success(), "{}: {output:?}", contender.name);
     let text = String::from_utf8(output.stdout).unwrap();
     let mut numbers = text.split_whitespace();
@@ -166,11 +144,7 @@ fn once(run: &Path, node: &Namespace, contender: &Contender, folder: &Path) -> (
     let kib = numbers.next().unwrap().parse().unwrap();
     if !contender.name.starts_with("floor") {
         let rules = pod.sh("iptables-nft-save -t nat");
-        assert!(
-            rules.contains("install-proxy-init-output"),
-            "{}: {rules}",
-            contender.name
-        );
+        assert!(rules.contains("install-proxy-init-output"), "{}: {rules}", contender.name);
     }
     (nanoseconds / 1000.0, processor, kib)
 }
@@ -187,10 +161,7 @@ fn which(program: &str) -> PathBuf {
 
 fn binary(variable: &str, own: &str) -> String {
     let path = std::env::var(variable).unwrap_or_else(|_| own.to_owned());
-    fs::canonicalize(&path)
-        .unwrap_or_else(|error| panic!("{path}: {error}"))
-        .display()
-        .to_string()
+    fs::canonicalize(&path).unwrap_or_else(|error| panic!("{path}: {error}")).display().to_string()
 }
 
 /// One of the benchmark's small C programs.
@@ -198,11 +169,7 @@ fn compile(program: &str, folder: &Path) -> PathBuf {
     let built = folder.join(program);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../measure/c/{program}.c"));
     let mut command = Command::new("cc");
-    let status = command
-        .args(["-O2", "-static", "-s", "-o"])
-        .arg(&built)
-        .arg(source)
-        .status();
+    let status = command.args(["-O2", "-static", "-s", "-o"]).arg(&built).arg(source).status();
     assert!(status.unwrap().success(), "{command:?}");
     built
 }

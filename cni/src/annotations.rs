@@ -338,10 +338,7 @@ mod tests {
         )
         .unwrap();
         assert!(given.is_injected);
-        assert_eq!(
-            given.values,
-            BTreeMap::from([(PROXY_UID, String::new()), (PROXY_GID, "9".to_owned())])
-        );
+        assert_eq!(given.values, BTreeMap::from([(PROXY_UID, String::new()), (PROXY_GID, "9".to_owned())]));
         for wrong in ["[]", "7", r#"{"config.linkerd.io/proxy-uid": 7}"#] {
             serde_json::from_str::<Given>(wrong).unwrap_err();
         }
@@ -350,12 +347,7 @@ mod tests {
         assert_eq!(pairs.into_iter().collect::<Given>(), given);
         // No object of Kubernetes' is allowed that.
         let long = format!("{{{SKIP_SUBNETS:?}: {:?}}}", ",".repeat(LONGEST + 1));
-        assert!(
-            serde_json::from_str::<Given>(&long)
-                .unwrap_err()
-                .to_string()
-                .contains("256 KiB")
-        );
+        assert!(serde_json::from_str::<Given>(&long).unwrap_err().to_string().contains("256 KiB"));
     }
 
     #[test]

@@ -160,9 +160,7 @@ impl Client {
                 Ok((StatusCode::OK, _, body)) => return read(kind, request, &body, namespace, name),
                 Ok((status, retry_after, body)) if may_pass(status) => (said(status, &body), retry_after),
                 Ok((StatusCode::NOT_FOUND, ..)) => {
-                    return Err(Error::NotFound {
-                        request: request.to_owned(),
-                    });
+                    return Err(Error::NotFound { request: request.to_owned() });
                 }
                 Ok((status, _, body)) => return Err(refusal(request, status, &body)),
                 Err(error) if is_final(&error) => return Err(self.failure(request, &error)),
@@ -190,10 +188,7 @@ impl Client {
     }
 
     fn failure(&self, request: &str, error: &ureq::Error) -> Error {
-        Error::Api {
-            request: request.to_owned(),
-            reason: format!("the API server at {}: {error}", self.server),
-        }
+        Error::Api { request: request.to_owned(), reason: format!("the API server at {}: {error}", self.server) }
     }
 
     /// The status, how long the server wants to be left alone, and the body.
@@ -211,11 +206,7 @@ impl Client {
         }
         // Of a failure, the status counts; what it says about itself is for people.
         let mut body = Vec::new();
-        let _ = response
-            .body_mut()
-            .as_reader()
-            .take(LONGEST_FAILURE)
-            .read_to_end(&mut body);
+        let _ = response.body_mut().as_reader().take(LONGEST_FAILURE).read_to_end(&mut body);
         Ok((status, asked, body))
     }
 
@@ -257,10 +248,7 @@ fn read<S: DeserializeOwned + Default>(
     let Map(object): Map<Object<S>> =
         serde_json::from_slice(body).map_err(|error| no_sense(request, wrong_in_json(&error)))?;
     if let Some(other) = object.kind.filter(|other| other != kind) {
-        return Err(no_sense(
-            request,
-            format_args!("it is a {}, not a {kind}", shortened(&other)),
-        ));
+        return Err(no_sense(request, format_args!("it is a {}, not a {kind}", shortened(&other))));
     }
     let Map(metadata) = object.metadata.unwrap_or_default();
     let found = (metadata.namespace.as_deref(), metadata.name.as_deref());
@@ -289,17 +277,11 @@ fn refusal(request: &str, status: StatusCode, body: &[u8]) -> Error {
         StatusCode::FORBIDDEN => ": the token's service account needs get for pods, namespaces and services",
         _ => "",
     };
-    Error::Api {
-        request: request.to_owned(),
-        reason: format!("{}{advice}", said(status, body)),
-    }
+    Error::Api { request: request.to_owned(), reason: format!("{}{advice}", said(status, body)) }
 }
 
 fn no_sense(request: &str, reason: impl Display) -> Error {
-    Error::Api {
-        request: request.to_owned(),
-        reason: format!("the API server's answer makes no sense: {reason}"),
-    }
+    Error::Api { request: request.to_owned(), reason: format!("the API server's answer makes no sense: {reason}") }
 }
 
 /// What the API server says of a failure: its status, and the message of the `Status` object that comes with it.

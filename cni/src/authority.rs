@@ -35,16 +35,10 @@ fn check(der: &[u8], now: Duration) -> Result<(), String> {
     let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     let validity = certificate.validity();
     if seconds > validity.not_after.timestamp() {
-        return Err(format!(
-            "that has expired: it was valid until {}",
-            shown(validity.not_after)
-        ));
+        return Err(format!("that has expired: it was valid until {}", shown(validity.not_after)));
     }
     if seconds < validity.not_before.timestamp() {
-        return Err(format!(
-            "that is not valid yet: it will be from {} on",
-            shown(validity.not_before)
-        ));
+        return Err(format!("that is not valid yet: it will be from {} on", shown(validity.not_before)));
     }
     // Twice in one certificate is an error.
     let constraints = certificate.basic_constraints();
@@ -110,10 +104,7 @@ mod tests {
             ),
             (made(|params| params.is_ca = IsCa::ExplicitNoCa), "CA:TRUE"),
             (made(|params| params.is_ca = IsCa::NoCa), "CA:TRUE"),
-            (
-                made(|params| params.key_usages = vec![KeyUsagePurpose::CrlSign]),
-                "keyCertSign",
-            ),
+            (made(|params| params.key_usages = vec![KeyUsagePurpose::CrlSign]), "keyCertSign"),
             (Certificate::from_der(b"no certificate").to_owned(), "cannot be read"),
         ] {
             let error = usable(vec![bad.clone()], now()).unwrap_err();
@@ -122,11 +113,7 @@ mod tests {
             let found = usable(vec![bad, good()], now()).unwrap();
             assert_eq!(found.len(), 1);
         }
-        usable(
-            vec![made(|params| params.key_usages = vec![KeyUsagePurpose::KeyCertSign])],
-            now(),
-        )
-        .unwrap();
+        usable(vec![made(|params| params.key_usages = vec![KeyUsagePurpose::KeyCertSign])], now()).unwrap();
         assert_eq!(usable(vec![good(), good()], now()).unwrap().len(), 2);
     }
 }

@@ -64,36 +64,26 @@ impl Container {
             ));
         }
         let arguments = text(environment, "CNI_ARGS")?.unwrap_or_default();
-        let pod = PodName::in_arguments(&arguments).map_err(|reason| Error::Environment {
-            variable: "CNI_ARGS",
-            reason,
-        })?;
+        let pod =
+            PodName::in_arguments(&arguments).map_err(|reason| Error::Environment { variable: "CNI_ARGS", reason })?;
         Ok(Self { id, netns, pod })
     }
 }
 
 fn invalid(variable: &'static str, value: &str, reason: &str) -> Error {
-    Error::Environment {
-        variable,
-        reason: format!("is {value:?}: {reason}"),
-    }
+    Error::Environment { variable, reason: format!("is {value:?}: {reason}") }
 }
 
 /// The value of a variable. An empty one is none, as libcni's plugins have it.
 fn required(environment: Environment<'_>, variable: &'static str) -> Result<String, Error> {
-    text(environment, variable)?.ok_or_else(|| Error::Environment {
-        variable,
-        reason: "is missing from the environment".to_owned(),
-    })
+    text(environment, variable)?
+        .ok_or_else(|| Error::Environment { variable, reason: "is missing from the environment".to_owned() })
 }
 
 fn text(environment: Environment<'_>, variable: &'static str) -> Result<Option<String>, Error> {
     match environment(variable).map(OsString::into_string) {
         None => Ok(None),
         Some(Ok(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
-        Some(Err(bytes)) => Err(Error::Environment {
-            variable,
-            reason: format!("is {bytes:?}, which is not UTF-8"),
-        }),
+        Some(Err(bytes)) => Err(Error::Environment { variable, reason: format!("is {bytes:?}, which is not UTF-8") }),
     }
 }

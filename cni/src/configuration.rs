@@ -102,10 +102,7 @@ impl Configuration {
             let key = error.path().to_string();
             let reason = error.into_inner();
             match reason.classify() {
-                Category::Data => Error::Configuration {
-                    key,
-                    reason: reason.to_string(),
-                },
+                Category::Data => Error::Configuration { key, reason: reason.to_string() },
                 _ => Error::NotJson(reason),
             }
         })?;
@@ -119,9 +116,7 @@ impl Configuration {
     /// [`Error::Version`]: the plugin doesn't know that one, or none is named.
     pub fn version(&self) -> Result<Version, Error> {
         let asked = self.version.as_deref().unwrap_or_default();
-        Version::named(asked).ok_or_else(|| Error::Version {
-            asked: asked.to_owned(),
-        })
+        Version::named(asked).ok_or_else(|| Error::Version { asked: asked.to_owned() })
     }
 
     /// Checks the network's name, which the specification requires and this plugin has no use for.
@@ -228,12 +223,8 @@ impl Configuration {
         let default = Linkerd::default();
         let linkerd = self.linkerd().unwrap_or(&default);
         let port = |key: &str, port: Option<Number<Port>>| {
-            port.map(|it| it.0).ok_or_else(|| {
-                missing(
-                    &format!("linkerd.{key}"),
-                    "the proxy's port, from 1 to 65535, was expected",
-                )
-            })
+            port.map(|it| it.0)
+                .ok_or_else(|| missing(&format!("linkerd.{key}"), "the proxy's port, from 1 to 65535, was expected"))
         };
         let mut config = Config::new(
             port("incoming-proxy-port", linkerd.incoming_proxy_port)?,
@@ -279,17 +270,11 @@ pub fn log_socket(stdin: &[u8]) -> Option<PathBuf> {
 
 /// What upstream's plugin takes for the API server's ports where it can't ask: 443 and 6443.
 pub fn api_server_ports_by_default() -> Vec<PortRange> {
-    [443, 6443]
-        .into_iter()
-        .filter_map(|port| PortRange::new(port, port))
-        .collect()
+    [443, 6443].into_iter().filter_map(|port| PortRange::new(port, port)).collect()
 }
 
 fn missing(key: &str, reason: &str) -> Error {
-    Error::Configuration {
-        key: key.to_owned(),
-        reason: reason.to_owned(),
-    }
+    Error::Configuration { key: key.to_owned(), reason: reason.to_owned() }
 }
 
 /// The items of a list that aren't empty.
@@ -310,9 +295,7 @@ impl FromStr for NamedChoice {
     type Err = InvalidValue;
 
     fn from_str(name: &str) -> Result<Self, InvalidValue> {
-        ModeChoice::from_name(name)
-            .map(Self)
-            .ok_or_else(|| InvalidValue::ModeChoice(name.to_owned()))
+        ModeChoice::from_name(name).map(Self).ok_or_else(|| InvalidValue::ModeChoice(name.to_owned()))
     }
 }
 

@@ -13,10 +13,7 @@ use nix::fcntl::OFlag;
 /// It is something else, is longer, or can't be read.
 pub fn read(path: &Path, longest: usize) -> io::Result<Vec<u8>> {
     // A pipe would be waited for.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlag::O_NONBLOCK.bits())
-        .open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }

@@ -23,11 +23,7 @@ use crate::version::{Version, result};
 pub fn read_all(input: &[u8]) {
     match Configuration::read(input) {
         Ok(configuration) => {
-            let _ = (
-                configuration.version(),
-                configuration.check_name(),
-                configuration.annotations(),
-            );
+            let _ = (configuration.version(), configuration.check_name(), configuration.annotations());
             let _ = (configuration.kubeconfig(), configuration.api_server_ports());
             for version in Version::ALL {
                 if let Ok(text) = result(version, configuration.previous()) {
@@ -38,10 +34,7 @@ pub fn read_all(input: &[u8]) {
                 let _ = plan(&configuration.install(config).config);
             }
         }
-        Err(error) => assert!(
-            matches!(error, Error::NotJson(_) | Error::Configuration { .. }),
-            "{error}"
-        ),
+        Err(error) => assert!(matches!(error, Error::NotJson(_) | Error::Configuration { .. }), "{error}"),
     }
     read_objects(input);
     let _ = usable(vec![Certificate::from_der(input).to_owned()], Duration::ZERO);

@@ -124,10 +124,7 @@ struct User {
 
 impl Cluster {
     fn check(&self) -> Result<(), String> {
-        supported([
-            ("tls-server-name", &self.tls_server_name),
-            ("proxy-url", &self.proxy_url),
-        ])
+        supported([("tls-server-name", &self.tls_server_name), ("proxy-url", &self.proxy_url)])
     }
 }
 
@@ -171,10 +168,7 @@ impl Kubeconfig {
     /// # Errors
     /// [`Error::Kubeconfig`]
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let unusable = |reason: String| Error::Kubeconfig {
-            path: path.to_owned(),
-            reason,
-        };
+        let unusable = |reason: String| Error::Kubeconfig { path: path.to_owned(), reason };
         let text = read_text(path, LONGEST).map_err(|error| {
             unusable(format!(
                 "cannot be read: {error}; linkerd-cni's installer, or whatever set the plugin up on this node, writes it"
@@ -192,22 +186,15 @@ impl Kubeconfig {
         let file = parts(text)?;
         let by_name = |name: &str| file.contexts.iter().find(|it| it.name == name);
         let context = by_name(CONTEXT).or_else(|| by_name(file.current.as_deref()?));
-        let Context { cluster, user } = &context
-            .ok_or_else(|| format!("has neither a context {CONTEXT:?} nor a current one"))?
-            .context;
+        let Context { cluster, user } =
+            &context.ok_or_else(|| format!("has neither a context {CONTEXT:?} nor a current one"))?.context;
         let cluster = file.clusters.iter().find(|it| it.name == *cluster);
-        let cluster = &cluster
-            .ok_or("has no cluster of the name that its context names")?
-            .cluster;
+        let cluster = &cluster.ok_or("has no cluster of the name that its context names")?.cluster;
         let user = file.users.iter().find(|it| it.name == *user);
         let user = &user.ok_or("has no user of the name that its context names")?.user;
         cluster.check()?;
         user.check()?;
-        Ok(Self {
-            server: server(&cluster.server)?,
-            trust: trust(cluster, folder)?,
-            token: token(user, folder)?,
-        })
+        Ok(Self { server: server(&cluster.server)?, trust: trust(cluster, folder)?, token: token(user, folder)? })
     }
 }
 
@@ -217,16 +204,12 @@ fn parts(text: &str) -> Result<Parts, String> {
     // A byte order mark, as some editors write it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if depth(text) > DEEPEST {
-        return Err(format!(
-            "is not valid: more than {DEEPEST} brackets are open at the same place"
-        ));
+        return Err(format!("is not valid: more than {DEEPEST} brackets are open at the same place"));
     }
     serde_path_to_error::deserialize(yaml_serde::Deserializer::from_str(text)).map_err(|error| {
         let key = error.path().to_string();
         let place = error.into_inner().location();
-        let place = place.map_or(String::new(), |at| {
-            format!(" at line {}, column {}", at.line(), at.column())
-        });
+        let place = place.map_or(String::new(), |at| format!(" at line {}, column {}", at.line(), at.column()));
         match yaml_serde::from_str::<IgnoredAny>(text) {
             Err(_) => format!("is not valid: it is not one document of YAML{place}"),
             Ok(_) => format!("is not valid{place}: {key} is missing something, or is of the wrong type"),
@@ -250,9 +233,7 @@ fn server(url: &str) -> Result<String, String> {
     // Not with the URL: some people write a password into it.
     let invalid = |what: &str| format!("has a server {what}: https://HOST:PORT was expected");
     // By http, anybody on the way could read the token.
-    let rest = url
-        .strip_prefix("https://")
-        .ok_or_else(|| invalid("that does not start with https://"))?;
+    let rest = url.strip_prefix("https://").ok_or_else(|| invalid("that does not start with https://"))?;
     let (authority, path) = match rest.find('/') {
         Some(slash) => rest.split_at(slash),
         None => (rest, ""),
@@ -283,10 +264,7 @@ fn server(url: &str) -> Result<String, String> {
         return Err(invalid("with a user, which the plugin does not support"));
     }
     let host = host.ok_or_else(|| invalid("whose host is neither a name nor an address"))?;
-    if !path
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"/.-_~%".contains(&byte))
-    {
+    if !path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/.-_~%".contains(&byte)) {
         return Err(invalid("with something other than a path after its host"));
     }
     Ok(format!("https://{host}{port}{}", path.trim_end_matches('/')))
@@ -295,14 +273,8 @@ fn server(url: &str) -> Result<String, String> {
 fn trust(cluster: &Cluster, folder: &Path) -> Result<Trust, String> {
     let is_insecure = cluster.insecure_skip_tls_verify == Some(true);
     // As in client-go, an empty value is none.
-    let data = cluster
-        .certificate_authority_data
-        .as_ref()
-        .filter(|data| !data.is_empty());
-    let path = cluster
-        .certificate_authority
-        .as_ref()
-        .filter(|path| !path.as_os_str().is_empty());
+    let data = cluster.certificate_authority_data.as_ref().filter(|data| !data.is_empty());
+    let path = cluster.certificate_authority.as_ref().filter(|path| !path.as_os_str().is_empty());
     let (what, pem) = match (data, path) {
         (None, None) if is_insecure => return Ok(Trust::Anything),
         // As client-go: whoever names an authority means to have it checked (transport/transport.go, TLSConfigFor).
@@ -323,7 +295,7 @@ fn trust(cluster: &Cluster, folder: &Path) -> Result<Trust, String> {
         }
         (None, None) => {
             return Err(
-                "has no certificate-authority-data, certificate-authority or insecure-skip-tls-verify".to_owned(),
+                "has no certificate-authority-data, certificate-authority or insecure-skip-tls-verify".to_owned()
             );
         }
     };
@@ -336,9 +308,7 @@ fn trust(cluster: &Cluster, folder: &Path) -> Result<Trust, String> {
     if certificates.is_empty() {
         return Err(format!("has a {what} without a certificate in PEM form"));
     }
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let usable = usable(certificates, now).map_err(|reason| format!("has a {what} {reason}"))?;
     Ok(Trust::Authorities(usable))
 }
@@ -354,11 +324,7 @@ fn token(user: &User, folder: &Path) -> Result<String, String> {
     let token = match (file, &user.token) {
         (Some(path), _) => {
             // A relative path may be a token in the wrong place.
-            let shown = if path.is_absolute() {
-                path.display().to_string()
-            } else {
-                "beside it".to_owned()
-            };
+            let shown = if path.is_absolute() { path.display().to_string() } else { "beside it".to_owned() };
             let read = read_text(&folder.join(path), LONGEST_NAMED);
             read.map_err(|error| format!("names a tokenFile ({shown}): {error}"))?
         }
@@ -394,24 +360,12 @@ mod tests {
     #[test]
     fn the_installers_file_is_read() {
         let config = kubeconfig(INSECURE, "token: ab.cd-e_f").unwrap();
-        assert_eq!(
-            (config.server.as_str(), config.token.as_str()),
-            ("https://10.0.0.1:443", "ab.cd-e_f")
-        );
+        assert_eq!((config.server.as_str(), config.token.as_str()), ("https://10.0.0.1:443", "ab.cd-e_f"));
         assert!(matches!(config.trust, Trust::Anything));
         let text =
             std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/cni/kubeconfig")).unwrap();
-        for text in [
-            text.clone(),
-            text.replace('\n', "\r\n"),
-            format!("\u{feff}{text}"),
-            format!("---\n{text}"),
-        ] {
-            assert_eq!(
-                Kubeconfig::parse(&text, Path::new("/")).unwrap().token,
-                "a.b",
-                "{text:?}"
-            );
+        for text in [text.clone(), text.replace('\n', "\r\n"), format!("\u{feff}{text}"), format!("---\n{text}")] {
+            assert_eq!(Kubeconfig::parse(&text, Path::new("/")).unwrap().token, "a.b", "{text:?}");
         }
     }
 
@@ -454,21 +408,9 @@ mod tests {
     fn what_is_missing_or_wrong_is_named() {
         for (cluster, user, words) in [
             ("server: https://10.0.0.1:443", "token: x", "certificate-authority-data"),
-            (
-                "server: https://a:1\n    certificate-authority-data: '?'",
-                "token: x",
-                "not base64",
-            ),
-            (
-                "server: https://a:1\n    certificate-authority-data: aGVsbG8=",
-                "token: x",
-                "without a certificate",
-            ),
-            (
-                "server: https://a:1\n    certificate-authority: ca.crt",
-                "token: x",
-                "/nonexistent/ca.crt",
-            ),
+            ("server: https://a:1\n    certificate-authority-data: '?'", "token: x", "not base64"),
+            ("server: https://a:1\n    certificate-authority-data: aGVsbG8=", "token: x", "without a certificate"),
+            ("server: https://a:1\n    certificate-authority: ca.crt", "token: x", "/nonexistent/ca.crt"),
             (
                 "server: https://a:1\n    certificate-authority: ca.crt\n    insecure-skip-tls-verify: true",
                 "token: x",
@@ -479,11 +421,7 @@ mod tests {
                 "token: x",
                 "both a certificate authority and insecure-skip-tls-verify",
             ),
-            (
-                "server: http://a:1\n    insecure-skip-tls-verify: true",
-                "token: x",
-                "https://HOST:PORT was expected",
-            ),
+            ("server: http://a:1\n    insecure-skip-tls-verify: true", "token: x", "https://HOST:PORT was expected"),
             (
                 "server: https://a:1\n    certificate-authority-data: ''\n    certificate-authority: ''",
                 "token: x",
@@ -493,17 +431,9 @@ mod tests {
             (INSECURE, "token: ''", "token that is empty"),
             (INSECURE, "token: \"a\\r\\nX-Evil: 1\"", "other characters"),
             (INSECURE, "tokenFile: token", "tokenFile (beside it): No such file"),
-            (
-                INSECURE,
-                "tokenFile: /nonexistent/token",
-                "tokenFile (/nonexistent/token): No such file",
-            ),
+            (INSECURE, "tokenFile: /nonexistent/token", "tokenFile (/nonexistent/token): No such file"),
             (INSECURE, "tokenFile: /dev/zero", "not a regular file"),
-            (
-                "insecure-skip-tls-verify: true",
-                "token: x",
-                "clusters[0].cluster is missing something",
-            ),
+            ("insecure-skip-tls-verify: true", "token: x", "clusters[0].cluster is missing something"),
         ] {
             let error = kubeconfig(cluster, user).unwrap_err();
             assert!(error.contains(words), "{cluster}, {user}: {error}");
@@ -537,10 +467,7 @@ mod tests {
             (INSECURE, "tokenFile: hunter2"),
             (INSECURE, "token: x\n    password: hunter2"),
             (INSECURE, "token: x\n    insecure: \"\\hunter2\""),
-            (
-                "server: https://a:1\n    certificate-authority-data: hunter2",
-                "token: x",
-            ),
+            ("server: https://a:1\n    certificate-authority-data: hunter2", "token: x"),
             ("server: https://a:1\n    insecure-skip-tls-verify: hunter2", "token: x"),
         ] {
             let error = kubeconfig(cluster, user).unwrap_err();
@@ -586,11 +513,7 @@ mod tests {
             kubeconfig(&format!("{INSECURE}\n    {key}: ''"), "token: x").unwrap();
         }
         // What changes nothing.
-        kubeconfig(
-            &format!("{INSECURE}\n    disable-compression: true\n    extensions: []"),
-            "token: x",
-        )
-        .unwrap();
+        kubeconfig(&format!("{INSECURE}\n    disable-compression: true\n    extensions: []"), "token: x").unwrap();
     }
 
     #[test]
@@ -607,9 +530,7 @@ mod tests {
             std::time::Duration::from(time)
         };
         let nested = format!("{}{}, ", "{a: ".repeat(DEEPEST - 1), "}".repeat(DEEPEST - 1));
-        for piece in [
-            "{a: ", "[", "{? ", "- ", "? ", "a: {", "&a [", "!!a {a: ", "]", "\"", "a, ", "*a ", &nested,
-        ] {
+        for piece in ["{a: ", "[", "{? ", "- ", "? ", "a: {", "&a [", "!!a {a: ", "]", "\"", "a, ", "*a ", &nested] {
             let start = processor_time();
             let text = format!("[{}", piece.repeat(LONGEST / piece.len()));
             Kubeconfig::parse(&text, Path::new("/")).unwrap_err();

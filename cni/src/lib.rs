@@ -7,10 +7,7 @@
 //! [`kubeconfig`] and [`api`] what Kubernetes says.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
-#![cfg_attr(
-    not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
-)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
 pub mod annotations;
 pub mod api;

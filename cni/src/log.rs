@@ -28,12 +28,7 @@ pub struct Log {
 impl Log {
     /// Plain text, about nothing so far.
     pub fn new(level: Level) -> Self {
-        Self {
-            level,
-            format: Format::Plain,
-            about: Vec::new(),
-            agent: None,
-        }
+        Self { level, format: Format::Plain, about: Vec::new(), agent: None }
     }
 
     /// Writes a line, if it is important enough. If stderr is closed it is lost there, and if the agent doesn't take it at

@@ -54,10 +54,8 @@ fn main() -> ExitCode {
         && let Err(error) = print(&(outcome.stdout + "\n"))
     {
         // The specification's code for a failure of input or output, which no object can carry here.
-        Log::new(Level::Error).add(
-            Level::Error,
-            format_args!("the answer cannot be written to stdout: {error} (code 5)"),
-        );
+        Log::new(Level::Error)
+            .add(Level::Error, format_args!("the answer cannot be written to stdout: {error} (code 5)"));
         return ExitCode::FAILURE;
     }
     outcome.code.into()

@@ -37,10 +37,7 @@ pub struct CommandResult {
 ///
 /// The calling thread may be in the pod's network namespace afterwards: it is for a process that then ends.
 pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> CommandResult {
-    let mut command = Command {
-        log: Log::new(Level::Warning),
-        version: Version::LATEST,
-    };
+    let mut command = Command { log: Log::new(Level::Warning), version: Version::LATEST };
     match command.run(environment, stdin) {
         Ok(stdout) => {
             command.log.end(Level::Debug, 0, "done");
@@ -50,10 +47,7 @@ pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<
             let details = error.details().map_or(String::new(), |details| format!(": {details}"));
             let message = format_args!("{}{details}", error.message());
             command.log.end(Level::Error, error.code(), message);
-            CommandResult {
-                stdout: error.json(command.version),
-                code: 1,
-            }
+            CommandResult { stdout: error.json(command.version), code: 1 }
         }
     }
 }
@@ -126,11 +120,7 @@ impl Command {
         self.log.agent = configuration.log_socket().map(Path::to_owned);
         self.version = configuration.version()?;
         if self.version < verb.since() {
-            return Err(Error::NoSuchVerb {
-                verb,
-                asked: self.version,
-                since: verb.since(),
-            });
+            return Err(Error::NoSuchVerb { verb, asked: self.version, since: verb.since() });
         }
         configuration.check_name()?;
         Ok(configuration)
@@ -185,10 +175,7 @@ impl Command {
         if questions.api_server_ports {
             match client.ports_of_api_server() {
                 Ok(ports) => answers.api_server_ports = Some(ports),
-                Err(error) => self.log.add(
-                    Level::Warning,
-                    format_args!("{error}; 443 and 6443 are skipped instead"),
-                ),
+                Err(error) => self.log.add(Level::Warning, format_args!("{error}; 443 and 6443 are skipped instead")),
             }
         }
         redirect::by_pod(configuration, name, &pod, answers)
@@ -212,10 +199,7 @@ impl Command {
         };
         let installed = namespace.run(|| install.run_with(tell))?;
         let (rules, mode, reason) = (installed.rules(), installed.mode, &installed.reason);
-        log.add(
-            Level::Info,
-            format_args!("{rules} rules are in place in {mode} mode, because {reason}"),
-        );
+        log.add(Level::Info, format_args!("{rules} rules are in place in {mode} mode, because {reason}"));
         Ok(())
     }
 
@@ -285,10 +269,7 @@ impl<'a> PodNamespace<'a> {
 }
 
 fn invalid(netns: &Path, reason: impl Display) -> Error {
-    Error::Environment {
-        variable: "CNI_NETNS",
-        reason: format!("is {}: {reason}", netns.display()),
-    }
+    Error::Environment { variable: "CNI_NETNS", reason: format!("is {}: {reason}", netns.display()) }
 }
 
 /// Whether an ADD could be served: the configuration and the kubeconfig can be used, and the kernel takes the rules. That

@@ -85,9 +85,7 @@ fn checked(text: &str, longest: usize) -> Result<String, String> {
     if is_kubernetes_name(text) && text.len() <= longest {
         return Ok(text.to_owned());
     }
-    Err(format!(
-        "{text:?}, which is no name in Kubernetes (lower-case letters, digits, dashes and dots)"
-    ))
+    Err(format!("{text:?}, which is no name in Kubernetes (lower-case letters, digits, dashes and dots)"))
 }
 
 /// A DNS subdomain (RFC 1123), as Kubernetes requires of names: labels of letters, digits and inner dashes.
@@ -135,10 +133,7 @@ mod tests {
             ("FOO=bar", "[\"FOO\"]"),
             ("FOO=bar;IgnoreUnknown=false", "[\"FOO\"]"),
             ("IgnoreUnknown=maybe", "IgnoreUnknown"),
-            (
-                "K8S_POD_NAMESPACE=a;K8S_POD_NAME=../../secrets/x",
-                "\"../../secrets/x\"",
-            ),
+            ("K8S_POD_NAMESPACE=a;K8S_POD_NAME=../../secrets/x", "\"../../secrets/x\""),
             ("K8S_POD_NAMESPACE=a;K8S_POD_NAME=b?x", "\"b?x\""),
             ("K8S_POD_NAMESPACE=A;K8S_POD_NAME=b", "\"A\""),
             ("K8S_POD_NAMESPACE=a;K8S_POD_NAME=-b", "\"-b\""),
@@ -151,18 +146,10 @@ mod tests {
         assert!(PodName::in_arguments(&long).is_err());
         assert_eq!(
             PodName::new("shop", "web-0"),
-            Ok(
-                PodName::in_arguments("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0")
-                    .unwrap()
-                    .unwrap()
-            )
+            Ok(PodName::in_arguments("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0").unwrap().unwrap())
         );
         for (namespace, name) in [("", "b"), ("a", ""), ("A", "b"), ("a", "../b"), (&"a".repeat(64), "b")] {
-            assert!(
-                PodName::new(namespace, name)
-                    .unwrap_err()
-                    .contains("no name in Kubernetes")
-            );
+            assert!(PodName::new(namespace, name).unwrap_err().contains("no name in Kubernetes"));
         }
     }
 }

@@ -79,10 +79,7 @@ pub fn questions(pod: &Pod) -> Result<Questions, Reason> {
     proxy(pod)?;
     let mut annotations = Annotations::default();
     annotations.add(pod.annotations.clone(), "");
-    Ok(Questions {
-        namespace: annotations.lack_any(),
-        api_server_ports: pod.labels.is_control_plane,
-    })
+    Ok(Questions { namespace: annotations.lack_any(), api_server_ports: pod.labels.is_control_plane })
 }
 
 /// By what the API server says of the pod, and the answers to the [`questions`] that are open then.
@@ -105,10 +102,7 @@ pub fn by_pod(configuration: &Configuration, name: &PodName, pod: &Pod, answers:
     annotations.apply(&mut config)?;
     if pod.labels.is_control_plane {
         let ports = match answers.api_server_ports {
-            Some(ports) => ports
-                .into_iter()
-                .filter_map(|port| PortRange::new(port, port))
-                .collect(),
+            Some(ports) => ports.into_iter().filter_map(|port| PortRange::new(port, port)).collect(),
             None => api_server_ports_by_default(),
         };
         config.ignored_outbound_ports.extend(ports);

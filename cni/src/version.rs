@@ -191,27 +191,16 @@ mod tests {
         ]});
         assert_eq!(old, want);
         let back = result(Version::V1_0_0, Some(&raw(&old.to_string()))).unwrap();
-        assert_eq!(
-            serde_json::from_str::<Value>(&back).unwrap(),
-            serde_json::from_str::<Value>(new.get()).unwrap()
-        );
+        assert_eq!(serde_json::from_str::<Value>(&back).unwrap(), serde_json::from_str::<Value>(new.get()).unwrap());
         // Without a version of its own, it has that of the configuration.
-        assert_eq!(
-            result(Version::V0_3_1, Some(&raw("{}"))).unwrap(),
-            r#"{"cniVersion":"0.3.1"}"#
-        );
+        assert_eq!(result(Version::V0_3_1, Some(&raw("{}"))).unwrap(), r#"{"cniVersion":"0.3.1"}"#);
     }
 
     #[test]
     fn a_result_of_another_version_keeps_its_other_bytes() {
         for (from, to, ips, new_ips) in [
             ("1.0.0", Version::V1_1_0, r#"[{"z":1.0,"address":"10.1.0.2/24"}]"#, None),
-            (
-                "0.3.1",
-                Version::V0_4_0,
-                r#"[{"version":"4","z":1e2,"address":"10.1.0.2/24"},7]"#,
-                None,
-            ),
+            ("0.3.1", Version::V0_4_0, r#"[{"version":"4","z":1e2,"address":"10.1.0.2/24"},7]"#, None),
             (
                 "0.4.0",
                 Version::V1_0_0,
@@ -250,10 +239,7 @@ mod tests {
         ] {
             let answer: Value = serde_json::from_str(&supported(stdin)).unwrap();
             assert_eq!(answer["cniVersion"], want);
-            assert_eq!(
-                answer["supportedVersions"],
-                json!(["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])
-            );
+            assert_eq!(answer["supportedVersions"], json!(["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]));
         }
     }
 }

@@ -111,10 +111,7 @@ impl ApiServer {
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let key = KeyPair::generate().unwrap();
         let names = ["127.0.0.1", "::1", &address.ip().to_string(), "api.test"].map(str::to_owned);
-        let leaf = CertificateParams::new(names)
-            .unwrap()
-            .signed_by(&key, &authority)
-            .unwrap();
+        let leaf = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
         let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ServerConfig::builder_with_provider(provider)
@@ -123,10 +120,7 @@ impl ApiServer {
             .with_no_client_auth()
             .with_single_cert(vec![leaf.der().clone()], key)
             .unwrap();
-        let state = State {
-            token: "good-token".to_owned(),
-            ..State::default()
-        };
+        let state = State { token: "good-token".to_owned(), ..State::default() };
         Self {
             shared: Arc::new((Mutex::new(state), Condvar::new())),
             address,
@@ -309,12 +303,7 @@ impl ApiServer {
     /// Writes a kubeconfig as linkerd-cni's installer does (create_kubeconfig in install-cni.sh), and returns its path.
     pub fn kubeconfig(&self, folder: &Path, token: &str) -> PathBuf {
         let data = STANDARD.encode(&self.authority);
-        self.kubeconfig_with(
-            folder,
-            token,
-            &self.address.to_string(),
-            &format!("certificate-authority-data: {data}"),
-        )
+        self.kubeconfig_with(folder, token, &self.address.to_string(), &format!("certificate-authority-data: {data}"))
     }
 
     /// The same with this host and port, and this line about TLS.
@@ -362,18 +351,11 @@ pub struct Pod<'a> {
 }
 
 fn object(pairs: &[(&str, &str)]) -> Value {
-    pairs
-        .iter()
-        .map(|&(key, value)| (key.to_owned(), json!(value)))
-        .collect()
+    pairs.iter().map(|&(key, value)| (key.to_owned(), json!(value))).collect()
 }
 
 fn full(path: &str) -> String {
-    if path.starts_with('/') {
-        path.to_owned()
-    } else {
-        format!("/api/v1/{path}")
-    }
+    if path.starts_with('/') { path.to_owned() } else { format!("/api/v1/{path}") }
 }
 
 impl State {
@@ -409,16 +391,11 @@ impl State {
 
     /// The namespaces that were asked for, by their paths.
     fn namespaces(&self, request: &Request) -> BTreeMap<String, Value> {
-        let name = request
-            .parameter("fieldSelector")
-            .map(|selector| selector.replace("%3D", "="));
+        let name = request.parameter("fieldSelector").map(|selector| selector.replace("%3D", "="));
         let is_asked_for = |path: &str| {
             let found = path.strip_prefix(NAMESPACES).and_then(|rest| rest.strip_prefix('/'));
             let found = found.filter(|found| !found.contains('/'));
-            found.is_some_and(|found| {
-                name.as_ref()
-                    .is_none_or(|name| *name == format!("metadata.name={found}"))
-            })
+            found.is_some_and(|found| name.as_ref().is_none_or(|name| *name == format!("metadata.name={found}")))
         };
         let objects = self.objects.iter().filter(|(path, _)| is_asked_for(path));
         let mut namespaces: BTreeMap<String, Value> =
@@ -443,10 +420,7 @@ impl State {
     fn list(&mut self, request: &Request) -> String {
         self.lists.push(request.query.clone());
         let pods = self.objects.iter().filter(|(path, _)| path.contains("/pods/"));
-        let items: Vec<String> = pods
-            .filter(|(_, pod)| request.selects(pod))
-            .map(|(_, pod)| pod.to_string())
-            .collect();
+        let items: Vec<String> = pods.filter(|(_, pod)| request.selects(pod)).map(|(_, pod)| pod.to_string()).collect();
         format!(
             r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}"}},"items":[{}]}}"#,
             self.changes.len(),
@@ -462,14 +436,9 @@ impl State {
                 self.listed = self.namespaces(request);
                 let items: Vec<&Value> = self.listed.values().collect();
                 let metadata = json!({"resourceVersion": "1"});
-                (
-                    200,
-                    json!({"apiVersion": "v1", "kind": "NamespaceList", "metadata": metadata, "items": items}),
-                )
+                (200, json!({"apiVersion": "v1", "kind": "NamespaceList", "metadata": metadata, "items": items}))
             }
-            "GET" => self
-                .object(path)
-                .map_or_else(|| (404, not_found(path)), |object| (200, object)),
+            "GET" => self.object(path).map_or_else(|| (404, not_found(path)), |object| (200, object)),
             "POST" | "PATCH" if path.starts_with("/apis/events.k8s.io/v1/namespaces/") => {
                 self.notes.push(request.body.clone());
                 (if request.method == "POST" { 201 } else { 200 }, request.body.clone())
@@ -732,15 +701,12 @@ fn line(kind: &str, object: &Value) -> String {
 /// Sends every change of a pod after the version that was asked for, until the client goes away. A pod that was one of
 /// those that were asked for, and isn't any more, is deleted, to this client.
 fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
-    let version = request
-        .parameter("resourceVersion")
-        .and_then(|version| version.parse().ok());
+    let version = request.parameter("resourceVersion").and_then(|version| version.parse().ok());
     let mut seen: usize = version.unwrap_or_default();
     loop {
         let state = state.lock().unwrap();
-        let (state, _) = changed
-            .wait_timeout_while(state, Duration::from_millis(200), |it| it.changes.len() <= seen)
-            .unwrap();
+        let (state, _) =
+            changed.wait_timeout_while(state, Duration::from_millis(200), |it| it.changes.len() <= seen).unwrap();
         let mut lines = Vec::new();
         for (index, (kind, pod)) in state.changes.iter().enumerate().skip(seen) {
             let kind = if request.selects(pod) {
@@ -766,9 +732,7 @@ fn watch_namespaces(stream: &mut impl Write, request: &Request, (state, changed)
     let mut sent = state.lock().unwrap().listed.clone();
     loop {
         let (state, _) = changed
-            .wait_timeout_while(state.lock().unwrap(), Duration::from_millis(200), |it| {
-                it.namespaces(request) == sent
-            })
+            .wait_timeout_while(state.lock().unwrap(), Duration::from_millis(200), |it| it.namespaces(request) == sent)
             .unwrap();
         let now = state.namespaces(request);
         drop(state);
@@ -794,10 +758,7 @@ fn next_plan(state: &Mutex<State>, wanted: impl Fn(&Plan) -> bool) -> Option<Pla
     if state.plans.front().is_some_and(&wanted) {
         return state.plans.pop_front();
     }
-    state
-        .for_ever
-        .clone()
-        .filter(|plan| state.plans.is_empty() && wanted(plan))
+    state.for_ever.clone().filter(|plan| state.plans.is_empty() && wanted(plan))
 }
 
 /// As the API server words its failures.

@@ -16,15 +16,8 @@ use crate::shell::{Result, Run as _, target};
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What apt says of one that refuses: HTTP's statuses, as it prints them, and of TCP.
-const REFUSALS: [&str; 7] = [
-    "  429  ",
-    "  500  ",
-    "  502  ",
-    "  503  ",
-    "  504  ",
-    "Connection refused",
-    "Connection timed out",
-];
+const REFUSALS: [&str; 7] =
+    ["  429  ", "  500  ", "  502  ", "  503  ", "  504  ", "Connection refused", "Connection timed out"];
 
 /// Packages that must be the ones that were tried, as sha256sum lists their files: those of the compiler, of which
 /// releases and images are made.
@@ -35,10 +28,7 @@ pub fn pinned(package: &str, architecture: &str) -> Option<&'static str> {
     PINNED.lines().find_map(|line| {
         let (_, file) = line.split_once("  ")?;
         let version = file.strip_prefix(package)?.strip_prefix('_')?;
-        version
-            .strip_suffix(".deb")?
-            .strip_suffix(architecture)?
-            .strip_suffix('_')
+        version.strip_suffix(".deb")?.strip_suffix(architecture)?.strip_suffix('_')
     })
 }
 
@@ -67,15 +57,9 @@ pub fn unpack(release: &str, package: &str) -> Result<PathBuf> {
         download.current_dir(&downloads).args(["download", name]);
         download
     })?;
-    let file = packages_in(&downloads)?
-        .pop()
-        .ok_or_else(|| format!("apt-get download {package} left no file"))?;
+    let file = packages_in(&downloads)?.pop().ok_or_else(|| format!("apt-get download {package} left no file"))?;
     extract(&file, &folder)?;
-    let version = Command::new("dpkg-deb")
-        .arg("--field")
-        .arg(&file)
-        .arg("Version")
-        .read()?;
+    let version = Command::new("dpkg-deb").arg("--field").arg(&file).arg("Version").read()?;
     fs::remove_dir_all(&downloads)?;
     fs::write(&done, version.trim())?;
     Ok(folder)
@@ -125,10 +109,7 @@ pub fn download(file: &str, folder: &Path) -> Result<PathBuf> {
     let download = |from: &str| {
         patiently(|| {
             let mut download = Command::new("/usr/lib/apt/apt-helper");
-            download
-                .args(["download-file", from])
-                .arg(&to)
-                .arg(format!("SHA256:{sum}"));
+            download.args(["download-file", from]).arg(&to).arg(format!("SHA256:{sum}"));
             download
         })
     };
@@ -170,9 +151,7 @@ pub fn dependency(release: &str, package: &str, beginning: &str) -> Result<Strin
 
 fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
-    Ok(entries
-        .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .collect())
+    Ok(entries.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect())
 }
 
 fn extract(package: &Path, folder: &Path) -> Result<()> {
@@ -184,10 +163,7 @@ fn extract(package: &Path, folder: &Path) -> Result<()> {
 fn check(package: &Path) -> Result<()> {
     let file = package.file_name().unwrap_or_default().to_string_lossy();
     let (name, _) = file.split_once('_').unwrap_or_default();
-    let pinned = |line: &&str| {
-        line.split_once("  ")
-            .is_some_and(|(_, file)| file.starts_with(&format!("{name}_")))
-    };
+    let pinned = |line: &&str| line.split_once("  ").is_some_and(|(_, file)| file.starts_with(&format!("{name}_")));
     if !PINNED.lines().any(|line| pinned(&line)) {
         return Ok(());
     }
@@ -308,9 +284,7 @@ impl Lists {
             ("Dir::State::status", "status"),
             ("Dir::Cache", "cache"),
         ] {
-            command
-                .arg("-o")
-                .arg(format!("{option}={}", self.folder.join(value).display()));
+            command.arg("-o").arg(format!("{option}={}", self.folder.join(value).display()));
         }
         if let Some(architecture) = &self.architecture {
             for option in ["APT::Architecture", "APT::Architectures"] {
@@ -318,13 +292,7 @@ impl Lists {
             }
         }
         // An unprivileged downloader could not write below target/.
-        command.args([
-            "-o",
-            "APT::Sandbox::User=root",
-            "-o",
-            "APT::Get::List-Cleanup=false",
-            "--quiet",
-        ]);
+        command.args(["-o", "APT::Sandbox::User=root", "-o", "APT::Get::List-Cleanup=false", "--quiet"]);
         command
     }
 }

@@ -22,9 +22,7 @@ impl Architecture {
     /// # Errors
     /// It is none of these.
     pub fn here() -> Result<Self> {
-        let known = Self::ALL
-            .into_iter()
-            .find(|architecture| architecture.machine() == env::consts::ARCH);
+        let known = Self::ALL.into_iter().find(|architecture| architecture.machine() == env::consts::ARCH);
         known.ok_or_else(|| format!("{} is not an architecture that is built for", env::consts::ARCH).into())
     }
 
@@ -60,11 +58,7 @@ impl Architecture {
 
     /// A package as apt names it on this machine.
     pub fn package(self, name: &str) -> String {
-        if self.is_here() {
-            name.to_owned()
-        } else {
-            format!("{name}:{}", self.name())
-        }
+        if self.is_here() { name.to_owned() } else { format!("{name}:{}", self.name()) }
     }
 
     /// The file that loads dynamic programs.

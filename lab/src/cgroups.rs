@@ -24,15 +24,11 @@ pub fn hierarchies() -> Vec<PathBuf> {
 /// What the kernel has in place of them.
 pub fn limits_of_chart(cgroup: &str, container: &str) -> Result<String> {
     let hierarchies = hierarchies();
-    let cgroups = hierarchies
-        .iter()
-        .map(|hierarchy| find(&hierarchy.join(cgroup), container));
+    let cgroups = hierarchies.iter().map(|hierarchy| find(&hierarchy.join(cgroup), container));
     let cgroups: Vec<_> = cgroups.flatten().collect();
     let mut limits = Vec::new();
     for file in ["memory.limit_in_bytes", "cpu.cfs_quota_us", "memory.max", "cpu.max"] {
-        let found = cgroups
-            .iter()
-            .find_map(|cgroup| fs::read_to_string(cgroup.join(file)).ok());
+        let found = cgroups.iter().find_map(|cgroup| fs::read_to_string(cgroup.join(file)).ok());
         limits.extend(found.map(|text| text.trim().to_owned()));
     }
     // In version 1 of cgroups, and in version 2.

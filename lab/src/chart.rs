@@ -60,10 +60,7 @@ pub fn bars(title: &str, subtitle: &str, others: &str, rows: &[Row]) -> String {
         y += BAR + GAP;
     }
     let mut axis = String::new();
-    for tick in (0..)
-        .map(|tick| step * f64::from(tick))
-        .take_while(|tick| *tick <= most)
-    {
+    for tick in (0..).map(|tick| step * f64::from(tick)).take_while(|tick| *tick <= most) {
         let x = place(tick);
         let _ = write!(
             axis,
@@ -168,23 +165,13 @@ mod tests {
 
     #[test]
     fn the_axis_has_few_round_steps() {
-        for (most, expected) in [
-            (31_800.0, 5_000.0),
-            (7.0, 1.0),
-            (3_200_000.0, 500_000.0),
-            (900.0, 200.0),
-        ] {
+        for (most, expected) in [(31_800.0, 5_000.0), (7.0, 1.0), (3_200_000.0, 500_000.0), (900.0, 200.0)] {
             assert_eq!(step(most), expected, "{most}");
         }
     }
 
     fn row(name: &str, microseconds: f64) -> Row {
-        Row {
-            name: name.to_owned(),
-            is_ours: name.starts_with("proxy-init"),
-            microseconds,
-            after: String::new(),
-        }
+        Row { name: name.to_owned(), is_ours: name.starts_with("proxy-init"), microseconds, after: String::new() }
     }
 
     #[test]

@@ -215,10 +215,7 @@ fn run_and_hold(folder: &str) -> Result<()> {
 }
 
 fn kill(folder: &str) -> Result<()> {
-    let mut holding = Command::new(current_exe()?)
-        .args(["hold", folder])
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut holding = Command::new(current_exe()?).args(["hold", folder]).stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(holding.stdout.take().ok_or("no stdout")?).lines();
     let name = lines.next().ok_or("a run that says nothing")??;
     let holds = lines.any(|line| line.is_ok_and(|line| line == HOLDING));
@@ -244,16 +241,12 @@ fn left_behind(name: &str) -> Vec<String> {
         let content = fs::read(file).unwrap_or_default();
         String::from_utf8_lossy(&content).contains(name)
     };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().filter(|entry| {
-        ["cgroup", "environ", "cmdline"]
-            .iter()
-            .any(|file| has_name(entry.path().join(file)))
-    });
-    processes
-        .map(|entry| entry.path())
-        .chain(cgroups(name))
-        .map(|path| path.display().to_string())
-        .collect()
+    let processes = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| ["cgroup", "environ", "cmdline"].iter().any(|file| has_name(entry.path().join(file))));
+    processes.map(|entry| entry.path()).chain(cgroups(name)).map(|path| path.display().to_string()).collect()
 }
 
 /// The run's cgroups.

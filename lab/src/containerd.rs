@@ -39,10 +39,7 @@ impl Image {
 
     /// The same image under another name.
     pub fn named(self, reference: &str) -> Self {
-        Self {
-            reference: reference.to_owned(),
-            ..self
-        }
+        Self { reference: reference.to_owned(), ..self }
     }
 
     /// An image with the user and the entry point that the Dockerfile gives both of its targets.
@@ -54,9 +51,7 @@ impl Image {
         let last = |instruction: &str| {
             let lines = dockerfile.lines().rev();
             let mut arguments = lines.filter_map(|line| line.strip_prefix(instruction)?.strip_prefix(' '));
-            arguments
-                .next()
-                .ok_or_else(|| format!("the Dockerfile has no {instruction}"))
+            arguments.next().ok_or_else(|| format!("the Dockerfile has no {instruction}"))
         };
         let image = Self {
             user: last("USER")?.to_owned(),
@@ -79,27 +74,17 @@ impl Image {
     pub fn import(&self, folder: &Path, socket: &Path, scratch: &Path) -> Result<()> {
         let files = folder.join(&self.name);
         let layout = folder.join(format!("{}.oci.tar", self.name));
-        if layout.exists() {
-            self.import_layout(&layout, socket)
-        } else {
-            self.import_files(&files, socket, scratch)
-        }
+        if layout.exists() { self.import_layout(&layout, socket) } else { self.import_files(&files, socket, scratch) }
     }
 
     /// containerd takes this machine's architecture from the layout's index.
     fn import_layout(&self, layout: &Path, socket: &Path) -> Result<()> {
         let name = format!("localhost/{}", self.name);
-        let imported = ctr(socket)
-            .args(["images", "import", "--base-name", &name])
-            .arg(layout)
-            .read()?;
+        let imported = ctr(socket).args(["images", "import", "--base-name", &name]).arg(layout).read()?;
         // unpacking localhost/scratch:0.2.0 (sha256:...)...done
         let tagged = imported.split_whitespace().find(|word| word.starts_with(&name));
         let tagged = tagged.ok_or_else(|| format!("ctr names no {name}: {imported}"))?;
-        ctr(socket)
-            .args(["images", "tag", tagged, &self.reference])
-            .stdout(Stdio::null())
-            .run()
+        ctr(socket).args(["images", "tag", tagged, &self.reference]).stdout(Stdio::null()).run()
     }
 
     /// One layer, with file capabilities, as in a docker-archive.
@@ -140,11 +125,7 @@ impl Image {
             .arg(&archive)
             .args(["config.json", "layer.tar", "manifest.json"])
             .run()?;
-        ctr(socket)
-            .args(["images", "import", "-"])
-            .stdin(File::open(&archive)?)
-            .stdout(Stdio::null())
-            .run()?;
+        ctr(socket).args(["images", "import", "-"]).stdin(File::open(&archive)?).stdout(Stdio::null()).run()?;
         fs::remove_file(archive)?;
         Ok(fs::remove_dir_all(folder)?)
     }

@@ -39,11 +39,7 @@ pub struct Client {
 impl Client {
     /// The superuser's, not bound to a device.
     pub fn new(from: SocketAddr) -> Self {
-        Self {
-            owner: ROOT,
-            from,
-            device: None,
-        }
+        Self { owner: ROOT, from, device: None }
     }
 }
 
@@ -92,10 +88,7 @@ impl Handshakes {
         let apart = Namespace::new();
         let round = apart.run_here(joined);
         let round = round.unwrap_or_else(|error| panic!("cannot send datagrams to oneself: {error}"));
-        let mut made = Self {
-            listeners: Vec::new(),
-            round,
-        };
+        let mut made = Self { listeners: Vec::new(), round };
         made.listen(namespaces, ports);
         made
     }
@@ -219,10 +212,7 @@ impl Client {
 
 /// Ends a connection as it is dropped, so that nothing of it stays behind.
 fn reset(stream: &TcpStream) {
-    let at_once = nix::libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
+    let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
     // Where it has ended already, it may be refused.
     let _ = setsockopt(stream, sockopt::Linger, &at_once);
 }
@@ -243,9 +233,8 @@ fn stay_on_one_processor() {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let this = Pid::from_raw(0);
     let chosen = sched_getaffinity(this).and_then(|allowed| {
-        let allowed: Vec<usize> = (0..CpuSet::count())
-            .filter(|&processor| allowed.is_set(processor) == Ok(true))
-            .collect();
+        let allowed: Vec<usize> =
+            (0..CpuSet::count()).filter(|&processor| allowed.is_set(processor) == Ok(true)).collect();
         let mut one = CpuSet::new();
         one.set(allowed[NEXT.fetch_add(1, Ordering::Relaxed) % allowed.len()])?;
         sched_setaffinity(this, &one)

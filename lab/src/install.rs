@@ -38,10 +38,7 @@ pub fn programs(needs: &[(&str, &str)]) -> Result<()> {
 /// What apt says, or that it takes root.
 pub fn install(packages: &str) -> Result<()> {
     println!("Installing {packages}");
-    for arguments in [
-        "update --quiet",
-        &format!("install --quiet --yes --no-install-recommends {packages}"),
-    ] {
+    for arguments in ["update --quiet", &format!("install --quiet --yes --no-install-recommends {packages}")] {
         let mut command = if Uid::effective().is_root() {
             Command::new("apt-get")
         } else if find("sudo").is_some() {

@@ -168,10 +168,7 @@ pub fn cni_section(pod_info: &str) -> Value {
 /// The commands that linkerd-init runs for [`CHART_ARGUMENTS`], in its order, each as its words; twelve a family.
 /// `mode` is `nft` or `legacy`; without `ipv6`, as the charts have it by default, they are for IPv4 alone.
 pub fn commands(mode: &str, ipv6: bool) -> Vec<Vec<String>> {
-    let flags = Flags {
-        ipv6,
-        ..Flags::default()
-    };
+    let flags = Flags { ipv6, ..Flags::default() };
     let mut lines = Vec::new();
     for (family, v6) in flags.families() {
         let program = format!("{family}-{mode}");
@@ -252,13 +249,8 @@ impl Flags {
     /// As one line of arguments.
     pub fn line(&self) -> String {
         let ranges = |ranges: &[(u16, u16)]| {
-            let items = ranges.iter().map(|(low, high)| {
-                if low == high {
-                    low.to_string()
-                } else {
-                    format!("{low}-{high}")
-                }
-            });
+            let items =
+                ranges.iter().map(|(low, high)| if low == high { low.to_string() } else { format!("{low}-{high}") });
             items.collect::<Vec<_>>().join(",")
         };
         let ports: Vec<_> = self.redirect.iter().map(ToString::to_string).collect();
@@ -371,10 +363,7 @@ impl Flags {
         let mut rules = vec!["-N PROXY_INIT_REDIRECT".to_owned()];
         rules.extend(ignored_ports("PROXY_INIT_REDIRECT", &self.inbound));
         rules.extend(subnets.iter().map(|subnet| {
-            rule(
-                &format!("-A PROXY_INIT_REDIRECT -p all -j RETURN -s {subnet}"),
-                &format!("ignore-subnet-{subnet}"),
-            )
+            rule(&format!("-A PROXY_INIT_REDIRECT -p all -j RETURN -s {subnet}"), &format!("ignore-subnet-{subnet}"))
         }));
         rules.extend(ignored_interfaces("PROXY_INIT_REDIRECT -i", &self.inbound_interfaces));
         if self.redirect.is_empty() {
@@ -389,10 +378,7 @@ impl Flags {
                 &format!("redirect-port-{port}-to-proxy-port"),
             )
         }));
-        rules.push(rule(
-            "-A PREROUTING -j PROXY_INIT_REDIRECT",
-            "install-proxy-init-prerouting",
-        ));
+        rules.push(rule("-A PREROUTING -j PROXY_INIT_REDIRECT", "install-proxy-init-prerouting"));
         rules
     }
 
@@ -410,15 +396,11 @@ impl Flags {
         rules.push(rule("-A PROXY_INIT_OUTPUT -o lo -j RETURN", "ignore-loopback"));
         rules.extend(ignored_ports("PROXY_INIT_OUTPUT", &self.outbound));
         rules.extend(subnets.iter().map(|subnet| {
-            rule(
-                &format!("-A PROXY_INIT_OUTPUT -j RETURN -d {subnet}"),
-                &format!("ignore-subnet-{subnet}"),
-            )
+            rule(&format!("-A PROXY_INIT_OUTPUT -j RETURN -d {subnet}"), &format!("ignore-subnet-{subnet}"))
         }));
-        for (ranges, option, what) in [
-            (&self.skip_uids, "--uid-owner", "user"),
-            (&self.skip_gids, "--gid-owner", "group"),
-        ] {
+        for (ranges, option, what) in
+            [(&self.skip_uids, "--uid-owner", "user"), (&self.skip_gids, "--gid-owner", "group")]
+        {
             rules.extend(ids(ranges).iter().map(|ids| {
                 rule(
                     &format!("-A PROXY_INIT_OUTPUT -m owner {option} {ids} -j RETURN"),
@@ -431,10 +413,7 @@ impl Flags {
             let pieces = pieces(&self.outbound_chosen);
             let pieces = pieces.iter().map(|piece| format!("-m multiport ! --dports {piece}"));
             let unlisted = pieces.collect::<Vec<_>>().join(" ");
-            rules.push(rule(
-                &format!("-A PROXY_INIT_OUTPUT -p tcp {unlisted} -j RETURN"),
-                "ignore-unlisted-ports",
-            ));
+            rules.push(rule(&format!("-A PROXY_INIT_OUTPUT -p tcp {unlisted} -j RETURN"), "ignore-unlisted-ports"));
         }
         if self.chosen_subnets.is_empty() {
             rules.push(rule(
@@ -509,12 +488,7 @@ fn ids(ranges: &[(u32, u32)]) -> Vec<String> {
 
 /// A rule for each interface.
 fn ignored_interfaces(begun: &str, names: &[String]) -> impl Iterator<Item = String> {
-    let one = move |name: &String| {
-        rule(
-            &format!("-A {begun} {name} -j RETURN"),
-            &format!("ignore-interface-{name}"),
-        )
-    };
+    let one = move |name: &String| rule(&format!("-A {begun} {name} -j RETURN"), &format!("ignore-interface-{name}"));
     names.iter().map(one)
 }
 
@@ -535,11 +509,7 @@ fn pieces(ranges: &[(u16, u16)]) -> Vec<String> {
     let mut piece = String::new();
     let mut count = 0;
     for &(low, high) in ranges {
-        let (text, references) = if low == high {
-            (low.to_string(), 1)
-        } else {
-            (format!("{low}:{high}"), 2)
-        };
+        let (text, references) = if low == high { (low.to_string(), 1) } else { (format!("{low}:{high}"), 2) };
         if count + references > 15 {
             pieces.push(std::mem::take(&mut piece));
             count = 0;

@@ -40,9 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn seed() -> u64 {
     const NAME: &str = "PROPTEST_RNG_SEED";
     let seed = match std::env::var(NAME) {
-        Ok(given) => given
-            .parse()
-            .unwrap_or_else(|_| panic!("{NAME}={given} is not a number")),
+        Ok(given) => given.parse().unwrap_or_else(|_| panic!("{NAME}={given} is not a number")),
         Err(_) => RandomState::new().build_hasher().finish(),
     };
     println!("{NAME}={seed}");
@@ -73,11 +71,8 @@ struct Holder(Child);
 impl Holder {
     /// Starts it by the command that makes the namespace.
     fn start(mut command: Command) -> io::Result<Self> {
-        let child = command
-            .args(["sh", "-c", "echo; read line"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let child =
+            command.args(["sh", "-c", "echo; read line"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut holder = Self(child);
         let stdout = holder.0.stdout.as_mut();
         stdout.ok_or(io::ErrorKind::BrokenPipe)?.read_exact(&mut [0])?;
@@ -103,10 +98,7 @@ impl Namespace {
     /// # Panics
     /// Without root's privileges, which it says.
     pub fn new() -> Self {
-        assert!(
-            Uid::effective().is_root(),
-            "this needs root: it makes network namespaces (run it with sudo)"
-        );
+        assert!(Uid::effective().is_root(), "this needs root: it makes network namespaces (run it with sudo)");
         let made = Self::untouched().and_then(|made| made.with_run_of(0));
         let namespace = made.unwrap_or_else(|error| panic!("cannot make a network namespace: {error}"));
         namespace.ip("link set lo up");
@@ -123,11 +115,7 @@ impl Namespace {
             File::open("/proc/thread-self/ns/net")
         });
         match made.join() {
-            Ok(file) => file.map(|file| Self {
-                file,
-                mounts: None,
-                users: None,
-            }),
+            Ok(file) => file.map(|file| Self { file, mounts: None, users: None }),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
@@ -139,20 +127,11 @@ impl Namespace {
             let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
             mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
             let options = format!("mode=755,uid={owner},gid={owner}");
-            mount(
-                Some("tmpfs"),
-                "/run",
-                Some("tmpfs"),
-                MsFlags::empty(),
-                Some(options.as_str()),
-            )?;
+            mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))?;
             File::open("/proc/thread-self/ns/mnt")
         });
         let mounts = made.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok(Self {
-            mounts: Some(mounts?),
-            ..self
-        })
+        Ok(Self { mounts: Some(mounts?), ..self })
     }
 
     /// Makes one that belongs to a user namespace of its own, as that of a pod with `hostUsers: false`: id 0 there is
@@ -217,13 +196,7 @@ impl Namespace {
     pub fn run_here<T>(&self, work: impl FnOnce() -> T) -> T {
         let own = |name: &str| File::open(format!("/proc/thread-self/ns/{name}"));
         let mounts = self.mounts.as_ref().map(|_| own("mnt")).transpose();
-        let home = own("net").and_then(|file| {
-            Ok(Self {
-                file,
-                mounts: mounts?,
-                users: None,
-            })
-        });
+        let home = own("net").and_then(|file| Ok(Self { file, mounts: mounts?, users: None }));
         let home = home.unwrap_or_else(|error| panic!("cannot open the thread's own namespaces: {error}"));
         self.enter();
         let result = work();
@@ -236,11 +209,7 @@ impl Namespace {
     /// # Panics
     /// When it can't be started.
     pub fn output(&self, command: &mut Command) -> Output {
-        self.run(|| {
-            command
-                .output()
-                .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
-        })
+        self.run(|| command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}")))
     }
 
     /// Runs a program in the namespace and returns what it prints.
@@ -318,20 +287,14 @@ pub struct Lab {
 }
 
 /// The pod's addresses.
-pub const POD: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
-    IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2)),
-];
+pub const POD: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2))];
 /// The outside's addresses on the pod's own network.
-pub const NEIGHBOUR: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
-    IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)),
-];
+pub const NEIGHBOUR: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)), IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1))];
 /// The outside's addresses further away, in the blocks for documentation (RFC 5737, RFC 3849).
-pub const DISTANT: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
-];
+pub const DISTANT: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
 /// How many of [`POD`], [`NEIGHBOUR`] and [`DISTANT`] this kernel has: IPv4's alone where it was booted with
 /// `ipv6.disable=1`, as socket(2) tells by `EAFNOSUPPORT`.
@@ -356,14 +319,8 @@ impl Lab {
     /// # Panics
     /// As [`Lab::new`].
     pub fn around(pod: Namespace) -> Self {
-        let lab = Self {
-            pod,
-            outside: Namespace::new(),
-        };
-        lab.pod.ip(&format!(
-            "link add eth0 type veth peer name pod0 netns {}",
-            lab.outside.path().display()
-        ));
+        let lab = Self { pod, outside: Namespace::new() };
+        lab.pod.ip(&format!("link add eth0 type veth peer name pod0 netns {}", lab.outside.path().display()));
         for (namespace, interface, addresses) in [(&lab.pod, "eth0", POD), (&lab.outside, "pod0", NEIGHBOUR)] {
             let [v4, v6] = addresses;
             namespace.ip(&format!("address add {v4}/24 dev {interface}"));
@@ -441,15 +398,11 @@ pub fn connect_from_here(to: SocketAddr) -> Reached {
         Err(error) => panic!("connection to {to} is lost: {error}"),
     };
     let mut answer = String::new();
-    let asked = stream
-        .set_read_timeout(Some(PATIENCE))
-        .and_then(|()| stream.read_to_string(&mut answer));
+    let asked = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.read_to_string(&mut answer));
     if let Err(error) = asked {
         panic!("connected to {to}, but no answer: {error}");
     }
-    let read = answer
-        .split_once(' ')
-        .and_then(|(port, original)| Some((port.parse().ok()?, original.parse().ok()?)));
+    let read = answer.split_once(' ').and_then(|(port, original)| Some((port.parse().ok()?, original.parse().ok()?)));
     match read {
         Some((port, original)) => Reached::Server { port, original },
         None => panic!("connected to {to}, but its answer is {answer:?}"),
@@ -506,14 +459,8 @@ impl Drop for Server {
 
 /// A listener that does not block, of this family alone.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let family = if address.is_ipv4() {
-        AddressFamily::Inet
-    } else {
-        AddressFamily::Inet6
-    };
-    let socket = as_server_of(address.port(), || {
-        socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
-    })?;
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = as_server_of(address.port(), || socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None))?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     // There is a listener of its own for IPv4.
     if address.is_ipv6() {

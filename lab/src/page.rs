@@ -48,11 +48,7 @@ impl Page<'_> {
         fs::write(&written, &really)?;
         let mut lines = really.lines().zip(page.lines());
         let (really, page) = lines.find(|(really, page)| really != page).unwrap_or(("more", "less"));
-        Err(format!(
-            "{page:?} should be {really:?}; {} is the page as it should be",
-            written.display()
-        )
-        .into())
+        Err(format!("{page:?} should be {really:?}; {} is the page as it should be", written.display()).into())
     }
 
     /// The page with what its commands really print, and how many these are. A line of the page that is right stays.
@@ -76,10 +72,7 @@ impl Page<'_> {
                 command = format!("{} {}", command.trim_end_matches('\\').trim_end(), more.trim_start());
             }
             let is_output = |line: &&str| {
-                line.is_empty()
-                    || line
-                        .strip_prefix(indentation)
-                        .is_some_and(|line| !line.starts_with("$ "))
+                line.is_empty() || line.strip_prefix(indentation).is_some_and(|line| !line.starts_with("$ "))
             };
             let mut said = Vec::new();
             while let Some(line) = lines.next_if(is_output) {

@@ -67,9 +67,7 @@ fn try_with(newer: bool, release: Option<&Path>, words: &[String], lay_out: LayO
     if NEEDS.iter().any(|(program, _)| install::find(program).is_none())
         && let Err(error) = apt::mirror()
     {
-        return Ok(Outcome::Skipped(format!(
-            "containerd is a package of Debian's, and {error}"
-        )));
+        return Ok(Outcome::Skipped(format!("containerd is a package of Debian's, and {error}")));
     }
     install::programs(&NEEDS)?;
     let folder = target("pods");
@@ -122,9 +120,7 @@ fn add_commands(images: &Path) -> Result<()> {
     origin.add_program("dash", &root, "bin")?;
     for ipv6 in [true, false] {
         let commands = linkerd::commands("nft", ipv6);
-        let lines = commands
-            .iter()
-            .map(|command| format!("/usr/sbin/{}", command.join(" ")));
+        let lines = commands.iter().map(|command| format!("/usr/sbin/{}", command.join(" ")));
         let script = lines.collect::<Vec<_>>().join(" &&\n");
         fs::write(root.join(format!("{}.sh", commands.len())), script)?;
     }
@@ -135,11 +131,7 @@ fn add_commands(images: &Path) -> Result<()> {
 fn add_iptables(images: &Path) -> Result<()> {
     let [legacy, file_capabilities] = ["legacy", "file-capabilities"].map(|name| images.join(name));
     Origin::here()?.add_iptables("legacy", &legacy)?;
-    Command::new("cp")
-        .arg("--archive")
-        .arg(&legacy)
-        .arg(&file_capabilities)
-        .run()?;
+    Command::new("cp").arg("--archive").arg(&legacy).arg(&file_capabilities).run()?;
     Command::new("setcap")
         .arg("cap_net_admin,cap_net_raw+eip")
         .arg(file_capabilities.join("usr/sbin/xtables-legacy-multi"))

@@ -33,10 +33,7 @@ pub fn record(proxy_init: &Path) -> String {
     let installed = lab.pod.output(install.args(flags).args(linkerd::CHART_ARGUMENTS));
     assert!(installed.status.success(), "{installed:?}");
     lab.pod.sh(&COMMANDS[2].replace("-D OUTPUT", "-I OUTPUT"));
-    let _servers = [
-        Server::start(&lab.pod, &[4143, 4140, 4191]),
-        Server::start(&lab.outside, &[80, 4567, 5432]),
-    ];
+    let _servers = [Server::start(&lab.pod, &[4143, 4140, 4191]), Server::start(&lab.outside, &[80, 4567, 5432])];
     let app = Owner { uid: 1000, gid: 1000 };
     let proxy = Owner { uid: 2102, gid: 2102 };
     let ([pod, _], [distant, _]) = (POD, DISTANT);
@@ -83,9 +80,7 @@ text{fill:#1f2328;font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monos
         lines.push(vec![("", "$ "), ("bold", command)]);
         lines.extend(printed.lines().map(parts));
     }
-    let columns = lines
-        .iter()
-        .map(|parts| parts.iter().map(|(_, text)| text.chars().count()).sum());
+    let columns = lines.iter().map(|parts| parts.iter().map(|(_, text)| text.chars().count()).sum());
     let columns: usize = columns.max().unwrap_or(0);
     let (width, height) = (columns as f64 * CHARACTER + 32.0, lines.len() * LINE + 28);
     let mut drawn = String::new();

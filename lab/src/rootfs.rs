@@ -18,10 +18,7 @@ pub struct Origin {
 impl Origin {
     /// This machine.
     pub fn here() -> Result<Self> {
-        Ok(Self {
-            folder: "/".into(),
-            architecture: Architecture::here()?,
-        })
+        Ok(Self { folder: "/".into(), architecture: Architecture::here()? })
     }
 
     /// A folder with the unpacked packages of an architecture.
@@ -60,10 +57,7 @@ impl Origin {
 
     /// The libraries that a file needs, those that these need, and what loads them.
     fn add_libraries(&self, file: &Path, root: &Path) -> Result<()> {
-        let headers = Command::new("readelf")
-            .args(["--wide", "--dynamic", "--program-headers"])
-            .arg(file)
-            .read()?;
+        let headers = Command::new("readelf").args(["--wide", "--dynamic", "--program-headers"]).arg(file).read()?;
         // "[Requesting program interpreter: /lib/ld-linux-aarch64.so.1]", "(NEEDED)  Shared library: [libc.so.6]"
         let named = |beginning: &'static str| {
             let names = headers.lines().filter_map(move |line| line.split_once(beginning));
@@ -75,10 +69,8 @@ impl Origin {
         }
         let machine = self.architecture.machine();
         let folders = ["lib", "usr/lib", "lib64", "usr/lib64"].map(ToOwned::to_owned);
-        let folders = ["lib", "usr/lib"]
-            .map(|folder| format!("{folder}/{machine}-linux-gnu"))
-            .into_iter()
-            .chain(folders);
+        let folders =
+            ["lib", "usr/lib"].map(|folder| format!("{folder}/{machine}-linux-gnu")).into_iter().chain(folders);
         let folders: Vec<_> = folders.collect();
         for name in named("Shared library: [") {
             let found = self.find(&folders, name)?;

@@ -15,10 +15,7 @@ impl Samples {
     /// Of these runs, in any order.
     pub fn new(name: impl Into<String>, mut microseconds: Vec<f64>) -> Self {
         microseconds.sort_by(f64::total_cmp);
-        Self {
-            name: name.into(),
-            microseconds,
-        }
+        Self { name: name.into(), microseconds }
     }
 
     /// In microseconds; not a number if there are no runs.
@@ -66,10 +63,8 @@ pub fn by_ports(samples: &[Samples]) -> String {
     let mut ports: Vec<u32> = cells.iter().map(|(_, ports, _)| *ports).collect();
     ports.sort_unstable();
     ports.dedup();
-    let mut text = format!(
-        "| ports |{}\n|--:|",
-        names.iter().fold(String::new(), |text, name| text + " " + name + " |")
-    );
+    let mut text =
+        format!("| ports |{}\n|--:|", names.iter().fold(String::new(), |text, name| text + " " + name + " |"));
     text += &"--:|".repeat(names.len());
     for ports in ports {
         let _ = write!(text, "\n| {ports} |");

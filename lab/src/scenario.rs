@@ -23,11 +23,7 @@ type TryIn<W> = dyn Fn(&W) -> Result<String> + Send + Sync;
 impl<W> Scenario<W> {
     /// An error of `try_in` says what went otherwise than expected, success what was seen.
     pub fn new(name: impl Into<String>, try_in: impl Fn(&W) -> Result<String> + Send + Sync + 'static) -> Self {
-        Self {
-            name: name.into(),
-            try_in: Box::new(try_in),
-            disturbs: false,
-        }
+        Self { name: name.into(), try_in: Box::new(try_in), disturbs: false }
     }
 
     /// The same, while no other runs.
@@ -94,11 +90,7 @@ pub fn run_all<W>(
         chosen.len(),
         begun.elapsed().as_secs_f64()
     );
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("not as expected: {}", failed.join("; ")).into())
-    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("not as expected: {}", failed.join("; ")).into()) }
 }
 
 /// Does this to each item, so many at a time; the results in their order.

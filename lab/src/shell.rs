@@ -39,11 +39,7 @@ pub trait Run {
 impl Run for Command {
     fn run(&mut self) -> Result<()> {
         let status = self.status().map_err(|error| format!("{self:?}: {error}"))?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(format!("{self:?}: {status}").into())
-        }
+        if status.success() { Ok(()) } else { Err(format!("{self:?}: {status}").into()) }
     }
 
     fn read(&mut self) -> Result<String> {

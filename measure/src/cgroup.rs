@@ -132,9 +132,6 @@ mod tests {
     fn without_a_controller_it_says_so() {
         assert!(Controller::look("proc /proc proc rw 0 0\n").is_err());
         let unified = Controller::look("cgroup2 /nowhere cgroup2 rw 0 0\n").unwrap_err();
-        assert!(
-            unified.to_string().contains("/nowhere/cgroup.subtree_control"),
-            "{unified}"
-        );
+        assert!(unified.to_string().contains("/nowhere/cgroup.subtree_control"), "{unified}");
     }
 }

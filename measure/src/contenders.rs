@@ -21,11 +21,7 @@ pub(crate) struct Rules {
 impl Rules {
     /// What Linkerd's chart asks for by default, or with `ipv6`, with `disableIPv6: false`.
     pub(crate) fn chart(ipv6: bool) -> Self {
-        Self {
-            label: if ipv6 { "both" } else { "chart" }.to_owned(),
-            inbound: vec![4190, 4191, 4567, 4568],
-            ipv6,
-        }
+        Self { label: if ipv6 { "both" } else { "chart" }.to_owned(), inbound: vec![4190, 4191, 4567, 4568], ipv6 }
     }
 
     /// The same with so many more ports, no two of which make a range.
@@ -98,9 +94,7 @@ impl Rules {
     /// The host lacks it.
     pub(crate) fn restore(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
         let inputs = self.rulesets()?;
-        let inputs = inputs
-            .iter()
-            .map(|ruleset| restore::simulation(std::slice::from_ref(ruleset)));
+        let inputs = inputs.iter().map(|ruleset| restore::simulation(std::slice::from_ref(ruleset)));
         restore_each(tools, mode, &self.label, inputs)
     }
 
@@ -124,11 +118,7 @@ impl Rules {
     /// The batch doesn't fit.
     pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Step> {
         let rulesets = self.rulesets()?;
-        let batch = if mode == "native" {
-            native::batch(&rulesets)?
-        } else {
-            nft::batch(&rulesets)?
-        };
+        let batch = if mode == "native" { native::batch(&rulesets)? } else { nft::batch(&rulesets)? };
         tools.replay(&format!("replay-{mode}-{}", self.label), &batch)
     }
 }
@@ -159,10 +149,7 @@ pub(crate) fn ours(mode: &str) -> String {
 
 /// linkerd-init's commands, as tables call them.
 pub(crate) fn linkerds(rules: &Rules, mode: &str) -> String {
-    format!(
-        "linkerd-init's {} iptables-{mode} commands",
-        linkerd::commands(mode, rules.ipv6).len()
-    )
+    format!("linkerd-init's {} iptables-{mode} commands", linkerd::commands(mode, rules.ipv6).len())
 }
 
 /// proxy-init in a fresh namespace.

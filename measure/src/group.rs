@@ -28,13 +28,7 @@ pub(crate) struct Contender {
 impl Contender {
     /// These steps in a fresh namespace.
     pub(crate) fn new(name: impl Into<String>, timed: impl Into<Vec<Step>>) -> Self {
-        Self {
-            name: name.into(),
-            timed: timed.into(),
-            check: None,
-            against: None,
-            shared: None,
-        }
+        Self { name: name.into(), timed: timed.into(), check: None, against: None, shared: None }
     }
 
     /// What must succeed afterwards.
@@ -147,14 +141,7 @@ impl Measured {
 
 impl Group {
     pub(crate) fn new(title: &'static str, says: impl Into<String>, rounds: Rounds) -> Self {
-        Self {
-            title,
-            says: says.into(),
-            rounds,
-            contenders: vec![],
-            limit: None,
-            left_out: vec![],
-        }
+        Self { title, says: says.into(), rounds, contenders: vec![], limit: None, left_out: vec![] }
     }
 
     /// With this limit on each run's processor time.
@@ -204,9 +191,6 @@ impl Group {
             against: contender.against.or_else(|| first.clone()).unwrap_or_default(),
             memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
         });
-        Ok(Measured {
-            rows: rows.collect(),
-            left_out,
-        })
+        Ok(Measured { rows: rows.collect(), left_out })
     }
 }

@@ -28,12 +28,7 @@ const CROWD: usize = 10_000;
 /// # Errors
 /// A file can't be written, or the kernel makes no namespace.
 pub(crate) fn all(rules: &Rules, tools: &Tools) -> Result<Vec<Group>> {
-    Ok(vec![
-        install(rules, tools),
-        both_families(tools),
-        limited(rules, tools),
-        read_beside(rules, tools)?,
-    ])
+    Ok(vec![install(rules, tools), both_families(tools), limited(rules, tools), read_beside(rules, tools)?])
 }
 
 fn install(rules: &Rules, tools: &Tools) -> Group {
@@ -56,10 +51,7 @@ fn install(rules: &Rules, tools: &Tools) -> Group {
     }
     let script = "nft -f native mode's script";
     let nft = rules.nft(tools);
-    add(
-        script,
-        nft.map(|step| Contender::new(script, [step]).check(rules.verify(tools, "native"))),
-    );
+    add(script, nft.map(|step| Contender::new(script, [step]).check(rules.verify(tools, "native"))));
     add(&restores(rules, "nft"), restore(rules, tools, "nft"));
     add(&linkerds(rules, "nft"), linkerd_init(rules, tools, "nft"));
     add(&ours("legacy"), proxy_init(rules, tools, "legacy"));
@@ -162,11 +154,7 @@ fn list_of_rules() -> Vec<u8> {
 fn crowd_script() -> String {
     let mut script = "table inet foreign {\nchain early {\ntype filter hook prerouting priority -300;\n".to_owned();
     for rule in 1..=CROWD {
-        let _ = writeln!(
-            script,
-            "ip saddr 192.0.2.{} tcp dport {rule} counter accept",
-            rule % 250 + 1
-        );
+        let _ = writeln!(script, "ip saddr 192.0.2.{} tcp dport {rule} counter accept", rule % 250 + 1);
     }
     script + "}\n}\n"
 }

@@ -16,9 +16,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// The kernel refused to block them.
 pub(crate) fn watch() -> Result<()> {
     let mut signals = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
-        .into_iter()
-        .for_each(|signal| signals.add(signal));
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
     signals.thread_block()?;
     thread::spawn(move || {
         if signals.wait().is_ok() {
@@ -39,9 +37,5 @@ pub(crate) fn watch() -> Result<()> {
 /// # Errors
 /// If so.
 pub(crate) fn check() -> Result<()> {
-    if INTERRUPTED.load(Ordering::Relaxed) {
-        Err("interrupted".into())
-    } else {
-        Ok(())
-    }
+    if INTERRUPTED.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
 }

@@ -70,10 +70,7 @@ struct Options {
 impl Options {
     /// None for help or the version, which has been printed then.
     fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Self>> {
-        let mut options = Self {
-            output: ".".into(),
-            ..Self::default()
-        };
+        let mut options = Self { output: ".".into(), ..Self::default() };
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
             match argument.as_str() {
@@ -155,11 +152,7 @@ fn run(options: &Options) -> Result<()> {
     let mut report = Report::new(options.ipv6, &tools)?;
     let mut install = None;
     let groups = groups::all(&rules, &tools)?;
-    let titles: Vec<&str> = groups
-        .iter()
-        .map(|group| group.title)
-        .chain([BY_PORTS, STORM])
-        .collect();
+    let titles: Vec<&str> = groups.iter().map(|group| group.title).chain([BY_PORTS, STORM]).collect();
     if !titles.iter().any(|title| options.wants(title)) {
         let (words, titles) = (options.only.join(", "), titles.join("\n  "));
         return Err(format!("--only: no table has {words} in its heading; there are\n\n  {titles}").into());
@@ -182,9 +175,8 @@ fn run(options: &Options) -> Result<()> {
     }
     if options.wants(STORM) {
         let rounds = options.rounds(STORM_ROUNDS);
-        let measured = progress(&format!("{STORM}: {} pods, {rounds} x", storm::PODS), || {
-            storm::measure(&rules, &tools, rounds)
-        })?;
+        let measured =
+            progress(&format!("{STORM}: {} pods, {rounds} x", storm::PODS), || storm::measure(&rules, &tools, rounds))?;
         report.storms(STORM, &measured);
     }
     if let Some(install) = &install {
@@ -198,11 +190,7 @@ fn run(options: &Options) -> Result<()> {
     if let Some(install) = &install {
         write("benchmarks.svg", &report::install_chart(&rules, install))?;
     }
-    eprintln!(
-        "Took {:.0} s; written to {}",
-        start.elapsed().as_secs_f64(),
-        options.output.display()
-    );
+    eprintln!("Took {:.0} s; written to {}", start.elapsed().as_secs_f64(), options.output.display());
     print(report.text())
 }
 
@@ -213,9 +201,7 @@ fn print(text: &str) -> Result<()> {
 
 fn measure(group: Group, tools: &Tools, options: &Options) -> Result<Measured> {
     let rounds = options.rounds(group.rounds);
-    progress(&format!("{}: {rounds} runs each", group.title), || {
-        group.measure(tools, rounds)
-    })
+    progress(&format!("{}: {rounds} runs each", group.title), || group.measure(tools, rounds))
 }
 
 /// Says what is being done, and how long it took.

@@ -98,9 +98,7 @@ impl Report {
 /// Kernel, processor and versions, and what the host hasn't.
 fn machine(tools: &Tools) -> Result<String> {
     let processor = fs::read_to_string("/proc/cpuinfo")?;
-    let model = processor
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cores = std::thread::available_parallelism()?;
     let mut facts = vec![
         format!("Linux {}", fs::read_to_string("/proc/sys/kernel/osrelease")?.trim()),
@@ -108,9 +106,7 @@ fn machine(tools: &Tools) -> Result<String> {
         tools.read(&tools.proxy_init(["--version"]))?.trim().to_owned(),
     ];
     for name in ["iptables-nft", "iptables-legacy", "nft"] {
-        let version = tools
-            .host(name)
-            .and_then(|path| tools.read(&Step::new(path, ["--version"])));
+        let version = tools.host(name).and_then(|path| tools.read(&Step::new(path, ["--version"])));
         facts.push(version.map_or_else(|_| format!("no {name}"), |version| version.trim().to_owned()));
     }
     Ok(facts.join("; ") + ".")

@@ -66,10 +66,8 @@ pub(crate) fn measure(rules: &Rules, tools: &Tools, rounds: usize) -> Result<Sto
             false
         }
     });
-    let kinds: Vec<(&Contender, usize)> = contenders
-        .iter()
-        .flat_map(|contender| AT_ONCE.map(|at_once| (contender, at_once)))
-        .collect();
+    let kinds: Vec<(&Contender, usize)> =
+        contenders.iter().flat_map(|contender| AT_ONCE.map(|at_once| (contender, at_once))).collect();
     let mut results: Vec<(Vec<f64>, Vec<Sample>)> = kinds.iter().map(|_| Default::default()).collect();
     for _ in 0..rounds {
         for ((contender, at_once), (walls, samples)) in kinds.iter().zip(&mut results) {
@@ -78,22 +76,15 @@ pub(crate) fn measure(rules: &Rules, tools: &Tools, rounds: usize) -> Result<Sto
             samples.extend(pods);
         }
     }
-    let storms = kinds
-        .iter()
-        .zip(results)
-        .map(|((contender, at_once), (walls, samples))| Storm {
-            name: contender.name.clone(),
-            at_once: *at_once,
-            wall: Samples::new("", walls),
-            processor: samples.iter().map(|sample| sample.processor).sum::<f64>() / samples.len() as f64,
-            single: Samples::new("", samples.iter().map(|sample| sample.wall).collect()),
-            memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
-        });
-    Ok(Storms {
-        storms: storms.collect(),
-        left_out,
-        rounds,
-    })
+    let storms = kinds.iter().zip(results).map(|((contender, at_once), (walls, samples))| Storm {
+        name: contender.name.clone(),
+        at_once: *at_once,
+        wall: Samples::new("", walls),
+        processor: samples.iter().map(|sample| sample.processor).sum::<f64>() / samples.len() as f64,
+        single: Samples::new("", samples.iter().map(|sample| sample.wall).collect()),
+        memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
+    });
+    Ok(Storms { storms: storms.collect(), left_out, rounds })
 }
 
 /// Returns how long all took, in microseconds, and what each took.

@@ -72,10 +72,7 @@ impl Tools {
         let scratch = env::temp_dir().join(format!("proxy-init-bench-{}", std::process::id()));
         let made = DirBuilder::new().mode(0o700).create(&scratch);
         made.map_err(|error| format!("{}: {error}", scratch.display()))?;
-        let mut tools = Self {
-            proxy_init: scratch.join("proxy-init"),
-            scratch,
-        };
+        let mut tools = Self { proxy_init: scratch.join("proxy-init"), scratch };
         tools.program("run", RUN)?;
         match (proxy_init, PROXY_INIT) {
             (Some(path), _) => {
@@ -143,11 +140,9 @@ impl Tools {
         let mark = program.windows(MARK.len()).position(|window| window == MARK);
         let place = mark.and_then(|mark| program.get_mut(mark + MARK.len()..mark + MARK.len() + 4 + ROOM));
         let (Some(place), true) = (place, batch.len() <= ROOM) else {
-            return Err(format!(
-                "a batch of {} bytes does not fit into the program that replays it",
-                batch.len()
-            )
-            .into());
+            return Err(
+                format!("a batch of {} bytes does not fit into the program that replays it", batch.len()).into()
+            );
         };
         let (length, bytes) = place.split_at_mut(4);
         length.copy_from_slice(&u32::try_from(batch.len())?.to_ne_bytes());
@@ -204,11 +199,9 @@ impl Tools {
         let stdout = String::from_utf8_lossy(&output.stdout);
         let mut numbers = stdout.split_whitespace().map(str::parse::<u64>);
         match (numbers.next(), numbers.next(), numbers.next()) {
-            (Some(Ok(wall)), Some(Ok(processor)), Some(Ok(memory))) if output.status.success() => Ok(Sample {
-                wall: wall as f64 / 1000.0,
-                processor: processor as f64,
-                memory,
-            }),
+            (Some(Ok(wall)), Some(Ok(processor)), Some(Ok(memory))) if output.status.success() => {
+                Ok(Sample { wall: wall as f64 / 1000.0, processor: processor as f64, memory })
+            }
             _ => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned().into()),
         }
     }

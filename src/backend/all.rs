@@ -53,10 +53,7 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
             let reason = format!("nf_tables: {}", unseen.reason);
             Err(ModeError::Unseen(reason).in_mode(Mode::Legacy))
         }
-        _ => Ok([Mode::Nft, Mode::Native]
-            .into_iter()
-            .filter(|&mode| holds(&found, mode))
-            .collect()),
+        _ => Ok([Mode::Nft, Mode::Native].into_iter().filter(|&mode| holds(&found, mode)).collect()),
     }
 }
 
@@ -85,10 +82,7 @@ fn nf_tables() -> Result<Found, Error> {
     let socket = Socket::open().map_err(ReadError::NotAsked);
     let reason = match socket.and_then(|socket| read::snapshot(&socket)) {
         Ok(snapshot) => {
-            return Ok(Found {
-                tables: snapshot.tables,
-                not_known: Vec::new(),
-            });
+            return Ok(Found { tables: snapshot.tables, not_known: Vec::new() });
         }
         // The kernel has no nfnetlink (netlink_create in net/netlink/af_netlink.c), or that without nf_tables
         // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
@@ -122,10 +116,8 @@ impl Stamp {
     /// changes leave no trace; or the kernel doesn't tell (before 5.14, it has no numbers for namespaces).
     pub fn now() -> Option<Self> {
         let socket = Socket::open().ok()?;
-        legacy::read::has_none().then_some(Self {
-            namespace: socket.namespace().ok()?,
-            generation: read::generation(&socket).ok()?,
-        })
+        legacy::read::has_none()
+            .then_some(Self { namespace: socket.namespace().ok()?, generation: read::generation(&socket).ok()? })
     }
 }
 
@@ -238,7 +230,5 @@ pub(crate) fn commits(plans: &[Plan<'_>]) -> bool {
 /// nothing is committed.
 pub(crate) fn check_each(plans: &[Plan<'_>]) -> Vec<Result<(), Error>> {
     let results = commit::check_each(plans.iter().map(Plan::fresh)).into_iter().zip(plans);
-    results
-        .map(|(result, plan)| result.map_err(|error| error.in_mode(plan.mode())))
-        .collect()
+    results.map(|(result, plan)| result.map_err(|error| error.in_mode(plan.mode()))).collect()
 }

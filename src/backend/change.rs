@@ -42,13 +42,7 @@ pub(super) fn missing_and_surplus<'h, 'w>(
 
 /// The edit that adds a rule to the end of a chain of a table with these sets.
 pub(super) fn append_rule<'a>(table: TableId, chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Edit<'a> {
-    Edit::AddRule(NewRule {
-        table,
-        chain: chain.into(),
-        rule,
-        sets,
-        before: None,
-    })
+    Edit::AddRule(NewRule { table, chain: chain.into(), rule, sets, before: None })
 }
 
 /// How many rules the kernel may pass in all, on its way through the chain to those that edits name: it has a list of
@@ -87,13 +81,7 @@ pub(super) fn change_chain<'a>(
     for (wanted, kept) in wanted.into_iter().zip(kept).rev() {
         match kept.and_then(|index| held.get(index)) {
             Some(stays) => before = Some(stays.handle),
-            None => added.push(Edit::AddRule(NewRule {
-                table,
-                chain,
-                rule: wanted.rule,
-                sets,
-                before,
-            })),
+            None => added.push(Edit::AddRule(NewRule { table, chain, rule: wanted.rule, sets, before })),
         }
     }
     added.reverse();
@@ -134,19 +122,14 @@ mod tests {
 
     /// Rules on these users, with their ids as handles.
     fn on_users(ids: impl Iterator<Item = u64>) -> Vec<Rule> {
-        let on_user = |id: u64| Rule {
-            handle: id,
-            ..rule([Condition::is(Field::Uid, u128::from(id))], Action::Return)
-        };
+        let on_user =
+            |id: u64| Rule { handle: id, ..rule([Condition::is(Field::Uid, u128::from(id))], Action::Return) };
         ids.map(on_user).collect()
     }
 
     /// How many are deleted, how many added, how many of these before others, and whether the chain is emptied.
     fn edits(held: &[Rule], wanted: &[Rule]) -> (usize, usize, usize, bool) {
-        let table = TableId {
-            family: TableFamily::Ip(Family::V4),
-            name: "nat",
-        };
+        let table = TableId { family: TableFamily::Ip(Family::V4), name: "nat" };
         let wanted = wanted.iter().map(|rule| Wanted { rule, may_stay: true });
         let (deleted, added) = change_chain(table, ChainName::ProxyInitOutput.into(), &[], held, wanted.collect());
         let is_placed = |edit: &&Edit<'_>| matches!(edit, Edit::AddRule(new) if new.before.is_some());

@@ -19,11 +19,7 @@ use crate::wanted::ChainName;
 /// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process
 /// finds sooner than what is about a thread: the kernel makes each folder as it is looked up.
 pub(crate) fn proc_of_thread() -> &'static str {
-    if gettid() == getpid() {
-        "/proc/self"
-    } else {
-        "/proc/thread-self"
-    }
+    if gettid() == getpid() { "/proc/self" } else { "/proc/thread-self" }
 }
 
 /// The kernel's version, such as 6 and 18, if its release begins with one.
@@ -39,10 +35,7 @@ pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
 
 impl From<ChainName> for ChainId {
     fn from(chain: ChainName) -> Self {
-        Self {
-            name: chain.as_str(),
-            hook: chain.hook(),
-        }
+        Self { name: chain.as_str(), hook: chain.hook() }
     }
 }
 

@@ -18,10 +18,7 @@ use crate::wanted::{ChainName, Mode, NATIVE, Ruleset, tables};
 /// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;
 
-const TABLE: TableId = TableId {
-    family: TableFamily::Inet,
-    name: NATIVE,
-};
+const TABLE: TableId = TableId { family: TableFamily::Inet, name: NATIVE };
 
 /// An nft script that makes the same table as installing does.
 pub fn script(rulesets: &[Ruleset]) -> String {
@@ -70,10 +67,7 @@ fn can_change(held: &Table, wanted: &Table) -> bool {
     }
     !held.dormant
         && held.chains.len() == wanted.chains.len()
-        && held
-            .sets
-            .iter()
-            .all(|set| set.elements.is_some() && set.verdicts.is_empty())
+        && held.sets.iter().all(|set| set.elements.is_some() && set.verdicts.is_empty())
         && held.objects as usize == held.chains.len() + held.sets.len()
 }
 
@@ -83,10 +77,7 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) 
     let stays = |set: &Set| wanted.sets.contains(set) && held.sets.contains(set);
     let uses_kept_sets = |rule: &Rule| {
         rule.conditions.iter().all(|condition| match condition {
-            Condition::In {
-                values: Values::Set(name),
-                ..
-            } => wanted.set(name).is_some_and(stays),
+            Condition::In { values: Values::Set(name), .. } => wanted.set(name).is_some_and(stays),
             _ => true,
         })
     };
@@ -95,14 +86,8 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) 
         let Some(name) = ChainName::from_name(chain.name.as_bytes()) else {
             continue; // Native mode plans no others.
         };
-        let rules = chain.rules.iter().map(|rule| Wanted {
-            rule,
-            may_stay: uses_kept_sets(rule),
-        });
-        let held = held
-            .chain(&chain.name)
-            .map(|chain| chain.rules.as_slice())
-            .unwrap_or_default();
+        let rules = chain.rules.iter().map(|rule| Wanted { rule, may_stay: uses_kept_sets(rule) });
+        let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
         let (deleted, rules) = change_chain(TABLE, name.into(), &wanted.sets, held, rules.collect());
         edits.extend(deleted);
         added.extend(rules);
@@ -124,10 +109,7 @@ fn held(tables: &[Table]) -> Option<&Table> {
 }
 
 fn holds_others(table: &Table) -> bool {
-    table
-        .chains
-        .iter()
-        .any(|chain| ChainName::from_name(chain.name.as_bytes()).is_none())
+    table.chains.iter().any(|chain| ChainName::from_name(chain.name.as_bytes()).is_none())
 }
 
 /// Refuses an owner that isn't mapped in the user namespace: nf_tables takes any id unchecked, and an unmapped one
@@ -152,12 +134,7 @@ fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
     edits.extend(Ruleset::CHAINS.map(|chain| Edit::AddChain(TABLE, chain.into())));
     for chain in &table.chains {
         if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
-            edits.extend(
-                chain
-                    .rules
-                    .iter()
-                    .map(|rule| append_rule(TABLE, name, rule, &table.sets)),
-            );
+            edits.extend(chain.rules.iter().map(|rule| append_rule(TABLE, name, rule, &table.sets)));
         }
     }
 }

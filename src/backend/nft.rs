@@ -22,10 +22,7 @@ pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
 }
 
 fn nat(family: Family) -> TableId {
-    TableId {
-        family: TableFamily::Ip(family),
-        name: NAT,
-    }
+    TableId { family: TableFamily::Ip(family), name: NAT }
 }
 
 /// The edits that install the rulesets in a namespace that holds nothing.

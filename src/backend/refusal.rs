@@ -52,9 +52,7 @@ pub(crate) fn explain(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch
 }
 
 fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError {
-    let edit = usize::try_from(failure.sequence)
-        .ok()
-        .and_then(|sequence| edits.get(sequence.checked_sub(1)?));
+    let edit = usize::try_from(failure.sequence).ok().and_then(|sequence| edits.get(sequence.checked_sub(1)?));
     let Some(edit) = edit else {
         return refused("the batch", failure.errno, &failure.text);
     };
@@ -78,11 +76,7 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
         }
         // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
         (Edit::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
-            ModeError::OtherBaseChain {
-                family,
-                chain: chain.to_string(),
-                errno: kept,
-            }
+            ModeError::OtherBaseChain { family, chain: chain.to_string(), errno: kept }
         }
         (Edit::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
             lacks(Lack::NatChains(families), errno)
@@ -138,11 +132,7 @@ fn refused(what: &str, errno: Errno, text: &str) -> ModeError {
     ModeError::Refused {
         what: what.to_owned(),
         errno: error::Errno::of(errno),
-        text: if text.is_empty() {
-            String::new()
-        } else {
-            format!(" \"{text}\"")
-        },
+        text: if text.is_empty() { String::new() } else { format!(" \"{text}\"") },
     }
 }
 
@@ -176,10 +166,7 @@ pub(super) fn refuse_outside(edits: &[Edit<'_>]) -> Result<(), ModeError> {
 
 /// The error about an edit that can't be written. Nothing has been sent.
 pub(crate) fn unwritten(unwritten: &Unwritten) -> ModeError {
-    ModeError::Unwritable {
-        rule: unwritten.edit.clone(),
-        what: unwritten.what.to_string(),
-    }
+    ModeError::Unwritable { rule: unwritten.edit.clone(), what: unwritten.what.to_string() }
 }
 
 /// Whether the ids are in one line of a user namespace's map: the kernel compares with the ids outside, where those of
@@ -216,26 +203,17 @@ mod tests {
 
     fn explained(edits: &[Edit<'_>], error: CommitError) -> String {
         let socket = Socket::open().unwrap();
-        explain(&socket, edits, &batch(edits, None).unwrap(), error)
-            .in_mode(Mode::Nft)
-            .to_string()
+        explain(&socket, edits, &batch(edits, None).unwrap(), error).in_mode(Mode::Nft).to_string()
     }
 
     fn failure(sequence: u32, errno: Errno) -> CommitError {
-        CommitError::Messages(vec![Failure {
-            sequence,
-            errno,
-            text: "why".to_owned(),
-        }])
+        CommitError::Messages(vec![Failure { sequence, errno, text: "why".to_owned() }])
     }
 
     /// Answers that other kernels give and a developer's may not; `cargo xtask kernels` has real kernels give them.
     #[test]
     fn an_error_names_what_is_missing() {
-        let nat = TableId {
-            family: TableFamily::Ip(Family::V6),
-            name: "nat",
-        };
+        let nat = TableId { family: TableFamily::Ip(Family::V6), name: "nat" };
         let edits = [
             Edit::AddTable(nat),
             Edit::AddChain(nat, ChainName::Output.into()),
@@ -245,17 +223,11 @@ mod tests {
             (failure(1, Errno::EAFNOSUPPORT), "nf_tables has no IPv6 tables"),
             (failure(2, Errno::ENOENT), "no nat chains for IPv6"),
             (failure(2, Errno::EEXIST), "a chain OUTPUT that is not hooked"),
-            (
-                failure(3, Errno::ENOMEM),
-                "refused `ip6tables-nft -t nat -N PROXY_INIT_OUTPUT`: ENOMEM",
-            ),
+            (failure(3, Errno::ENOMEM), "refused `ip6tables-nft -t nat -N PROXY_INIT_OUTPUT`: ENOMEM"),
             (failure(9, Errno::ENOMEM), "refused `the batch`"),
             (failure(0, Errno::ENOMEM), "\"why\""),
             (CommitError::Refused(Errno::EPERM, String::new()), "CAP_NET_ADMIN"),
-            (
-                CommitError::Refused(Errno::EOPNOTSUPP, String::new()),
-                "this kernel has no nf_tables",
-            ),
+            (CommitError::Refused(Errno::EOPNOTSUPP, String::new()), "this kernel has no nf_tables"),
             (CommitError::Malformed(Malformed), "cut off or garbled"),
         ] {
             let text = explained(&edits, error);
@@ -266,25 +238,11 @@ mod tests {
     #[test]
     fn a_users_map_is_read() {
         let map = std::env::temp_dir().join(format!("proxy-init-map-{}", std::process::id()));
-        std::fs::write(
-            &map,
-            "         0       1000          1\n      2000     200000         10\nbroken\n",
-        )
-        .unwrap();
-        let mapped: Vec<&str> = [
-            "0",
-            "1",
-            "0-1",
-            "1999",
-            "1999-2000",
-            "2000",
-            "2000-2009",
-            "2009",
-            "2009-2010",
-        ]
-        .into_iter()
-        .filter(|ids| is_mapped(ids.parse().unwrap(), map.to_str().unwrap()))
-        .collect();
+        std::fs::write(&map, "         0       1000          1\n      2000     200000         10\nbroken\n").unwrap();
+        let mapped: Vec<&str> = ["0", "1", "0-1", "1999", "1999-2000", "2000", "2000-2009", "2009", "2009-2010"]
+            .into_iter()
+            .filter(|ids| is_mapped(ids.parse().unwrap(), map.to_str().unwrap()))
+            .collect();
         std::fs::remove_file(&map).unwrap();
         assert_eq!(mapped, ["0", "2000", "2000-2009", "2009"]);
         let any = "7".parse().unwrap();

@@ -82,8 +82,7 @@ impl Flag {
     /// Its long and short names as they are typed.
     pub(super) fn spellings(&self) -> impl Iterator<Item = String> {
         let long = [Some(self.name), self.alias].into_iter().flatten();
-        long.map(|name| format!("--{name}"))
-            .chain(self.short.map(|short| format!("-{short}")))
+        long.map(|name| format!("--{name}")).chain(self.short.map(|short| format!("-{short}")))
     }
 
     /// Reads one value.
@@ -211,12 +210,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::OUTBOUND_PORTS_TO_REDIRECT,
         placeholder: "PORTS",
-        value: Value::Number(|to, text| {
-            add(
-                &mut to.rules.config.redirected_outbound_ports,
-                to_redirect(text, "port"),
-            )
-        }),
+        value: Value::Number(|to, text| add(&mut to.rules.config.redirected_outbound_ports, to_redirect(text, "port"))),
         help: "Redirect only these outbound ports, e.g. 80,8000-8100 [default: all]",
         ..FLAG
     },
@@ -224,10 +218,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::OUTBOUND_SUBNETS_TO_REDIRECT,
         placeholder: "SUBNETS",
         value: Value::Number(|to, text| {
-            add(
-                &mut to.rules.config.redirected_outbound_subnets,
-                to_redirect(text, "subnet"),
-            )
+            add(&mut to.rules.config.redirected_outbound_subnets, to_redirect(text, "subnet"))
         }),
         help: "Redirect only connections to these subnets, e.g. 10.0.0.0/8,fd00::/8,\n\
                and, with --outbound-ports-to-redirect, only to those ports of them\n\
@@ -383,12 +374,7 @@ pub(super) const FLAGS: &[Flag] = &[
             words.retain(|&word| word != "short" || subcommand == Subcommand::Explain);
             words
         },
-        taken_by: &[
-            Subcommand::Show,
-            Subcommand::Explain,
-            Subcommand::Verify,
-            Subcommand::Detect,
-        ],
+        taken_by: &[Subcommand::Show, Subcommand::Explain, Subcommand::Verify, Subcommand::Detect],
         heading: OUTPUT,
         help: "text for people, short for the answer of explain alone, or json for\n\
                programs, errors included [default: text]",
@@ -543,12 +529,7 @@ mod tests {
     fn every_word_that_is_offered_is_accepted() {
         for flag in FLAGS {
             for word in (flag.words)(Subcommand::Explain) {
-                assert_eq!(
-                    flag.read(&mut Settings::default(), word.as_ref()),
-                    Ok(()),
-                    "{} {word}",
-                    flag.name
-                );
+                assert_eq!(flag.read(&mut Settings::default(), word.as_ref()), Ok(()), "{} {word}", flag.name);
             }
         }
     }

@@ -25,12 +25,7 @@ fn command(subcommand: Subcommand) -> Command {
         .about(subcommand.about())
         .long_about(format!("{}\n\n{}", subcommand.about(), subcommand.details()))
         .after_help(after_help(subcommand))
-        .args(
-            FLAGS
-                .iter()
-                .filter(|flag| flag.is_taken_by(subcommand))
-                .map(|flag| argument(flag, subcommand)),
-        )
+        .args(FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)).map(|flag| argument(flag, subcommand)))
         .args(subcommand.word().map(word));
     match subcommand {
         _ if subcommand.has_version() => command.version(BUILD),
@@ -76,10 +71,9 @@ fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
         .action(ArgAction::Append);
     let words = (flag.words)(subcommand);
     match flag.value {
-        Value::Switch(_) if words.is_empty() => argument
-            .num_args(0..=1)
-            .require_equals(true)
-            .value_parser(["true", "false"]),
+        Value::Switch(_) if words.is_empty() => {
+            argument.num_args(0..=1).require_equals(true).value_parser(["true", "false"])
+        }
         Value::Switch(_) => argument.num_args(0..=1).require_equals(true).value_parser(words),
         Value::Word(_) if words.is_empty() => argument,
         Value::Word(_) => argument.value_parser(words),
@@ -102,11 +96,7 @@ fn word(word: Word) -> Arg {
 /// What `--help` prints, or `-h`, which is shorter.
 pub(super) fn help(subcommand: Subcommand, is_long: bool) -> String {
     let mut command = find(subcommand);
-    if is_long {
-        command.render_long_help().to_string()
-    } else {
-        command.render_help().to_string()
-    }
+    if is_long { command.render_long_help().to_string() } else { command.render_help().to_string() }
 }
 
 pub(super) fn version(subcommand: Subcommand) -> String {
@@ -215,19 +205,11 @@ pub(super) fn completions(shell: &str) -> String {
         return String::new();
     };
     // In clap_complete 4.6, bash's labels of subcommands don't match where the program's name has a dash.
-    let name = if shell == Shell::Bash {
-        "proxy_init"
-    } else {
-        Subcommand::Install.name()
-    };
+    let name = if shell == Shell::Bash { "proxy_init" } else { Subcommand::Install.name() };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut program(), name, &mut script);
     let script = String::from_utf8_lossy(&script);
-    if shell == Shell::Bash {
-        complete_after_equals_signs(&script)
-    } else {
-        script.into_owned()
-    }
+    if shell == Shell::Bash { complete_after_equals_signs(&script) } else { script.into_owned() }
 }
 
 /// To bash an equals sign is a word of its own, after which clap_complete 4.6 has bash offer nothing: here `--flag=` is the
@@ -272,10 +254,7 @@ mod tests {
 
     #[test]
     fn every_shell_that_is_offered_has_a_script() {
-        let shells = Subcommand::Completions
-            .word()
-            .map(|word| word.words)
-            .unwrap_or_default();
+        let shells = Subcommand::Completions.word().map(|word| word.words).unwrap_or_default();
         assert_eq!(shells.len(), <Shell as clap::ValueEnum>::value_variants().len());
         for shell in shells {
             assert!(completions(shell).contains("outbound-subnets-to-ignore"), "{shell}");

@@ -89,9 +89,7 @@ pub fn parse(
     let is_validator = Path::new(&program).file_name().is_some_and(|name| name == VALIDATOR);
     let implied = is_validator.then(|| Subcommand::Validate.name().into());
     let arguments: Vec<OsString> = implied.into_iter().chain(arguments).collect();
-    let named = arguments
-        .first()
-        .and_then(|first| Subcommand::from_name(first.to_str()?));
+    let named = arguments.first().and_then(|first| Subcommand::from_name(first.to_str()?));
     let rest = arguments.get(usize::from(named.is_some())..).unwrap_or_default();
     let subcommand = named.unwrap_or(Subcommand::Install);
     read(subcommand, rest, &environment).map_err(|text| UsageError {
@@ -157,17 +155,12 @@ fn see_help(text: &str, subcommand: Subcommand) -> String {
 /// What a flag of this name asks for, where the flags can't be read: JSON, or what is the default. None: the subcommand
 /// takes no such flag.
 fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[OsString]) -> Option<T> {
-    if !FLAGS
-        .iter()
-        .any(|flag| flag.name == name && flag.is_taken_by(subcommand))
-    {
+    if !FLAGS.iter().any(|flag| flag.name == name && flag.is_taken_by(subcommand)) {
         return None;
     }
     let (flag, joined) = (format!("--{name}"), format!("--{name}=json"));
     let is_json = arguments.iter().any(|argument| *argument == *joined)
-        || arguments
-            .windows(2)
-            .any(|pair| matches!(pair, [name, value] if *name == *flag && value == "json"));
+        || arguments.windows(2).any(|pair| matches!(pair, [name, value] if *name == *flag && value == "json"));
     Some(if is_json { json } else { T::default() })
 }
 
@@ -210,10 +203,7 @@ fn log(settings: &Settings) -> Result<Log, String> {
     let format = values::log_format(text);
     let mut log = Log::new(format.clone().unwrap_or_default(), level);
     if format.is_err() {
-        log.add(
-            Level::Warning,
-            format_args!("log format \"{text}\" is neither plain nor json: this log is plain"),
-        );
+        log.add(Level::Warning, format_args!("log format \"{text}\" is neither plain nor json: this log is plain"));
     }
     Ok(log)
 }
@@ -229,14 +219,8 @@ fn recognize(settings: Settings) -> Command {
 }
 
 fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
-    let direction = if direction == Direction::Inbound.name() {
-        Direction::Inbound
-    } else {
-        Direction::Outbound
-    };
-    let to = settings
-        .to
-        .ok_or("--to is required: where the connection goes, as in --to 10.0.0.1:80")?;
+    let direction = if direction == Direction::Inbound.name() { Direction::Inbound } else { Direction::Outbound };
+    let to = settings.to.ok_or("--to is required: where the connection goes, as in --to 10.0.0.1:80")?;
     let (from, from_port) = settings.from.unzip();
     if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
         return Err("--from and --to must be both IPv4 or both IPv6".to_owned());
@@ -267,12 +251,7 @@ fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
         device,
         ..Connection::new(direction, to)
     };
-    Ok(Command::Explain(
-        settings.netns,
-        Box::new(connection),
-        settings.expect,
-        settings.output,
-    ))
+    Ok(Command::Explain(settings.netns, Box::new(connection), settings.expect, settings.output))
 }
 
 fn uninstall(settings: Settings) -> Uninstall {
@@ -330,10 +309,7 @@ fn required(flag: &str, example: u16) -> String {
 }
 
 fn iptables_dir(path: &str) -> Option<PathBuf> {
-    Path::new(path)
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .map(Path::to_owned)
+    Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned)
 }
 
 /// The mode: that of the flag, or else of the environment, or else of the iptables binary's name, or else

@@ -58,10 +58,7 @@ pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<As
         subcommand,
         arguments,
         next: 0,
-        given: Given {
-            flags: Vec::with_capacity(arguments.len()),
-            word: None,
-        },
+        given: Given { flags: Vec::with_capacity(arguments.len()), word: None },
     };
     let asked = reader.read().map_err(|mistake| match late_subcommand(arguments) {
         Some(late) if subcommand == Subcommand::Install => explain_misplaced(&late),
@@ -155,9 +152,7 @@ impl<'a> Reader<'a> {
 
     /// The flag, if the subcommand takes it.
     fn find(&self, is_meant: impl Fn(&Flag) -> bool) -> Option<&'static Flag> {
-        FLAGS
-            .iter()
-            .find(|flag| is_meant(flag) && flag.is_taken_by(self.subcommand))
+        FLAGS.iter().find(|flag| is_meant(flag) && flag.is_taken_by(self.subcommand))
     }
 
     /// Reads a flag's value, which is the next argument unless it is `joined` to the flag.
@@ -224,9 +219,7 @@ impl<'a> Reader<'a> {
 
 fn late_subcommand(arguments: &[OsString]) -> Option<String> {
     let mut words = arguments.iter().filter_map(|argument| argument.to_str());
-    words
-        .find(|word| Subcommand::from_name(word).is_some())
-        .map(ToOwned::to_owned)
+    words.find(|word| Subcommand::from_name(word).is_some()).map(ToOwned::to_owned)
 }
 
 const HELP: &str = "help";
@@ -262,9 +255,8 @@ fn similar<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<
         return Some(name);
     }
     let rated = names.into_iter().map(|name| (strsim::jaro(typed, name), name));
-    let (_, name) = rated
-        .filter(|(likeness, _)| *likeness > 0.7)
-        .max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    let (_, name) =
+        rated.filter(|(likeness, _)| *likeness > 0.7).max_by(|(one, _), (other, _)| one.total_cmp(other))?;
     Some(name)
 }
 
@@ -325,10 +317,7 @@ mod tests {
             ("--proxy-uid --", r#"[("proxy-uid", "--")]"#),
             ("-wu-1 --", r#"[("use-wait-flag", "true"), ("proxy-uid", "-1")]"#),
             ("-w=false", r#"[("use-wait-flag", "false")]"#),
-            (
-                "-p= -p=1=2",
-                r#"[("incoming-proxy-port", ""), ("incoming-proxy-port", "1=2")]"#,
-            ),
+            ("-p= -p=1=2", r#"[("incoming-proxy-port", ""), ("incoming-proxy-port", "1=2")]"#),
             ("--netns - --ipv6=", r#"[("netns", "-"), ("ipv6", "")]"#),
         ] {
             assert_eq!(read(line).as_deref(), Ok(want), "{line}");
@@ -376,10 +365,7 @@ mod tests {
     /// A flag with a value, in one of its spellings.
     fn spelled() -> impl Strategy<Value = (&'static Flag, Vec<u8>, Vec<OsString>)> {
         let value = || prop::collection::vec(any::<u8>().prop_filter("", |byte| *byte != 0), 0..6);
-        let flags: Vec<&Flag> = FLAGS
-            .iter()
-            .filter(|flag| flag.is_taken_by(Subcommand::Install))
-            .collect();
+        let flags: Vec<&Flag> = FLAGS.iter().filter(|flag| flag.is_taken_by(Subcommand::Install)).collect();
         (prop::sample::select(flags), value(), any::<prop::sample::Index>(), 0..3).prop_map(
             |(flag, mut value, spelling, way)| {
                 let spellings: Vec<String> = flag.spellings().collect();

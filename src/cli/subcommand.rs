@@ -221,24 +221,17 @@ impl Subcommand {
                 ),
             ],
             Self::Verify => &[
-                (
-                    "proxy-init verify",
-                    "check that what is installed is complete and untouched",
-                ),
-                (
-                    "proxy-init verify -p 4143 -o 4140 -u 2102",
-                    "compare, and print any difference",
-                ),
+                ("proxy-init verify", "check that what is installed is complete and untouched"),
+                ("proxy-init verify -p 4143 -o 4140 -u 2102", "compare, and print any difference"),
                 (
                     "proxy-init verify --netns /var/run/netns/pod --output json \\\n    \
                      -p 4143 -o 4140 -u 2102",
                     "compare another namespace's rules, for a program",
                 ),
             ],
-            Self::Uninstall => &[(
-                "proxy-init uninstall --netns /var/run/netns/pod",
-                "remove the rules from that namespace",
-            )],
+            Self::Uninstall => {
+                &[("proxy-init uninstall --netns /var/run/netns/pod", "remove the rules from that namespace")]
+            }
             Self::Detect => &[
                 ("proxy-init detect", "say what fits this node, and why"),
                 ("proxy-init detect --output json", "report to a program"),
@@ -249,10 +242,9 @@ impl Subcommand {
             )],
             Self::Help => &[("proxy-init help verify", "explain verify")],
             Self::Man => &[("proxy-init man verify | man -l -", "read the page of verify")],
-            Self::Completions => &[(
-                "proxy-init completions bash > /etc/bash_completion.d/proxy-init",
-                "complete in every new bash",
-            )],
+            Self::Completions => {
+                &[("proxy-init completions bash > /etc/bash_completion.d/proxy-init", "complete in every new bash")]
+            }
         }
     }
 
@@ -273,10 +265,7 @@ impl Subcommand {
                     "XTABLES_LOCKFILE",
                     "The file of the xtables lock, which legacy mode takes; /run/xtables.lock if it is not set.",
                 ),
-                (
-                    "XTABLES_LIBDIR",
-                    "Where iptables commands look for their extensions, in legacy mode.",
-                ),
+                ("XTABLES_LIBDIR", "Where iptables commands look for their extensions, in legacy mode."),
                 ("NO_COLOR", "If it is set, show and explain print no colours."),
             ],
             Self::Show | Self::Explain => &[
@@ -284,14 +273,8 @@ impl Subcommand {
                 ("TERM", "If it is dumb, no colours are printed."),
             ],
             Self::Validate => &[
-                (
-                    "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT",
-                    "The format, where --log-format is not given.",
-                ),
-                (
-                    "LINKERD_NETWORK_VALIDATOR_LOG_LEVEL",
-                    "The level, where --log-level is not given.",
-                ),
+                ("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "The format, where --log-format is not given."),
+                ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "The level, where --log-level is not given."),
             ],
             _ => &[],
         }
@@ -319,10 +302,7 @@ impl Subcommand {
                 return vec![
                     (Exit::Done, "validated: the connection came to the proxy's port"),
                     (Exit::BadInput, "the command line is invalid"),
-                    (
-                        Exit::NotValidated,
-                        "the connection did not arrive, or a signal ended the run",
-                    ),
+                    (Exit::NotValidated, "the connection did not arrive, or a signal ended the run"),
                 ];
             }
             Self::Help | Self::Man | Self::Completions => ("printed", "cannot write to stdout"),
@@ -334,14 +314,8 @@ impl Subcommand {
         ];
         match self {
             Self::Install => exits.extend([
-                (
-                    Exit::Differs,
-                    "verify: the rules differ; explain: the answer is not what --expect names",
-                ),
-                (
-                    Exit::NotValidated,
-                    "validate: the connection did not arrive, or a signal ended the run",
-                ),
+                (Exit::Differs, "verify: the rules differ; explain: the answer is not what --expect names"),
+                (Exit::NotValidated, "validate: the connection did not arrive, or a signal ended the run"),
             ]),
             Self::Explain => exits.push((Exit::Differs, "the answer is not the one that --expect names")),
             Self::Verify => exits.push((Exit::Differs, "the rules differ from what the flags describe")),

@@ -108,29 +108,13 @@ fn the_flag_beats_the_environment_beats_the_binarys_name() {
     for (flags, environment, want) in [
         ("", None, ModeChoice::Default),
         ("", Some(""), ModeChoice::Default),
-        (
-            "--firewall-bin-path /usr/sbin/iptables-nft",
-            None,
-            ModeChoice::Mode(Mode::Nft),
-        ),
-        (
-            "--firewall-bin-path iptables-legacy",
-            None,
-            ModeChoice::Mode(Mode::Legacy),
-        ),
+        ("--firewall-bin-path /usr/sbin/iptables-nft", None, ModeChoice::Mode(Mode::Nft)),
+        ("--firewall-bin-path iptables-legacy", None, ModeChoice::Mode(Mode::Legacy)),
         ("--firewall-bin-path iptables", None, ModeChoice::Plain),
         ("--firewall-bin-path iptables-nft", Some("auto"), ModeChoice::Auto),
         ("--iptables-mode native", Some("auto"), ModeChoice::Mode(Mode::Native)),
-        (
-            "--iptables-mode=native --iptables-mode=",
-            Some("auto"),
-            ModeChoice::Auto,
-        ),
-        (
-            "--iptables-mode nft --firewall-bin-path x",
-            Some("bogus"),
-            ModeChoice::Mode(Mode::Nft),
-        ),
+        ("--iptables-mode=native --iptables-mode=", Some("auto"), ModeChoice::Auto),
+        ("--iptables-mode nft --firewall-bin-path x", Some("bogus"), ModeChoice::Mode(Mode::Nft)),
     ] {
         match try_parse(&format!("proxy-init -p 1 -o 2 {flags}"), environment) {
             Ok(Command::Install(install, _)) => assert_eq!(install.mode, want, "{flags} {environment:?}"),
@@ -138,10 +122,7 @@ fn the_flag_beats_the_environment_beats_the_binarys_name() {
         }
     }
     let error = try_parse("proxy-init -p 1 -o 2", Some("bogus")).unwrap_err();
-    assert!(
-        error.starts_with("IPTABLES_MODE in the environment must be one of legacy, "),
-        "{error}"
-    );
+    assert!(error.starts_with("IPTABLES_MODE in the environment must be one of legacy, "), "{error}");
     assert!(try_parse("proxy-init uninstall", Some("bogus")).is_ok());
 }
 
@@ -202,10 +183,7 @@ fn each_other_flag_arrives() {
     let detect = try_parse("proxy-init detect --output json", None);
     assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");
     let show = try_parse("proxy-init show --netns /run/pod --output=json", None);
-    assert!(
-        matches!(&show, Ok(Command::Show(Some(path), Output::Json)) if path == Path::new("/run/pod")),
-        "{show:?}"
-    );
+    assert!(matches!(&show, Ok(Command::Show(Some(path), Output::Json)) if path == Path::new("/run/pod")), "{show:?}");
     let verify = try_parse("proxy-init verify -p 1 -o 2", None);
     assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
 }
@@ -242,10 +220,8 @@ fn the_validators_flags_arrive_by_either_name() {
 
 #[test]
 fn the_validators_environment_counts_where_there_is_no_flag() {
-    let environment = [
-        ("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "json"),
-        ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "linkerd=debug"),
-    ];
+    let environment =
+        [("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "json"), ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "linkerd=debug")];
     let (_, log) = validation("proxy-init validate", &environment).unwrap();
     let want = Log::new(crate::log::Format::Json, Level::Debug);
     assert_eq!(format!("{log:?}"), format!("{want:?}"));
@@ -265,10 +241,7 @@ fn the_validators_environment_counts_where_there_is_no_flag() {
 #[test]
 fn a_mistake_is_explained_and_says_where_help_is() {
     for (line, want) in [
-        (
-            "uninstall --simulate=true",
-            "uninstall does not take --simulate: leave it out",
-        ),
+        ("uninstall --simulate=true", "uninstall does not take --simulate: leave it out"),
         ("verify -w", "verify does not take -w: leave it out"),
         ("verify --netnss x", "unknown flag --netnss, did you mean --netns?"),
         ("uninstall -x", "unknown flag -x"),
@@ -280,33 +253,21 @@ fn a_mistake_is_explained_and_says_where_help_is() {
         ("detect verify", "verify: a subcommand comes first, before all flags"),
         ("detect --output", "--output <FORMAT>: a value is missing"),
         ("show -p 4143", "show does not take -p: leave it out"),
-        (
-            "man detcet",
-            "\"detcet\" is invalid: use show, explain, verify, uninstall, detect",
-        ),
+        ("man detcet", "\"detcet\" is invalid: use show, explain, verify, uninstall, detect"),
         ("completions", "completions needs the name of a shell"),
     ] {
         let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
         let subcommand = line.split(' ').next().unwrap();
         assert!(error.contains(want), "{line}: {error}");
-        assert!(
-            error.ends_with(&format!(" (see proxy-init {subcommand} --help)")),
-            "{error}"
-        );
+        assert!(error.ends_with(&format!(" (see proxy-init {subcommand} --help)")), "{error}");
     }
     for (line, want) in [
-        (
-            "detcet",
-            "unknown subcommand \"detcet\", did you mean detect? (see proxy-init --help)",
-        ),
+        ("detcet", "unknown subcommand \"detcet\", did you mean detect? (see proxy-init --help)"),
         (
             "80",
             "unknown subcommand \"80\": there are show, explain, verify, uninstall, detect, validate, help, man, completions",
         ),
-        (
-            "-p 1 -o 2 --output json",
-            "proxy-init does not take --output: leave it out (see proxy-init --help)",
-        ),
+        ("-p 1 -o 2 --output json", "proxy-init does not take --output: leave it out (see proxy-init --help)"),
         (
             "--output json show",
             "show: a subcommand comes first, before all flags: proxy-init show ... (see proxy-init --help)",
@@ -315,23 +276,14 @@ fn a_mistake_is_explained_and_says_where_help_is() {
             "-p 1 -o 2 verify",
             "verify: a subcommand comes first, before all flags: proxy-init verify ... (see proxy-init --help)",
         ),
-        (
-            "-o 2",
-            "--incoming-proxy-port must be a valid TCP port number: it is required",
-        ),
+        ("-o 2", "--incoming-proxy-port must be a valid TCP port number: it is required"),
         (
             "-p 1",
             "--outgoing-proxy-port must be a valid TCP port number: it is required, e.g. --outgoing-proxy-port 4140",
         ),
         ("-p 1 -o 2 --simulate=ipv6 --ipv6=false", "there are no rules for IPv6"),
-        (
-            "-p 1 -o 2 --simulate=ipv4 --iptables-mode native",
-            "write --simulate alone",
-        ),
-        (
-            "-p 1 -o 2 --firewall-bin-path /bin/x",
-            "--firewall-bin-path \"/bin/x\" stands for no mode",
-        ),
+        ("-p 1 -o 2 --simulate=ipv4 --iptables-mode native", "write --simulate alone"),
+        ("-p 1 -o 2 --firewall-bin-path /bin/x", "--firewall-bin-path \"/bin/x\" stands for no mode"),
     ] {
         let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
         assert!(error.contains(want), "{line}: {error}");

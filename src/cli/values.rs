@@ -65,18 +65,14 @@ pub(super) fn seconds(text: &str) -> Result<Option<u32>, String> {
     match integer(text).map(i32::try_from) {
         Some(Ok(0)) => Ok(None),
         Some(Ok(seconds @ 1..)) => Ok(Some(seconds.unsigned_abs())),
-        _ => Err(format!(
-            "\"{text}\" is not a number of seconds (1-2147483647, or 0 to leave the timeout as it is)"
-        )),
+        _ => Err(format!("\"{text}\" is not a number of seconds (1-2147483647, or 0 to leave the timeout as it is)")),
     }
 }
 
 /// The items of a list. Blanks around items are ignored, and so are empty items.
 pub(super) fn list<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, String> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items
-        .map(|item| item.parse().map_err(|error: InvalidValue| error.to_string()))
-        .collect()
+    items.map(|item| item.parse().map_err(|error: InvalidValue| error.to_string())).collect()
 }
 
 /// A list that has at least one item, a `what`: an empty list would mean all of them, not none.
@@ -114,10 +110,7 @@ pub(super) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
         ("ipv4", _) => Ok(Some(Simulate::Only(Family::V4))),
         ("ipv6", _) => Ok(Some(Simulate::Only(Family::V6))),
         (_, Ok(is_asked)) => Ok(is_asked.then_some(Simulate::AllFamilies)),
-        (_, Err(_)) => Err(not_one_of(
-            text,
-            &["ipv4", "ipv6", "true", "false"].map(|name| (name, ())),
-        )),
+        (_, Err(_)) => Err(not_one_of(text, &["ipv4", "ipv6", "true", "false"].map(|name| (name, ())))),
     }
 }
 
@@ -126,9 +119,7 @@ pub(super) fn mode(text: &str) -> Result<Option<ModeChoice>, String> {
     if text.is_empty() {
         return Ok(None);
     }
-    ModeChoice::from_name(text)
-        .map(Some)
-        .ok_or_else(|| not_one_of(text, ModeChoice::NAMED))
+    ModeChoice::from_name(text).map(Some).ok_or_else(|| not_one_of(text, ModeChoice::NAMED))
 }
 
 /// The value of this name.
@@ -208,10 +199,7 @@ fn without_scope(text: &str) -> Result<(), String> {
 
 pub(super) fn source(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     without_scope(text)?;
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'))
-        .unwrap_or(text);
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Ok((address.to_canonical(), None));
     }
@@ -225,8 +213,7 @@ pub(super) fn source(text: &str) -> Result<(IpAddr, Option<u16>), String> {
 
 /// A user's or a group's number, 0 among them.
 pub(super) fn id(text: &str) -> Result<u32, String> {
-    text.parse()
-        .map_err(|_| format!("\"{text}\" is not a number from 0 to 4294967295"))
+    text.parse().map_err(|_| format!("\"{text}\" is not a number from 0 to 4294967295"))
 }
 
 /// The name of a network device (`dev_valid_name` in net/core/dev.c).
@@ -300,19 +287,7 @@ mod tests {
         ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(want)), "{text}");
         }
-        for text in [
-            "",
-            "120",
-            "s",
-            "foobars",
-            "18446744073709551615s",
-            "-1s",
-            ".5s",
-            "1m30s",
-            "1 s",
-            "1x",
-            "+5s",
-        ] {
+        for text in ["", "120", "s", "foobars", "18446744073709551615s", "-1s", ".5s", "1m30s", "1 s", "1x", "+5s"] {
             let error = duration(text).unwrap_err();
             assert!(error.starts_with(&format!("\"{text}\" is not a duration")), "{error}");
         }
@@ -322,15 +297,7 @@ mod tests {
     fn addresses_have_a_port() {
         assert_eq!(address("[fd00::1]:20001").map(|it| it.is_ipv6()), Ok(true));
         assert_eq!(address("0.0.0.0:4140").map(|it| it.port()), Ok(4140));
-        for text in [
-            "",
-            "4140",
-            ":4140",
-            "0.0.0.0",
-            "localhost:80",
-            "fd00::1:80",
-            "1.2.3.4:65536",
-        ] {
+        for text in ["", "4140", ":4140", "0.0.0.0", "localhost:80", "fd00::1:80", "1.2.3.4:65536"] {
             assert!(address(text).is_err(), "{text}");
         }
     }
@@ -400,14 +367,8 @@ mod tests {
 
     #[test]
     fn words_mean_what_linkerd_init_means_by_them() {
-        for (text, meaning) in [
-            ("1", true),
-            ("t", true),
-            ("TRUE", true),
-            ("0", false),
-            ("F", false),
-            ("False", false),
-        ] {
+        for (text, meaning) in [("1", true), ("t", true), ("TRUE", true), ("0", false), ("F", false), ("False", false)]
+        {
             assert_eq!(boolean(text), Ok(meaning));
             assert_eq!(simulate(text).map(|it| it.is_some()), Ok(meaning));
         }
@@ -419,10 +380,7 @@ mod tests {
         assert_eq!(mode(""), Ok(None));
         assert_eq!(mode("iptables"), mode("legacy"));
         let error = mode("ebtables").unwrap_err();
-        assert!(
-            error.ends_with("must be one of legacy, nft, native, auto, plain, not \"ebtables\""),
-            "{error}"
-        );
+        assert!(error.ends_with("must be one of legacy, nft, native, auto, plain, not \"ebtables\""), "{error}");
     }
 
     #[test]

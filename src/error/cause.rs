@@ -95,13 +95,7 @@ pub enum Lack {
     NatChains(String),
     /// A match or target.
     #[display(" lacks {name}, which `{rule}` needs")]
-    Extension {
-        name: String,
-        rule: String,
-        module: &'static str,
-        option: &'static str,
-        instead: Mode,
-    },
+    Extension { name: String, rule: String, module: &'static str, option: &'static str, instead: Mode },
 }
 
 impl Lack {
@@ -115,12 +109,7 @@ impl Lack {
                 "without IPv6, install rules for IPv4 alone",
             ),
             Self::NatChains(_) => ("the module nft_chain_nat", "CONFIG_NFT_NAT", LEGACY),
-            Self::Extension {
-                module,
-                option,
-                instead,
-                ..
-            } => {
+            Self::Extension { module, option, instead, .. } => {
                 let instead = match instead {
                     Mode::Native => "use native mode, which needs no xt module",
                     Mode::Nft | Mode::Legacy => LEGACY,

@@ -25,11 +25,7 @@ pub enum ModeError {
          iptables-nft hooks it ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
         family.nft_name()
     )]
-    OtherBaseChain {
-        family: Family,
-        chain: String,
-        errno: Errno,
-    },
+    OtherBaseChain { family: Family, chain: String, errno: Errno },
 
     /// Another program made a base chain with the name of one of proxy-init's chains, which rules cannot jump to.
     #[error(
@@ -37,11 +33,7 @@ pub enum ModeError {
          chain of that name ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
         family.nft_name()
     )]
-    ChainNameTaken {
-        family: Family,
-        chain: String,
-        errno: Errno,
-    },
+    ChainNameTaken { family: Family, chain: String, errno: Errno },
 
     /// The table belongs to another program, and the kernel lets no one else change it.
     #[error(

@@ -189,10 +189,9 @@ impl Problem {
             Problem::Missing(rule) => (vec![rule], vec![]),
             Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
             Problem::Different { expected, found } => (vec![expected], vec![found]),
-            Problem::OutOfOrder { expected, found } => (
-                expected.iter().map(String::as_str).collect(),
-                found.iter().map(String::as_str).collect(),
-            ),
+            Problem::OutOfOrder { expected, found } => {
+                (expected.iter().map(String::as_str).collect(), found.iter().map(String::as_str).collect())
+            }
             Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
             Problem::Dropped { by, .. } | Problem::Barred { by, .. } => (vec![], vec![by]),
             Problem::Undiscovered { by, admit, .. } => (admit.iter().map(String::as_str).collect(), vec![by]),
@@ -230,19 +229,10 @@ impl Problem {
     /// What another program's rule does to connections, by this name of the rule's.
     fn deed(&self, rule: &str) -> Option<String> {
         let does = |verb: &str, certain: &bool| {
-            if *certain {
-                format!("{verb}s")
-            } else {
-                format!("may {verb}")
-            }
+            if *certain { format!("{verb}s") } else { format!("may {verb}") }
         };
         Some(match self {
-            Problem::Shadowed {
-                fate,
-                connections,
-                certain,
-                ..
-            } => {
+            Problem::Shadowed { fate, connections, certain, .. } => {
                 let does = match fate {
                     Fate::NotUnderstood => "may take connections away (it is not understood)".to_owned(),
                     Fate::Accepted => does("let", certain) + " connections pass by",
@@ -252,12 +242,7 @@ impl Problem {
                 };
                 format!("{rule} {does}: {connections}")
             }
-            Problem::Undiscovered {
-                family,
-                packet,
-                direction,
-                ..
-            } => {
+            Problem::Undiscovered { family, packet, direction, .. } => {
                 let what = match (family, packet) {
                     (Family::V4, Packet::Advertisement) => "ARP's replies",
                     (Family::V4, _) => "ARP's requests",
@@ -273,12 +258,7 @@ impl Problem {
             Problem::Barred { connections, .. } => {
                 format!("{rule} keeps out other hosts, which it names: {connections}")
             }
-            Problem::Dropped {
-                connections,
-                packet,
-                certain,
-                ..
-            } => {
+            Problem::Dropped { connections, packet, certain, .. } => {
                 let does = does("drop", certain);
                 let what = match packet {
                     Packet::Reply => "the replies to connections that were redirected",
@@ -315,13 +295,7 @@ impl Finding {
 /// As a diff: what is missing after `-`, what was found instead after `+`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{}, {}: {}",
-            self.family,
-            self.chain,
-            self.problem.words("the rule marked +")
-        )?;
+        writeln!(f, "{}, {}: {}", self.family, self.chain, self.problem.words("the rule marked +"))?;
         let (expected, found) = self.problem.sides();
         for rule in expected {
             writeln!(f, "  - {rule}")?;
@@ -336,9 +310,8 @@ impl fmt::Display for Finding {
 /// What keeps neighbours on these devices from finding each other.
 pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &[Device]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (direction, device) in Direction::ALL
-        .into_iter()
-        .flat_map(|direction| devices.iter().map(move |device| (direction, device)))
+    for (direction, device) in
+        Direction::ALL.into_iter().flat_map(|direction| devices.iter().map(move |device| (direction, device)))
     {
         let neighbours = Neighbours {
             family,
@@ -385,15 +358,7 @@ fn named(at: Place<'_>) -> String {
 /// The command that lets packets of neighbour discovery past a place that drops them; none if that is for their hop
 /// limit, which it changes.
 fn admitting(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
-    let sets_hops = |effect: &Effect| {
-        matches!(
-            effect,
-            Effect::Mark {
-                field: Field::HopLimit,
-                ..
-            }
-        )
-    };
+    let sets_hops = |effect: &Effect| matches!(effect, Effect::Mark { field: Field::HopLimit, .. });
     if at.rule().is_some_and(|rule| rule.effects.iter().any(sets_hops)) {
         return None;
     }
@@ -418,9 +383,7 @@ fn admitting(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
         Subsystem::NfTables => "ip6tables",
     };
     let name = &table.name;
-    Some(format!(
-        "{command} -t {name} -I {chain} -p ipv6-icmp --icmpv6-type {iptables} -j ACCEPT"
-    ))
+    Some(format!("{command} -t {name} -I {chain} -p ipv6-icmp --icmpv6-type {iptables} -j ACCEPT"))
 }
 
 /// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found in this
@@ -428,19 +391,15 @@ fn admitting(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
 pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Network) -> Vec<Finding> {
     let mut findings = match mode {
         Mode::Native => native(expected, found),
-        Mode::Nft | Mode::Legacy => Family::ALL
-            .into_iter()
-            .flat_map(|family| xtables(mode.subsystem(), family, expected, found))
-            .collect(),
+        Mode::Nft | Mode::Legacy => {
+            Family::ALL.into_iter().flat_map(|family| xtables(mode.subsystem(), family, expected, found)).collect()
+        }
     };
     let mut others = Vec::new();
     for table in expected {
         for family in Family::ALL.into_iter().filter(|&family| sees(table, family)) {
             for direction in Direction::ALL {
-                let around = Surroundings {
-                    network,
-                    ..proxy(std::slice::from_ref(table))
-                };
+                let around = Surroundings { network, ..proxy(std::slice::from_ref(table)) };
                 others.extend(shadows(table, family, direction, found, &around, &findings));
             }
         }
@@ -533,11 +492,7 @@ fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Fou
                 problems
             }
         };
-        findings.extend(
-            problems
-                .into_iter()
-                .map(|problem| finding(expected, &chain.name, problem)),
-        );
+        findings.extend(problems.into_iter().map(|problem| finding(expected, &chain.name, problem)));
     }
     if held.is_some_and(|table| table.dormant) {
         findings.push(finding(expected, &format!("table {expected}"), Problem::Dormant));
@@ -618,11 +573,7 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
 }
 
 fn finding(table: &Table, chain: &impl ToString, problem: Problem) -> Finding {
-    Finding {
-        family: table.family.title(),
-        chain: chain.to_string(),
-        problem,
-    }
+    Finding { family: table.family.title(), chain: chain.to_string(), problem }
 }
 
 /// Something that is compared: a rule, or a set's element.
@@ -676,18 +627,13 @@ fn compare(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem
     }
     let texts = |list: &[Comparable<'_>]| list.iter().map(|line| line.text.clone()).collect();
     if missing.is_empty() && extra.is_empty() {
-        return vec![Problem::OutOfOrder {
-            expected: texts(expected),
-            found: texts(found),
-        }];
+        return vec![Problem::OutOfOrder { expected: texts(expected), found: texts(found) }];
     }
     let mut problems = Vec::new();
     for rule in missing {
         match extra.iter().position(|found| found.is_named_like(rule)) {
-            Some(index) => problems.push(Problem::Different {
-                expected: rule.text.clone(),
-                found: extra.remove(index).text.clone(),
-            }),
+            Some(index) => problems
+                .push(Problem::Different { expected: rule.text.clone(), found: extra.remove(index).text.clone() }),
             None => problems.push(Problem::Missing(rule.text.clone())),
         }
     }
@@ -723,10 +669,7 @@ fn shadows(
     around: &Surroundings<'_>,
     known: &[Finding],
 ) -> Vec<Finding> {
-    let watched = Watched {
-        table: expected,
-        chain: ChainName::of(direction).as_str(),
-    };
+    let watched = Watched { table: expected, chain: ChainName::of(direction).as_str() };
     let end = match direction {
         Direction::Inbound => Field::Destination(family),
         Direction::Outbound => Field::Source(family),
@@ -745,9 +688,7 @@ fn shadows(
     };
     let walk = there_and_back(found, family, direction, connections, around, Some(watched));
     let base = chain_of(expected, ChainName::of(direction).counterpart());
-    let jump = base
-        .and_then(|chain| Line::all(expected, chain).next())
-        .map(|line| line.to_string());
+    let jump = base.and_then(|chain| Line::all(expected, chain).next()).map(|line| line.to_string());
     // If the way to the chain is broken, every connection passes it by, and no other rule is to blame for that.
     let is_broken = known.iter().any(|finding| {
         let is_before_base = match finding.problem {
@@ -758,9 +699,7 @@ fn shadows(
         is_before_base && finding.family == expected.family.title()
     });
     let report = |outcome: &Outcome<'_>| -> Option<Finding> {
-        let at = outcome
-            .at
-            .filter(|_| around.could_live(&outcome.connections, family, direction))?;
+        let at = outcome.at.filter(|_| around.could_live(&outcome.connections, family, direction))?;
         let (table, name) = (at.table(), &at.chain().name);
         let is_ours = table.is(expected);
         // proxy-init's rules in another mode are reported separately.
@@ -820,11 +759,7 @@ fn shadows(
         };
         Some(Finding {
             family: family.to_string(),
-            chain: if is_ours {
-                name.to_string()
-            } else {
-                format!("{table} {name}")
-            },
+            chain: if is_ours { name.to_string() } else { format!("{table} {name}") },
             problem,
         })
     };
@@ -832,10 +767,7 @@ fn shadows(
 }
 
 fn barred(at: Place<'_>, connections: String) -> Problem {
-    Problem::Barred {
-        by: named(at),
-        connections,
-    }
+    Problem::Barred { by: named(at), connections }
 }
 
 #[cfg(test)]

@@ -39,15 +39,7 @@ pub struct Connection {
 impl Connection {
     /// Any connection in this direction that is meant to go there.
     pub fn new(direction: Direction, to: SocketAddr) -> Self {
-        Self {
-            direction,
-            to,
-            from: None,
-            from_port: None,
-            uid: None,
-            gid: None,
-            device: None,
-        }
+        Self { direction, to, from: None, from_port: None, uid: None, gid: None, device: None }
     }
 }
 
@@ -128,15 +120,8 @@ pub fn as_far_as_seen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
 /// The same answer, which was found as if no limit were reached, with the rules whose limits it may depend on.
 pub fn below_limits(mut answer: Answer<'_>) -> Answer<'_> {
     for step in &answer.steps {
-        let is_limit = |condition: &Condition| {
-            matches!(
-                condition,
-                Condition::Context {
-                    context: Context::Limit { .. },
-                    ..
-                }
-            )
-        };
+        let is_limit =
+            |condition: &Condition| matches!(condition, Condition::Context { context: Context::Limit { .. }, .. });
         let decides = match &step.matched {
             Matched::Yes(_) | Matched::Perhaps(_) => {
                 step.at.rule().is_some_and(|rule| rule.conditions.iter().any(is_limit))
@@ -173,19 +158,9 @@ pub fn of_seen<'a>(
 ) -> Answer<'a> {
     let (family, direction) = (Family::of(connection.to.ip()), connection.direction);
     let connections = connections(found, network, family, connection);
-    let around = Surroundings {
-        network,
-        routes,
-        back,
-        ..proxy(&found.tables)
-    };
-    let answer_for = |connections| {
-        conclude(
-            found,
-            &around,
-            there_and_back(found, family, direction, connections, &around, None),
-        )
-    };
+    let around = Surroundings { network, routes, back, ..proxy(&found.tables) };
+    let answer_for =
+        |connections| conclude(found, &around, there_and_back(found, family, direction, connections, &around, None));
     let mut answer = answer_for(connections.clone());
     for field in [Field::InInterface, Field::Uid, Field::Gid] {
         let exempted = exempted(found, connection, field);
@@ -229,10 +204,9 @@ pub fn after_discovery<'a>(
         (_, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_)) => answer,
         (Verdict::Lost(_), _) => before,
         (Verdict::NotKnown(_), Verdict::NotKnown(_)) => answer,
-        (Verdict::NotKnown(why), _) => Answer {
-            verdict: Verdict::NotKnown(format!("whether neighbours find each other: {why}")),
-            ..before
-        },
+        (Verdict::NotKnown(why), _) => {
+            Answer { verdict: Verdict::NotKnown(format!("whether neighbours find each other: {why}")), ..before }
+        }
         _ => answer,
     }
 }
@@ -296,22 +270,14 @@ pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
 
 /// The users or groups that proxy-init's rules take for the proxy's.
 fn proxy_ids(tables: &[Table], wanted: Field) -> Intervals {
-    exempt(tables, wanted, |rule| {
-        !Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others())
-    })
+    exempt(tables, wanted, |rule| !Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others()))
 }
 
 /// The users, groups or devices that these rules of proxy-init's exempt.
 fn exempt(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Intervals {
     let mut numbers = Vec::new();
     for rule in own_rules(tables).filter(|rule| counts(rule)) {
-        if let [
-            Condition::In {
-                field,
-                values,
-                negated: false,
-            },
-        ] = rule.conditions.as_slice()
+        if let [Condition::In { field, values, negated: false }] = rule.conditions.as_slice()
             && *field == wanted
             && rule.action == Action::Return
         {
@@ -352,20 +318,11 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
     // Most rules are the same to the ACK as to the first packet: it is told of only where something depends on it.
     let mut steps = walk.steps;
     if !matches!(verdict, Verdict::NotKnown(_))
-        && !ends
-            .iter()
-            .any(|(end, _)| end.fate == Fate::Dropped && end.packet == Packet::Ack)
+        && !ends.iter().any(|(end, _)| end.fate == Fate::Dropped && end.packet == Packet::Ack)
     {
         steps.retain(|step| step.packet != Packet::Ack);
     }
-    Answer {
-        verdict,
-        at,
-        action,
-        steps,
-        exceptions: Vec::new(),
-        limits: Vec::new(),
-    }
+    Answer { verdict, at, action, steps, exceptions: Vec::new(), limits: Vec::new() }
 }
 
 /// What one end means; none if it isn't known.
@@ -461,10 +418,7 @@ fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
             !(are_alike && first.iter().all(|verdict| others.contains(verdict)))
         })
     };
-    let told = questions
-        .iter()
-        .enumerate()
-        .filter_map(|(index, open)| Some((index, open, in_words(open)?)));
+    let told = questions.iter().enumerate().filter_map(|(index, open)| Some((index, open, in_words(open)?)));
     let mut relevant = told.clone().filter(|(index, open, _)| {
         let field = match open {
             Open::Match(_, reason, packet, _) => looked_at(reason).map(|field| as_told(field, *packet)),
@@ -513,9 +467,7 @@ fn in_words(open: &Open<'_>) -> Option<String> {
         Open::Order(one, two) => {
             let name = |slot: &Slot<'_>| format!("{} {}", slot.table, slot.chain.name);
             let (one, two) = (name(one), name(two));
-            return Some(format!(
-                "it depends on which runs first, {one} or {two}: their priorities are equal"
-            ));
+            return Some(format!("it depends on which runs first, {one} or {two}: their priorities are equal"));
         }
         Open::Side(slot, what) => {
             let (table, chain) = (slot.table, &slot.chain.name);
@@ -528,15 +480,7 @@ fn in_words(open: &Open<'_>) -> Option<String> {
     if let Reason::Condition(Condition::NotUnderstood(text), _) = reason {
         return Some(format!("it depends on `{text}` in {at}, which is not understood"));
     }
-    if let Reason::Condition(
-        Condition::Context {
-            text,
-            context,
-            holding: None,
-        },
-        _,
-    ) = reason
-    {
+    if let Reason::Condition(Condition::Context { text, context, holding: None }, _) = reason {
         return Some(match context {
             Context::Limit { .. } => format!("it depends on `{text}` in {at}, which counts others too"),
             Context::ReversePath { .. } => {
@@ -565,10 +509,7 @@ fn depends_on(field: Field, packet: Packet, hook: Hook) -> (&'static str, String
         Field::Gid if is_of_server => "the group of the process that answers",
         _ => {
             let words = field.facts();
-            return (
-                words.open,
-                words.flag.map_or(String::new(), |flag| format!(": give {flag}")),
-            );
+            return (words.open, words.flag.map_or(String::new(), |flag| format!(": give {flag}")));
         }
     };
     (what, String::new())

@@ -26,27 +26,9 @@ const CILIUM: &str = "where its socket load balancing is on, a connection has an
 /// tools/istio-nftables/pkg/constants of Istio, pkg/transparentproxy of Kuma, sdk/iptables of Consul,
 /// pkg/datapath/iptables, pkg/defaults and pkg/wireguard of Cilium.
 const OWNERS: [Program; 4] = [
-    Program {
-        name: "Istio",
-        chains: "ISTIO_",
-        tables: &["istio-proxy-", "istio-ambient-"],
-        devices: &[],
-        means: None,
-    },
-    Program {
-        name: "Kuma",
-        chains: "KUMA_MESH_",
-        tables: &[],
-        devices: &[],
-        means: None,
-    },
-    Program {
-        name: "Consul",
-        chains: "CONSUL_PROXY_",
-        tables: &[],
-        devices: &[],
-        means: None,
-    },
+    Program { name: "Istio", chains: "ISTIO_", tables: &["istio-proxy-", "istio-ambient-"], devices: &[], means: None },
+    Program { name: "Kuma", chains: "KUMA_MESH_", tables: &[], devices: &[], means: None },
+    Program { name: "Consul", chains: "CONSUL_PROXY_", tables: &[], devices: &[], means: None },
     Program {
         name: "Cilium",
         chains: "CILIUM_",
@@ -99,12 +81,7 @@ pub fn owner_of(table: &Table, chain: &Name) -> Option<&'static str> {
 /// What other programs have left in the network namespace that has to do with where its connections go.
 pub fn shown_by_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
     let mut signs = Vec::new();
-    if found
-        .tables
-        .iter()
-        .flat_map(Table::rules)
-        .any(|rule| without_time(rule).is_some())
-    {
+    if found.tables.iter().flat_map(Table::rules).any(|rule| without_time(rule).is_some()) {
         signs.push(
             "linkerd-init before 2.4.0 made rules here, whose comments end with a time: installing replaces them"
                 .to_owned(),
@@ -119,12 +96,7 @@ pub fn shown_by_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
         let is_its = |device: &&Device| owner.devices.iter().any(|&name| device.name == *name);
         places.extend(devices.iter().find(is_its).map(|it| format!("device {}", it.name)));
         if !places.is_empty() {
-            signs.push(format!(
-                "{} is here ({}): {}",
-                owner.name,
-                places.join(", "),
-                owner.meaning(found)
-            ));
+            signs.push(format!("{} is here ({}): {}", owner.name, places.join(", "), owner.meaning(found)));
         }
     }
     for device in devices {
@@ -210,10 +182,7 @@ fn kube_proxy(found: &Found, devices: &[Device]) -> Option<String> {
     found.tables.iter().find_map(|table| {
         let mut chains = table.chains.iter();
         let chain = chains.find(|chain| chain.name.as_bytes().starts_with(b"KUBE-SVC-"))?;
-        Some(format!(
-            "kube-proxy is in iptables mode (chain {} in {table})",
-            chain.name
-        ))
+        Some(format!("kube-proxy is in iptables mode (chain {} in {table})", chain.name))
     })
 }
 
@@ -265,10 +234,7 @@ mod tests {
     use crate::wanted::{Config, Mode, plan};
 
     fn found(tables: Vec<Table>) -> Found {
-        Found {
-            tables,
-            not_known: vec![],
-        }
+        Found { tables, not_known: vec![] }
     }
 
     fn device(name: &str, kind: &str) -> Device {
@@ -346,10 +312,7 @@ mod tests {
             device("cilium_host", "veth"),
         ];
         let signs = shown_by_namespace(&Found::default(), &node);
-        assert!(
-            signs.len() == 1 && signs[0].starts_with("Cilium is here (device cilium_net): where"),
-            "{signs:?}"
-        );
+        assert!(signs.len() == 1 && signs[0].starts_with("Cilium is here (device cilium_net): where"), "{signs:?}");
         let pod = [
             device("lo", ""),
             device("tailscale0", "tun"),
@@ -362,10 +325,7 @@ mod tests {
         assert_eq!(begin, ["tailscale0 is a tun device", "w is a WireGuard device", "tun",]);
         // --outbound-interfaces-to-ignore refuses that name.
         assert!(signs[1].ends_with("-ignore name it"), "{signs:?}");
-        assert!(
-            signs[2].starts_with("tun:0 is a tun device: ") && !signs[2].contains("--"),
-            "{signs:?}"
-        );
+        assert!(signs[2].starts_with("tun:0 is a tun device: ") && !signs[2].contains("--"), "{signs:?}");
         // Those that the rules exempt are said nothing of.
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_outbound_interfaces = vec!["tailscale0".parse().unwrap()];
@@ -381,20 +341,11 @@ mod tests {
     fn gvisor_is_known_by_its_version() {
         for (version, is_gvisor) in [
             ("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n", true),
-            (
-                "Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016\n",
-                true,
-            ),
-            (
-                "Linux version 4.4.0-210-generic (buildd@lgw01) (gcc version 5.4.0) #242-Ubuntu SMP\n",
-                false,
-            ),
+            ("Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016\n", true),
+            ("Linux version 4.4.0-210-generic (buildd@lgw01) (gcc version 5.4.0) #242-Ubuntu SMP\n", false),
             ("", false),
         ] {
-            let traces = Traces {
-                version: version.to_owned(),
-                ..Traces::default()
-            };
+            let traces = Traces { version: version.to_owned(), ..Traces::default() };
             let want = ["the kernel is gVisor, which has no nf_tables"];
             assert_eq!(said(&traces, false), &want[..usize::from(is_gvisor)], "{version}");
         }
@@ -403,10 +354,7 @@ mod tests {
     #[test]
     fn a_pod_with_users_of_its_own_is_known_by_its_owner() {
         for (owns_network, count) in [(Some(false), 1), (Some(true), 0), (None, 0)] {
-            let traces = Traces {
-                owns_network,
-                ..Traces::default()
-            };
+            let traces = Traces { owns_network, ..Traces::default() };
             let signs = said(&traces, false);
             assert_eq!(signs.len(), count, "{signs:?}");
             assert!(signs.iter().all(|sign| sign.contains("hostUsers: false")), "{signs:?}");
@@ -438,18 +386,10 @@ mod tests {
                 "kube-proxy is in iptables mode (chain KUBE-SVC-NPX46M4PTMTKRN6Y in legacy ip nat)",
             ),
         ] {
-            assert_eq!(
-                shown_by_node(&found(tables), &devices, &Traces::default(), false),
-                [want]
-            );
+            assert_eq!(shown_by_node(&found(tables), &devices, &Traces::default(), false), [want]);
         }
         assert_eq!(
-            shown_by_node(
-                &found(vec![holding("ip nat", &["KUBE-SERVICES"])]),
-                &[],
-                &Traces::default(),
-                false
-            ),
+            shown_by_node(&found(vec![holding("ip nat", &["KUBE-SERVICES"])]), &[], &Traces::default(), false),
             [""; 0]
         );
     }
@@ -457,16 +397,11 @@ mod tests {
     #[test]
     fn what_cilium_set_aside_is_named() {
         let traces = Traces {
-            networks: ["05-cilium.conflist", "10-linkerd.conflist.cilium_bak"]
-                .map(str::to_owned)
-                .into(),
+            networks: ["05-cilium.conflist", "10-linkerd.conflist.cilium_bak"].map(str::to_owned).into(),
             ..Traces::default()
         };
         let signs = said(&traces, false);
-        assert!(
-            signs.len() == 1 && signs[0].contains("10-linkerd.conflist.cilium_bak"),
-            "{signs:?}"
-        );
+        assert!(signs.len() == 1 && signs[0].contains("10-linkerd.conflist.cilium_bak"), "{signs:?}");
     }
 
     /// Lines of a container's /proc/self/status, and labels as Fedora's and Debian's kernels show them.
@@ -484,10 +419,7 @@ mod tests {
                 2,
                 selinux,
                 true,
-                &[
-                    "a seccomp filter",
-                    "SELinux runs the process as system_u:system_r:container_t:s0:c12,c345:",
-                ][..],
+                &["a seccomp filter", "SELinux runs the process as system_u:system_r:container_t:s0:c12,c345:"][..],
             ),
             (
                 NET_ADMIN,
@@ -508,10 +440,7 @@ mod tests {
             };
             let signs = said(&traces, is_refused);
             assert_eq!(signs.len(), want.len(), "{signs:?}");
-            assert!(
-                signs.iter().zip(want).all(|(sign, want)| sign.starts_with(want)),
-                "{signs:?}"
-            );
+            assert!(signs.iter().zip(want).all(|(sign, want)| sign.starts_with(want)), "{signs:?}");
         }
         // Nothing can be read.
         assert_eq!(said(&Traces::default(), true), [""; 0]);

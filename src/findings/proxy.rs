@@ -86,10 +86,7 @@ pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Ve
             return warnings;
         }
     };
-    for (direction, port) in [
-        (Direction::Inbound, config.inbound_port),
-        (Direction::Outbound, config.outbound_port),
-    ] {
+    for (direction, port) in [(Direction::Inbound, config.inbound_port), (Direction::Outbound, config.outbound_port)] {
         let at_port = |listener: &&Listener| listener.port == port.get();
         let families = config.families();
         let without = families.iter().copied().filter(|&family| {
@@ -100,10 +97,7 @@ pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Ve
         if !without.is_empty() {
             // If no family is served, which ones there are says nothing.
             let all = without.len() == families.len();
-            warnings.push(ProxyWarning::NotListening {
-                port,
-                families: if all { Vec::new() } else { without },
-            });
+            warnings.push(ProxyWarning::NotListening { port, families: if all { Vec::new() } else { without } });
         }
         // What listens doesn't tell its group, by which it may be exempt as well.
         let Some(exempt) = config.proxy_uid.filter(|_| config.proxy_gid.is_none()) else {
@@ -136,20 +130,11 @@ mod tests {
     use super::*;
 
     fn config() -> Config {
-        Config {
-            proxy_uid: OwnerId::new(2102),
-            ..Config::new(Port::new(4143).unwrap(), Port::new(4140).unwrap())
-        }
+        Config { proxy_uid: OwnerId::new(2102), ..Config::new(Port::new(4143).unwrap(), Port::new(4140).unwrap()) }
     }
 
     fn listener(address: &str, port: u16, uid: u32) -> Listener {
-        Listener {
-            address: address.parse().unwrap(),
-            port,
-            device: 0,
-            is_ipv6_only: true,
-            uid,
-        }
+        Listener { address: address.parse().unwrap(), port, device: 0, is_ipv6_only: true, uid }
     }
 
     /// linkerd-proxy's, over IPv4 and IPv6.
@@ -160,10 +145,7 @@ mod tests {
     }
 
     fn said(config: &Config, listeners: Vec<Listener>) -> Vec<String> {
-        warnings(config, Ok(listeners))
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        warnings(config, Ok(listeners)).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -174,10 +156,7 @@ mod tests {
 
     #[test]
     fn each_port_needs_a_listener_for_each_family_that_has_rules() {
-        assert_eq!(
-            said(&config(), vec![]),
-            ["nothing listens on port 4143", "nothing listens on port 4140"]
-        );
+        assert_eq!(said(&config(), vec![]), ["nothing listens on port 4143", "nothing listens on port 4140"]);
         assert_eq!(listens(&warnings(&config(), Ok(vec![]))), Some(false));
         let mut without = proxy(2102);
         without.retain(|listener| listener.address.is_ipv4() || listener.port == 4140);
@@ -188,10 +167,7 @@ mod tests {
                  the rules with --ipv6=false"
             ]
         );
-        let v4 = Config {
-            ipv6: false,
-            ..config()
-        };
+        let v4 = Config { ipv6: false, ..config() };
         assert_eq!(said(&v4, without), [""; 0]);
         // Inbound connections don't come to 127.0.0.1.
         let mut local = proxy(2102);
@@ -202,10 +178,7 @@ mod tests {
 
     #[test]
     fn another_user_than_the_exempt_one_is_named_once() {
-        let other = Config {
-            proxy_uid: OwnerId::new(1000),
-            ..config()
-        };
+        let other = Config { proxy_uid: OwnerId::new(1000), ..config() };
         assert_eq!(
             said(&other, proxy(2102)),
             [
@@ -213,25 +186,16 @@ mod tests {
             ]
         );
         // It may be exempt by its group, and who isn't mapped may be anybody.
-        let by_group = Config {
-            proxy_gid: OwnerId::new(7),
-            ..other.clone()
-        };
+        let by_group = Config { proxy_gid: OwnerId::new(7), ..other.clone() };
         assert_eq!(said(&by_group, proxy(2102)), [""; 0]);
         assert_eq!(said(&other, proxy(Listener::UNMAPPED)), [""; 0]);
     }
 
     #[test]
     fn without_a_user_the_flags_are_what_is_wrong() {
-        let none = Config {
-            proxy_uid: None,
-            ..config()
-        };
+        let none = Config { proxy_uid: None, ..config() };
         let said = said(&none, proxy(2102));
-        assert!(
-            said.len() == 1 && said[0].contains("redirected back to the proxy"),
-            "{said:?}"
-        );
+        assert!(said.len() == 1 && said[0].contains("redirected back to the proxy"), "{said:?}");
     }
 
     #[test]

@@ -145,12 +145,7 @@ impl Recognized {
                     Direction::Inbound => &mut config.ignored_inbound_ports,
                     Direction::Outbound => &mut config.ignored_outbound_ports,
                 };
-                ports.extend(as_written(
-                    named(rule),
-                    &numbers,
-                    |range| range.numbers(),
-                    lists::ranges,
-                ));
+                ports.extend(as_written(named(rule), &numbers, |range| range.numbers(), lists::ranges));
             }
             (Field::DestinationPort, Action::Redirect(_)) => {
                 let number = |port: &Port| (port.get().into(), port.get().into());
@@ -164,12 +159,7 @@ impl Recognized {
     /// Takes the ports to redirect from the rule that exempts all others.
     fn add_listed_ports(&mut self, table: &Table, rule: &Rule) {
         for condition in &rule.conditions {
-            if let Condition::In {
-                field: Field::DestinationPort,
-                values,
-                negated: true,
-            } = condition
-            {
+            if let Condition::In { field: Field::DestinationPort, values, negated: true } = condition {
                 let port = |number| u16::try_from(number).ok();
                 let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);
                 let numbers = table.numbers(values).unwrap_or_default();
@@ -275,11 +265,7 @@ fn as_written<T>(
     interval: impl Fn(&T) -> (u128, u128),
     fewest: impl Fn(&Intervals) -> Vec<T>,
 ) -> Vec<T> {
-    if Intervals::new(written.iter().map(interval)) == *numbers {
-        written
-    } else {
-        fewest(numbers)
-    }
+    if Intervals::new(written.iter().map(interval)) == *numbers { written } else { fewest(numbers) }
 }
 
 /// The items that a rule's comment lists; none if it doesn't list all, or something else.
@@ -291,11 +277,7 @@ fn named<T: FromStr>(rule: &Rule) -> Vec<T> {
     for item in list.split(',') {
         // A subnet's colons are its own.
         let is_range = !item.contains('/');
-        let item = if is_range {
-            item.replace(':', "-").parse()
-        } else {
-            item.parse()
-        };
+        let item = if is_range { item.replace(':', "-").parse() } else { item.parse() };
         match item {
             Ok(item) => items.push(item),
             // Where items were left out, the last is "...".
@@ -352,10 +334,7 @@ mod tests {
 
     /// Short lists, whose comments have room, and long ones.
     fn list<S: Strategy + 'static>(item: fn() -> S) -> impl Strategy<Value = Vec<S::Value>> {
-        prop_oneof![
-            prop::collection::vec(item(), 0..4),
-            prop::collection::vec(item(), 0..60)
-        ]
+        prop_oneof![prop::collection::vec(item(), 0..4), prop::collection::vec(item(), 0..60)]
     }
 
     fn ids() -> impl Strategy<Value = IdRange> {
@@ -412,10 +391,7 @@ mod tests {
     }
 
     fn found(tables: Vec<Table>) -> Found {
-        Found {
-            tables,
-            not_known: vec![],
-        }
+        Found { tables, not_known: vec![] }
     }
 
     proptest! {
@@ -505,10 +481,7 @@ mod tests {
         assert_eq!(config(Mode::Nft, &Found::default()), Err(NoConfig::Nothing));
         assert_eq!(NoConfig::Nothing.to_string(), "no rules of proxy-init's were found");
         let outbound = NoConfig::NoRedirect(Direction::Outbound);
-        assert_eq!(
-            outbound.to_string(),
-            "no rule of proxy-init's redirects outbound connections"
-        );
+        assert_eq!(outbound.to_string(), "no rule of proxy-init's redirects outbound connections");
     }
 
     #[test]
@@ -516,16 +489,9 @@ mod tests {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "4191".parse().unwrap()];
         let mut tables = expected(Mode::Native, &plan(&config));
-        let set = tables[0]
-            .sets
-            .iter_mut()
-            .find(|set| set.name == *"inbound-ports")
-            .unwrap();
+        let set = tables[0].sets.iter_mut().find(|set| set.name == *"inbound-ports").unwrap();
         set.elements = Some(packets::rules::Intervals::new([(4190, 4191), (9090, 9090)]));
         let recovered = super::config(Mode::Native, &found(tables)).unwrap();
-        assert_eq!(
-            recovered.ignored_inbound_ports,
-            ["4190-4191".parse().unwrap(), "9090".parse().unwrap()]
-        );
+        assert_eq!(recovered.ignored_inbound_ports, ["4190-4191".parse().unwrap(), "9090".parse().unwrap()]);
     }
 }

@@ -56,9 +56,7 @@ const LEGACY_HIDDEN: &str = " (only root can list legacy tables, so it is not kn
 /// # Errors
 /// What the kernel lacks or refuses.
 pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
-    all::check_each(Plan::of(mode, rulesets).as_slice())
-        .into_iter()
-        .collect()
+    all::check_each(Plan::of(mode, rulesets).as_slice()).into_iter().collect()
 }
 
 /// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what was
@@ -112,10 +110,7 @@ mod tests {
     }
 
     fn found(tables: &[Table]) -> Found {
-        Found {
-            tables: tables.to_vec(),
-            not_known: vec![],
-        }
+        Found { tables: tables.to_vec(), not_known: vec![] }
     }
 
     fn nat(subsystem: Subsystem, chain: &str, rules: usize) -> Table {
@@ -125,11 +120,7 @@ mod tests {
     fn unseen(subsystem: Subsystem) -> Found {
         Found {
             tables: vec![],
-            not_known: vec![Unseen {
-                subsystem,
-                not_permitted: true,
-                reason: "for a reason".to_owned(),
-            }],
+            not_known: vec![Unseen { subsystem, not_permitted: true, reason: "for a reason".to_owned() }],
         }
     }
 
@@ -161,31 +152,13 @@ mod tests {
         let our_legacy = nat(Subsystem::Legacy, "PROXY_INIT_REDIRECT", 1);
         for (found, want) in [
             (found(&[our_nft]), "nft: it holds proxy-init's rules already"),
-            (
-                found(std::slice::from_ref(&our_native)),
-                "native: it holds proxy-init's rules already",
-            ),
-            (
-                found(std::slice::from_ref(&our_legacy)),
-                "legacy: it holds proxy-init's rules already",
-            ),
+            (found(std::slice::from_ref(&our_native)), "native: it holds proxy-init's rules already"),
+            (found(std::slice::from_ref(&our_legacy)), "legacy: it holds proxy-init's rules already"),
             // proxy-init's own count for more than those of others.
-            (
-                found(&[legacy(9), our_native]),
-                "native: it holds proxy-init's rules already",
-            ),
-            (
-                found(&[nft(9), our_legacy]),
-                "legacy: it holds proxy-init's rules already",
-            ),
-            (
-                found(&[nft(1)]),
-                "nft: nf_tables holds nat rules (1), legacy tables none",
-            ),
-            (
-                found(&[legacy(2), nft(0)]),
-                "legacy: legacy tables hold nat rules (2), nf_tables none",
-            ),
+            (found(&[legacy(9), our_native]), "native: it holds proxy-init's rules already"),
+            (found(&[nft(9), our_legacy]), "legacy: it holds proxy-init's rules already"),
+            (found(&[nft(1)]), "nft: nf_tables holds nat rules (1), legacy tables none"),
+            (found(&[legacy(2), nft(0)]), "legacy: legacy tables hold nat rules (2), nf_tables none"),
         ] {
             let untouched = |_| panic!("the kernel was asked");
             assert_eq!(chosen(&found, untouched, untouched).unwrap(), want, "{found:?}");
@@ -194,10 +167,7 @@ mod tests {
 
     #[test]
     fn otherwise_the_first_mode_that_the_kernel_supports() {
-        let both = found(&[
-            nat(Subsystem::NfTables, "OUTPUT", 3),
-            nat(Subsystem::Legacy, "OUTPUT", 4),
-        ]);
+        let both = found(&[nat(Subsystem::NfTables, "OUTPUT", 3), nat(Subsystem::Legacy, "OUTPUT", 4)]);
         let works: fn(Mode) -> _ = |_| Ok(());
         let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
         let all = "nft: the kernel has all that it needs";
@@ -214,10 +184,7 @@ mod tests {
                 Found::default(),
                 lacks,
                 works,
-                format!(
-                    "native: the kernel has all that it needs, and nft mode cannot be used: {}",
-                    lack(Mode::Nft)
-                ),
+                format!("native: the kernel has all that it needs, and nft mode cannot be used: {}", lack(Mode::Nft)),
             ),
             (
                 Found::default(),

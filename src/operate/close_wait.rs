@@ -33,12 +33,7 @@ impl CloseWaitTimeout {
                 libc::EINVAL => "use a smaller number of seconds",
                 _ => "check the permissions and the mount of the file",
             };
-            Error::Sysctl {
-                seconds,
-                path: PATH,
-                errno,
-                advice,
-            }
+            Error::Sysctl { seconds, path: PATH, errno, advice }
         })
     }
 

@@ -29,9 +29,7 @@ const SETTING: &str = "/proc/sys/net/core/netdev_max_backlog";
 
 /// Whether the thread's network namespace is certainly the initial one.
 pub(crate) fn is_here() -> bool {
-    let number = stat(&*format!("{}/ns/net", proc_of_thread()))
-        .ok()
-        .map(|file| file.st_ino);
+    let number = stat(&*format!("{}/ns/net", proc_of_thread())).ok().map(|file| file.st_ino);
     is_initial(number, kernel(), || stat(SETTING).is_ok())
 }
 
@@ -54,13 +52,7 @@ mod tests {
             assert!(!is_initial(other, version(release), with), "{release}");
             assert!(!is_initial(None, version(release), with), "{release}");
         }
-        for release in [
-            "6.17.13",
-            "6.1.0-41-amd64",
-            "5.10.0-36-cloud-amd64",
-            "4.18.0-553.el8",
-            "2.6.78",
-        ] {
+        for release in ["6.17.13", "6.1.0-41-amd64", "5.10.0-36-cloud-amd64", "4.18.0-553.el8", "2.6.78"] {
             for number in [other, None] {
                 assert!(is_initial(number, version(release), with), "{release}");
                 assert!(!is_initial(number, version(release), without), "{release}");

@@ -185,9 +185,7 @@ impl Install {
         if is_host_network {
             warnings.push(Warning::HostNetwork);
         }
-        warnings
-            .iter()
-            .for_each(|warning| tell(OperationNotice::Warning(warning)));
+        warnings.iter().for_each(|warning| tell(OperationNotice::Warning(warning)));
         let mut work = Work {
             install: self,
             rulesets,
@@ -322,11 +320,9 @@ impl Work<'_, '_> {
         let warning = Warning::FellBack { missing, mode: next };
         (self.tell)(OperationNotice::Warning(&warning));
         match (self.install_or_fall_back(next, Reason::FellBack(mode)), warning) {
-            (Err(error), Warning::FellBack { missing, mode }) => Err(Error::Fallback {
-                missing: Box::new(missing),
-                mode,
-                error: Box::new(error),
-            }),
+            (Err(error), Warning::FellBack { missing, mode }) => {
+                Err(Error::Fallback { missing: Box::new(missing), mode, error: Box::new(error) })
+            }
             (result, warning) => {
                 self.warnings.push(warning);
                 result
@@ -442,10 +438,7 @@ impl Work<'_, '_> {
                 LegacyRules::None | LegacyRules::Unseen(_) => vec![],
             }),
         };
-        others.map_err(|error| Error::InstalledUnchecked {
-            mode,
-            error: Box::new(error),
-        })
+        others.map_err(|error| Error::InstalledUnchecked { mode, error: Box::new(error) })
     }
 
     fn install_legacy(&mut self) -> Result<(), Error> {
@@ -456,9 +449,7 @@ impl Work<'_, '_> {
         {
             return Err(ModeError::OtherBackend(other).in_mode(mode));
         }
-        (self.tell)(OperationNotice::RunningCommands {
-            waits: self.install.wait_for_lock,
-        });
+        (self.tell)(OperationNotice::RunningCommands { waits: self.install.wait_for_lock });
         legacy::leave_out_ipv6(mode, &mut self.rulesets);
         let legacy = Legacy::new(commands, self.install.wait_for_lock);
         self.changed |= legacy.install(&self.rulesets)?;
@@ -496,20 +487,13 @@ impl Work<'_, '_> {
                 return Err(self.give_way(mode, first));
             }
             for other in others {
-                let removed = self.remove(other).map_err(|error| Error::NotReplaced {
-                    mode,
-                    other,
-                    error: Box::new(error),
-                })?;
+                let removed =
+                    self.remove(other).map_err(|error| Error::NotReplaced { mode, other, error: Box::new(error) })?;
                 if removed.any {
                     self.replaced(other);
                 }
             }
-            install(self).map_err(|error| Error::ReplacedEachOther {
-                mode,
-                other: first,
-                error: Box::new(error),
-            })?;
+            install(self).map_err(|error| Error::ReplacedEachOther { mode, other: first, error: Box::new(error) })?;
             // Two that remove each other's rules in step would go on for ever.
             back_off(attempt);
         }
@@ -522,11 +506,7 @@ impl Work<'_, '_> {
         if !self.changed {
             return ModeError::OtherBackend(other).in_mode(mode);
         }
-        Error::InstalledMeanwhile {
-            mode,
-            other,
-            not_removed: self.remove(mode).err().map(Box::new),
-        }
+        Error::InstalledMeanwhile { mode, other, not_removed: self.remove(mode).err().map(Box::new) }
     }
 
     fn remove(&self, mode: Mode) -> Result<Removed, Error> {

@@ -39,11 +39,7 @@ pub(super) fn unread(network: &Network, asks_by_arp: bool) -> Option<&'static st
     let mut devices = network.devices.iter().flatten();
     let has_bridge = devices.any(|device| device.kind == b"bridge" && network.beneath(device).next().is_some());
     // Of the whole machine.
-    let is_loaded = |table: &&str| {
-        Path::new("/sys/module")
-            .join(format!("ebtable_{table}/initstate"))
-            .exists()
-    };
+    let is_loaded = |table: &&str| Path::new("/sys/module").join(format!("ebtable_{table}/initstate")).exists();
     let is_used = has_bridge && ["filter", "nat", "broute"].iter().any(is_loaded);
     is_used.then_some("ebtables-legacy")
 }
@@ -88,9 +84,7 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
     let mut devices = network.devices.clone().map_or_else(route::devices, Ok)?;
     let addresses = network.addresses.clone().map_or_else(route::addresses, Ok)?;
     devices.retain(|device| {
-        let has_address = addresses
-            .iter()
-            .any(|known| known.device == device.index && is_wide(known.address, family));
+        let has_address = addresses.iter().any(|known| known.device == device.index && is_wide(known.address, family));
         let is_pinned = known.iter().any(|neighbour| {
             neighbour.device == device.index && neighbour.is_permanent && !neighbour.address.is_multicast()
         });
@@ -164,17 +158,12 @@ pub(super) fn settle(found: &mut Found, network: &Network, back: Option<Interval
     }
     // What comes in comes by the only device.
     let any = || network.only_device().map(|_| Field::InInterface.any());
-    let mut facts = RoutingFacts {
-        back: back.or_else(any),
-        ..RoutingFacts::default()
-    };
+    let mut facts = RoutingFacts { back: back.or_else(any), ..RoutingFacts::default() };
     for family in Family::ALL {
         let Ok(entries) = route::local_table(family.localhost()) else {
             return;
         };
-        facts
-            .local
-            .extend(entries.into_iter().map(|(kind, addresses)| (kind, family, addresses)));
+        facts.local.extend(entries.into_iter().map(|(kind, addresses)| (kind, family, addresses)));
     }
     // Of IPv6, some get there once it is certain that no other host has them.
     for known in network.addresses.iter().flatten() {
@@ -191,9 +180,7 @@ pub(super) fn traces() -> Traces {
         status: text(&format!("{thread}/status")),
         confinement: text(&format!("{thread}/attr/current")),
         owns_network: owns_network(),
-        networks: names
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect(),
+        networks: names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(),
     }
 }
 

@@ -152,18 +152,13 @@ mod tests {
     use crate::wanted::{ChainName, OwnerId};
 
     fn found(tables: Vec<Table>) -> Found {
-        Found {
-            tables,
-            not_known: vec![],
-        }
+        Found { tables, not_known: vec![] }
     }
 
     fn chart() -> Config {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.proxy_uid = OwnerId::new(2102);
-        config.ignored_inbound_ports = ["4190", "4191", "4567", "4568"]
-            .map(|port| port.parse().unwrap())
-            .into();
+        config.ignored_inbound_ports = ["4190", "4191", "4567", "4568"].map(|port| port.parse().unwrap()).into();
         config
     }
 
@@ -221,11 +216,7 @@ mod tests {
 
     /// A set that no rule uses is left over.
     fn removed_set(rule: &packets::rules::Rule) -> bool {
-        rule.comment
-            .clone()
-            .unwrap_or_default()
-            .to_string()
-            .contains("ignore-port")
+        rule.comment.clone().unwrap_or_default().to_string().contains("ignore-port")
     }
 
     #[test]
@@ -252,38 +243,22 @@ mod tests {
     fn nothing_is_not_an_installation() {
         let recognized = of(&Found::default(), &Network::default(), None).unwrap();
         assert!(!recognized.is_in_place());
-        assert_eq!(
-            recognized.to_string(),
-            "not in place: no rules of proxy-init's were found\n"
-        );
+        assert_eq!(recognized.to_string(), "not in place: no rules of proxy-init's were found\n");
         let json: Value = serde_json::from_str(&recognized.json()).unwrap();
         assert_eq!(json["flags"], Value::Null);
         assert_eq!(json["mode"], Value::Null);
         // A mode that was named, beside rules in another.
         let installed = found(expected(Mode::Nft, &plan(&chart())));
         let recognized = of(&installed, &Network::default(), Some(Mode::Native)).unwrap();
-        assert_eq!(
-            recognized.to_string(),
-            "not in place: no rules of proxy-init's were found in native mode\n"
-        );
+        assert_eq!(recognized.to_string(), "not in place: no rules of proxy-init's were found in native mode\n");
     }
 
     #[test]
     fn rules_in_two_modes_are_not_one_installation() {
-        let both = [Mode::Nft, Mode::Legacy]
-            .map(|mode| expected(mode, &plan(&chart())))
-            .concat();
+        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &plan(&chart()))).concat();
         let recognized = of(&found(both), &Network::default(), None).unwrap();
         assert!(!recognized.is_in_place());
-        assert_eq!(
-            (recognized.mode, &recognized.others[..]),
-            (Some(Mode::Nft), &[Mode::Legacy][..])
-        );
-        assert!(
-            recognized
-                .to_string()
-                .contains("proxy-init's rules are in legacy mode too"),
-            "{recognized}"
-        );
+        assert_eq!((recognized.mode, &recognized.others[..]), (Some(Mode::Nft), &[Mode::Legacy][..]));
+        assert!(recognized.to_string().contains("proxy-init's rules are in legacy mode too"), "{recognized}");
     }
 }

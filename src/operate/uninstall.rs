@@ -90,10 +90,7 @@ impl Uninstall {
         match failed {
             None => Ok(Uninstalled { removed, warnings }),
             Some(error) if removed.is_empty() => Err(error),
-            Some(error) => Err(Error::PartlyUninstalled {
-                removed,
-                error: Box::new(error),
-            }),
+            Some(error) => Err(Error::PartlyUninstalled { removed, error: Box::new(error) }),
         }
     }
 }

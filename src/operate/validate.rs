@@ -64,27 +64,15 @@ pub enum Progress {
 #[non_exhaustive]
 pub enum NotValidated {
     #[error("cannot listen on {address} ({errno}): {advice}")]
-    Listen {
-        address: SocketAddr,
-        errno: Errno,
-        advice: &'static str,
-    },
+    Listen { address: SocketAddr, errno: Errno, advice: &'static str },
     #[error("the connection to {address} failed ({errno}): {why}")]
-    Connect {
-        address: SocketAddr,
-        errno: Errno,
-        why: String,
-    },
+    Connect { address: SocketAddr, errno: Errno, why: String },
     /// The connection was made, but not to this process.
     #[error("another program answered the connection to {address}: {why}")]
     OtherProgram { address: SocketAddr, why: String },
     /// Nothing has answered in time.
     #[error("no answer from {address} within {}: {why}", spelled(*timeout))]
-    NoAnswer {
-        address: SocketAddr,
-        timeout: Duration,
-        why: String,
-    },
+    NoAnswer { address: SocketAddr, timeout: Duration, why: String },
     #[error("killed by {signal}")]
     Killed { signal: &'static str },
     #[error(
@@ -114,11 +102,7 @@ impl Validate {
         // A time that no clock reaches is no limit.
         let deadline = Instant::now().checked_add(self.timeout);
         loop {
-            let awaited = if is_connected {
-                PollFlags::POLLIN
-            } else {
-                PollFlags::POLLOUT
-            };
+            let awaited = if is_connected { PollFlags::POLLIN } else { PollFlags::POLLOUT };
             let mut files = [
                 PollFd::new(signals.file.as_fd(), PollFlags::POLLIN),
                 PollFd::new(listener.as_fd(), PollFlags::POLLIN),
@@ -140,9 +124,7 @@ impl Validate {
                 }
                 // A client that has gone already is no failure, but what keeps this process from taking any is.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
-                    return Err(NotValidated::Wait {
-                        errno: Errno::of_io(&error),
-                    });
+                    return Err(NotValidated::Wait { errno: Errno::of_io(&error) });
                 }
                 Err(_) => {}
             }
@@ -192,10 +174,7 @@ impl Validate {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(false),
             Err(error) => return Err(self.cannot_connect(Errno::of_io(&error))),
         }
-        Err(NotValidated::OtherProgram {
-            address: self.connect,
-            why: self.what_rules_do(),
-        })
+        Err(NotValidated::OtherProgram { address: self.connect, why: self.what_rules_do() })
     }
 
     fn cannot_listen(&self, error: &io::Error) -> NotValidated {
@@ -215,11 +194,7 @@ impl Validate {
 
     /// The connection was refused on its way, or by the host to which the rules let it go.
     fn cannot_connect(&self, errno: Errno) -> NotValidated {
-        NotValidated::Connect {
-            address: self.connect,
-            errno,
-            why: self.what_rules_do(),
-        }
+        NotValidated::Connect { address: self.connect, errno, why: self.what_rules_do() }
     }
 
     /// No packet was sent. The kernel looks for a route before it asks the rules.
@@ -228,11 +203,7 @@ impl Validate {
             nix::errno::Errno::EAFNOSUPPORT => "this kernel has no IPv6; use an IPv4 address",
             _ => "this namespace has no route to it, or no address of its family; use another --connect-addr",
         };
-        NotValidated::Connect {
-            address: self.connect,
-            errno: Errno::of(errno),
-            why: why.to_owned(),
-        }
+        NotValidated::Connect { address: self.connect, errno: Errno::of(errno), why: why.to_owned() }
     }
 
     fn what_rules_do(&self) -> String {
@@ -283,9 +254,7 @@ impl Validate {
 fn token() -> String {
     // Its keys come from the kernel's random numbers (getrandom(2)).
     let random = std::hash::RandomState::new();
-    let mut token: String = (0..4u8)
-        .map(|number| format!("{:016x}", random.hash_one(number)))
-        .collect();
+    let mut token: String = (0..4u8).map(|number| format!("{:016x}", random.hash_one(number))).collect();
     token.truncate(63);
     token.push('\n');
     token
@@ -302,9 +271,7 @@ fn remaining(deadline: Option<Instant>) -> PollTimeout {
 }
 
 fn wait(errno: nix::errno::Errno) -> NotValidated {
-    NotValidated::Wait {
-        errno: Errno::of(errno),
-    }
+    NotValidated::Wait { errno: Errno::of(errno) }
 }
 
 /// The signals that end a program, as a file to read. A blocked signal is kept even for a container's first process,
@@ -351,25 +318,10 @@ mod tests {
     fn docs_errors_md_has_every_failure_and_no_other() {
         let (address, errno, why) = (Validate::default().connect, Errno::from_raw(libc::EPERM), String::new());
         let failures = [
-            NotValidated::Listen {
-                address,
-                errno,
-                advice: "",
-            },
-            NotValidated::Connect {
-                address,
-                errno,
-                why: why.clone(),
-            },
-            NotValidated::OtherProgram {
-                address,
-                why: why.clone(),
-            },
-            NotValidated::NoAnswer {
-                address,
-                timeout: Duration::from_millis(1500),
-                why,
-            },
+            NotValidated::Listen { address, errno, advice: "" },
+            NotValidated::Connect { address, errno, why: why.clone() },
+            NotValidated::OtherProgram { address, why: why.clone() },
+            NotValidated::NoAnswer { address, timeout: Duration::from_millis(1500), why },
             NotValidated::Killed { signal: "SIGTERM" },
             NotValidated::Wait { errno },
         ];
@@ -383,14 +335,9 @@ mod tests {
             NotValidated::Wait { .. } => "Wait",
         };
         let names: Vec<_> = failures.iter().map(name).collect();
-        assert_eq!(
-            names,
-            ["Listen", "Connect", "OtherProgram", "NoAnswer", "Killed", "Wait"]
-        );
+        assert_eq!(names, ["Listen", "Connect", "OtherProgram", "NoAnswer", "Killed", "Wait"]);
 
-        let (_, documentation) = include_str!("../../docs/errors.md")
-            .split_once("## Failed validations")
-            .unwrap();
+        let (_, documentation) = include_str!("../../docs/errors.md").split_once("## Failed validations").unwrap();
         let rows: Vec<&str> = documentation
             .lines()
             .take_while(|line| !line.starts_with("## "))
@@ -415,21 +362,14 @@ mod tests {
     fn a_token_is_like_the_validators_and_never_the_same() {
         let (one, other) = (token(), token());
         assert!(one.len() == 64 && one.ends_with('\n'));
-        assert!(
-            one.trim_end()
-                .chars()
-                .all(|character| character.is_ascii_alphanumeric())
-        );
+        assert!(one.trim_end().chars().all(|character| character.is_ascii_alphanumeric()));
         assert_ne!(one, other);
     }
 
     #[test]
     fn a_duration_is_spelled_as_it_may_be_given() {
         let spelled = |milliseconds| spelled(Duration::from_millis(milliseconds));
-        assert_eq!(
-            (spelled(10_000), spelled(1_500), spelled(0)),
-            ("10s".into(), "1500ms".into(), "0s".into())
-        );
+        assert_eq!((spelled(10_000), spelled(1_500), spelled(0)), ("10s".into(), "1500ms".into(), "0s".into()));
     }
 
     #[test]

@@ -101,12 +101,8 @@ fn finding_json(finding: &Finding) -> Value {
         ("wanted", expected.into()),
         ("found", found.into()),
     ];
-    if let Problem::Shadowed {
-        connections, certain, ..
-    }
-    | Problem::Dropped {
-        connections, certain, ..
-    } = &finding.problem
+    if let Problem::Shadowed { connections, certain, .. } | Problem::Dropped { connections, certain, .. } =
+        &finding.problem
     {
         pairs.push(("connections", connections.as_str().into()));
         pairs.push(("certain", (*certain).into()));
@@ -197,10 +193,8 @@ impl Install {
                 chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
             },
         };
-        let others_unseen = mode == Mode::Legacy
-            && found
-                .unseen(Subsystem::Legacy)
-                .is_some_and(|unseen| unseen.not_permitted);
+        let others_unseen =
+            mode == Mode::Legacy && found.unseen(Subsystem::Legacy).is_some_and(|unseen| unseen.not_permitted);
         if others_unseen {
             // Whoever may not list legacy tables may read those that the flags are about. What the others hold stays
             // unknown.
@@ -228,9 +222,9 @@ impl Verification {
         for &family in config.families() {
             match unroutable(network, family, config.proxy_uid.map(OwnerId::get)) {
                 Ok(why) => self.neighbours.extend(why),
-                Err(error) => self
-                    .neighbours
-                    .push(format!("not known: what is routed over {family} (rtnetlink: {error})")),
+                Err(error) => {
+                    self.neighbours.push(format!("not known: what is routed over {family} (rtnetlink: {error})"))
+                }
             }
             match devices_that_ask(network, family) {
                 Ok(devices) => {
@@ -239,15 +233,12 @@ impl Verification {
                     self.neighbours.extend(unread);
                     self.findings.extend(undiscovered(found, network, family, &devices));
                 }
-                Err(error) => self.neighbours.push(format!(
-                    "not known: whether neighbours find each other over {family} (rtnetlink: {error})"
-                )),
+                Err(error) => self
+                    .neighbours
+                    .push(format!("not known: whether neighbours find each other over {family} (rtnetlink: {error})")),
             }
         }
-        Self {
-            warnings: operate::proxy::of(config),
-            ..self
-        }
+        Self { warnings: operate::proxy::of(config), ..self }
     }
 }
 
@@ -284,10 +275,7 @@ pub(crate) fn verdict(
 /// policy to drop them.
 fn has_others(found: &[Table], expected: &[Table]) -> bool {
     let rules = |tables: &[Table]| tables.iter().flat_map(Table::rules).count();
-    let mut bases = found
-        .iter()
-        .flat_map(|table| &table.chains)
-        .filter_map(|chain| chain.base);
+    let mut bases = found.iter().flat_map(|table| &table.chains).filter_map(|chain| chain.base);
     rules(found) != rules(expected) || bases.any(|base| base.policy != Policy::Accept)
 }
 
@@ -313,10 +301,7 @@ mod tests {
     }
 
     fn found(tables: Vec<Table>) -> Found {
-        Found {
-            tables,
-            not_known: vec![],
-        }
+        Found { tables, not_known: vec![] }
     }
 
     #[test]
@@ -325,33 +310,15 @@ mod tests {
             let (mut wanted, mut earlier) = (chart(), chart());
             (wanted.ipv6, earlier.ipv6) = (ipv6, ipv6);
             wanted.ignored_outbound_ports = vec!["5432".parse().unwrap()];
-            for older in [
-                earlier.clone(),
-                Config {
-                    ipv6: !ipv6,
-                    ..earlier.clone()
-                },
-            ] {
+            for older in [earlier.clone(), Config { ipv6: !ipv6, ..earlier.clone() }] {
                 let held = found(expected(mode, &plan(&older)));
-                assert!(
-                    !verdict(mode, &plan(&wanted), &held, &Network::default())
-                        .unwrap()
-                        .is_in_place()
-                );
+                assert!(!verdict(mode, &plan(&wanted), &held, &Network::default()).unwrap().is_in_place());
                 assert_eq!(complete_config(mode, &held, &Network::default()), Some(older), "{mode}");
             }
             let mut tables = expected(mode, &plan(&earlier));
-            let chain = tables[0]
-                .chains
-                .iter_mut()
-                .find(|chain| chain.name == *"PROXY_INIT_OUTPUT")
-                .unwrap();
+            let chain = tables[0].chains.iter_mut().find(|chain| chain.name == *"PROXY_INIT_OUTPUT").unwrap();
             chain.rules.pop();
-            assert_eq!(
-                complete_config(mode, &found(tables), &Network::default()),
-                None,
-                "{mode}"
-            );
+            assert_eq!(complete_config(mode, &found(tables), &Network::default()), None, "{mode}");
             assert_eq!(complete_config(mode, &Found::default(), &Network::default()), None);
         }
     }
@@ -380,24 +347,13 @@ mod tests {
         less[0].chains[0].rules.pop();
         assert!(!is_alone(Mode::Nft, less));
         let mut unseen = found(expected(Mode::Nft, &rulesets));
-        unseen.not_known.push(Unseen {
-            subsystem: Subsystem::Legacy,
-            not_permitted: true,
-            reason: String::new(),
-        });
-        assert!(
-            !verdict(Mode::Nft, &rulesets, &unseen, &Network::default())
-                .unwrap()
-                .is_alone
-        );
+        unseen.not_known.push(Unseen { subsystem: Subsystem::Legacy, not_permitted: true, reason: String::new() });
+        assert!(!verdict(Mode::Nft, &rulesets, &unseen, &Network::default()).unwrap().is_alone);
     }
 
     #[test]
     fn rules_of_another_config_beside_a_second_mode_are_of_none() {
         let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &plan(&chart())));
-        assert_eq!(
-            complete_config(Mode::Nft, &found(both.concat()), &Network::default()),
-            None
-        );
+        assert_eq!(complete_config(Mode::Nft, &found(both.concat()), &Network::default()), None);
     }
 }

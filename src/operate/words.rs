@@ -73,11 +73,7 @@ fn item(field: Field, interval: (u128, u128)) -> String {
 
 /// Connections with one of these numbers in a field: `from user 1000,2000-2999`.
 pub(super) fn numbers(field: Field, numbers: &Intervals) -> String {
-    let items: Vec<String> = numbers
-        .as_slice()
-        .iter()
-        .map(|&interval| item(field, interval))
-        .collect();
+    let items: Vec<String> = numbers.as_slice().iter().map(|&interval| item(field, interval)).collect();
     format!("{}{}", field.facts().of, items.join(","))
 }
 
@@ -131,10 +127,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
     }
     let is_known = had.is_some_and(|numbers| is_number(numbers.as_slice()));
     // Addresses and ports that aren't given are any; of these, some are left out.
-    let is_assumed = matches!(
-        field,
-        Field::Uid | Field::Gid | Field::InInterface | Field::OutInterface
-    );
+    let is_assumed = matches!(field, Field::Uid | Field::Gid | Field::InInterface | Field::OutInterface);
     let &FieldFacts { what, flag, .. } = field.facts();
     if let Some(flag) = flag.filter(|_| is_assumed && !is_known) {
         let not = if negated { "" } else { "not " };
@@ -343,10 +336,7 @@ mod tests {
         );
         let nft = format!("tcp dport {{ {}1 }} drop", "12345, ".repeat(15));
         let lines: Vec<String> = folded(&nft).lines().map(str::to_owned).collect();
-        assert!(
-            lines.len() == 2 && lines.iter().all(|line| line.len() <= WIDTH),
-            "{lines:?}"
-        );
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.len() <= WIDTH), "{lines:?}");
         for rule in [ours, &nft, "-A OUTPUT ! -o lo -j ACCEPT", "policy drop", ""] {
             let again: Vec<String> = folded(rule).lines().map(|line| line.trim().to_owned()).collect();
             assert_eq!(again.join(" "), rule);

@@ -124,11 +124,7 @@ impl PortRange {
 
     /// As iptables writes it: `4190`, or `8000:8100`.
     pub(crate) fn in_iptables(self) -> String {
-        if self.first == self.last {
-            self.first.to_string()
-        } else {
-            format!("{}:{}", self.first, self.last)
-        }
+        if self.first == self.last { self.first.to_string() } else { format!("{}:{}", self.first, self.last) }
     }
 }
 
@@ -142,11 +138,7 @@ impl IdRange {
 /// As flags write it: `4190`, or `8000-8100`. A range of one number is that number.
 impl<T: fmt::Display + PartialEq> fmt::Display for NumberRange<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            write!(f, "{}", self.first)
-        } else {
-            write!(f, "{}-{}", self.first, self.last)
-        }
+        if self.first == self.last { write!(f, "{}", self.first) } else { write!(f, "{}-{}", self.first, self.last) }
     }
 }
 
@@ -209,10 +201,7 @@ impl FromStr for Subnet {
                 instead: length.and_then(|length| IpNet::new(address.into(), length).ok()),
             });
         }
-        Ok(Self {
-            written: text.to_owned(),
-            net: net.trunc(),
-        })
+        Ok(Self { written: text.to_owned(), net: net.trunc() })
     }
 }
 
@@ -378,11 +367,7 @@ impl Config {
 
     /// The families that get rules.
     pub fn families(&self) -> &'static [Family] {
-        if self.ipv6 {
-            &[Family::V4, Family::V6]
-        } else {
-            &[Family::V4]
-        }
+        if self.ipv6 { &[Family::V4, Family::V6] } else { &[Family::V4] }
     }
 }
 
@@ -491,34 +476,14 @@ mod tests {
         assert_eq!("7-7".parse::<IdRange>().unwrap().to_string(), "7");
         let range: IdRange = "5-9".parse().unwrap();
         assert_eq!((range.first(), range.last(), range.numbers()), (5, 9, (5, 9)));
-        for text in [
-            "",
-            "-",
-            "-1",
-            "1-",
-            "9-1",
-            "1-2-3",
-            "+1",
-            "root",
-            "4294967295",
-            "0-4294967295",
-        ] {
+        for text in ["", "-", "-1", "1-", "9-1", "1-2-3", "+1", "root", "4294967295", "0-4294967295"] {
             assert_eq!(text.parse::<IdRange>(), Err(InvalidValue::IdRange(text.to_owned())));
         }
     }
 
     #[test]
     fn interfaces_are_names_that_every_tool_reads_alike() {
-        for text in [
-            "net1",
-            "eth0.100",
-            "br-0a1b",
-            "a",
-            "wg_0",
-            "v@eth0",
-            "123456789abcdef",
-            "...",
-        ] {
+        for text in ["net1", "eth0.100", "br-0a1b", "a", "wg_0", "v@eth0", "123456789abcdef", "..."] {
             let interface: Interface = text.parse().unwrap();
             assert_eq!(interface.to_string(), text);
             assert_eq!(Interface::from_number(interface.number()), Some(interface));
@@ -549,13 +514,7 @@ mod tests {
             let error = text.parse::<Interface>().unwrap_err();
             assert_eq!(error, InvalidValue::Interface(text.to_owned()));
         }
-        for number in [
-            0,
-            u128::MAX,
-            interface(b"net+"),
-            interface(b"a\xff"),
-            interface(b"1234567890abcdef"),
-        ] {
+        for number in [0, u128::MAX, interface(b"net+"), interface(b"a\xff"), interface(b"1234567890abcdef")] {
             assert_eq!(Interface::from_number(number), None);
         }
     }

@@ -15,11 +15,7 @@ pub(crate) struct Draft {
 
 impl Default for Draft {
     fn default() -> Self {
-        Self {
-            inbound_port: None,
-            outbound_port: None,
-            config: Config::new(Port::LOWEST, Port::LOWEST),
-        }
+        Self { inbound_port: None, outbound_port: None, config: Config::new(Port::LOWEST, Port::LOWEST) }
     }
 }
 

@@ -145,10 +145,7 @@ mod tests {
         let arguments = arguments(&config, ModeChoice::Default);
         let lists: Vec<_> = arguments[4..].chunks(2).collect();
         assert!(lists.iter().all(|list| list[0] == "--ports-to-redirect"));
-        let ends: Vec<_> = lists
-            .iter()
-            .map(|list| (list[1].split(',').next(), list[1].split(',').count()))
-            .collect();
+        let ends: Vec<_> = lists.iter().map(|list| (list[1].split(',').next(), list[1].split(',').count())).collect();
         assert_eq!(ends, [(Some("1"), 1000), (Some("1001"), 1000), (Some("2001"), 1)]);
     }
 }

@@ -18,9 +18,7 @@ pub fn ranges(numbers: &Intervals) -> Vec<PortRange> {
 
 /// Each port by itself, without 0, which is no port to listen on.
 pub fn ports(numbers: &Intervals) -> Vec<Port> {
-    let each = ranges(numbers)
-        .into_iter()
-        .flat_map(|range| range.first()..=range.last());
+    let each = ranges(numbers).into_iter().flat_map(|range| range.first()..=range.last());
     each.filter_map(Port::new).collect()
 }
 

@@ -58,11 +58,7 @@ impl FromStr for Mode {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|mode| mode.as_str() == text)
-            .ok_or_else(|| InvalidValue::Mode(text.to_owned()))
+        Self::ALL.iter().copied().find(|mode| mode.as_str() == text).ok_or_else(|| InvalidValue::Mode(text.to_owned()))
     }
 }
 
@@ -93,17 +89,13 @@ impl ModeChoice {
 
     /// Its name, as `--iptables-mode` takes it; the default has none.
     pub fn name(self) -> Option<&'static str> {
-        Self::NAMED
-            .iter()
-            .find_map(|&(name, choice)| (choice == self).then_some(name))
+        Self::NAMED.iter().find_map(|&(name, choice)| (choice == self).then_some(name))
     }
 
     /// The choice of this name. Linkerd's documentation calls legacy mode `iptables`, so that name is accepted too.
     pub fn from_name(name: &str) -> Option<Self> {
         let name = if name == "iptables" { "legacy" } else { name };
-        Self::NAMED
-            .iter()
-            .find_map(|&(own, choice)| (own == name).then_some(choice))
+        Self::NAMED.iter().find_map(|&(own, choice)| (own == name).then_some(choice))
     }
 }
 
@@ -141,10 +133,7 @@ impl Mode {
 
     /// The mode whose rules a table holds, or would hold if there were any.
     pub(crate) fn of(table: &Table) -> Option<Self> {
-        let mut modes = Mode::ALL
-            .iter()
-            .copied()
-            .filter(|mode| mode.subsystem() == table.subsystem);
+        let mut modes = Mode::ALL.iter().copied().filter(|mode| mode.subsystem() == table.subsystem);
         modes.find(|mode| {
             let mut tables = Family::ALL.into_iter().map(|family| mode.table(family));
             tables.any(|(family, name)| table.family == family && table.name == *name)
@@ -204,11 +193,7 @@ mod tests {
             ("ip filter", None),
             ("legacy ip filter", None),
         ] {
-            assert_eq!(
-                Mode::of(&packets::rules::examples::table(table, vec![])),
-                mode,
-                "{table}"
-            );
+            assert_eq!(Mode::of(&packets::rules::examples::table(table, vec![])), mode, "{table}");
         }
     }
 

@@ -158,10 +158,8 @@ mod tests {
         let port = |number| Port::new(number).unwrap();
         let mut config = Config::new(port(4143), port(4140));
         config.ignored_inbound_subnets = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        let want = [
-            (Family::V4, "proxy-init/ignore-subnet-10.0.0.0/8"),
-            (Family::V6, "proxy-init/ignore-subnet-fd00::/8"),
-        ];
+        let want =
+            [(Family::V4, "proxy-init/ignore-subnet-10.0.0.0/8"), (Family::V6, "proxy-init/ignore-subnet-fd00::/8")];
         for (ruleset, (family, comment)) in plan(&config).iter().zip(want) {
             assert_eq!(ruleset.family, family);
             let subnets: Vec<_> = ruleset
@@ -227,10 +225,7 @@ mod tests {
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = (vec![], subnets());
             for ruleset in plan(&config) {
                 let own = config.ignored_outbound_subnets.iter();
-                let own: Vec<_> = own
-                    .filter(|it| it.family() == ruleset.family)
-                    .map(ToString::to_string)
-                    .collect();
+                let own: Vec<_> = own.filter(|it| it.family() == ruleset.family).map(ToString::to_string).collect();
                 assert_eq!(subnets_in(&ruleset), own, "{listed}");
             }
         }
@@ -242,11 +237,7 @@ mod tests {
         let written = |config: &Config, family: Family| -> Vec<String> {
             let rulesets = plan(config);
             let ruleset = rulesets.iter().find(|ruleset| ruleset.family == family).unwrap();
-            ruleset
-                .rules
-                .iter()
-                .map(|(chain, rule)| format!("{chain} {:#}", IptablesRule(rule)))
-                .collect()
+            ruleset.rules.iter().map(|(chain, rule)| format!("{chain} {:#}", IptablesRule(rule))).collect()
         };
         let port = |number| Port::new(number).unwrap();
         let config = Config::new(port(4143), port(4140));

@@ -107,10 +107,8 @@ mod tests {
     #[test]
     fn what_a_restore_command_is_fed() {
         let port = |number| Port::new(number).unwrap();
-        let jump = commented(
-            "proxy-init/install-proxy-init-output",
-            rule([], Action::Jump(Name::from("PROXY_INIT_OUTPUT"))),
-        );
+        let jump =
+            commented("proxy-init/install-proxy-init-output", rule([], Action::Jump(Name::from("PROXY_INIT_OUTPUT"))));
         let mut input = Input::new();
         assert!(input.is_empty());
         input.make_or_flush(ChainName::ProxyInitOutput);

@@ -24,12 +24,8 @@ pub struct Ruleset {
 
 impl Ruleset {
     /// The chains in the order in which their rules are added.
-    pub(crate) const CHAINS: [ChainName; 4] = [
-        ChainName::ProxyInitRedirect,
-        ChainName::Prerouting,
-        ChainName::ProxyInitOutput,
-        ChainName::Output,
-    ];
+    pub(crate) const CHAINS: [ChainName; 4] =
+        [ChainName::ProxyInitRedirect, ChainName::Prerouting, ChainName::ProxyInitOutput, ChainName::Output];
 
     /// The rules of one chain, in order.
     pub fn rules_of(&self, chain: ChainName) -> impl Iterator<Item = &Rule> {
@@ -44,10 +40,7 @@ impl Ruleset {
     /// The nat table that holds exactly these rules, as nft and legacy mode make it.
     pub fn table(&self, subsystem: Subsystem) -> Table {
         let chains = Self::CHAINS.map(|chain| chain.holding(self.rules_of(chain).cloned().collect()));
-        Table {
-            chains: chains.into(),
-            ..Table::new(subsystem, TableFamily::Ip(self.family), Name::from(NAT))
-        }
+        Table { chains: chains.into(), ..Table::new(subsystem, TableFamily::Ip(self.family), Name::from(NAT)) }
     }
 }
 
@@ -67,12 +60,7 @@ pub enum ChainName {
 
 impl ChainName {
     /// All of them, base chains first.
-    pub(crate) const ALL: [Self; 4] = [
-        Self::Prerouting,
-        Self::Output,
-        Self::ProxyInitRedirect,
-        Self::ProxyInitOutput,
-    ];
+    pub(crate) const ALL: [Self; 4] = [Self::Prerouting, Self::Output, Self::ProxyInitRedirect, Self::ProxyInitOutput];
 
     /// Its name in the kernel, which is linkerd-init's.
     pub fn as_str(self) -> &'static str {
@@ -113,12 +101,7 @@ impl ChainName {
 
     /// How proxy-init hooks it, if it is a base chain.
     pub fn base(self) -> Option<Base> {
-        self.hook().map(|hook| Base {
-            kind: Kind::Nat,
-            hook,
-            priority: NAT_PRIORITY,
-            policy: Policy::Accept,
-        })
+        self.hook().map(|hook| Base { kind: Kind::Nat, hook, priority: NAT_PRIORITY, policy: Policy::Accept })
     }
 
     /// The chain as proxy-init makes it, with these rules.
@@ -212,27 +195,17 @@ impl Purpose {
 
     /// After the prefix, those that name ports or subnets, of which native mode's comments list several.
     const LISTING: [Naming; 4] = [
-        ("ignore-port-", "", |ports| {
-            Multiport::from_iptables(ports).map(Self::IgnorePorts)
-        }),
-        ("ignore-subnet-", "", |subnet| {
-            subnet.parse().ok().map(Self::IgnoreSubnet)
-        }),
-        ("redirect-port-", "-to-proxy-port", |port| {
-            port.parse().ok().map(Self::RedirectPort)
-        }),
-        ("redirect-subnet-", "-to-proxy-port", |net| {
-            net.parse().ok().map(Self::RedirectSubnet)
-        }),
+        ("ignore-port-", "", |ports| Multiport::from_iptables(ports).map(Self::IgnorePorts)),
+        ("ignore-subnet-", "", |subnet| subnet.parse().ok().map(Self::IgnoreSubnet)),
+        ("redirect-port-", "-to-proxy-port", |port| port.parse().ok().map(Self::RedirectPort)),
+        ("redirect-subnet-", "-to-proxy-port", |net| net.parse().ok().map(Self::RedirectSubnet)),
     ];
 
     /// After the prefix, those that name one thing.
     const NAMING: [Naming; 3] = [
         ("ignore-user-id-", "", |ids| ids.parse().ok().map(Self::IgnoreUsers)),
         ("ignore-group-id-", "", |ids| ids.parse().ok().map(Self::IgnoreGroups)),
-        ("ignore-interface-", "", |name| {
-            name.parse().ok().map(Self::IgnoreInterface)
-        }),
+        ("ignore-interface-", "", |name| name.parse().ok().map(Self::IgnoreInterface)),
     ];
 
     /// What a comment lists, ports or subnets, with the text before and after; none if it lists nothing.
@@ -382,15 +355,10 @@ mod tests {
     #[test]
     fn a_list_of_any_length_is_cut_where_it_is_full() {
         let numbers = |count: u16| -> Vec<PortRange> {
-            (1..=count)
-                .map(|number| PortRange::new(number, number).unwrap())
-                .collect()
+            (1..=count).map(|number| PortRange::new(number, number).unwrap()).collect()
         };
         let lengths = |ports: &[PortRange]| -> Vec<usize> {
-            Multiport::pieces(ports)
-                .iter()
-                .map(|piece| piece.ranges().len())
-                .collect()
+            Multiport::pieces(ports).iter().map(|piece| piece.ranges().len()).collect()
         };
         assert!(lengths(&[]).is_empty());
         assert_eq!(lengths(&numbers(15)), [15]);
@@ -400,10 +368,7 @@ mod tests {
         let mut ports = numbers(14);
         ports.push(PortRange::new(80, 90).unwrap());
         assert_eq!(lengths(&ports), [14, 1]);
-        let all: Vec<_> = Multiport::pieces(&ports)
-            .iter()
-            .flat_map(|piece| piece.ranges().to_vec())
-            .collect();
+        let all: Vec<_> = Multiport::pieces(&ports).iter().flat_map(|piece| piece.ranges().to_vec()).collect();
         assert_eq!(all, ports);
         assert!(Multiport::new(numbers(15)).is_some() && Multiport::new(numbers(16)).is_none());
     }
@@ -429,23 +394,14 @@ mod tests {
                 Hook::Prerouting,
                 ["PREROUTING", "PROXY_INIT_REDIRECT"],
             ),
-            (
-                Direction::Outbound,
-                Output,
-                ProxyInitOutput,
-                Hook::Output,
-                ["OUTPUT", "PROXY_INIT_OUTPUT"],
-            ),
+            (Direction::Outbound, Output, ProxyInitOutput, Hook::Output, ["OUTPUT", "PROXY_INIT_OUTPUT"]),
         ] {
             assert_eq!((base.counterpart(), own.counterpart()), (own, base));
             assert_eq!((base.hook(), own.hook()), (Some(hook), None));
             assert_eq!((base.is_ours(), own.is_ours()), (false, true));
             assert_eq!(ChainName::of(direction), own);
             assert_eq!([base.to_string(), own.to_string()], names);
-            assert_eq!(
-                names.map(|name| ChainName::from_name(name.as_bytes())),
-                [Some(base), Some(own)]
-            );
+            assert_eq!(names.map(|name| ChainName::from_name(name.as_bytes())), [Some(base), Some(own)]);
         }
         assert_eq!(ChainName::from_name(b"INPUT"), None);
         assert_eq!(ChainName::from_name(b"prerouting"), None);
@@ -458,11 +414,7 @@ mod tests {
         for (field, values, found) in [
             (Field::Uid, 2102.into(), Some((ids(2102, 2102), "/proc/self/uid_map"))),
             (Field::Gid, 2102.into(), Some((ids(2102, 2102), "/proc/self/gid_map"))),
-            (
-                Field::Uid,
-                (2102, 2103).into(),
-                Some((ids(2102, 2103), "/proc/self/uid_map")),
-            ),
+            (Field::Uid, (2102, 2103).into(), Some((ids(2102, 2103), "/proc/self/uid_map"))),
             (Field::Uid, Values::Listed(vec![(1, 1), (3, 3)]), None),
             (Field::DestinationPort, 2102.into(), None),
         ] {
@@ -473,18 +425,9 @@ mod tests {
     #[test]
     fn a_comments_list_is_between_its_other_words() {
         for (comment, parts) in [
-            (
-                "proxy-init/ignore-port-25,80:90",
-                Some(("proxy-init/ignore-port-", "25,80:90", "")),
-            ),
-            (
-                "proxy-init/ignore-subnet-fd00::/8",
-                Some(("proxy-init/ignore-subnet-", "fd00::/8", "")),
-            ),
-            (
-                "proxy-init/redirect-port-80-to-proxy-port",
-                Some(("proxy-init/redirect-port-", "80", "-to-proxy-port")),
-            ),
+            ("proxy-init/ignore-port-25,80:90", Some(("proxy-init/ignore-port-", "25,80:90", ""))),
+            ("proxy-init/ignore-subnet-fd00::/8", Some(("proxy-init/ignore-subnet-", "fd00::/8", ""))),
+            ("proxy-init/redirect-port-80-to-proxy-port", Some(("proxy-init/redirect-port-", "80", "-to-proxy-port"))),
             ("proxy-init/redirect-port-80", None),
             ("proxy-init/ignore-loopback", None),
             ("other/ignore-port-25", None),
@@ -498,30 +441,15 @@ mod tests {
     fn purposes_are_read_from_their_comments() {
         let port = Port::new(80).unwrap();
         for (purpose, comment) in [
-            (
-                Purpose::IgnorePorts(Multiport::from_iptables("25,80:90").unwrap()),
-                "ignore-port-25,80:90",
-            ),
-            (
-                Purpose::IgnoreSubnet("10.1.2.3/8".parse().unwrap()),
-                "ignore-subnet-10.1.2.3/8",
-            ),
+            (Purpose::IgnorePorts(Multiport::from_iptables("25,80:90").unwrap()), "ignore-port-25,80:90"),
+            (Purpose::IgnoreSubnet("10.1.2.3/8".parse().unwrap()), "ignore-subnet-10.1.2.3/8"),
             (Purpose::IgnoreUser, "ignore-proxy-user-id"),
             (Purpose::IgnoreGroup, "ignore-proxy-group-id"),
-            (
-                Purpose::IgnoreUsers("1000-1999".parse().unwrap()),
-                "ignore-user-id-1000-1999",
-            ),
+            (Purpose::IgnoreUsers("1000-1999".parse().unwrap()), "ignore-user-id-1000-1999"),
             (Purpose::IgnoreGroups("0".parse().unwrap()), "ignore-group-id-0"),
-            (
-                Purpose::IgnoreInterface("net1".parse().unwrap()),
-                "ignore-interface-net1",
-            ),
+            (Purpose::IgnoreInterface("net1".parse().unwrap()), "ignore-interface-net1"),
             (Purpose::IgnoreUnlistedPorts, "ignore-unlisted-ports"),
-            (
-                Purpose::RedirectSubnet("10.1.2.3/8".parse().unwrap()),
-                "redirect-subnet-10.1.2.3/8-to-proxy-port",
-            ),
+            (Purpose::RedirectSubnet("10.1.2.3/8".parse().unwrap()), "redirect-subnet-10.1.2.3/8-to-proxy-port"),
             (Purpose::IgnoreLoopback, "ignore-loopback"),
             (Purpose::RedirectPort(port), "redirect-port-80-to-proxy-port"),
             (Purpose::RedirectInbound, "redirect-all-incoming-to-proxy-port"),
@@ -531,10 +459,7 @@ mod tests {
         ] {
             let comment = format!("proxy-init/{comment}");
             assert_eq!(purpose.to_string(), comment);
-            assert_eq!(
-                Purpose::from_comment(&format!("{comment}/1700000000")),
-                Some(purpose.clone())
-            );
+            assert_eq!(Purpose::from_comment(&format!("{comment}/1700000000")), Some(purpose.clone()));
             assert_eq!(Purpose::from_comment(&comment), Some(purpose));
         }
         for comment in [

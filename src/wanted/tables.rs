@@ -38,18 +38,12 @@ pub fn native(rulesets: &[Ruleset]) -> Table {
         if let [only] = rulesets
             && name.hook().is_some()
         {
-            rules
-                .iter_mut()
-                .for_each(|rule| rule.conditions.insert(0, is_of(only.family)));
+            rules.iter_mut().for_each(|rule| rule.conditions.insert(0, is_of(only.family)));
         }
         name.holding(rules)
     });
     let sets = needed(sets, &mut chains);
-    Table {
-        chains: chains.into(),
-        sets,
-        ..Table::new(Subsystem::NfTables, TableFamily::Inet, Name::from(NATIVE))
-    }
+    Table { chains: chains.into(), sets, ..Table::new(Subsystem::NfTables, TableFamily::Inet, Name::from(NATIVE)) }
 }
 
 /// The rules of a chain, of which one stands for several planned ones; sets get the numbers that differ.
@@ -158,9 +152,8 @@ impl Merged<'_> {
     /// is room: so it depends on nothing but the set, and [`recognize`](crate::findings::recognize) can recover it.
     fn comment(&self, sets: &[Set]) -> String {
         let comments = self.comments.iter().copied();
-        let comments: Vec<String> = comments
-            .map(|comment| comment.as_ref().map(ToString::to_string).unwrap_or_default())
-            .collect();
+        let comments: Vec<String> =
+            comments.map(|comment| comment.as_ref().map(ToString::to_string).unwrap_or_default()).collect();
         let first = comments.first().map(String::as_str).unwrap_or_default();
         let Some((before, _, after)) = Purpose::list(first) else {
             return first.to_owned();
@@ -178,11 +171,7 @@ impl Merged<'_> {
     /// The ports or subnets that the rule is for, as its set has them, as far as there is room.
     fn listed(&self, sets: &[Set], room: usize) -> String {
         let set = self.conditions.iter().rev().find_map(|condition| match condition {
-            Condition::In {
-                field,
-                values: Values::Set(name),
-                ..
-            } => Some((field, name)),
+            Condition::In { field, values: Values::Set(name), .. } => Some((field, name)),
             _ => None,
         });
         let Some((field, name)) = set else {
@@ -236,11 +225,7 @@ impl Sets {
         let name = Name::from(name);
         match self.0.iter_mut().find(|set| set.name == name) {
             Some(set) => set.numbers.extend_from_slice(intervals),
-            None => self.0.push(GrowingSet {
-                name: name.clone(),
-                field,
-                numbers: intervals.to_vec(),
-            }),
+            None => self.0.push(GrowingSet { name: name.clone(), field, numbers: intervals.to_vec() }),
         }
         Condition::compare(field, Values::Set(name), negated)
     }
@@ -376,9 +361,7 @@ mod tests {
     #[test]
     fn a_comment_names_what_fits() {
         let mut config = config();
-        config.ignored_inbound_ports = (1..=100)
-            .map(|port| format!("{}", port * 100).parse().unwrap())
-            .collect();
+        config.ignored_inbound_ports = (1..=100).map(|port| format!("{}", port * 100).parse().unwrap()).collect();
         let table = native(&plan(&config));
         let inbound = table.chain(&Name::from("PROXY_INIT_REDIRECT")).unwrap();
         let comment = inbound.rules[0].comment.as_ref().unwrap().to_string();
@@ -396,11 +379,7 @@ mod tests {
     fn a_comment_names_ports_once_that_two_rules_have() {
         let ports: Vec<String> = (1..=15).map(|port: u16| port.to_string()).collect();
         let mut config = config();
-        config.ignored_inbound_ports = [&ports[..], &ports]
-            .concat()
-            .iter()
-            .map(|port| port.parse().unwrap())
-            .collect();
+        config.ignored_inbound_ports = [&ports[..], &ports].concat().iter().map(|port| port.parse().unwrap()).collect();
         let table = native(&plan(&config));
         let inbound = table.chain(&Name::from("PROXY_INIT_REDIRECT")).unwrap();
         let comment = inbound.rules[0].comment.as_ref().unwrap().to_string();
@@ -409,10 +388,7 @@ mod tests {
 
     #[test]
     fn for_one_family_alone_its_jumps_say_so() {
-        let table = native(&plan(&Config {
-            ipv6: false,
-            ..config()
-        }));
+        let table = native(&plan(&Config { ipv6: false, ..config() }));
         for base in table.chains.iter().filter(|chain| chain.base.is_some()) {
             assert_eq!(base.rules[0].conditions, [is_of(Family::V4)]);
         }

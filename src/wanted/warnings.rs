@@ -53,11 +53,7 @@ pub fn warnings(config: &Config) -> Vec<Warning> {
             warnings.push(Warning::NoRulesFor(subnet.clone()));
         }
     }
-    for subnet in config
-        .ignored_outbound_subnets
-        .iter()
-        .chain(&config.redirected_outbound_subnets)
-    {
+    for subnet in config.ignored_outbound_subnets.iter().chain(&config.redirected_outbound_subnets) {
         if !families.contains(&subnet.family()) {
             warnings.push(Warning::NoRulesFor(subnet.clone()));
         }
@@ -82,14 +78,7 @@ mod tests {
         config.proxy_gid = None;
         config.ipv6 = false;
         let subnet = config.ignored_inbound_subnets[0].clone();
-        assert_eq!(
-            warnings(&config),
-            [
-                Warning::SamePort(port(4143)),
-                Warning::NoOwner,
-                Warning::NoRulesFor(subnet)
-            ]
-        );
+        assert_eq!(warnings(&config), [Warning::SamePort(port(4143)), Warning::NoOwner, Warning::NoRulesFor(subnet)]);
     }
 
     #[test]
@@ -122,18 +111,9 @@ mod tests {
     #[test]
     fn warnings_name_the_settings() {
         for (warning, words) in [
-            (
-                Warning::NoOwner,
-                ["proxy-uid", "proxy-gid", "redirected back to the proxy"],
-            ),
-            (
-                Warning::SamePort(Port::new(4143).unwrap()),
-                ["incoming-proxy-port", "outgoing-proxy-port", "4143"],
-            ),
-            (
-                Warning::NoRulesFor("fd00::/8".parse().unwrap()),
-                ["fd00::/8", "ipv6=false", "no rules for IPv6"],
-            ),
+            (Warning::NoOwner, ["proxy-uid", "proxy-gid", "redirected back to the proxy"]),
+            (Warning::SamePort(Port::new(4143).unwrap()), ["incoming-proxy-port", "outgoing-proxy-port", "4143"]),
+            (Warning::NoRulesFor("fd00::/8".parse().unwrap()), ["fd00::/8", "ipv6=false", "no rules for IPv6"]),
         ] {
             let text = warning.to_string();
             assert!(words.iter().all(|word| text.contains(word)), "{text}");

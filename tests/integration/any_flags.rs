@@ -27,10 +27,7 @@ fn any_flags() -> impl Strategy<Value = Flags> {
         .prop_map(
             |((inbound_port, outbound_port, uid, gid), redirect, ranges, subnets, ids, chosen, names, ipv6)| {
                 let bounds = |ranges: Vec<(u16, u16)>| {
-                    ranges
-                        .into_iter()
-                        .map(|(low, more)| (low, low.saturating_add(more)))
-                        .collect()
+                    ranges.into_iter().map(|(low, more)| (low, low.saturating_add(more))).collect()
                 };
                 Flags {
                     inbound_port,

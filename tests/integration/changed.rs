@@ -29,18 +29,12 @@ fn failing_after_its_work(name: &str) -> Folder {
 fn a_table_that_cannot_be_written_back_is_not_said_to_be_unreadable() {
     let folder = failing_after_its_work("write-back");
     let run = Run::new(&chart_in("legacy")).commands_of(&folder);
-    let line = run
-        .failing("setsockopt", "ENOMEM")
-        .output(&Namespace::new())
-        .last_line();
+    let line = run.failing("setsockopt", "ENOMEM").output(&Namespace::new()).last_line();
     assert!(
         line.contains("could NOT be rolled back") && line.contains("cannot write the IPv4 legacy nat table: ENOMEM"),
         "{line}"
     );
-    assert!(
-        !line.contains("cannot read") && !line.contains("CAP_NET_ADMIN"),
-        "{line}"
-    );
+    assert!(!line.contains("cannot read") && !line.contains("CAP_NET_ADMIN"), "{line}");
     assert!(!line.contains("nothing was changed"), "{line}");
 }
 
@@ -53,31 +47,19 @@ fn rules_that_are_back_without_their_counters_are_said_to_be_back() {
     let rules = saved(&namespace, "legacy");
     let run = Run::new(&format!("{} -r 80", chart_in("legacy"))).commands_of(&folder);
     // The kernel's number of the option stands for its name (IPT_SO_SET_ADD_COUNTERS, 65, and IPv6's).
-    let trace = run
-        .clone()
-        .under(["strace", "--output=/dev/stderr", "--trace=setsockopt"])
-        .output(&namespace)
-        .stderr();
+    let trace = run.clone().under(["strace", "--output=/dev/stderr", "--trace=setsockopt"]).output(&namespace).stderr();
     let is_call = |line: &&str| line.starts_with("setsockopt(");
     let numbered = trace.lines().filter(is_call).zip(1..);
-    let counters: Vec<u32> = numbered
-        .filter(|(line, _)| line.contains("ADD_COUNTERS"))
-        .map(|(_, number)| number)
-        .collect();
+    let counters: Vec<u32> =
+        numbered.filter(|(line, _)| line.contains("ADD_COUNTERS")).map(|(_, number)| number).collect();
     let [first, second] = counters[..] else {
         panic!("{trace}");
     };
     assert_eq!(saved(&namespace, "legacy"), rules);
     for (call, family) in [(first, "IPv4"), (second, "IPv6")] {
-        let line = run
-            .clone()
-            .inject("setsockopt", &format!("error=ENOMEM:when={call}"))
-            .output(&namespace)
-            .last_line();
-        assert!(
-            line.contains(&format!("counters of the {family} rules start again at 0 (ENOMEM")),
-            "{line}"
-        );
+        let line =
+            run.clone().inject("setsockopt", &format!("error=ENOMEM:when={call}")).output(&namespace).last_line();
+        assert!(line.contains(&format!("counters of the {family} rules start again at 0 (ENOMEM")), "{line}");
         assert!(line.contains("rolled back") && !line.contains("NOT"), "{line}");
         assert_eq!(saved(&namespace, "legacy"), rules);
     }
@@ -93,10 +75,7 @@ fn a_garbled_legacy_table_is_not_said_to_be_forbidden() {
         let finished = Run::new(arguments).inject("getsockopt", &garbled).output(&namespace);
         let said = finished.stderr();
         assert_eq!(finished.code(), Some(1), "{said}");
-        assert!(
-            said.contains("cut off or garbled") && said.contains("uname -r"),
-            "{said}"
-        );
+        assert!(said.contains("cut off or garbled") && said.contains("uname -r"), "{said}");
         assert!(!said.contains("CAP_NET_ADMIN"), "{said}");
     }
 }
@@ -106,9 +85,7 @@ fn a_lack_of_memory_or_files_is_not_said_to_be_one_of_privilege() {
     let namespace = Namespace::new();
     Flags::default().add_with_iptables(&namespace, "legacy");
     for (call, error) in [("getsockopt", "ENOMEM"), ("socket", "EMFILE")] {
-        let finished = Run::new("show")
-            .inject(call, &format!("error={error}"))
-            .output(&namespace);
+        let finished = Run::new("show").inject(call, &format!("error={error}")).output(&namespace);
         let said = finished.said();
         assert!(said.contains(error), "{said}");
         assert!(!said.contains("CAP_NET_ADMIN") && !said.contains("root"), "{said}");
@@ -122,10 +99,7 @@ fn uninstalling_says_what_it_removed_before_it_failed() {
         let namespace = Namespace::new();
         install(&namespace, &chart_in(mode));
         Flags::default().add_with_iptables(&namespace, "legacy");
-        let line = Run::new("uninstall")
-            .only_commands_of(&empty)
-            .output(&namespace)
-            .last_line();
+        let line = Run::new("uninstall").only_commands_of(&empty).output(&namespace).last_line();
         assert!(
             line.contains(&format!("the rules of {mode} mode were removed"))
                 && line.contains("iptables-legacy-restore is not on PATH"),
@@ -142,10 +116,7 @@ fn uninstalling_says_what_it_removed_before_it_failed() {
 fn uninstalling_without_proc_removes_what_it_can_and_says_so() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("nft"));
-    let line = Run::new("uninstall")
-        .after_mounting("mount -t tmpfs tmpfs /proc")
-        .output(&namespace)
-        .last_line();
+    let line = Run::new("uninstall").after_mounting("mount -t tmpfs tmpfs /proc").output(&namespace).last_line();
     assert!(
         line.contains("the rules of nft mode were removed") && line.contains("cannot list legacy tables: ENOENT"),
         "{line}"
@@ -179,14 +150,8 @@ fn a_look_that_fails_after_the_commit_does_not_hide_that_the_rules_are_in() {
             .inject(call, &format!("error={error}:when={last}"))
             .output(&namespace)
             .last_line();
-        assert!(
-            line.contains("mode: the rules are installed, but") && line.contains(error),
-            "{mode}: {line}"
-        );
-        assert!(
-            !line.contains("CAP_NET_ADMIN") && !line.contains("nothing was changed"),
-            "{mode}: {line}"
-        );
+        assert!(line.contains("mode: the rules are installed, but") && line.contains(error), "{mode}: {line}");
+        assert!(!line.contains("CAP_NET_ADMIN") && !line.contains("nothing was changed"), "{mode}: {line}");
         let rules = namespace.sh("nft list ruleset") + &saved(&namespace, "legacy");
         assert!(rules.contains("4143") && rules.contains("4140"), "{mode}: {rules}");
     }
@@ -198,10 +163,7 @@ fn legacy_tables_that_cannot_be_read_are_not_taken_for_empty() {
     for mode in ["nft", "native"] {
         let namespace = Namespace::new();
         Flags::default().add_with_iptables(&namespace, "legacy");
-        let line = Run::new(&chart_in(mode))
-            .failing("getsockopt", "EPERM")
-            .output(&namespace)
-            .last_line();
+        let line = Run::new(&chart_in(mode)).failing("getsockopt", "EPERM").output(&namespace).last_line();
         let unknown = "the rules are installed, but it is not known whether another mode holds";
         assert!(line.contains(unknown) && line.contains("EPERM"), "{mode}: {line}");
         let rules = namespace.sh("nft list ruleset");
@@ -214,10 +176,7 @@ fn legacy_tables_that_cannot_be_read_are_not_taken_for_empty() {
 fn rules_whose_commit_is_not_answered_are_not_said_to_be_absent() {
     for mode in ["nft", "native", "auto"] {
         let namespace = Namespace::new();
-        let line = Run::new(&chart_in(mode))
-            .failing("recvfrom", "ENOMEM")
-            .output(&namespace)
-            .last_line();
+        let line = Run::new(&chart_in(mode)).failing("recvfrom", "ENOMEM").output(&namespace).last_line();
         assert!(
             line.contains("so it is not known whether the rules are installed") && line.contains("ENOMEM"),
             "{mode}: {line}"
@@ -231,10 +190,7 @@ fn rules_whose_commit_is_not_answered_are_not_said_to_be_absent() {
 #[test]
 fn a_lock_that_cannot_be_given_back_is_no_failure() {
     let namespace = Namespace::new();
-    Run::new(&chart_in("legacy"))
-        .inject("flock", "error=EINTR:when=2+")
-        .output(&namespace)
-        .success();
+    Run::new(&chart_in("legacy")).inject("flock", "error=EINTR:when=2+").output(&namespace).success();
     assert_eq!(saved(&namespace, "legacy").matches("-j PROXY_INIT").count(), 4);
 }
 
@@ -243,10 +199,7 @@ fn a_command_that_succeeds_without_doing_its_work_is_found_out() {
     for (command, script) in [
         ("iptables-legacy-restore", "cat >/dev/null"),
         ("ip6tables-legacy-restore", "cat >/dev/null"),
-        (
-            "iptables-legacy-restore",
-            "grep -v redirect-all-incoming | REAL --noflush",
-        ),
+        ("iptables-legacy-restore", "grep -v redirect-all-incoming | REAL --noflush"),
     ] {
         let folder = Folder::new(&format!("idle-{}-{}", command.len(), script.len()));
         folder.wrap(command, script);
@@ -290,11 +243,7 @@ fn complete(namespace: &Namespace) -> Vec<&'static str> {
     let jumps = |mode| saved(namespace, mode).matches("-j PROXY_INIT").count();
     let ruleset = namespace.sh("nft list ruleset");
     let native = ruleset.contains("table inet proxy-init") && ruleset.contains("redirect to :4143");
-    let held = [
-        ("nft", jumps("nft") == 4),
-        ("legacy", jumps("legacy") == 4),
-        ("native", native),
-    ];
+    let held = [("nft", jumps("nft") == 4), ("legacy", jumps("legacy") == 4), ("native", native)];
     held.into_iter().filter(|&(_, is)| is).map(|(mode, _)| mode).collect()
 }
 
@@ -306,24 +255,14 @@ fn rounds() -> usize {
 /// Whoever comes last replaces the others, and stays.
 #[test]
 fn of_several_modes_that_replace_each_other_at_once_one_is_left() {
-    for modes in [
-        &["legacy", "nft"][..],
-        &["legacy", "native"],
-        &["legacy", "nft", "native", "legacy"],
-    ] {
-        let lines: Vec<_> = modes
-            .iter()
-            .map(|mode| format!("{} -w --replace-other-backend", chart_in(mode)))
-            .collect();
+    for modes in [&["legacy", "nft"][..], &["legacy", "native"], &["legacy", "nft", "native", "legacy"]] {
+        let lines: Vec<_> = modes.iter().map(|mode| format!("{} -w --replace-other-backend", chart_in(mode))).collect();
         for round in 0..rounds() {
             let namespace = Namespace::new();
             let done = together(&namespace, &lines);
             let left = complete(&namespace);
             assert!(left.len() <= 1, "{modes:?} {round}: {done:?} {left:?}");
-            assert!(
-                !left.is_empty() || !done.contains(&true),
-                "{modes:?} {round}: {done:?}, and nothing is left"
-            );
+            assert!(!left.is_empty() || !done.contains(&true), "{modes:?} {round}: {done:?}, and nothing is left");
         }
     }
 }
@@ -337,10 +276,6 @@ fn of_many_in_three_modes_at_once_none_succeeds_in_vain() {
         let namespace = Namespace::new();
         let done = together(&namespace, &lines);
         let left = complete(&namespace);
-        assert_eq!(
-            left.len(),
-            usize::from(done.contains(&true)),
-            "{round}: {done:?} {left:?}"
-        );
+        assert_eq!(left.len(), usize::from(done.contains(&true)), "{round}: {done:?} {left:?}");
     }
 }

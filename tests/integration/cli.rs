@@ -10,38 +10,17 @@ fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
     for (arguments, words) in [
         ("", &["--incoming-proxy-port must be a valid TCP port number"][..]),
         ("-p 4143", &["--outgoing-proxy-port must be a valid TCP port number"]),
-        (
-            "-p 70000 -o 4140",
-            &["--incoming-proxy-port must be a valid TCP port number", "70000"],
-        ),
-        (
-            "-p 4143 -o 0",
-            &["--outgoing-proxy-port must be a valid TCP port number", "\"0\""],
-        ),
-        (
-            "-p -1 -o 4140",
-            &["--incoming-proxy-port must be a valid TCP port number", "-1"],
-        ),
+        ("-p 70000 -o 4140", &["--incoming-proxy-port must be a valid TCP port number", "70000"]),
+        ("-p 4143 -o 0", &["--outgoing-proxy-port must be a valid TCP port number", "\"0\""]),
+        ("-p -1 -o 4140", &["--incoming-proxy-port must be a valid TCP port number", "-1"]),
         ("-p abc -o 4140", &["--incoming-proxy-port", "abc"]),
-        (
-            "-p 4143 -o 4140 --inbound-ports-to-ignore 70000",
-            &["--inbound-ports-to-ignore", "70000"],
-        ),
+        ("-p 4143 -o 4140 --inbound-ports-to-ignore 70000", &["--inbound-ports-to-ignore", "70000"]),
         (
             "-p 4143 -o 4140 --inbound-ports-to-ignore 9-3",
-            &[
-                "--inbound-ports-to-ignore",
-                "\"9-3\": upper-bound must be greater than or equal to lower-bound",
-            ],
+            &["--inbound-ports-to-ignore", "\"9-3\": upper-bound must be greater than or equal to lower-bound"],
         ),
-        (
-            "-p 4143 -o 4140 --outbound-ports-to-ignore 80,abc",
-            &["--outbound-ports-to-ignore", "abc"],
-        ),
-        (
-            "-p 4143 -o 4140 --outbound-ports-to-ignore 1-2-3",
-            &["ranges expected as <lower>-<upper>"],
-        ),
+        ("-p 4143 -o 4140 --outbound-ports-to-ignore 80,abc", &["--outbound-ports-to-ignore", "abc"]),
+        ("-p 4143 -o 4140 --outbound-ports-to-ignore 1-2-3", &["ranges expected as <lower>-<upper>"]),
         ("-p 4143 -o 4140 -r 0", &["--ports-to-redirect", "\"0\""]),
         ("-p 4143 -o 4140 -r 80-90", &["--ports-to-redirect", "80-90"]),
         (
@@ -54,51 +33,27 @@ fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
         ),
         (
             "-p 4143 -o 4140 --inbound-interfaces-to-ignore net1,net+",
-            &[
-                "--inbound-interfaces-to-ignore \"net+\" is not an interface's name",
-                "without wildcards",
-            ],
+            &["--inbound-interfaces-to-ignore \"net+\" is not an interface's name", "without wildcards"],
         ),
         (
             "-p 4143 -o 4140 --outbound-interfaces-to-ignore 1234567890abcdef",
-            &[
-                "--outbound-interfaces-to-ignore \"1234567890abcdef\" is not",
-                "at most 15",
-            ],
+            &["--outbound-interfaces-to-ignore \"1234567890abcdef\" is not", "at most 15"],
         ),
-        (
-            "-p 4143 -o 4140 --outbound-ports-to-redirect ,",
-            &["--outbound-ports-to-redirect \",\" names no port"],
-        ),
-        (
-            "-p 4143 -o 4140 --outbound-subnets-to-ignore 0.0.0.0",
-            &["0.0.0.0 is not a valid CIDR address"],
-        ),
+        ("-p 4143 -o 4140 --outbound-ports-to-redirect ,", &["--outbound-ports-to-redirect \",\" names no port"]),
+        ("-p 4143 -o 4140 --outbound-subnets-to-ignore 0.0.0.0", &["0.0.0.0 is not a valid CIDR address"]),
         ("-p 4143 -o 4140 -u 4294967295", &["--proxy-uid", "4294967295"]),
         ("-p 4143 -o 4140 -u -2", &["--proxy-uid", "-2"]),
         ("-p 4143 -o 4140 -g root", &["--proxy-gid", "root"]),
         (
             "-p 4143 -o 4140 --iptables-mode ebtables",
-            &[
-                "--iptables-mode must be one of legacy, nft, native, auto, plain, not",
-                "ebtables",
-            ],
+            &["--iptables-mode must be one of legacy, nft, native, auto, plain, not", "ebtables"],
         ),
         ("-p 4143 -o 4140 --ipv6=maybe", &["--ipv6", "maybe"]),
         ("-p 4143 -o 4140 -w=2", &["--use-wait-flag", "2"]),
-        (
-            "-p 4143 -o 4140 --timeout-close-wait-secs -5",
-            &["--timeout-close-wait-secs", "-5"],
-        ),
+        ("-p 4143 -o 4140 --timeout-close-wait-secs -5", &["--timeout-close-wait-secs", "-5"]),
         ("-p 4143 -o 4140 --log-level loud", &["--log-level", "loud"]),
-        (
-            "-p 4143 -o 4140 --firewall-bin-path /bin/false",
-            &["--firewall-bin-path", "/bin/false"],
-        ),
-        (
-            "-p 4143 -o 4140 --incoming-port 1",
-            &["--incoming-port", "--incoming-proxy-port"],
-        ),
+        ("-p 4143 -o 4140 --firewall-bin-path /bin/false", &["--firewall-bin-path", "/bin/false"]),
+        ("-p 4143 -o 4140 --incoming-port 1", &["--incoming-port", "--incoming-proxy-port"]),
         ("-p 4143 -o", &["--outgoing-proxy-port", "value"]),
         ("-p 4143 -o 4140 extra", &["extra"]),
     ] {
@@ -211,10 +166,7 @@ fn netns_is_where_everything_happens() {
     let path = there.path();
     install(
         &here,
-        &format!(
-            "--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 1234 --netns {}",
-            path.display()
-        ),
+        &format!("--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 1234 --netns {}", path.display()),
     );
     assert_eq!(here.sh("nft list ruleset"), "");
     assert!(there.sh("iptables-nft-save -t nat").contains("PROXY_INIT_OUTPUT"));
@@ -222,29 +174,15 @@ fn netns_is_where_everything_happens() {
     assert_eq!(there.sh(timeout).trim(), "1234");
     assert_ne!(here.sh(timeout).trim(), "1234");
     // The rules stay, but not the timeout.
-    let again = format!(
-        "--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 1235 --netns {}",
-        path.display()
-    );
+    let again =
+        format!("--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 1235 --netns {}", path.display());
     let log = install(&here, &again);
-    assert!(
-        log.contains("no rule was changed") && !log.contains("nothing was changed"),
-        "{log}"
-    );
+    assert!(log.contains("no rule was changed") && !log.contains("nothing was changed"), "{log}");
     assert_eq!(there.sh(timeout).trim(), "1235");
 
-    for (path, word) in [
-        ("/nonexistent", "ENOENT"),
-        ("/etc/passwd", "EINVAL"),
-        ("/proc/self/ns/mnt", "EINVAL"),
-    ] {
-        let line = Run::new(&format!("--iptables-mode nft -p 4143 -o 4140 --netns {path}"))
-            .output(&here)
-            .last_line();
-        assert!(
-            line.contains(word) && line.contains(path) && line.contains("/var/run/netns"),
-            "{line}"
-        );
+    for (path, word) in [("/nonexistent", "ENOENT"), ("/etc/passwd", "EINVAL"), ("/proc/self/ns/mnt", "EINVAL")] {
+        let line = Run::new(&format!("--iptables-mode nft -p 4143 -o 4140 --netns {path}")).output(&here).last_line();
+        assert!(line.contains(word) && line.contains(path) && line.contains("/var/run/netns"), "{line}");
     }
 }
 
@@ -266,9 +204,7 @@ fn a_failed_install_takes_the_timeout_back() {
     let before = namespace.sh(file);
     namespace.sh("nft add table ip nat");
     namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
-    Run::new("--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 9")
-        .output(&namespace)
-        .last_line();
+    Run::new("--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 9").output(&namespace).last_line();
     assert_eq!(namespace.sh(file), before);
 }
 
@@ -276,27 +212,18 @@ fn a_failed_install_takes_the_timeout_back() {
 fn the_log_is_what_was_done() {
     let plain = install(&Namespace::new(), &chart_in("nft"));
     for line in plain.lines() {
-        assert!(
-            line.starts_with("time=\"20") && line.contains("Z\" level=info msg=\""),
-            "{line}"
-        );
+        assert!(line.starts_with("time=\"20") && line.contains("Z\" level=info msg=\""), "{line}");
     }
     let rule = "iptables-nft -t nat -A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment \
                 proxy-init/ignore-proxy-user-id -j RETURN";
     assert!(plain.contains(&format!("msg=\"{rule}\"")), "{plain}");
     assert!(plain.contains(&format!("msg=\"ip6tables{}\"", rule.strip_prefix("iptables").unwrap())));
     let summary = plain.lines().last().unwrap();
-    assert!(
-        summary.contains("installed 16 rules in nft mode for IPv4 and IPv6 in "),
-        "{summary}"
-    );
+    assert!(summary.contains("installed 16 rules in nft mode for IPv4 and IPv6 in "), "{summary}");
 
     let json = install(&Namespace::new(), &format!("{} --log-format json", chart_in("nft")));
     for line in json.lines() {
-        assert!(
-            line.starts_with("{\"level\":\"info\",\"msg\":\"") && line.ends_with("Z\"}"),
-            "{line}"
-        );
+        assert!(line.starts_with("{\"level\":\"info\",\"msg\":\"") && line.ends_with("Z\"}"), "{line}");
     }
     let other = install(&Namespace::new(), &format!("{} --log-format text", chart_in("nft")));
     let mut lines = other.lines();
@@ -335,10 +262,7 @@ fn help_and_version_tell() {
         assert!(help.contains(flag), "{flag}");
     }
     let version = stdout("--version");
-    assert!(
-        version.contains("libnftnl 1.") && version.contains("libmnl 1."),
-        "{version}"
-    );
+    assert!(version.contains("libnftnl 1.") && version.contains("libmnl 1."), "{version}");
 }
 
 #[test]
@@ -346,20 +270,10 @@ fn the_man_page_and_completions_know_the_flags() {
     let stdout = |line: &str| install(&Namespace::new(), line);
     let page = stdout("man");
     // Name, section, date, source and manual; a page without a date says so.
-    let title = concat!(
-        ".TH proxy-init 8 \"\" \"proxy-init ",
-        env!("CARGO_PKG_VERSION"),
-        "\" \"proxy-init manual\"\n"
-    );
-    assert!(
-        page.contains(title) && page.contains("inbound\\-ports\\-to\\-ignore"),
-        "{page}"
-    );
+    let title = concat!(".TH proxy-init 8 \"\" \"proxy-init ", env!("CARGO_PKG_VERSION"), "\" \"proxy-init manual\"\n");
+    assert!(page.contains(title) && page.contains("inbound\\-ports\\-to\\-ignore"), "{page}");
     for shell in ["bash", "zsh", "fish"] {
-        assert!(
-            stdout(&format!("completions {shell}")).contains("outbound-subnets-to-ignore"),
-            "{shell}"
-        );
+        assert!(stdout(&format!("completions {shell}")).contains("outbound-subnets-to-ignore"), "{shell}");
     }
     let output = Run::new("completions cmd.exe").output(&Namespace::new());
     assert_eq!(output.code(), Some(2));
@@ -388,11 +302,7 @@ fn an_answer_that_cannot_be_printed_is_an_error() {
             let finished = run(line);
             assert_eq!(finished.code(), Some(1), "{line} {redirection}: {}", finished.stderr());
             let want = format!("error: cannot write to stdout: {words}");
-            assert!(
-                finished.stderr().starts_with(&want),
-                "{line} {redirection}: {}",
-                finished.stderr()
-            );
+            assert!(finished.stderr().starts_with(&want), "{line} {redirection}: {}", finished.stderr());
         }
         run(&format!("{PORTS} --iptables-mode nft")).success();
     }

@@ -24,11 +24,7 @@ impl Question {
     /// From where to where.
     fn addresses(self, family: usize) -> (SocketAddr, SocketAddr) {
         let (ours, theirs) = (POD[family], NEIGHBOUR[family]);
-        let (from, to) = if self == Self::Inbound {
-            (theirs, ours)
-        } else {
-            (ours, theirs)
-        };
+        let (from, to) = if self == Self::Inbound { (theirs, ours) } else { (ours, theirs) };
         (SocketAddr::new(from, 40_000), SocketAddr::new(to, 80))
     }
 
@@ -52,14 +48,7 @@ impl Question {
         }
         let uid = self.uid();
         let owner = Owner { uid, ..ROOT };
-        handshakes.connect(
-            &lab.pod,
-            &Client {
-                owner,
-                ..Client::new(from)
-            },
-            to,
-        )
+        handshakes.connect(&lab.pod, &Client { owner, ..Client::new(from) }, to)
     }
 
     /// Whether this became of the connection if this is the answer; none: that isn't known.
@@ -173,12 +162,7 @@ fn what_rewrites_packets_is_not_harmless() {
     let helper = "table ip t { ct helper h { type \"ftp\" protocol tcp; }; chain c { type filter hook prerouting priority 0; \
                   ct helper set \"h\"; }; }";
     is_so(&[helper], Question::Inbound, 0, PROXY);
-    is_so(
-        &["iptables-nft -t raw -A PREROUTING -p tcp --syn -j CT --zone-orig 5"],
-        Question::Inbound,
-        0,
-        NOT_KNOWN,
-    );
+    is_so(&["iptables-nft -t raw -A PREROUTING -p tcp --syn -j CT --zone-orig 5"], Question::Inbound, 0, NOT_KNOWN);
 }
 
 /// Of a connection that isn't tracked on its way in, the server's data is taken for the first packet of another one, of
@@ -244,12 +228,7 @@ fn what_the_server_sends_has_to_get_through_too() {
 #[test]
 fn fragments_are_of_no_connection() {
     for command in ["iptables-nft", "iptables-legacy"] {
-        is_so(
-            &[&format!("{command} -f -A INPUT -j DROP")],
-            Question::Inbound,
-            0,
-            PROXY,
-        );
+        is_so(&[&format!("{command} -f -A INPUT -j DROP")], Question::Inbound, 0, PROXY);
         let others = format!("{command} -A INPUT ! -f -j DROP");
         is_so(&[&others], Question::Inbound, 0, "dropped");
     }
@@ -271,12 +250,7 @@ fn what_drops_no_connection_that_could_live_is_no_finding() {
             is_so(&[&format!("{command} {rule}")], Question::Inbound, 0, PROXY);
         }
     }
-    is_so(
-        &["ip6tables-nft -t raw -A PREROUTING -i eth0 -s fd77::2 -j DROP"],
-        Question::Inbound,
-        1,
-        PROXY,
-    );
+    is_so(&["ip6tables-nft -t raw -A PREROUTING -i eth0 -s fd77::2 -j DROP"], Question::Inbound, 1, PROXY);
     let gone = [
         "ip link add gone0 type veth peer name gone1",
         "table netdev t { chain c { type filter hook ingress device gone0 priority 0; policy drop; }; }",
@@ -286,12 +260,7 @@ fn what_drops_no_connection_that_could_live_is_no_finding() {
     // The first address of the device is what connections are redirected to.
     for (rule, answer) in [("-d 10.77.0.2", "dropped"), ("-d 10.77.0.9", PROXY)] {
         let rule = format!("iptables-nft -A INPUT -p tcp --dport 4143 {rule} -j DROP");
-        is_so(
-            &["ip address add 10.77.0.9/24 dev eth0", &rule],
-            Question::Inbound,
-            0,
-            answer,
-        );
+        is_so(&["ip address add 10.77.0.9/24 dev eth0", &rule], Question::Inbound, 0, answer);
     }
 }
 
@@ -326,31 +295,15 @@ fn packets_pass_the_devices_beneath_theirs() {
             Question::Inbound,
             "dropped",
         ),
-        (
-            "bridge t { chain c { type filter hook input priority 0; CONDITION drop; }; }",
-            Question::Inbound,
-            NOT_KNOWN,
-        ),
-        (
-            "bridge t { chain c { type filter hook input priority 0; iifname br0 drop; }; }",
-            Question::Inbound,
-            PROXY,
-        ),
-        (
-            "bridge t { chain c { type filter hook forward priority 0; policy drop; }; }",
-            Question::Inbound,
-            PROXY,
-        ),
+        ("bridge t { chain c { type filter hook input priority 0; CONDITION drop; }; }", Question::Inbound, NOT_KNOWN),
+        ("bridge t { chain c { type filter hook input priority 0; iifname br0 drop; }; }", Question::Inbound, PROXY),
+        ("bridge t { chain c { type filter hook forward priority 0; policy drop; }; }", Question::Inbound, PROXY),
         (
             "bridge t { chain c { type filter hook output priority 0; tcp sport 80 drop; }; }",
             Question::Inbound,
             "dropped: the reply",
         ),
-        (
-            "bridge t { chain c { type filter hook output priority 0; CONDITION drop; }; }",
-            Question::OfProxy,
-            "dropped",
-        ),
+        ("bridge t { chain c { type filter hook output priority 0; CONDITION drop; }; }", Question::OfProxy, "dropped"),
         (
             "bridge t { chain c { type filter hook postrouting priority 0; CONDITION drop; }; }",
             Question::OfProxy,
@@ -387,11 +340,7 @@ fn packets_pass_the_devices_beneath_theirs() {
             PROXY,
         ),
     ] {
-        for condition in [
-            "tcp dport 80",
-            "meta protocol ip tcp dport 80",
-            "ether type ip tcp dport 80",
-        ] {
+        for condition in ["tcp dport 80", "meta protocol ip tcp dport 80", "ether type ip tcp dport 80"] {
             // nft asks there whether the device is one of Ethernet's, too.
             let is_for_bridges = condition.starts_with("ether");
             if is_for_bridges && !chain.starts_with("bridge") {
@@ -408,23 +357,13 @@ fn packets_pass_the_devices_beneath_theirs() {
     let table = "table bridge t { chain c { type filter hook input priority 0; tcp dport PORT drop; }; }";
     for (setting, port, answer) in [(0, "80", "dropped"), (1, "81-90", NOT_KNOWN)] {
         let setting = format!("sysctl -qw net.bridge.bridge-nf-call-iptables={setting}");
-        let set_up = [
-            "sysctl -qw net.bridge.bridge-nf-call-ip6tables=0",
-            &setting,
-            &table.replace("PORT", port),
-        ];
+        let set_up = ["sysctl -qw net.bridge.bridge-nf-call-ip6tables=0", &setting, &table.replace("PORT", port)];
         is_so_with(&BRIDGE, &set_up, Question::Inbound, 0, answer);
     }
     // Without a bridge, its chains see nothing.
     let table = "table bridge t { chain c { type filter hook prerouting priority 0; policy drop; }; }";
     is_so(&[table], Question::Inbound, 0, PROXY);
-    is_so_with(
-        &BRIDGE,
-        &["ebtables -A INPUT -p IPv4 --ip-proto tcp -j DROP"],
-        Question::Inbound,
-        0,
-        NOT_KNOWN,
-    );
+    is_so_with(&BRIDGE, &["ebtables -A INPUT -p IPv4 --ip-proto tcp -j DROP"], Question::Inbound, 0, NOT_KNOWN);
 }
 
 /// The kernel's settings decide about marks, sockets and tracking.
@@ -467,17 +406,13 @@ fn the_reply_may_come_by_the_device_that_has_the_address() {
     install(&lab.pod, &chart_in("nft"));
     lab.pod.sh("iptables-nft -A INPUT -i eth0 -j DROP");
     let proxy = Owner { uid: 2102, ..ROOT };
-    for (from, answer, arrives) in [
-        ("10.77.0.2:40000", "dropped: the reply", false),
-        ("10.78.0.2:40000", NOT_KNOWN, true),
-    ] {
+    for (from, answer, arrives) in
+        [("10.77.0.2:40000", "dropped: the reply", false), ("10.78.0.2:40000", NOT_KNOWN, true)]
+    {
         let line = format!("explain outbound --to 10.77.0.1:80 --from {from} --uid 2102 --output short");
         let said = Run::new(&line).output(&lab.pod).success();
         assert!(said.starts_with(answer), "{line}: {said}");
-        let client = Client {
-            owner: proxy,
-            ..Client::new(from.parse().unwrap())
-        };
+        let client = Client { owner: proxy, ..Client::new(from.parse().unwrap()) };
         let outcome = handshakes.connect(&lab.pod, &client, "10.77.0.1:80".parse().unwrap());
         let answered = matches!(outcome, Outcome::Answered { .. });
         assert_eq!(answered, arrives, "{line}: {said}{outcome:?}");
@@ -500,10 +435,7 @@ fn the_reply_is_routed_as_the_kernel_does() {
         ("ip route add blackhole 10.77.0.1/32", "dropped: the reply"),
         ("ip route add prohibit 10.77.0.1/32", "dropped: the reply"),
         ("ip route add unreachable 10.77.0.1/32", "dropped: the reply"),
-        (
-            "ip rule add uidrange 2102-2102 to 10.77.0.1 prohibit",
-            "dropped: the reply",
-        ),
+        ("ip rule add uidrange 2102-2102 to 10.77.0.1 prohibit", "dropped: the reply"),
         ("ip rule add uidrange 1000-1000 to 10.77.0.1 prohibit", PROXY),
         ("ip rule add ipproto tcp sport 4143 blackhole", "dropped: the reply"),
         ("ip rule add ipproto tcp sport 80 blackhole", PROXY),
@@ -535,17 +467,11 @@ fn what_arrives_for_loopback_depends_on_a_setting() {
         install(&lab.pod, &chart_in("nft"));
         apply(&lab, &set(device, 1));
         apply(&lab, table);
-        let said = Run::new(&format!("{} --output short", Question::Inbound.line(0)))
-            .output(&lab.pod)
-            .success();
+        let said = Run::new(&format!("{} --output short", Question::Inbound.line(0))).output(&lab.pod).success();
         assert_eq!(said, "to the proxy, port 4143\n", "{device}");
         let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143]);
         let outcome = Question::Inbound.ask(&lab, &handshakes, 0);
-        assert_eq!(
-            Question::Inbound.is_true(said.trim_end(), outcome),
-            Some(true),
-            "{device}: {outcome:?}"
-        );
+        assert_eq!(Question::Inbound.is_true(said.trim_end(), outcome), Some(true), "{device}: {outcome:?}");
     }
 }
 
@@ -555,10 +481,7 @@ fn where_marks_are_routed_by_isnt_known() {
     let marking = |hook: &str, kind: &str| {
         format!("table inet t {{ chain c {{ type {kind} hook {hook} priority -150; meta mark set 7; }}; }}")
     };
-    let by_mark = [
-        "ip rule add fwmark 7 table 100",
-        "ip route add blackhole default table 100",
-    ];
+    let by_mark = ["ip rule add fwmark 7 table 100", "ip route add blackhole default table 100"];
     let keeping = "sysctl -qw net.ipv4.tcp_fwmark_accept=1";
     for (setting, hook, kind, question, answer) in [
         (None, "output", "route", Question::OfProxy, NOT_KNOWN),
@@ -575,12 +498,7 @@ fn where_marks_are_routed_by_isnt_known() {
     let after = marking("output", "route").replace("-150", "-90");
     is_so(&[by_mark[0], by_mark[1], &after], Question::Outbound, 0, PROXY);
     // Without such a rule, they decide nothing.
-    is_so(
-        &[&marking("output", "route")],
-        Question::OfProxy,
-        0,
-        "bypasses the proxy",
-    );
+    is_so(&[&marking("output", "route")], Question::OfProxy, 0, "bypasses the proxy");
 }
 
 /// `ip rule` may have routes for some users, of whom nothing is said.
@@ -589,19 +507,11 @@ fn users_have_routes_of_their_own() {
     for (range, answer) in [("1000-1999", "not known: it depends on the user"), ("2102-2102", PROXY)] {
         let lab = Lab::new();
         install(&lab.pod, &chart_in("nft"));
-        lab.pod
-            .sh(&format!("ip rule add uidrange {range} to 10.77.0.1 prohibit"));
-        let said = Run::new("explain outbound --to 10.77.0.1:80 --output short")
-            .output(&lab.pod)
-            .success();
+        lab.pod.sh(&format!("ip rule add uidrange {range} to 10.77.0.1 prohibit"));
+        let said = Run::new("explain outbound --to 10.77.0.1:80 --output short").output(&lab.pod).success();
         assert!(said.starts_with(answer), "{range}: {said}");
         let of_one = Run::new("explain outbound --to 10.77.0.1:80 --uid 1500").output(&lab.pod);
-        assert_eq!(
-            of_one.code(),
-            Some(i32::from(range == "1000-1999")),
-            "{}",
-            of_one.said()
-        );
+        assert_eq!(of_one.code(), Some(i32::from(range == "1000-1999")), "{}", of_one.said());
     }
 }
 
@@ -615,9 +525,7 @@ fn what_is_not_read_is_named() {
     let explain = Run::new(&format!("{} --output short", Question::Inbound.line(0)));
     let ebtables = |run: &Run| {
         let folder = "/sys/module/ebtable_filter";
-        run.clone().after_mounting(&format!(
-            "mount -t tmpfs tmpfs /sys; mkdir -p {folder}; touch {folder}/initstate"
-        ))
+        run.clone().after_mounting(&format!("mount -t tmpfs tmpfs /sys; mkdir -p {folder}; touch {folder}/initstate"))
     };
     for (network, run, arp, whose) in [
         (&[][..], explain.clone(), true, Some("arptables-legacy")),
@@ -635,16 +543,10 @@ fn what_is_not_read_is_named() {
         let said = run.output(&lab.pod).success();
         let named =
             whose.map(|whose| format!("not known: {whose}'s tables are not read; by all others it goes to the proxy"));
-        assert!(
-            said.starts_with(named.as_deref().unwrap_or(PROXY)),
-            "{network:?}: {said}"
-        );
+        assert!(said.starts_with(named.as_deref().unwrap_or(PROXY)), "{network:?}: {said}");
         if arp {
             let verified = unfolded(&Run::new("verify").output(&lab.pod).stdout());
-            assert!(
-                verified.contains("not known: what arptables-legacy's tables drop over IPv4"),
-                "{verified}"
-            );
+            assert!(verified.contains("not known: what arptables-legacy's tables drop over IPv4"), "{verified}");
         }
     }
 }
@@ -658,15 +560,9 @@ fn a_listener_on_another_address_is_none() {
         install(&lab.pod, &format!("{} --ipv6=false", chart_in("nft")));
         let listener = lab.pod.run_here(|| TcpListener::bind((address, 4143)).unwrap());
         let said = Run::new(&Question::Inbound.line(0)).output(&lab.pod).success();
-        assert_eq!(
-            !said.contains("nothing listens on port 4143"),
-            is_reached,
-            "{address}: {said}"
-        );
+        assert_eq!(!said.contains("nothing listens on port 4143"), is_reached, "{address}: {said}");
         let to = (POD[0], 80).into();
-        let connected = lab
-            .outside
-            .run_here(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)));
+        let connected = lab.outside.run_here(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)));
         assert_eq!(connected.is_ok(), is_reached, "{address}: {connected:?}");
         drop(listener);
     }

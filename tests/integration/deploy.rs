@@ -25,12 +25,7 @@ fn the_manifests_arguments_install_what_it_says() {
     let namespace = Namespace::new();
     install(&namespace, &arguments);
     let rules = saved(&namespace, "nft");
-    for part in [
-        "--to-ports 4143",
-        "--to-ports 4140",
-        "--uid-owner 2102",
-        "--dports 4190,4191",
-    ] {
+    for part in ["--to-ports 4143", "--to-ports 4140", "--uid-owner 2102", "--dports 4190,4191"] {
         assert_eq!(rules.matches(part).count(), 2, "{part} in\n{rules}");
     }
 }

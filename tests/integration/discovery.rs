@@ -73,27 +73,11 @@ const FIREWALLS: [Firewall; 17] = [
     firewall("ip6tables -t mangle -A POSTROUTING -j HL --hl-set 64", false, false),
     firewall("ip6tables -t mangle -A POSTROUTING -j HL --hl-set 255", true, true),
     firewall("ip6tables -A INPUT -p ipv6-icmp -j DROP", false, false),
-    firewall(
-        "ip6tables -A INPUT -p ipv6-icmp ! --icmpv6-type neighbour-solicitation -j DROP",
-        true,
-        false,
-    ),
+    firewall("ip6tables -A INPUT -p ipv6-icmp ! --icmpv6-type neighbour-solicitation -j DROP", true, false),
     firewall("ip6tables -A INPUT -p ipv6-icmp -m hl --hl-lt 255 -j DROP", true, true),
-    firewall(
-        "ip6tables-legacy -A OUTPUT -p ipv6-icmp --icmpv6-type neighbour-advertisement -j DROP",
-        false,
-        true,
-    ),
-    firewall(
-        "ip6tables-legacy -A OUTPUT -p ipv6-icmp --icmpv6-type echo-request -j DROP",
-        true,
-        true,
-    ),
-    firewall(
-        "ip6tables -A INPUT -m conntrack --ctstate UNTRACKED -j DROP",
-        false,
-        false,
-    ),
+    firewall("ip6tables-legacy -A OUTPUT -p ipv6-icmp --icmpv6-type neighbour-advertisement -j DROP", false, true),
+    firewall("ip6tables-legacy -A OUTPUT -p ipv6-icmp --icmpv6-type echo-request -j DROP", true, true),
+    firewall("ip6tables -A INPUT -m conntrack --ctstate UNTRACKED -j DROP", false, false),
 ];
 
 /// A script for nft, or a command.
@@ -108,16 +92,9 @@ fn apply(lab: &Lab, rules: &str) {
 /// Whether a connection over a family is answered, inbound or outbound: of the proxy's user, so that it leaves.
 fn is_answered(lab: &Lab, handshakes: &Handshakes, family: usize, is_inbound: bool) -> bool {
     let (ours, theirs) = (SocketAddr::new(POD[family], 0), SocketAddr::new(NEIGHBOUR[family], 0));
-    let (from, mut to, namespace) = if is_inbound {
-        (theirs, ours, &lab.outside)
-    } else {
-        (ours, theirs, &lab.pod)
-    };
+    let (from, mut to, namespace) = if is_inbound { (theirs, ours, &lab.outside) } else { (ours, theirs, &lab.pod) };
     to.set_port(80);
-    let client = Client {
-        owner: Owner { uid: 2102, ..ROOT },
-        ..Client::new(SocketAddr::new(from.ip(), 20_000))
-    };
+    let client = Client { owner: Owner { uid: 2102, ..ROOT }, ..Client::new(SocketAddr::new(from.ip(), 20_000)) };
     matches!(handshakes.connect(namespace, &client, to), Outcome::Answered { .. })
 }
 
@@ -142,20 +119,12 @@ fn neighbours_find_each_other_where_the_answer_says() {
             let answer = said.lines().next().unwrap();
             let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
             let is_verified = Run::new(&format!("verify {}", chart_in("nft"))).output(&lab.pod);
-            assert_eq!(
-                is_answered(&lab, &handshakes, 1, is_inbound),
-                lives,
-                "{rules}: {line}: {said}"
-            );
+            assert_eq!(is_answered(&lab, &handshakes, 1, is_inbound), lives, "{rules}: {line}: {said}");
             let says_lost = answer.starts_with("dropped: the neighbour ");
             assert_eq!(says_lost, !lives, "{rules}: {line}: {said}");
             let is_in_place = is_found && finds;
             let verified = unfolded(&is_verified.stdout());
-            assert_eq!(
-                is_verified.code(),
-                Some(if is_in_place { 0 } else { 3 }),
-                "{rules}: {verified}"
-            );
+            assert_eq!(is_verified.code(), Some(if is_in_place { 0 } else { 3 }), "{rules}: {verified}");
         }
     }
 }
@@ -164,16 +133,8 @@ fn neighbours_find_each_other_where_the_answer_says() {
 #[test]
 fn arp_finds_neighbours_where_the_answer_says() {
     for (rules, is_found, finds) in [
-        (
-            "table arp f { chain in { type filter hook input priority 0; policy drop; }; }",
-            false,
-            false,
-        ),
-        (
-            "table arp f { chain out { type filter hook output priority 0; policy drop; }; }",
-            false,
-            false,
-        ),
+        ("table arp f { chain in { type filter hook input priority 0; policy drop; }; }", false, false),
+        ("table arp f { chain out { type filter hook output priority 0; policy drop; }; }", false, false),
         (
             "table arp f { chain in { type filter hook input priority 0; policy accept; iifname \"lo\" drop; }; }",
             true,
@@ -208,11 +169,7 @@ fn arp_finds_neighbours_where_the_answer_says() {
             let said = Run::new(line).output(&lab.pod).success();
             let verified = Run::new(&format!("verify {} --ipv6=false", chart_in("nft"))).output(&lab.pod);
             let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
-            assert_eq!(
-                is_answered(&lab, &handshakes, 0, is_inbound),
-                lives,
-                "{rules}: {line}: {said}"
-            );
+            assert_eq!(is_answered(&lab, &handshakes, 0, is_inbound), lives, "{rules}: {line}: {said}");
             assert_eq!(said.starts_with("dropped: the ARP "), !lives, "{rules}: {line}: {said}");
             let is_named = verified.stdout().contains("ARP");
             assert_eq!(is_named, !(is_found && finds), "{rules}: {}", verified.said());
@@ -226,9 +183,7 @@ fn what_verify_names_lets_neighbours_find_each_other() {
     if families() < 2 {
         return;
     }
-    let firewalls = FIREWALLS
-        .iter()
-        .filter(|firewall| !(firewall.is_found && firewall.finds));
+    let firewalls = FIREWALLS.iter().filter(|firewall| !(firewall.is_found && firewall.finds));
     for Firewall { rules, .. } in firewalls.filter(|firewall| !firewall.rules.contains("HL")) {
         let lab = Lab::new();
         install(&lab.pod, &chart_in("nft"));
@@ -239,9 +194,7 @@ fn what_verify_names_lets_neighbours_find_each_other() {
             let report: Value = serde_json::from_str(&Run::new(&verify).output(&lab.pod).stdout()).unwrap();
             for finding in report["findings"].as_array().unwrap() {
                 assert_eq!(finding["kind"], "dropped", "{rules}: {report:#}");
-                let command = finding["wanted"][0]
-                    .as_str()
-                    .unwrap_or_else(|| panic!("{rules}: {finding:#}"));
+                let command = finding["wanted"][0].as_str().unwrap_or_else(|| panic!("{rules}: {finding:#}"));
                 lab.pod.sh(command);
             }
         }

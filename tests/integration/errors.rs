@@ -14,23 +14,15 @@ use crate::support::{Folder, PORTS, Run, install, saved};
 fn a_table_with_an_owner() {
     for (mode, table) in [("nft", "ip nat"), ("nft", "ip6 nat"), ("native", "inet proxy-init")] {
         let namespace = Namespace::new();
-        let mut owner = namespace.run(|| {
-            Command::new("nft")
-                .arg("-i")
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap()
-        });
+        let mut owner = namespace
+            .run(|| Command::new("nft").arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
         writeln!(owner.stdin.as_mut().unwrap(), "add table {table} {{ flags owner; }}").unwrap();
         let end = Instant::now() + Duration::from_secs(60);
         while !namespace.sh("nft list tables").contains(table) {
             assert!(Instant::now() < end, "nft makes no table");
             thread::sleep(Duration::from_millis(20));
         }
-        let line = Run::new(&format!("--iptables-mode {mode} {PORTS}"))
-            .output(&namespace)
-            .last_line();
+        let line = Run::new(&format!("--iptables-mode {mode} {PORTS}")).output(&namespace).last_line();
         owner.kill().unwrap();
         owner.wait().unwrap();
         let words = format!("the table {table} belongs to another program");
@@ -42,27 +34,14 @@ fn a_table_with_an_owner() {
 
 #[test]
 fn a_base_chain_with_the_name_of_a_chain_of_proxy_inits() {
-    for (family, chain, word) in [
-        ("ip", "PROXY_INIT_OUTPUT", "IPv4"),
-        ("ip6", "PROXY_INIT_REDIRECT", "IPv6"),
-    ] {
+    for (family, chain, word) in [("ip", "PROXY_INIT_OUTPUT", "IPv4"), ("ip6", "PROXY_INIT_REDIRECT", "IPv6")] {
         let namespace = Namespace::new();
         namespace.sh(&format!("nft add table {family} nat"));
-        namespace.sh(&format!(
-            "nft add chain {family} nat {chain} {{ type nat hook output priority -100 ; }}"
-        ));
+        namespace.sh(&format!("nft add chain {family} nat {chain} {{ type nat hook output priority -100 ; }}"));
         let before = namespace.sh("nft list ruleset");
-        let line = Run::new(&format!("--iptables-mode nft {PORTS}"))
-            .output(&namespace)
-            .last_line();
-        assert!(
-            line.contains(&format!("the {word} nat table has a base chain {chain}")),
-            "{line}"
-        );
-        assert!(
-            line.contains(&format!("`nft list chain {family} nat {chain}`")),
-            "{line}"
-        );
+        let line = Run::new(&format!("--iptables-mode nft {PORTS}")).output(&namespace).last_line();
+        assert!(line.contains(&format!("the {word} nat table has a base chain {chain}")), "{line}");
+        assert!(line.contains(&format!("`nft list chain {family} nat {chain}`")), "{line}");
         assert!(!line.contains("report"), "{line}");
         assert_eq!(namespace.sh("nft list ruleset"), before);
     }
@@ -77,10 +56,7 @@ fn a_chain_that_another_programs_map_leads_to() {
     let before = saved(&namespace, "nft");
     let line = Run::new("uninstall").output(&namespace).last_line();
     assert!(line.contains("EBUSY") && line.contains("PROXY_INIT_REDIRECT"), "{line}");
-    assert!(
-        line.contains("`nft list table ip nat`") && !line.contains("report"),
-        "{line}"
-    );
+    assert!(line.contains("`nft list table ip nat`") && !line.contains("report"), "{line}");
     assert_eq!(saved(&namespace, "nft"), before);
     namespace.sh("nft delete element ip nat ports { 80 }");
     install(&namespace, "uninstall");
@@ -93,19 +69,10 @@ fn rules_of_another_backend_that_cannot_be_taken_out() {
     let namespace = Namespace::new();
     install(&namespace, &format!("--iptables-mode legacy {PORTS}"));
     let arguments = format!("--iptables-mode nft --replace-other-backend {PORTS}");
-    let line = Run::new(&arguments)
-        .only_commands_of(&empty)
-        .output(&namespace)
-        .last_line();
-    assert!(
-        line.contains("the rules are installed, but those of legacy mode are still there too"),
-        "{line}"
-    );
+    let line = Run::new(&arguments).only_commands_of(&empty).output(&namespace).last_line();
+    assert!(line.contains("the rules are installed, but those of legacy mode are still there too"), "{line}");
     assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
-    let line = Run::new("uninstall")
-        .only_commands_of(&empty)
-        .output(&namespace)
-        .last_line();
+    let line = Run::new("uninstall").only_commands_of(&empty).output(&namespace).last_line();
     assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
 }
 
@@ -115,24 +82,16 @@ fn a_command_that_cannot_be_executed() {
     folder.script("iptables-legacy-restore", "");
     std::fs::write(folder.join("iptables-legacy-restore"), [0; 64]).unwrap();
     folder.link("ip6tables-legacy-restore", "ip6tables-legacy-restore");
-    let line = Run::new(PORTS)
-        .only_commands_of(&folder)
-        .output(&Namespace::new())
-        .last_line();
-    assert!(
-        line.contains("cannot run") && line.contains("iptables-legacy-restore"),
-        "{line}"
-    );
+    let line = Run::new(PORTS).only_commands_of(&folder).output(&Namespace::new()).last_line();
+    assert!(line.contains("cannot run") && line.contains("iptables-legacy-restore"), "{line}");
 }
 
 #[test]
 fn legacy_tables_that_may_be_listed_but_not_read() {
     let namespace = Namespace::new();
     namespace.sh("iptables-legacy -t nat -A OUTPUT -j ACCEPT");
-    let line = Run::new(&format!("--iptables-mode auto {PORTS}"))
-        .root_without("net_admin")
-        .output(&namespace)
-        .last_line();
+    let line =
+        Run::new(&format!("--iptables-mode auto {PORTS}")).root_without("net_admin").output(&namespace).last_line();
     assert!(line.contains("EPERM") && line.contains("CAP_NET_ADMIN"), "{line}");
 }
 
@@ -162,10 +121,7 @@ fn somebody_who_commits_before_every_batch() {
         // the attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
         let begin = "1c000000 1000 0100 00000000 00000000 0000000a 0800 0100 7fffffff".replace(' ', "");
         let line = Run::new(&format!("{flags} 82"))
-            .inject(
-                "sendto",
-                &format!("poke_enter=@arg2={begin}:when={}+{a_try}", sends.len()),
-            )
+            .inject("sendto", &format!("poke_enter=@arg2={begin}:when={}+{a_try}", sends.len()))
             .output(&namespace)
             .last_line();
         assert!(line.contains("ERESTART") && line.contains("1000 tries"), "{line}");

@@ -35,10 +35,7 @@ fn json_has_the_documented_keys() {
     assert_eq!(json["verdict"], "bypass", "{json}");
     assert_eq!(json["answer"], "bypasses the proxy");
     assert_eq!((&json["port"], &json["mode"]), (&Value::Null, &"native".into()));
-    assert_eq!(
-        json["connection"],
-        "inbound, from any address to [fd77::2]:4191, arriving on any interface except lo"
-    );
+    assert_eq!(json["connection"], "inbound, from any address to [fd77::2]:4191, arriving on any interface except lo");
     let steps = json["steps"].as_array().unwrap();
     assert_eq!(steps.len(), 2);
     let said = json["rule"].as_str().unwrap();
@@ -63,10 +60,7 @@ fn the_answer_alone_is_one_line_and_the_deciding_rule_is_marked() {
     ] {
         assert_eq!(text(&lab, &format!("{line} --output short")), answer);
         let told = text(&lab, line);
-        let marked: Vec<&str> = told
-            .lines()
-            .filter(|line| line.trim_start().starts_with("=> "))
-            .collect();
+        let marked: Vec<&str> = told.lines().filter(|line| line.trim_start().starts_with("=> ")).collect();
         let [only] = marked.as_slice() else {
             panic!("{told}");
         };
@@ -74,10 +68,7 @@ fn the_answer_alone_is_one_line_and_the_deciding_rule_is_marked() {
     }
     let refused = Run::new("verify --output short").output(&lab.pod);
     assert_eq!(refused.code(), Some(2));
-    assert!(
-        refused.stderr().contains("--output short is for explain"),
-        "{refused:?}"
-    );
+    assert!(refused.stderr().contains("--output short is for explain"), "{refused:?}");
 }
 
 /// Without --uid, --gid or --in, the answer names those to whom it doesn't apply.
@@ -90,14 +81,8 @@ fn whom_the_rules_exempt_is_said_in_the_answer() {
         let except = ", except from user 1000,2000-2999 and from group 0";
         for (line, answer) in [
             ("--to 192.0.2.1:80", format!("to the proxy, port 4140{except}")),
-            (
-                "--to 192.0.2.1:80 --gid 7",
-                "to the proxy, port 4140, except from user 1000,2000-2999".to_owned(),
-            ),
-            (
-                "--to 192.0.2.1:80 --uid 7",
-                "to the proxy, port 4140, except from group 0".to_owned(),
-            ),
+            ("--to 192.0.2.1:80 --gid 7", "to the proxy, port 4140, except from user 1000,2000-2999".to_owned()),
+            ("--to 192.0.2.1:80 --uid 7", "to the proxy, port 4140, except from group 0".to_owned()),
             ("--to 192.0.2.1:80 --uid 1000", "bypasses the proxy".to_owned()),
             // That is so whoever asks.
             ("--to 192.0.2.1:4567", "bypasses the proxy".to_owned()),
@@ -113,25 +98,15 @@ fn whom_the_rules_exempt_is_said_in_the_answer() {
         let to = "192.0.2.1:80".parse().unwrap();
         for (uid, gid, port) in [(7, 7, 4140), (1000, 7, 80), (7, 0, 80)] {
             let reached = connect(&lab.pod, Owner { uid, gid }, to);
-            assert!(
-                matches!(reached, Reached::Server { port: at, .. } if at == port),
-                "{uid} {gid}: {reached:?}"
-            );
+            assert!(matches!(reached, Reached::Server { port: at, .. } if at == port), "{uid} {gid}: {reached:?}");
         }
         // A second interface, which isn't exempt, and then none such.
-        install(
-            &lab.pod,
-            &format!("{} --inbound-interfaces-to-ignore eth0", chart_in(mode)),
-        );
+        install(&lab.pod, &format!("{} --inbound-interfaces-to-ignore eth0", chart_in(mode)));
         lab.pod.sh("ip link add net1 type veth peer name far");
         lab.pod.sh("ip link set net1 up");
         lab.pod.sh("ip link set far up");
         let line = "inbound --to 10.77.0.2:80";
-        assert_eq!(
-            first_line(&lab, line),
-            "to the proxy, port 4143, except arriving on eth0",
-            "{mode}"
-        );
+        assert_eq!(first_line(&lab, line), "to the proxy, port 4143, except arriving on eth0", "{mode}");
         lab.pod.sh("ip link delete net1");
         assert_eq!(first_line(&lab, line), "bypasses the proxy", "{mode}");
     }
@@ -143,49 +118,19 @@ fn routing_says_how_an_outbound_connection_leaves() {
     lab.pod.sh("ip link add wg0 type veth peer name wg1");
     lab.pod.sh("ip link set wg0 up");
     for (line, connection) in [
-        (
-            "outbound --to 192.0.2.1:80",
-            "from 10.77.0.2 to 192.0.2.1:80, leaving by eth0",
-        ),
-        (
-            "outbound --to 10.77.0.2:80",
-            "from 10.77.0.2 to 10.77.0.2:80, leaving by lo",
-        ),
-        (
-            "outbound --to [fd77::2]:80",
-            "from fd77::2 to [fd77::2]:80, leaving by lo",
-        ),
-        (
-            "outbound --to [2001:db8::1]:80",
-            "from fd77::2 to [2001:db8::1]:80, leaving by eth0",
-        ),
-        (
-            "outbound --to 127.0.0.1:80 --from 127.0.0.9:7",
-            "from 127.0.0.9:7 to 127.0.0.1:80, leaving by lo",
-        ),
-        (
-            "outbound --to [::ffff:192.0.2.1]:80",
-            "from 10.77.0.2 to 192.0.2.1:80, leaving by eth0",
-        ),
-        (
-            "outbound --to 203.0.113.9:80 --out wg0",
-            "from any address to 203.0.113.9:80, leaving by wg0",
-        ),
+        ("outbound --to 192.0.2.1:80", "from 10.77.0.2 to 192.0.2.1:80, leaving by eth0"),
+        ("outbound --to 10.77.0.2:80", "from 10.77.0.2 to 10.77.0.2:80, leaving by lo"),
+        ("outbound --to [fd77::2]:80", "from fd77::2 to [fd77::2]:80, leaving by lo"),
+        ("outbound --to [2001:db8::1]:80", "from fd77::2 to [2001:db8::1]:80, leaving by eth0"),
+        ("outbound --to 127.0.0.1:80 --from 127.0.0.9:7", "from 127.0.0.9:7 to 127.0.0.1:80, leaving by lo"),
+        ("outbound --to [::ffff:192.0.2.1]:80", "from 10.77.0.2 to 192.0.2.1:80, leaving by eth0"),
+        ("outbound --to 203.0.113.9:80 --out wg0", "from any address to 203.0.113.9:80, leaving by wg0"),
         ("outbound --to [::]:80", "from ::1 to [::1]:80, leaving by lo"),
-        (
-            "outbound --to 0.0.0.0:80",
-            "from 127.0.0.1 to 127.0.0.1:80, leaving by lo",
-        ),
-        (
-            "outbound --to 0.0.0.0:80 --from 10.77.0.2",
-            "from 10.77.0.2 to 10.77.0.2:80, leaving by lo",
-        ),
+        ("outbound --to 0.0.0.0:80", "from 127.0.0.1 to 127.0.0.1:80, leaving by lo"),
+        ("outbound --to 0.0.0.0:80 --from 10.77.0.2", "from 10.77.0.2 to 10.77.0.2:80, leaving by lo"),
     ] {
         let said = text(&lab, line);
-        assert!(
-            unfolded(&said).contains(&format!("outbound, {connection}, from any user")),
-            "{line}: {said}"
-        );
+        assert!(unfolded(&said).contains(&format!("outbound, {connection}, from any user")), "{line}: {said}");
         let ends_here = connection.ends_with(" lo");
         assert_eq!(said.starts_with("bypasses the proxy\n"), ends_here, "{line}: {said}");
     }
@@ -196,10 +141,7 @@ fn routing_says_how_an_outbound_connection_leaves() {
     lab.pod.sh("ip link set other up");
     lab.pod.sh("ip route add default dev other table 7");
     lab.pod.sh("ip rule add uidrange 1000-1000 table 7");
-    for (uid, connection) in [
-        (1000, "from 10.78.0.1 to 192.0.2.1:80, leaving by other"),
-        (999, "leaving by eth0"),
-    ] {
+    for (uid, connection) in [(1000, "from 10.78.0.1 to 192.0.2.1:80, leaving by other"), (999, "leaving by eth0")] {
         let said = text(&lab, &format!("outbound --to 192.0.2.1:80 --uid {uid}"));
         assert!(said.contains(connection), "{said}");
     }
@@ -210,20 +152,13 @@ fn routing_says_how_an_outbound_connection_leaves() {
 #[test]
 fn where_routing_cannot_be_asked_the_answer_is_not_known() {
     let lab = pod_with_chart("nft");
-    for line in [
-        "outbound --to 192.0.2.1:80",
-        "inbound --to 10.77.0.2:80",
-        "outbound --to 10.77.0.2:80",
-    ] {
+    for line in ["outbound --to 192.0.2.1:80", "inbound --to 10.77.0.2:80", "outbound --to 10.77.0.2:80"] {
         let explain = format!("explain {line} --output short");
         let sockets = |name: &str| {
             let trace = Run::new(&explain).calls(&lab.pod).0;
             let calls = trace.lines().filter(|call| call.contains(" socket("));
-            let numbered: Vec<usize> = (1..)
-                .zip(calls)
-                .filter(|(_, call)| call.contains(name))
-                .map(|(at, _)| at)
-                .collect();
+            let numbered: Vec<usize> =
+                (1..).zip(calls).filter(|(_, call)| call.contains(name)).map(|(at, _)| at).collect();
             assert!(!numbered.is_empty(), "{trace}");
             numbered
         };
@@ -232,10 +167,8 @@ fn where_routing_cannot_be_asked_the_answer_is_not_known() {
             .into_iter()
             .flat_map(|errno| sockets("NETLINK_ROUTE").into_iter().map(move |nth| (errno, nth)))
         {
-            let said = Run::new(&explain)
-                .inject("socket", &format!("error={errno}:when={nth}"))
-                .output(&lab.pod)
-                .success();
+            let said =
+                Run::new(&explain).inject("socket", &format!("error={errno}:when={nth}")).output(&lab.pod).success();
             let want = format!("not known: the kernel's routing cannot be asked ({errno}");
             assert!(said.starts_with(&want), "{line} {errno} {nth}: {said}");
         }
@@ -244,10 +177,7 @@ fn where_routing_cannot_be_asked_the_answer_is_not_known() {
         let verify = Run::new("verify").failing("socket", errno);
         assert_eq!(verify.output(&lab.pod).code(), Some(1), "{errno}");
     }
-    let said = Run::new("verify")
-        .inject("socket", "error=EPERM:when=3+")
-        .output(&lab.pod)
-        .success();
+    let said = Run::new("verify").inject("socket", "error=EPERM:when=3+").output(&lab.pod).success();
     assert!(
         unfolded(&said).contains("not known: whether neighbours find each other over IPv4 (rtnetlink: EPERM"),
         "{said}"
@@ -265,10 +195,7 @@ fn addresses_that_come_and_go_meanwhile_are_no_trouble() {
     feed(&lab.pod, "ip -batch -", &many).success();
     let changing =
         "for i in $(seq 20000); do ip address add 10.8.0.1/32 dev lo; ip address del 10.8.0.1/32 dev lo; done";
-    let mut child = lab
-        .pod
-        .run(|| Command::new("sh").args(["-c", changing]).spawn())
-        .unwrap();
+    let mut child = lab.pod.run(|| Command::new("sh").args(["-c", changing]).spawn()).unwrap();
     let line = "explain inbound --to 10.77.0.2:80 --output short";
     for _ in 0..60 {
         assert_eq!(install(&lab.pod, line), "to the proxy, port 4143\n");
@@ -281,10 +208,7 @@ fn addresses_that_come_and_go_meanwhile_are_no_trouble() {
 #[test]
 fn routing_is_asked_by_protocol_and_ports() {
     let lab = pod_with_chart("nft");
-    for (ip, to, from) in [
-        ("ip", "192.0.2.1", "10.77.0.2"),
-        ("ip -6", "[2001:db8::1]", "[fd77::2]"),
-    ] {
+    for (ip, to, from) in [("ip", "192.0.2.1", "10.77.0.2"), ("ip -6", "[2001:db8::1]", "[fd77::2]")] {
         for rule in ["ipproto tcp dport 80", "ipproto tcp sport 7", "ipproto udp dport 81"] {
             lab.pod.sh(&format!("{ip} rule add {rule} prohibit"));
         }
@@ -297,10 +221,8 @@ fn routing_is_asked_by_protocol_and_ports() {
             let finished = Run::new(&format!("explain {line}")).output(&lab.pod);
             assert_eq!(finished.code(), Some(code), "{line}: {}", finished.said());
         }
-        let refused = lab
-            .pod
-            .run(|| TcpStream::connect(format!("{to}:80").parse::<SocketAddr>().unwrap()))
-            .unwrap_err();
+        let refused =
+            lab.pod.run(|| TcpStream::connect(format!("{to}:80").parse::<SocketAddr>().unwrap())).unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
     }
 }
@@ -319,18 +241,9 @@ fn a_connection_that_cannot_be_made_is_an_error() {
         ),
         ("outbound --to 198.51.100.1:80", "(EACCES: "),
         ("outbound --to [2001:db8::1]:80", "(ENETUNREACH: "),
-        (
-            "outbound --to 192.0.2.1:80 --from 10.9.9.9",
-            "can be made to 192.0.2.1 from 10.9.9.9: ",
-        ),
-        (
-            "outbound --to 255.255.255.255:80",
-            "no TCP connection can be made to 255.255.255.255: it is a broadcast",
-        ),
-        (
-            "outbound --to 10.77.0.255:80",
-            "it is a broadcast, multicast or anycast address",
-        ),
+        ("outbound --to 192.0.2.1:80 --from 10.9.9.9", "can be made to 192.0.2.1 from 10.9.9.9: "),
+        ("outbound --to 255.255.255.255:80", "no TCP connection can be made to 255.255.255.255: it is a broadcast"),
+        ("outbound --to 10.77.0.255:80", "it is a broadcast, multicast or anycast address"),
         ("outbound --to 224.0.0.1:80", "it is a broadcast"),
         ("outbound --to [ff02::1]:80", "it is a broadcast"),
         ("outbound --to [fe80::7]:80", "name the device by which it is reached"),
@@ -339,39 +252,21 @@ fn a_connection_that_cannot_be_made_is_an_error() {
         ("inbound --to 10.77.0.255:80", "it is a broadcast"),
         ("inbound --to 0.0.0.0:80", "name an address of this network namespace"),
         ("inbound --to [::1]:80", "use `explain outbound`"),
-        (
-            "inbound --to 10.77.0.2:80 --from 127.0.0.1",
-            "by another device than lo",
-        ),
+        ("inbound --to 10.77.0.2:80 --from 127.0.0.1", "by another device than lo"),
         ("inbound --to 10.77.0.2:80 --from 0.0.0.1", "by another device than lo"),
-        (
-            "inbound --to 10.77.0.2:80 --from 224.0.0.1",
-            "by another device than lo",
-        ),
-        (
-            "inbound --to 10.77.0.2:80 --from 10.77.0.2",
-            "by another device than lo",
-        ),
-        (
-            "inbound --to 10.77.0.2:80 --from 10.77.0.255",
-            "by another device than lo",
-        ),
+        ("inbound --to 10.77.0.2:80 --from 224.0.0.1", "by another device than lo"),
+        ("inbound --to 10.77.0.2:80 --from 10.77.0.2", "by another device than lo"),
+        ("inbound --to 10.77.0.2:80 --from 10.77.0.255", "by another device than lo"),
         ("inbound --to [fd77::2]:80 --from ::1", "by another device than lo"),
         (
             "inbound --to 10.77.0.2:80 --in eth1",
             "this network namespace has no network device eth1: name another one, or none",
         ),
-        (
-            "outbound --to 10.77.0.1:80 --out wg0",
-            "has no network device wg0: name another one, or none",
-        ),
+        ("outbound --to 10.77.0.1:80 --out wg0", "has no network device wg0: name another one, or none"),
         // A socket that is bound to a device leaves by that one or not at all.
         ("outbound --to [fd77::1]:80 --out lo", "(ENETUNREACH: "),
         ("outbound --to 10.77.0.1:80 --out idle", "(ENETUNREACH: "),
-        (
-            "inbound --to 10.77.0.2:80 --netns /nonexistent",
-            "cannot enter the network namespace",
-        ),
+        ("inbound --to 10.77.0.2:80 --netns /nonexistent", "cannot enter the network namespace"),
     ] {
         let finished = Run::new(&format!("explain {line}")).output(&lab.pod);
         assert_eq!(finished.code(), Some(1), "{line}: {}", finished.said());
@@ -390,11 +285,7 @@ fn a_redirection_to_nowhere_is_a_loss() {
     // What is broken, what is said of it, and what of a connection that goes over lo without being redirected.
     let breaks = [
         ("ip link set lo down", "and lo is down", Some("dropped: lo is down")),
-        (
-            "ip address flush dev lo",
-            "to which this network namespace has no local route",
-            None,
-        ),
+        ("ip address flush dev lo", "to which this network namespace has no local route", None),
     ];
     let client = |from: IpAddr, port| Client {
         owner: Owner { uid: 1000, gid: 1000 },
@@ -409,15 +300,9 @@ fn a_redirection_to_nowhere_is_a_loss() {
         ];
         let connect = |to: &str, from, port| handshakes.connect(&lab.pod, &client(from, port), to.parse().unwrap());
         for (to, from, _) in connections.into_iter().take(families()) {
-            assert_eq!(
-                first_line(&lab, &format!("outbound --to {to}")),
-                "to the proxy, port 4140"
-            );
+            assert_eq!(first_line(&lab, &format!("outbound --to {to}")), "to the proxy, port 4140");
             let reached = connect(to, from, 20_001);
-            assert!(
-                matches!(reached, Outcome::Answered { at, .. } if at.port() == 4140),
-                "{reached:?}"
-            );
+            assert!(matches!(reached, Outcome::Answered { at, .. } if at.port() == 4140), "{reached:?}");
         }
         lab.pod.sh(broken);
         feed(
@@ -444,15 +329,9 @@ fn a_redirection_to_nowhere_is_a_loss() {
     let to: SocketAddr = "10.77.0.2:80".parse().unwrap();
     let connect = |port| handshakes.connect(&lab.outside, &Client::new(SocketAddr::new(NEIGHBOUR[0], port)), to);
     // Finding the neighbour takes its time.
-    assert_eq!(
-        lab::network::connect(&lab.outside, ROOT, "10.77.0.2:4190".parse().unwrap()),
-        Reached::Refused
-    );
+    assert_eq!(lab::network::connect(&lab.outside, ROOT, "10.77.0.2:4190".parse().unwrap()), Reached::Refused);
     let reached = connect(20_001);
-    assert!(
-        matches!(reached, Outcome::Answered { at, .. } if at.port() == 4143),
-        "{reached:?}"
-    );
+    assert!(matches!(reached, Outcome::Answered { at, .. } if at.port() == 4143), "{reached:?}");
     // The address moves to lo, and eth0 keeps none.
     lab.pod.sh("ip address flush dev eth0 scope global");
     lab.pod.sh("ip -4 address add 10.77.0.2/32 dev lo");
@@ -485,24 +364,13 @@ fn a_port_of_a_map_is_a_port_of_this_host() {
             (80, None, "goes elsewhere: redirected to port 9999 of this host"),
             (443, None, "to the proxy, port 4140"),
             (81, None, "to the proxy, port 4140"),
-            (
-                80,
-                Some("eth0"),
-                "dropped: it is redirected to this host, and its socket is bound to eth0",
-            ),
+            (80, Some("eth0"), "dropped: it is redirected to this host, and its socket is bound to eth0"),
         ]) {
             let (from, to) = (SocketAddr::new(pod, from_port), SocketAddr::new(neighbour, port));
             let out = device.map_or(String::new(), |device| format!(" --out {device}"));
-            let said = first_line(
-                &lab,
-                &format!("outbound --to {to} --from {from} --uid 1000 --gid 1000{out}"),
-            );
+            let said = first_line(&lab, &format!("outbound --to {to} --from {from} --uid 1000 --gid 1000{out}"));
             assert_eq!(said, answer, "{to}{out}");
-            let client = Client {
-                owner: Owner { uid: 1000, gid: 1000 },
-                from,
-                device: device.map(ToOwned::to_owned),
-            };
+            let client = Client { owner: Owner { uid: 1000, gid: 1000 }, from, device: device.map(ToOwned::to_owned) };
             let arrived = match handshakes.connect(&lab.pod, &client, to) {
                 Outcome::Answered { by: 0, at } => Some(at.port()),
                 _ => None,
@@ -539,35 +407,18 @@ fn a_translation_to_the_proxys_port_leads_to_the_proxy() {
             (
                 true,
                 82,
-                if pod.is_ipv4() {
-                    "dropped: a rule sends it to 127.0.0.1"
-                } else {
-                    "dropped: a rule sends it to ::1"
-                },
+                if pod.is_ipv4() { "dropped: a rule sends it to 127.0.0.1" } else { "dropped: a rule sends it to ::1" },
                 None,
             ),
         ]) {
-            let (namespace, from, to) = if is_inbound {
-                (&lab.outside, neighbour, pod)
-            } else {
-                (&lab.pod, pod, neighbour)
-            };
+            let (namespace, from, to) =
+                if is_inbound { (&lab.outside, neighbour, pod) } else { (&lab.pod, pod, neighbour) };
             let (from, to) = (SocketAddr::new(from, from_port), SocketAddr::new(to, port));
-            let line = if is_inbound {
-                "inbound"
-            } else {
-                "outbound --uid 1000 --gid 1000"
-            };
+            let line = if is_inbound { "inbound" } else { "outbound --uid 1000 --gid 1000" };
             let said = first_line(&lab, &format!("{line} --to {to} --from {from}"));
             assert!(said.starts_with(answer), "{to}: {said}");
-            let client = Client {
-                owner: if is_inbound {
-                    ROOT
-                } else {
-                    Owner { uid: 1000, gid: 1000 }
-                },
-                ..Client::new(from)
-            };
+            let client =
+                Client { owner: if is_inbound { ROOT } else { Owner { uid: 1000, gid: 1000 } }, ..Client::new(from) };
             let arrived = match handshakes.connect(namespace, &client, to) {
                 Outcome::Answered { by: 0, at } => Some(at.port()),
                 _ => None,
@@ -610,11 +461,7 @@ fn what_a_rule_sends_where_no_route_leads_is_lost() {
             ("[fd77::1]:81", "goes elsewhere", Some(9999)),
             ("[fd77::1]:82", "dropped: routing has no way", None),
             ("[fd78::1]:81 --out eth1", "dropped: routing has no way", None),
-            (
-                "[fd78::1]:81 --from fd78::2 --out eth1",
-                "dropped: routing has no way",
-                None,
-            ),
+            ("[fd78::1]:81 --from fd78::2 --out eth1", "dropped: routing has no way", None),
             ("[fd77::1]:81 --out eth0", "goes elsewhere", Some(9999)),
         ]);
     }
@@ -634,10 +481,7 @@ fn what_a_rule_sends_where_no_route_leads_is_lost() {
             (_, Some("eth1")) => "fd78::2".parse().unwrap(),
             _ => POD[1],
         };
-        let client = Client {
-            device,
-            ..Client::new(SocketAddr::new(from, port))
-        };
+        let client = Client { device, ..Client::new(SocketAddr::new(from, port)) };
         let answer = first_line(&lab, &format!("outbound --to {line}"));
         assert!(answer.starts_with(said), "{line}: {answer}");
         match (handshakes.connect(&lab.pod, &client, to), reached) {
@@ -659,33 +503,19 @@ fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
         handshakes.connect(&lab.outside, &client, SocketAddr::new(to, port))
     };
     // Finding the neighbour takes its time.
-    assert_eq!(
-        lab::network::connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 4567)),
-        Reached::Refused
-    );
+    assert_eq!(lab::network::connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 4567)), Reached::Refused);
     let another = [203, 0, 113, 1].into();
     let reached = connect(another, 80);
-    assert!(
-        matches!(reached, Outcome::Answered { at, .. } if at.port() == 4143),
-        "{reached:?}"
-    );
+    assert!(matches!(reached, Outcome::Answered { at, .. } if at.port() == 4143), "{reached:?}");
     assert_eq!(connect(another, 4190), Outcome::Lost);
     let elsewhere = "goes elsewhere: no rule redirects it, and this network namespace, which does not have 203.0.113.1, can \
                      only forward it";
     let explained = |port| first_line(&lab, &format!("inbound --to 203.0.113.1:{port}"));
     assert_eq!(explained(80), "to the proxy, port 4143");
     assert_eq!(explained(4190), elsewhere);
-    assert_eq!(
-        Run::new("explain inbound --to 203.0.113.1:4190 --expect bypass")
-            .output(&lab.pod)
-            .code(),
-        Some(3)
-    );
+    assert_eq!(Run::new("explain inbound --to 203.0.113.1:4190 --expect bypass").output(&lab.pod).code(), Some(3));
     let localnet = first_line(&lab, "inbound --to 127.0.0.9:4190 --in eth0");
-    assert!(
-        localnet.starts_with("dropped: ") && localnet.contains("127.0.0.9"),
-        "{localnet}"
-    );
+    assert!(localnet.starts_with("dropped: ") && localnet.contains("127.0.0.9"), "{localnet}");
     assert_eq!(first_line(&lab, "inbound --to 127.0.0.9:80"), "to the proxy, port 4143");
     // What is forwarded doesn't meet the rules for what is for this namespace; what is redirected does.
     feed(
@@ -714,36 +544,15 @@ fn an_invalid_command_line_is_explained() {
         ),
         ("outbound --to [fe80::1%2]:80", "has a scope id"),
         ("inbound --to [fd00::1]:80 --from fe80::1%eth0", "has a scope id"),
-        (
-            "inbound --to 10.0.0.1:80 --from nobody",
-            "is not an IP address, with or without a port",
-        ),
-        (
-            "inbound --to 10.0.0.1:80 --from fd00::1",
-            "must be both IPv4 or both IPv6",
-        ),
-        (
-            "inbound --to 10.0.0.1:80 --out eth0",
-            "--out is for outbound connections: use --in",
-        ),
-        (
-            "outbound --to 10.0.0.1:80 --in eth0",
-            "--in is for inbound connections: use --out",
-        ),
-        (
-            "inbound --to 10.0.0.1:80 --uid 7",
-            "--uid and --gid are for outbound connections",
-        ),
+        ("inbound --to 10.0.0.1:80 --from nobody", "is not an IP address, with or without a port"),
+        ("inbound --to 10.0.0.1:80 --from fd00::1", "must be both IPv4 or both IPv6"),
+        ("inbound --to 10.0.0.1:80 --out eth0", "--out is for outbound connections: use --in"),
+        ("outbound --to 10.0.0.1:80 --in eth0", "--in is for inbound connections: use --out"),
+        ("inbound --to 10.0.0.1:80 --uid 7", "--uid and --gid are for outbound connections"),
         ("inbound --to 10.0.0.1:80 --in lo", "use proxy-init explain outbound"),
-        (
-            "inbound --to 10.0.0.1:80 --in a/b",
-            "is not the name of a network device",
-        ),
+        ("inbound --to 10.0.0.1:80 --in a/b", "is not the name of a network device"),
         ("outbound --to 10.0.0.1:80 --uid -1", "--uid"),
-        (
-            "outbound --to 10.0.0.1:80 --expect nothing",
-            "must be one of proxy, bypass, not",
-        ),
+        ("outbound --to 10.0.0.1:80 --expect nothing", "must be one of proxy, bypass, not"),
     ] {
         let finished = Run::new(&format!("explain {line}")).output(&namespace);
         assert_eq!(finished.code(), Some(2), "{line}: {}", finished.said());
@@ -783,13 +592,8 @@ fn another_answer_than_the_expected_one_is_exit_code_3() {
 fn conntracks_dnat_state_is_that_of_a_redirected_connection() {
     for mode in ["nft", "legacy"] {
         let lab = pod_with_chart(mode);
-        lab.pod.sh(&format!(
-            "iptables-{mode} -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j DROP"
-        ));
-        assert_eq!(
-            first_line(&lab, "inbound --to 10.77.0.2:80 --from 10.77.0.1"),
-            "dropped"
-        );
+        lab.pod.sh(&format!("iptables-{mode} -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j DROP"));
+        assert_eq!(first_line(&lab, "inbound --to 10.77.0.2:80 --from 10.77.0.1"), "dropped");
     }
 }
 
@@ -797,11 +601,8 @@ fn conntracks_dnat_state_is_that_of_a_redirected_connection() {
 fn an_untracked_connection_is_not_taken_for_a_new_one() {
     for mode in ["nft", "legacy"] {
         let lab = pod_with_chart(mode);
-        lab.pod.sh(&format!(
-            "iptables-{mode} -t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack"
-        ));
-        lab.pod
-            .sh(&format!("iptables-{mode} -A INPUT -m conntrack --ctstate NEW -j DROP"));
+        lab.pod.sh(&format!("iptables-{mode} -t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack"));
+        lab.pod.sh(&format!("iptables-{mode} -A INPUT -m conntrack --ctstate NEW -j DROP"));
         // The packets after the first of its answer are, and are redirected.
         assert_eq!(first_line(&lab, "inbound --to 10.77.0.2:80"), "dropped: the reply");
         assert_eq!(first_line(&lab, "inbound --to 10.77.0.2:81"), "dropped");
@@ -816,19 +617,14 @@ fn a_rejected_connection_is_told_from_a_dropped_one() {
         "iptables-legacy -A INPUT -p tcp --dport 4143 -j",
         "nft add rule inet f in tcp dport 4143",
     ] {
-        for (target, answer) in [
-            ("REJECT", "rejected"),
-            ("REJECT --reject-with tcp-reset", "rejected"),
-            ("DROP", "dropped"),
-        ] {
+        for (target, answer) in
+            [("REJECT", "rejected"), ("REJECT --reject-with tcp-reset", "rejected"), ("DROP", "dropped")]
+        {
             let lab = pod_with_chart("native");
             let target = if rule.starts_with("nft") {
                 lab.pod.sh("nft add table inet f");
-                lab.pod
-                    .sh("nft add chain inet f in { type filter hook input priority 0; }");
-                target
-                    .replace("--reject-with tcp-reset", "with tcp reset")
-                    .to_lowercase()
+                lab.pod.sh("nft add chain inet f in { type filter hook input priority 0; }");
+                target.replace("--reject-with tcp-reset", "with tcp reset").to_lowercase()
             } else {
                 target.to_owned()
             };
@@ -859,16 +655,10 @@ fn what_a_rule_does_is_quoted_so_that_iptables_can_delete_it() {
         ("filter", "OUTPUT -j REJECT --reject-with icmp-admin-prohibited"),
         ("nat", "OUTPUT -p tcp -j DNAT --to-destination 198.51.100.1"),
         ("nat", "OUTPUT -p tcp -j DNAT --to-destination 198.51.100.1:81 --random"),
-        (
-            "nat",
-            "OUTPUT -p tcp -j DNAT --to-destination 198.51.100.1-198.51.100.9:80-90 --persistent",
-        ),
+        ("nat", "OUTPUT -p tcp -j DNAT --to-destination 198.51.100.1-198.51.100.9:80-90 --persistent"),
         ("nat", "OUTPUT -p tcp -j DNAT --to-destination :80-90"),
         ("nat", "POSTROUTING -p tcp -j SNAT --to-source 198.51.100.1"),
-        (
-            "nat",
-            "POSTROUTING -p tcp -j SNAT --to-source 198.51.100.1-198.51.100.9:1024-1034 --random-fully",
-        ),
+        ("nat", "POSTROUTING -p tcp -j SNAT --to-source 198.51.100.1-198.51.100.9:1024-1034 --random-fully"),
         ("nat", "POSTROUTING -p tcp -j MASQUERADE"),
         ("nat", "POSTROUTING -p tcp -j MASQUERADE --to-ports 1024-1034 --random"),
     ];
@@ -882,14 +672,8 @@ fn what_a_rule_does_is_quoted_so_that_iptables_can_delete_it() {
         ("filter", "OUTPUT -j REJECT --reject-with icmp6-reject-route"),
         ("nat", "OUTPUT -p tcp -j DNAT --to-destination 2001:db8::1"),
         ("nat", "OUTPUT -p tcp -j DNAT --to-destination [2001:db8::1]:81"),
-        (
-            "nat",
-            "OUTPUT -p tcp -j DNAT --to-destination [2001:db8::1-2001:db8::9]:80-90",
-        ),
-        (
-            "nat",
-            "POSTROUTING -p tcp -j SNAT --to-source 2001:db8::1-2001:db8::9 --random",
-        ),
+        ("nat", "OUTPUT -p tcp -j DNAT --to-destination [2001:db8::1-2001:db8::9]:80-90"),
+        ("nat", "POSTROUTING -p tcp -j SNAT --to-source 2001:db8::1-2001:db8::9 --random"),
         ("nat", "POSTROUTING -p tcp -j MASQUERADE --to-ports 1024-1034"),
     ];
     let lab = Lab::new();
@@ -917,46 +701,14 @@ fn what_a_rule_does_is_quoted_so_that_iptables_can_delete_it() {
 fn what_routing_says_of_addresses_is_known() {
     let nft = |chain: &str, rule: &str| format!("nft add rule inet f {chain} {rule}");
     for (rule, near, far) in [
-        (
-            "iptables-nft -A INPUT -m addrtype ! --dst-type LOCAL -j DROP".to_owned(),
-            true,
-            true,
-        ),
-        (
-            "iptables-nft -A INPUT -m addrtype --dst-type LOCAL -j DROP".to_owned(),
-            false,
-            false,
-        ),
-        (
-            "iptables-legacy -A INPUT -m addrtype --src-type UNICAST --dst-type LOCAL -j DROP".to_owned(),
-            false,
-            false,
-        ),
-        (
-            "iptables-legacy -t raw -A PREROUTING -m addrtype --src-type LOCAL,BROADCAST -j DROP".to_owned(),
-            true,
-            true,
-        ),
-        (
-            "iptables-nft -t raw -A PREROUTING -m rpfilter --invert -j DROP".to_owned(),
-            true,
-            false,
-        ),
-        (
-            "iptables-legacy -t raw -A PREROUTING -m rpfilter --loose --invert -j DROP".to_owned(),
-            true,
-            true,
-        ),
-        (
-            "iptables-legacy -A INPUT -m iprange --src-range 203.0.113.1-203.0.113.9 -j DROP".to_owned(),
-            true,
-            false,
-        ),
-        (
-            "iptables-nft -A INPUT -m iprange ! --src-range 203.0.113.1-203.0.113.9 -j DROP".to_owned(),
-            false,
-            true,
-        ),
+        ("iptables-nft -A INPUT -m addrtype ! --dst-type LOCAL -j DROP".to_owned(), true, true),
+        ("iptables-nft -A INPUT -m addrtype --dst-type LOCAL -j DROP".to_owned(), false, false),
+        ("iptables-legacy -A INPUT -m addrtype --src-type UNICAST --dst-type LOCAL -j DROP".to_owned(), false, false),
+        ("iptables-legacy -t raw -A PREROUTING -m addrtype --src-type LOCAL,BROADCAST -j DROP".to_owned(), true, true),
+        ("iptables-nft -t raw -A PREROUTING -m rpfilter --invert -j DROP".to_owned(), true, false),
+        ("iptables-legacy -t raw -A PREROUTING -m rpfilter --loose --invert -j DROP".to_owned(), true, true),
+        ("iptables-legacy -A INPUT -m iprange --src-range 203.0.113.1-203.0.113.9 -j DROP".to_owned(), true, false),
+        ("iptables-nft -A INPUT -m iprange ! --src-range 203.0.113.1-203.0.113.9 -j DROP".to_owned(), false, true),
         (nft("in", "fib daddr type local drop"), false, false),
         (nft("in", "fib daddr type != { local, broadcast } drop"), true, true),
         (nft("pre", "fib saddr type local drop"), true, true),
@@ -978,22 +730,16 @@ fn what_routing_says_of_addresses_is_known() {
         ] {
             lab.pod.sh(line);
         }
-        lab.pod
-            .sh("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0");
+        lab.pod.sh("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0");
         lab.outside.sh("ip address add 203.0.113.7/32 dev lo");
         lab.pod.sh(&rule);
         let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
         for (from, passes) in [("10.77.0.1", near), ("203.0.113.7", far)] {
             let said = first_line(&lab, &format!("inbound --to 10.77.0.2:80 --from {from} --in eth0"));
             let is_dropped = said == "dropped";
-            assert!(
-                !said.starts_with("not known") && is_dropped != passes,
-                "{rule} {from}: {said}"
-            );
+            assert!(!said.starts_with("not known") && is_dropped != passes, "{rule} {from}: {said}");
             lab.pod.sh("nft flush chain inet f late");
-            lab.pod.sh(&format!(
-                "nft add rule inet f late ip saddr {from} tcp dport 4143 counter"
-            ));
+            lab.pod.sh(&format!("nft add rule inet f late ip saddr {from} tcp dport 4143 counter"));
             let client = Client::new(SocketAddr::new(from.parse().unwrap(), 20_001));
             handshakes.connect(&lab.outside, &client, "10.77.0.2:80".parse().unwrap());
             let arrives = !lab.pod.sh("nft list chain inet f late").contains("packets 0 ");
@@ -1007,31 +753,14 @@ fn what_routing_says_of_addresses_is_known() {
 fn limits_are_conditions_of_the_answer() {
     for (rules, mode, limit) in [
         (
-            &[
-                "-A INPUT -p tcp -m limit --limit 25/min -j ACCEPT",
-                "-A INPUT -p tcp -j DROP",
-            ][..],
+            &["-A INPUT -p tcp -m limit --limit 25/min -j ACCEPT", "-A INPUT -p tcp -j DROP"][..],
             "legacy",
             Some("-m limit --limit 25/min --limit-burst 5"),
         ),
+        (&["-A INPUT -p tcp -m limit --limit 25/min -j ACCEPT", "-A INPUT -p tcp -j DROP"], "nft", Some("limit")),
+        (&["-A INPUT -p tcp -m connlimit --connlimit-above 1000 -j REJECT"], "nft", Some("--connlimit-above 1000")),
         (
-            &[
-                "-A INPUT -p tcp -m limit --limit 25/min -j ACCEPT",
-                "-A INPUT -p tcp -j DROP",
-            ],
-            "nft",
-            Some("limit"),
-        ),
-        (
-            &["-A INPUT -p tcp -m connlimit --connlimit-above 1000 -j REJECT"],
-            "nft",
-            Some("--connlimit-above 1000"),
-        ),
-        (
-            &[
-                "-A INPUT -p tcp -m connlimit --connlimit-upto 1000 -j ACCEPT",
-                "-A INPUT -j DROP",
-            ],
+            &["-A INPUT -p tcp -m connlimit --connlimit-upto 1000 -j ACCEPT", "-A INPUT -j DROP"],
             "legacy",
             Some("--connlimit-upto 1000"),
         ),
@@ -1056,11 +785,7 @@ fn limits_are_conditions_of_the_answer() {
             "legacy",
             Some("-m recent"),
         ),
-        (
-            &["-A INPUT -m quota --quota 1000000 -j ACCEPT", "-A INPUT -j DROP"],
-            "legacy",
-            Some("-m quota"),
-        ),
+        (&["-A INPUT -m quota --quota 1000000 -j ACCEPT", "-A INPUT -j DROP"], "legacy", Some("-m quota")),
         // What it comes to is the same either way.
         (&["-A INPUT -p tcp -m limit --limit 25/min -j LOG"], "nft", None),
     ] {
@@ -1072,10 +797,7 @@ fn limits_are_conditions_of_the_answer() {
         let (answer, condition) = said.split_once(", unless the limit of `").unwrap_or((&said, ""));
         assert_eq!(answer, "to the proxy, port 4143", "{rules:?}: {said}");
         match limit {
-            Some(limit) => assert!(
-                condition.contains(limit) && condition.ends_with(" is reached"),
-                "{said}"
-            ),
+            Some(limit) => assert!(condition.contains(limit) && condition.ends_with(" is reached"), "{said}"),
             None => assert_eq!(condition, ""),
         }
         let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
@@ -1103,10 +825,7 @@ fn limits_are_conditions_of_the_answer() {
         .success();
         let said = first_line(&lab, "inbound --to 10.77.0.2:80");
         let begins = "to the proxy, port 4143, unless the limit of `";
-        assert!(
-            said.starts_with(begins) && said.ends_with("` in inet f, chain in is reached"),
-            "{said}"
-        );
+        assert!(said.starts_with(begins) && said.ends_with("` in inet f, chain in is reached"), "{said}");
         let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
         let client = Client::new(SocketAddr::new(NEIGHBOUR[0], 20_001));
         let reached = handshakes.connect(&lab.outside, &client, "10.77.0.2:80".parse().unwrap());
@@ -1121,11 +840,9 @@ fn what_both_backends_have_is_looked_at() {
     lab.pod.sh("iptables-legacy -A INPUT -p tcp --dport 4143 -j REJECT");
     assert_eq!(first_line(&lab, "inbound --to 10.77.0.2:80"), "rejected");
     assert_eq!(first_line(&lab, "inbound --to [fd77::2]:80"), "to the proxy, port 4143");
-    lab.pod
-        .sh("ip6tables-legacy -t raw -A PREROUTING -p tcp --dport 80 -j NOTRACK");
+    lab.pod.sh("ip6tables-legacy -t raw -A PREROUTING -p tcp --dport 80 -j NOTRACK");
     assert_eq!(first_line(&lab, "inbound --to [fd77::2]:80"), "dropped: the reply");
-    lab.pod
-        .sh("ip6tables-legacy -t raw -A OUTPUT -p tcp --sport 80 -j NOTRACK");
+    lab.pod.sh("ip6tables-legacy -t raw -A OUTPUT -p tcp --sport 80 -j NOTRACK");
     assert_eq!(first_line(&lab, "inbound --to [fd77::2]:80"), "bypasses the proxy");
 }
 
@@ -1133,12 +850,7 @@ fn what_both_backends_have_is_looked_at() {
 fn asking_makes_no_legacy_table_and_starts_no_process() {
     let lab = pod_with_chart("nft");
     let calls = Run::new("explain outbound --to 192.0.2.1:80").calls(&lab.pod);
-    assert_eq!(
-        calls.count(&["execve", "fork", "vfork", "clone", "clone3"]),
-        1,
-        "{}",
-        calls.0
-    );
+    assert_eq!(calls.count(&["execve", "fork", "vfork", "clone", "clone3"]), 1, "{}", calls.0);
     for list in ["ip_tables_names", "ip6_tables_names"] {
         assert_eq!(lab.pod.sh(&format!("cat /proc/thread-self/net/{list}")), "");
     }
@@ -1150,11 +862,8 @@ fn asking_makes_no_legacy_table_and_starts_no_process() {
 #[test]
 fn an_unprivileged_user_is_told_what_is_not_seen() {
     let lab = pod_with_chart("nft");
-    let run = |capabilities: &[&str]| {
-        Run::new("explain inbound --to 10.77.0.2:80")
-            .nobody(capabilities)
-            .output(&lab.pod)
-    };
+    let run =
+        |capabilities: &[&str]| Run::new("explain inbound --to 10.77.0.2:80").nobody(capabilities).output(&lab.pod);
     let said = run(&["net_admin"]).success();
     assert!(
         said.starts_with(
@@ -1164,21 +873,11 @@ fn an_unprivileged_user_is_told_what_is_not_seen() {
         "{said}"
     );
     lab.pod.sh("ip link set lo down");
-    let said = Run::new("explain outbound --to 192.0.2.1:80")
-        .nobody(&["net_admin"])
-        .output(&lab.pod)
-        .success();
-    assert!(
-        said.contains("; by all others it is dropped: it is redirected to 127.0.0.1, and lo is down\n"),
-        "{said}"
-    );
+    let said = Run::new("explain outbound --to 192.0.2.1:80").nobody(&["net_admin"]).output(&lab.pod).success();
+    assert!(said.contains("; by all others it is dropped: it is redirected to 127.0.0.1, and lo is down\n"), "{said}");
     let refused = run(&[]);
     assert_eq!(refused.code(), Some(1));
-    assert!(
-        refused.stderr().contains("cannot read this network namespace's rules"),
-        "{}",
-        refused.said()
-    );
+    assert!(refused.stderr().contains("cannot read this network namespace's rules"), "{}", refused.said());
 }
 
 /// The way doesn't just stop there.
@@ -1201,13 +900,10 @@ fn a_chain_without_rules_is_said_to_have_none() {
 #[test]
 fn thousands_of_rules_that_do_not_match_are_left_out_of_the_text() {
     let lab = pod_with_chart("nft");
-    let rules: Vec<String> = (1..=3000)
-        .map(|number| format!("ip saddr 10.0.{}.{} drop", number / 250, number % 250))
-        .collect();
-    let script = format!(
-        "table inet x {{ chain c {{ type filter hook prerouting priority 0\n{}\n }}\n }}",
-        rules.join("\n")
-    );
+    let rules: Vec<String> =
+        (1..=3000).map(|number| format!("ip saddr 10.0.{}.{} drop", number / 250, number % 250)).collect();
+    let script =
+        format!("table inet x {{ chain c {{ type filter hook prerouting priority 0\n{}\n }}\n }}", rules.join("\n"));
     feed(&lab.pod, "nft -f -", &script).success();
     let said = text(&lab, "inbound --to 10.77.0.2:80 --from 192.0.2.1");
     assert!(said.contains("\n    ... 2980 more rules that do not match\n"), "{said}");
@@ -1224,22 +920,14 @@ fn a_chain_that_many_rules_lead_to_is_written_once() {
     // Two ways to each of 14 levels: 2^14 ways to the last one.
     let mut script = "table inet x {\n chain c14 { tcp dport 1 drop; tcp dport 2 drop; }\n".to_owned();
     for level in (0..14).rev() {
-        let hook = if level == 0 {
-            "type filter hook prerouting priority 0;"
-        } else {
-            ""
-        };
+        let hook = if level == 0 { "type filter hook prerouting priority 0;" } else { "" };
         let next = level + 1;
         script += &format!(" chain c{level} {{ {hook} jump c{next}; jump c{next}; }}\n");
     }
     feed(&lab.pod, "nft -f -", &format!("{script}}}\n")).success();
     let said = text(&lab, "inbound --to 10.77.0.2:80");
     assert!(said.starts_with("to the proxy, port 4143\n"), "{}", said.len());
-    assert_eq!(
-        said.matches("tcp dport 1").count() + said.matches("to port 1:").count(),
-        1,
-        "{said}"
-    );
+    assert_eq!(said.matches("tcp dport 1").count() + said.matches("to port 1:").count(), 1, "{said}");
     assert_eq!(said.matches(" as above\n").count(), 14, "{said}");
     assert!(said.lines().count() < 75, "{said}");
 }
@@ -1248,11 +936,9 @@ fn a_chain_that_many_rules_lead_to_is_written_once() {
 #[test]
 fn connections_that_differ_by_device_are_told_together() {
     let lab = Lab::new();
-    for line in [
-        "ip link add eth1 type veth peer name far1",
-        "ip link set eth1 up",
-        "ip address add 10.78.0.2/24 dev eth1",
-    ] {
+    for line in
+        ["ip link add eth1 type veth peer name far1", "ip link set eth1 up", "ip address add 10.78.0.2/24 dev eth1"]
+    {
         lab.pod.sh(line);
     }
     install(&lab.pod, &chart_in("nft"));
@@ -1260,10 +946,8 @@ fn connections_that_differ_by_device_are_told_together() {
                  prerouting priority -150; iifname eth1 tcp dport 80 meta mark set 8; jump c; }; }";
     feed(&lab.pod, "nft -f -", table).success();
     let said = Run::new("explain inbound --to 10.77.0.2:80").output(&lab.pod).success();
-    for line in [
-        "        1   no   to port 90: port 80 is not 90\n",
-        "        2   yes  tcp: to the proxy, port 4143\n",
-    ] {
+    for line in ["        1   no   to port 90: port 80 is not 90\n", "        2   yes  tcp: to the proxy, port 4143\n"]
+    {
         let line = line.trim_start_matches(' ');
         assert_eq!(said.matches(line).count(), 1, "{line}{said}");
     }

@@ -64,20 +64,14 @@ fn a_subcommand_takes_only_what_means_something_to_it() {
                 "--timeout-close-wait-secs 9",
             ],
         ),
-        (
-            "detect",
-            &["-p 4143", "--iptables-mode nft", "--log-level info", "--simulate"],
-        ),
+        ("detect", &["-p 4143", "--iptables-mode nft", "--log-level info", "--simulate"]),
         ("man", &["--netns /"]),
     ] {
         for flags in flags {
             let arguments: Vec<_> = std::iter::once(subcommand).chain(flags.split(' ')).collect();
             let text = refusal(&namespace, &arguments);
             let flag = flags.split([' ', '=']).next().unwrap();
-            assert!(
-                text.contains(&format!("{subcommand} does not take {flag}: ")),
-                "{arguments:?}: {text}"
-            );
+            assert!(text.contains(&format!("{subcommand} does not take {flag}: ")), "{arguments:?}: {text}");
         }
     }
     let text = refusal(&namespace, &["--output", "json", "-p", "1", "-o", "2"]);
@@ -98,57 +92,30 @@ fn a_subcommand_takes_only_what_means_something_to_it() {
 fn a_mistake_is_named_with_what_to_write_instead() {
     let namespace = Namespace::new();
     for (arguments, words) in [
-        (
-            &["--ipv6", "false"][..],
-            "--ipv6 false: a boolean takes its value after \"=\": write --ipv6=false",
-        ),
+        (&["--ipv6", "false"][..], "--ipv6 false: a boolean takes its value after \"=\": write --ipv6=false"),
         (&["-w", "false"], "write -w=false"),
         (&["--simulate", "ipv4"], "write --simulate=ipv4"),
         (&["--inbound-ports-to-ignore", "4190,", "4191"], "write 4190,4191"),
-        (
-            &["--outbound-ports-to-ignore=4190", ",4191"],
-            "write --outbound-ports-to-ignore=4190,4191",
-        ),
+        (&["--outbound-ports-to-ignore=4190", ",4191"], "write --outbound-ports-to-ignore=4190,4191"),
         (&["80"], "unexpected argument \"80\": a value follows its flag"),
         (&["verify"], "proxy-init verify ..."),
         (&["-r", ","], "--ports-to-redirect \",\" names no port"),
         (&["-r", ""], "--ports-to-redirect \"\" names no port"),
-        (
-            &["-r", "80", "--ports-to-redirect="],
-            "--ports-to-redirect \"\" names no port",
-        ),
-        (
-            &["--inbound-ports-to-ignore", "-5"],
-            "--inbound-ports-to-ignore \"-5\" is not",
-        ),
+        (&["-r", "80", "--ports-to-redirect="], "--ports-to-redirect \"\" names no port"),
+        (&["--inbound-ports-to-ignore", "-5"], "--inbound-ports-to-ignore \"-5\" is not"),
         (&["--inbound-ports-to-ignore", "80,-5-7"], "\"-5-7\""),
         (&["--ports-to-redirect", "-5"], "--ports-to-redirect \"-5\" is not"),
-        (
-            &["--subnets-to-ignore", "010.0.0.0/8"],
-            "010.0.0.0/8 is not a valid CIDR address",
-        ),
-        (
-            &["--outbound-subnets-to-ignore", "10.0.0.0/08"],
-            "10.0.0.0/08 is not a valid CIDR address",
-        ),
+        (&["--subnets-to-ignore", "010.0.0.0/8"], "010.0.0.0/8 is not a valid CIDR address"),
+        (&["--outbound-subnets-to-ignore", "10.0.0.0/08"], "10.0.0.0/08 is not a valid CIDR address"),
         (
             &["--subnets-to-ignore", "::ffff:10.0.0.0/104"],
             "::ffff:10.0.0.0/104 is an IPv4-mapped subnet, which is never on the wire: write the IPv4 subnet itself, \
              10.0.0.0/8",
         ),
-        (
-            &["--simulate=ipv5"],
-            "--simulate must be one of ipv4, ipv6, true, false, not \"ipv5\"",
-        ),
-        (
-            &["--simulate=ipv4", "--iptables-mode", "native"],
-            "write --simulate alone",
-        ),
+        (&["--simulate=ipv5"], "--simulate must be one of ipv4, ipv6, true, false, not \"ipv5\""),
+        (&["--simulate=ipv4", "--iptables-mode", "native"], "write --simulate alone"),
         (&["--simulate=ipv6", "--ipv6=false"], "no rules for IPv6"),
-        (
-            &["--proxy-udi", "7"],
-            "unknown flag --proxy-udi, did you mean --proxy-uid?",
-        ),
+        (&["--proxy-udi", "7"], "unknown flag --proxy-udi, did you mean --proxy-uid?"),
     ] {
         let arguments: Vec<_> = PORTS.split(' ').chain(arguments.iter().copied()).collect();
         let text = refusal(&namespace, &arguments);
@@ -156,15 +123,9 @@ fn a_mistake_is_named_with_what_to_write_instead() {
     }
     for (arguments, words) in [
         (&["verfiy"][..], "unknown subcommand \"verfiy\", did you mean verify?"),
-        (
-            &["-p", "-5", "-o", "1"],
-            "--incoming-proxy-port must be a valid TCP port number (1-65535), not \"-5\"",
-        ),
+        (&["-p", "-5", "-o", "1"], "--incoming-proxy-port must be a valid TCP port number (1-65535), not \"-5\""),
         (&["verify", "-o", "-5", "-p", "1"], "--outgoing-proxy-port"),
-        (
-            &["help", "verfiy"],
-            "\"verfiy\" is invalid: use show, explain, verify, uninstall",
-        ),
+        (&["help", "verfiy"], "\"verfiy\" is invalid: use show, explain, verify, uninstall"),
         (&["completions"], "the name of a shell"),
         (&["completions", "cmd.exe"], "\"cmd.exe\" is invalid: use bash"),
     ] {
@@ -192,23 +153,15 @@ fn a_value_that_is_not_text_names_its_flag_and_cannot_steer_a_terminal() {
         assert!(text.contains("\\u{1b}[31m\\n7") && text.lines().count() == 1, "{text}");
     }
     // A path need not be text.
-    let finished = Run::new("detect --netns")
-        .arguments([OsStr::from_bytes(b"/run/\xff")])
-        .output(&namespace);
+    let finished = Run::new("detect --netns").arguments([OsStr::from_bytes(b"/run/\xff")]).output(&namespace);
     assert_eq!(finished.code(), Some(1), "{finished:?}");
     assert!(finished.stderr().contains("ENOENT"), "{finished:?}");
     let path = "/run/\u{1b}]0;title\u{7}\nsecond line";
-    let finished = Run::new("verify -p 1 -o 2 --netns")
-        .arguments([path])
-        .output(&namespace);
+    let finished = Run::new("verify -p 1 -o 2 --netns").arguments([path]).output(&namespace);
     let text = finished.stderr();
     assert_eq!(finished.code(), Some(1), "{text}");
     assert!(text.contains("\\u{1b}]0;title\\u{7}\\nsecond line"), "{text}");
-    assert_eq!(
-        text.trim_end().chars().filter(|it| it.is_control()).count(),
-        0,
-        "{text}"
-    );
+    assert_eq!(text.trim_end().chars().filter(|it| it.is_control()).count(), 0, "{text}");
 }
 
 #[test]
@@ -234,10 +187,7 @@ fn what_is_probably_a_mistake_is_one_warning_each() {
     assert_eq!(warnings(&format!("{PORTS} --subnets-to-ignore fd00::/8")), [""; 0]);
     for (arguments, words) in [
         ("-p 4143 -o 4140 -u 0 -g -1", "neither proxy-uid nor proxy-gid is given"),
-        (
-            "-p 4143 -o 4143 -g 7",
-            "incoming-proxy-port and outgoing-proxy-port are both 4143",
-        ),
+        ("-p 4143 -o 4143 -g 7", "incoming-proxy-port and outgoing-proxy-port are both 4143"),
         (
             "-p 4143 -o 4140 -u 7 --subnets-to-ignore 0.0.0.0/0",
             "inbound-subnets-to-ignore 0.0.0.0/0: inbound IPv6 connections bypass the proxy too, as with linkerd-init",
@@ -258,12 +208,7 @@ fn one_familys_text_restores_to_what_installing_makes() {
     let flags = "-p 4143 -o 4140 -u 2102 -g 7 -r 80 --inbound-ports-to-ignore 1-9,25 --subnets-to-ignore \
                  10.1.2.3/8,fd00::/8 --outbound-subnets-to-ignore 192.0.2.0/24,2001:db8::/32";
     let nowhere = Namespace::new();
-    let text = |family: &str| {
-        Run::new(&format!("--simulate={family} {flags}"))
-            .nobody(&[])
-            .output(&nowhere)
-            .success()
-    };
+    let text = |family: &str| Run::new(&format!("--simulate={family} {flags}")).nobody(&[]).output(&nowhere).success();
     let (v4, v6) = (text("ipv4"), text("ipv6"));
     assert_eq!(nowhere.sh("nft list ruleset"), "");
     for variant in ["nft", "legacy"] {
@@ -285,28 +230,16 @@ fn one_familys_text_restores_to_what_installing_makes() {
 fn the_text_of_both_families_is_refused_as_a_whole() {
     let nowhere = Namespace::new();
     for simulate in ["--simulate", "--simulate=true"] {
-        let text = Run::new(&format!("{simulate} {PORTS}"))
-            .nobody(&[])
-            .output(&nowhere)
-            .success();
+        let text = Run::new(&format!("{simulate} {PORTS}")).nobody(&[]).output(&nowhere).success();
         assert!(text.contains("# IPv4: iptables-restore --noflush") && text.contains("# IPv6: ip6tables-restore"));
         for variant in ["nft", "legacy"] {
             for family in ["iptables", "ip6tables"] {
-                for options in [
-                    "--noflush",
-                    "",
-                    "--noflush --table nat",
-                    "--test",
-                    "--noflush --counters",
-                ] {
+                for options in ["--noflush", "", "--noflush --table nat", "--test", "--noflush --counters"] {
                     let namespace = Namespace::new();
                     let command = format!("{family}-{variant}-restore {options}");
                     let finished = feed(&namespace, &command, &text);
                     assert_ne!(finished.code(), Some(0), "{command}: {finished:?}");
-                    assert!(
-                        finished.stderr().contains("text-of-both-families"),
-                        "{command}: {finished:?}"
-                    );
+                    assert!(finished.stderr().contains("text-of-both-families"), "{command}: {finished:?}");
                     let saved = saved(&namespace, variant);
                     assert!(!saved.contains("PROXY_INIT"), "{command}: {saved}");
                 }
@@ -316,9 +249,7 @@ fn the_text_of_both_families_is_refused_as_a_whole() {
         for (family, heading) in [("ipv4", "# IPv4"), ("ipv6", "# IPv6")] {
             let part = &text[text.find(heading).unwrap()..];
             let part = &part[..part.find("COMMIT\n").unwrap() + "COMMIT\n".len()];
-            let one = Run::new(&format!("--simulate={family} {PORTS}"))
-                .nobody(&[])
-                .output(&nowhere);
+            let one = Run::new(&format!("--simulate={family} {PORTS}")).nobody(&[]).output(&nowhere);
             assert_eq!(one.success(), part);
         }
     }
@@ -330,17 +261,8 @@ fn the_text_of_both_families_is_refused_as_a_whole() {
 }
 
 /// Every subcommand that has a name.
-const SUBCOMMANDS: [&str; 9] = [
-    "show",
-    "explain",
-    "verify",
-    "uninstall",
-    "detect",
-    "validate",
-    "help",
-    "man",
-    "completions",
-];
+const SUBCOMMANDS: [&str; 9] =
+    ["show", "explain", "verify", "uninstall", "detect", "validate", "help", "man", "completions"];
 
 #[test]
 fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
@@ -358,23 +280,12 @@ fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
     // A terminal has 80 columns, and no wish to break lines.
     for subcommand in SUBCOMMANDS.iter().chain(&[""]) {
         for arguments in [["help", *subcommand], [*subcommand, "-h"]] {
-            let help = stdout(
-                &arguments
-                    .into_iter()
-                    .filter(|word| !word.is_empty())
-                    .collect::<Vec<_>>(),
-            );
+            let help = stdout(&arguments.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>());
             let long: Vec<_> = help.lines().filter(|line| line.chars().count() > 80).collect();
             assert!(long.is_empty(), "{arguments:?}: {long:#?}");
         }
     }
-    for line in [
-        "0   done: ",
-        "1   failed; ",
-        "2   the command line is invalid",
-        "3   verify: ",
-        "95  validate: ",
-    ] {
+    for line in ["0   done: ", "1   failed; ", "2   the command line is invalid", "3   verify: ", "95  validate: "] {
         assert!(stdout(&["--help"]).contains(&format!("\n  {line}")), "{line}");
     }
     // verify takes two forms, and needs the ports in one of them only.
@@ -397,30 +308,17 @@ fn formatted(page: &str) -> String {
 #[test]
 fn every_subcommand_has_a_man_page() {
     let page = formatted(&stdout(&["man"]));
-    for words in [
-        "NAME\n",
-        "SYNOPSIS\n",
-        "EXIT STATUS\n",
-        "EXAMPLES\n",
-        "IPTABLES_MODE",
-        "--subnets-to-ignore",
-    ] {
+    for words in ["NAME\n", "SYNOPSIS\n", "EXIT STATUS\n", "EXAMPLES\n", "IPTABLES_MODE", "--subnets-to-ignore"] {
         assert!(page.contains(words), "{words} in {page}");
     }
     for code in 0..=3 {
         assert!(page.contains(&format!("\n       {code}      ")), "{code} in {page}");
     }
     for subcommand in SUBCOMMANDS {
-        assert!(
-            page.contains(&format!("\n       {subcommand}")),
-            "{subcommand} in {page}"
-        );
+        assert!(page.contains(&format!("\n       {subcommand}")), "{subcommand} in {page}");
         let own = formatted(&stdout(&["man", subcommand]));
         assert!(own.contains(&format!("proxy-init-{subcommand} - ")), "{own}");
-        assert!(
-            own.contains("EXIT STATUS\n") && own.contains(&format!("proxy-init {subcommand}")),
-            "{own}"
-        );
+        assert!(own.contains("EXIT STATUS\n") && own.contains(&format!("proxy-init {subcommand}")), "{own}");
     }
     let verify = formatted(&stdout(&["man", "verify"]));
     for words in ["--output <FORMAT>", "proxy-init verify -p PORT -o PORT [OPTIONS]"] {
@@ -450,18 +348,10 @@ fn completed(words: &[&str]) -> Vec<String> {
         printf '%s\n' "${COMPREPLY[@]}"
     "#;
     let mut command = Command::new("bash");
-    command
-        .args(["--norc", "-c", bash, "bash"])
-        .arg(&script)
-        .arg("proxy-init")
-        .args(words);
+    command.args(["--norc", "-c", bash, "bash"]).arg(&script).arg("proxy-init").args(words);
     let output = command.output().unwrap();
     let offered = String::from_utf8(output.stdout).unwrap();
-    offered
-        .lines()
-        .filter(|line| !line.is_empty())
-        .map(ToOwned::to_owned)
-        .collect()
+    offered.lines().filter(|line| !line.is_empty()).map(ToOwned::to_owned).collect()
 }
 
 #[test]
@@ -470,14 +360,7 @@ fn bash_completes_subcommands_their_flags_and_words() {
     for (words, offered) in [
         (
             &["uninstall", "--"][..],
-            &[
-                "--netns",
-                "--use-wait-flag",
-                "--log-format",
-                "--log-level",
-                "--firewall-bin-path",
-                "--help",
-            ][..],
+            &["--netns", "--use-wait-flag", "--log-format", "--log-level", "--firewall-bin-path", "--help"][..],
         ),
         (&["detect", "--"], &["--netns", "--output", "--help"]),
         (
@@ -562,16 +445,11 @@ fn errors_are_json_where_that_is_asked_for() {
 #[test]
 fn an_error_of_a_run_is_in_the_log_and_on_stderr() {
     let namespace = Namespace::new();
-    for arguments in [
-        format!("{PORTS} --iptables-mode nft --netns /nonexistent"),
-        "uninstall --netns /nonexistent".to_owned(),
-    ] {
+    for arguments in
+        [format!("{PORTS} --iptables-mode nft --netns /nonexistent"), "uninstall --netns /nonexistent".to_owned()]
+    {
         let finished = Run::new(&arguments).output(&namespace);
-        assert!(
-            finished
-                .last_line()
-                .contains("cannot enter the network namespace /nonexistent")
-        );
+        assert!(finished.last_line().contains("cannot enter the network namespace /nonexistent"));
         let text = finished.stderr();
         assert!(
             text.starts_with("error: ") && text.contains("cannot enter the network namespace /nonexistent"),
@@ -611,10 +489,7 @@ fn an_error_is_the_containers_termination_message() {
     for (arguments, words) in [
         ("-p 4143 -o", "--outgoing-proxy-port <PORT>: a value is missing"),
         ("--iptables-mode nft -p 4143 -o 4140", "CAP_NET_ADMIN"),
-        (
-            "uninstall --netns /nonexistent\u{1b}[1m",
-            "network namespace /nonexistent\\u{1b}[1m: ENOENT",
-        ),
+        ("uninstall --netns /nonexistent\u{1b}[1m", "network namespace /nonexistent\\u{1b}[1m: ENOENT"),
         ("validate --timeout 100ms", "this namespace has no route to it"),
         ("validate --listen-addr 4140", "--listen-addr \"4140\" is not"),
     ] {
@@ -622,11 +497,7 @@ fn an_error_is_the_containers_termination_message() {
         assert!(text.contains(words) && text.lines().count() == 1, "{arguments}: {text}");
     }
     // Those may run in any container, for a user who reads the answer.
-    for arguments in [
-        "verify -p 1",
-        "show --netns /nonexistent",
-        "detect --netns=/nonexistent",
-    ] {
+    for arguments in ["verify -p 1", "show --netns /nonexistent", "detect --netns=/nonexistent"] {
         assert_eq!(message(arguments, &[]), "", "{arguments}");
     }
     assert_eq!(message(&format!("--iptables-mode nft {PORTS}"), &["net_admin"]), "");
@@ -640,14 +511,10 @@ fn the_log_does_not_wait_for_what_the_run_waits_for() {
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
     // It starts by reading a line from the test.
     let real = "PATH=/usr/sbin:/usr/bin:/sbin:/bin; exec iptables-legacy-restore \"$@\"";
-    folder.script(
-        "iptables-legacy-restore",
-        &format!("read line <{}; {real}", gate.display()),
-    );
+    folder.script("iptables-legacy-restore", &format!("read line <{}; {real}", gate.display()));
     let namespace = Namespace::new();
-    let mut child = Run::new(&format!("--ipv6=false -w {PORTS}"))
-        .commands_of(&folder)
-        .spawn(&namespace, Stdio::piped());
+    let mut child =
+        Run::new(&format!("--ipv6=false -w {PORTS}")).commands_of(&folder).spawn(&namespace, Stdio::piped());
     let mut log = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
     log.read_line(&mut first).unwrap();
@@ -660,10 +527,7 @@ fn the_log_does_not_wait_for_what_the_run_waits_for() {
     let lines: Vec<_> = log.lines().map(Result::unwrap).collect();
     let time = |line: &str| line.split('"').nth(1).unwrap().to_owned();
     let last = lines.last().unwrap();
-    assert!(
-        last.contains("installed ") && time(last) > time(&first),
-        "{first}{last}"
-    );
+    assert!(last.contains("installed ") && time(last) > time(&first), "{first}{last}");
 }
 
 /// What linkerd-init takes under the same names (linkerd2-proxy-init's cmd/root.go), and so is no difference from it.
@@ -692,9 +556,7 @@ fn each_flag_about_rules_is_in_every_place_that_names_all_of_them() {
         let (_, long) = flag.rsplit_once("--").unwrap_or(("", flag));
         let name = long.split([' ', '[', '=']).next().unwrap().trim_start_matches('-');
         // The plugin's configuration has linkerd-init's older name; tests have the short ones.
-        let key = name
-            .strip_prefix("inbound-")
-            .filter(|rest| *rest == "subnets-to-ignore");
+        let key = name.strip_prefix("inbound-").filter(|rest| *rest == "subnets-to-ignore");
         let mut spellings = vec![name.to_owned(), name.replace('-', "_"), key.unwrap_or(name).to_owned()];
         spellings.push(key.unwrap_or(name).replace('-', "_"));
         if let Some((short, _)) = flag.split_once(", --") {
@@ -714,10 +576,7 @@ fn each_flag_about_rules_is_in_every_place_that_names_all_of_them() {
         for place in places {
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(place);
             let text = std::fs::read_to_string(path).unwrap();
-            assert!(
-                spellings.iter().any(|spelling| text.contains(spelling)),
-                "{place} says nothing of --{name}"
-            );
+            assert!(spellings.iter().any(|spelling| text.contains(spelling)), "{place} says nothing of --{name}");
         }
     }
     assert!(count >= 16, "{count} in {rules}");

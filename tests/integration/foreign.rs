@@ -35,20 +35,14 @@ fn a_foreign_rule_keeps_its_chain_and_no_other() {
     let namespace = Namespace::new();
     for family in ["ip", "ip6"] {
         namespace.sh(&format!("nft add table {family} nat"));
-        namespace.sh(&format!(
-            "nft add chain {family} nat POSTROUTING {{ type nat hook postrouting priority 100; }}"
-        ));
+        namespace.sh(&format!("nft add chain {family} nat POSTROUTING {{ type nat hook postrouting priority 100; }}"));
         namespace.sh(&format!("nft add rule {family} nat POSTROUTING counter masquerade"));
     }
     let before = ruleset(&namespace);
     install(&namespace, &chart_in("nft"));
     let between = ruleset(&namespace);
     // Of each family: two base chains and two of proxy-init's own.
-    assert_eq!(
-        between.matches("comment \"made by proxy-init\"").count(),
-        8,
-        "{between}"
-    );
+    assert_eq!(between.matches("comment \"made by proxy-init\"").count(), 8, "{between}");
     install(&namespace, "uninstall");
     assert_eq!(ruleset(&namespace), before);
 }
@@ -111,9 +105,7 @@ fn check_foreign_jump(mode: &str, jump: &str) {
     install(&namespace, &format!("{} -r 80", chart_in(mode)));
     let after = saved(&namespace, mode);
     let leads = |saved: &str| -> Vec<String> {
-        let lines = saved
-            .lines()
-            .filter(|line| line.contains("-j PROXY_INIT") || line.contains("-g PROXY_INIT"));
+        let lines = saved.lines().filter(|line| line.contains("-j PROXY_INIT") || line.contains("-g PROXY_INIT"));
         lines.map(ToOwned::to_owned).collect()
     };
     assert_eq!(leads(&after), leads(&before), "{jump}");
@@ -123,10 +115,7 @@ fn check_foreign_jump(mode: &str, jump: &str) {
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("level=warning")).collect();
     assert_eq!(warnings.len(), 1, "{jump}: {log}");
     let chain = jump.split(' ').nth(1).unwrap();
-    assert!(
-        warnings[0].contains(chain) && warnings[0].contains("PROXY_INIT"),
-        "{jump}: {log}"
-    );
+    assert!(warnings[0].contains(chain) && warnings[0].contains("PROXY_INIT"), "{jump}: {log}");
     let left = saved(&namespace, mode);
     assert!(!left.contains("PROXY_INIT"), "{jump}: {left}");
     let rules = |saved: &str| -> Vec<String> {
@@ -141,15 +130,10 @@ fn a_dormant_table_is_not_woken_up() {
     for (mode, table) in [("nft", "ip nat"), ("nft", "ip6 nat"), ("native", "inet proxy-init")] {
         let namespace = Namespace::new();
         namespace.sh(&format!("nft add table {table} {{ flags dormant; }}"));
-        namespace.sh(&format!(
-            "nft add chain {table} theirs {{ type filter hook input priority 0; policy drop; }}"
-        ));
+        namespace.sh(&format!("nft add chain {table} theirs {{ type filter hook input priority 0; policy drop; }}"));
         let before = ruleset(&namespace);
         let line = Run::new(&chart_in(mode)).output(&namespace).last_line();
-        assert!(
-            line.contains("nothing was changed") && line.contains("dormant"),
-            "{line}"
-        );
+        assert!(line.contains("nothing was changed") && line.contains("dormant"), "{line}");
         assert!(line.contains(&format!("table {table}")), "{line}");
         assert_eq!(ruleset(&namespace), before);
     }
@@ -172,18 +156,8 @@ impl<'a> Monitor<'a> {
         let output = BufReader::new(nft.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
         // It ends with nft, or when the test wants no more.
-        thread::spawn(move || {
-            output
-                .lines()
-                .map_while(Result::ok)
-                .try_for_each(|line| sender.send(line))
-        });
-        let mut monitor = Self {
-            namespace,
-            nft,
-            lines,
-            tables: 0,
-        };
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let mut monitor = Self { namespace, nft, lines, tables: 0 };
         // At its start it misses commits: until it tells of one, others are made.
         while monitor.tables < 100 {
             monitor.commit();

@@ -22,10 +22,7 @@ fn with_number(run: Run, what: &str) -> Run {
         "--trace-path=/proc/thread-self/ns/net",
     ])
     // glibc asks by the one call, musl by the other where it is there: its answer is in another argument.
-    .under([
-        format!("--inject=newfstatat:{what}"),
-        format!("--inject=?stat:{}", what.replace("@arg3", "@arg2")),
-    ])
+    .under([format!("--inject=newfstatat:{what}"), format!("--inject=?stat:{}", what.replace("@arg3", "@arg2"))])
 }
 
 fn by_number(run: Run, _: &Namespace) -> Run {
@@ -37,10 +34,8 @@ fn by_setting(run: Run, namespace: &Namespace) -> Run {
     // Each network namespace has a /proc/sys/net of its own.
     let there = format!("nsenter --net={}", namespace.path().display());
     let folder = "/proc/sys/net/core";
-    run.after_mounting(&format!(
-        "{there} mount -t tmpfs tmpfs {folder}; {there} touch {folder}/netdev_max_backlog"
-    ))
-    .under(["setarch", "--uname-2.6"])
+    run.after_mounting(&format!("{there} mount -t tmpfs tmpfs {folder}; {there} touch {folder}/netdev_max_backlog"))
+        .under(["setarch", "--uname-2.6"])
 }
 
 const WAYS: [Pretend; 2] = [by_number, by_setting];
@@ -58,11 +53,7 @@ fn a_pod_does_not_redirect_its_node() {
         let there = in_a_pod(&format!("--netns {}", namespace.path().display()));
         for (run, started_in) in [(here, &namespace), (there, &other)] {
             let line = pretend(run, &namespace).output(started_in).last_line();
-            for words in [
-                "nothing was changed",
-                "the node's own network namespace",
-                "allow-host-network installs",
-            ] {
+            for words in ["nothing was changed", "the node's own network namespace", "allow-host-network installs"] {
                 assert!(line.contains(words), "{words} in {line}");
             }
         }
@@ -72,10 +63,7 @@ fn a_pod_does_not_redirect_its_node() {
 
         let allowed = pretend(in_a_pod("--allow-host-network"), &namespace);
         let log = allowed.output(&namespace).success();
-        assert!(
-            log.contains("installed 12 rules") && !log.contains("level=warning"),
-            "{log}"
-        );
+        assert!(log.contains("installed 12 rules") && !log.contains("level=warning"), "{log}");
         pretend(Run::new("uninstall"), &namespace).output(&namespace).success();
     }
 }

@@ -75,27 +75,11 @@ fn the_answer_and_its_exit_code_are_proxy_inits() {
     install(&namespace, &format!("--iptables-mode nft {PORTS} -u 2102"));
     let (shown, calls, _folder) = run(&namespace, &["show", "web", "-n", "emojivoto"], "");
     assert_eq!(shown.success(), Run::new("show").output(&namespace).success());
-    assert!(
-        calls[0].starts_with("--namespace=emojivoto debug web --attach=false"),
-        "{calls:?}"
-    );
+    assert!(calls[0].starts_with("--namespace=emojivoto debug web --attach=false"), "{calls:?}");
     assert!(calls[0].contains("--image=registry.example/proxy-init:1 --profile=netadmin -- proxy-init show"));
     let last = calls.last().unwrap();
-    assert!(
-        last.starts_with("--namespace=emojivoto logs web --container=proxy-init-"),
-        "{calls:?}"
-    );
-    let different = [
-        "verify",
-        "web",
-        "-p",
-        "4143",
-        "-o",
-        "4444",
-        "-u",
-        "2102",
-        "--output=json",
-    ];
+    assert!(last.starts_with("--namespace=emojivoto logs web --container=proxy-init-"), "{calls:?}");
+    let different = ["verify", "web", "-p", "4143", "-o", "4444", "-u", "2102", "--output=json"];
     let (different, ..) = run(&namespace, &different, "");
     assert_eq!(different.code(), Some(3), "{}", different.said());
     assert!(different.stdout().starts_with('{'), "{}", different.said());
@@ -104,30 +88,13 @@ fn the_answer_and_its_exit_code_are_proxy_inits() {
 #[test]
 fn arguments_keep_their_order_and_their_spaces() {
     let namespace = Namespace::new();
-    let arguments = [
-        "explain",
-        "-n",
-        "a",
-        "web",
-        "inbound",
-        "--to",
-        "[fd00::1]:80",
-        "--netns",
-        "/no such",
-        "--context",
-        "c",
-    ];
+    let arguments =
+        ["explain", "-n", "a", "web", "inbound", "--to", "[fd00::1]:80", "--netns", "/no such", "--context", "c"];
     let (asked, calls, _folder) = run(&namespace, &arguments, "");
     assert_eq!(asked.code(), Some(1), "{}", asked.said());
     assert!(asked.said().contains("/no such"), "{}", asked.said());
-    assert!(
-        calls[0].starts_with("--context=c --namespace=a debug web "),
-        "{calls:?}"
-    );
-    assert!(
-        calls[0].ends_with("proxy-init explain inbound --to [fd00::1]:80 --netns /no such"),
-        "{calls:?}"
-    );
+    assert!(calls[0].starts_with("--context=c --namespace=a debug web "), "{calls:?}");
+    assert!(calls[0].ends_with("proxy-init explain inbound --to [fd00::1]:80 --netns /no such"), "{calls:?}");
 }
 
 #[test]
@@ -135,10 +102,7 @@ fn a_workloads_first_running_pod_is_asked() {
     let namespace = Namespace::new();
     let (_, calls, _folder) = run(&namespace, &["show", "deploy/web"], "");
     assert!(calls[0].starts_with("get deploy/web"), "{calls:?}");
-    assert!(
-        calls[1].contains("-l app=web,tier=front --field-selector=status.phase=Running"),
-        "{calls:?}"
-    );
+    assert!(calls[1].contains("-l app=web,tier=front --field-selector=status.phase=Running"), "{calls:?}");
     assert!(calls[2].starts_with("debug web-1 "), "{calls:?}");
     let (_, calls, _folder) = run(&namespace, &["show", "pod/web"], "");
     assert!(calls[0].starts_with("debug web "), "{calls:?}");
@@ -149,20 +113,9 @@ fn all_pods_of_a_workload_are_asked_where_a_connection_would_go() {
     let namespace = Namespace::new();
     namespace.sh("ip link set lo up");
     install(&namespace, &format!("--iptables-mode nft {PORTS} -u 2102"));
-    let line = [
-        "explain",
-        "deploy/web",
-        "-n",
-        "shop",
-        "outbound",
-        "--to",
-        "127.0.0.1:80",
-    ];
+    let line = ["explain", "deploy/web", "-n", "shop", "outbound", "--to", "127.0.0.1:80"];
     let (asked, calls, _folder) = run(&namespace, &line, "");
-    assert_eq!(
-        asked.success(),
-        "web-1: bypasses the proxy\nweb-2: bypasses the proxy\n"
-    );
+    assert_eq!(asked.success(), "web-1: bypasses the proxy\nweb-2: bypasses the proxy\n");
     for pod in ["web-1", "web-2"] {
         let debug = format!("--namespace=shop debug {pod} ");
         assert!(calls.iter().any(|call| call.starts_with(&debug)), "{calls:?}");
@@ -185,11 +138,7 @@ fn what_never_starts_is_said() {
     let namespace = Namespace::new();
     let (pulled, ..) = run(&namespace, &["show", "web"], "|ImagePullBackOff|Back-off pulling image");
     assert_eq!((pulled.code(), pulled.stdout().as_str()), (Some(1), ""));
-    assert!(
-        pulled.stderr().contains("ImagePullBackOff Back-off pulling image"),
-        "{}",
-        pulled.said()
-    );
+    assert!(pulled.stderr().contains("ImagePullBackOff Back-off pulling image"), "{}", pulled.said());
     let (started, ..) = run(&namespace, &["show", "web"], "128||exec: no such file");
     assert_eq!(started.code(), Some(128));
     assert_eq!(started.stderr(), "error: exec: no such file\n");
@@ -201,20 +150,13 @@ fn a_pod_without_a_network_of_its_own_gets_no_debug_container() {
     for (pod, words) in [
         ("true|192.0.2.1|Running", "is on its node's network"),
         ("true||Pending", "is on its node's network"),
-        (
-            "||Pending",
-            "has no sandbox yet, and so no network (Pending): FailedCreatePodSandBox: plugin",
-        ),
+        ("||Pending", "has no sandbox yet, and so no network (Pending): FailedCreatePodSandBox: plugin"),
         ("||Failed", "has ended (Failed)"),
         ("|10.42.0.7|Succeeded", "has ended (Succeeded)"),
     ] {
         let (ended, calls, _folder) = run_of(&namespace, &["show", "web", "-n", "emojivoto"], "", pod);
         assert_eq!(ended.code(), Some(1), "{pod}: {}", ended.said());
-        assert!(
-            ended.stderr().starts_with("error: pod web ") && ended.stderr().contains(words),
-            "{}",
-            ended.said()
-        );
+        assert!(ended.stderr().starts_with("error: pod web ") && ended.stderr().contains(words), "{}", ended.said());
         assert!(calls.iter().all(|call| !call.contains("debug")), "{calls:?}");
     }
 }
@@ -222,19 +164,10 @@ fn a_pod_without_a_network_of_its_own_gets_no_debug_container() {
 #[test]
 fn a_wrong_line_asks_no_cluster() {
     let namespace = Namespace::new();
-    for line in [
-        &["shwo", "web"][..],
-        &["show"],
-        &["show", "--output", "json"],
-        &["show", "web", "-n"],
-    ] {
+    for line in [&["shwo", "web"][..], &["show"], &["show", "--output", "json"], &["show", "web", "-n"]] {
         let (wrong, calls, _folder) = run(&namespace, line, "");
         assert_eq!(wrong.code(), Some(2), "{line:?}: {}", wrong.said());
-        assert!(
-            wrong.stderr().starts_with("error: ") && calls.is_empty(),
-            "{line:?}: {}",
-            wrong.said()
-        );
+        assert!(wrong.stderr().starts_with("error: ") && calls.is_empty(), "{line:?}: {}", wrong.said());
     }
     let (help, ..) = run(&namespace, &[], "");
     assert!(help.success().contains("Usage: kubectl proxy-init COMMAND"));

@@ -32,10 +32,7 @@ fn the_listing_is_the_tutorials() {
                  ports 4143",
             ],
         ),
-        (
-            "OUTPUT",
-            &["PROXY_INIT_OUTPUT all -- * * 0.0.0.0/0 0.0.0.0/0 /* proxy-init/install-proxy-init-output */"],
-        ),
+        ("OUTPUT", &["PROXY_INIT_OUTPUT all -- * * 0.0.0.0/0 0.0.0.0/0 /* proxy-init/install-proxy-init-output */"]),
         (
             "PROXY_INIT_OUTPUT",
             &[
@@ -62,10 +59,7 @@ fn the_listing_is_the_tutorials() {
             .skip(2)
             .map(|line| {
                 let words: Vec<_> = line.split_whitespace().skip(2).collect();
-                words
-                    .join(" ")
-                    .replacen(" 6 --", " tcp --", 1)
-                    .replacen(" 0 --", " all --", 1)
+                words.join(" ").replacen(" 6 --", " tcp --", 1).replacen(" 0 --", " all --", 1)
             })
             .collect();
         assert_eq!(rules, want, "{chain}");
@@ -144,14 +138,8 @@ fn a_held_lock_is_named_and_the_wait_flag_waits() {
 #[test]
 fn a_lock_file_that_cannot_be_made_is_named() {
     let namespace = Namespace::new();
-    let line = Run::new(&chart())
-        .environment("XTABLES_LOCKFILE", "/proc/no/lock")
-        .output(&namespace)
-        .last_line();
-    assert!(
-        line.contains("cannot write its lock file") && line.contains("/proc/no/lock"),
-        "{line}"
-    );
+    let line = Run::new(&chart()).environment("XTABLES_LOCKFILE", "/proc/no/lock").output(&namespace).last_line();
+    assert!(line.contains("cannot write its lock file") && line.contains("/proc/no/lock"), "{line}");
     assert!(line.contains("emptyDir"), "{line}");
 }
 
@@ -159,23 +147,14 @@ fn a_lock_file_that_cannot_be_made_is_named() {
 fn somebody_with_net_admin_and_net_raw_can() {
     let namespace = Namespace::new();
     for _ in 0..2 {
-        Run::new(&chart())
-            .in_pod(&["net_admin", "net_raw"])
-            .output(&namespace)
-            .success();
+        Run::new(&chart()).in_pod(&["net_admin", "net_raw"]).output(&namespace).success();
     }
     let whole = Namespace::new();
     install(&whole, &chart());
     assert_eq!(saved(&namespace, "legacy"), saved(&whole, "legacy"));
 
-    let line = Run::new(&chart())
-        .in_pod(&["net_admin"])
-        .output(&Namespace::new())
-        .last_line();
-    assert!(
-        line.contains("needs CAP_NET_RAW") && line.contains("nft mode needs NET_ADMIN alone"),
-        "{line}"
-    );
+    let line = Run::new(&chart()).in_pod(&["net_admin"]).output(&Namespace::new()).last_line();
+    assert!(line.contains("needs CAP_NET_RAW") && line.contains("nft mode needs NET_ADMIN alone"), "{line}");
     let line = Run::new(&chart()).in_pod(&[]).output(&Namespace::new()).last_line();
     assert!(line.contains("needs CAP_NET_ADMIN"), "{line}");
 }
@@ -201,10 +180,8 @@ fn what_somebody_installed_by_plain_commands_they_can_verify() {
 fn the_child_has_only_what_it_needs() {
     let folder = Folder::new("child");
     let seen = folder.join("seen");
-    let spy = format!(
-        "{{ env; grep -E '^(Cap|NoNewPrivs)' /proc/self/status; }} >{}; exec REAL \"$@\"",
-        seen.display()
-    );
+    let spy =
+        format!("{{ env; grep -E '^(Cap|NoNewPrivs)' /proc/self/status; }} >{}; exec REAL \"$@\"", seen.display());
     folder.wrap("iptables-legacy-restore", &spy);
     let namespace = Namespace::new();
     Run::new(&format!("{} --ipv6=false", chart()))
@@ -230,24 +207,16 @@ fn a_kernel_without_legacy_tables_is_named() {
         "iptables-legacy-restore",
         "echo \"iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'nat'\" >&2; exit 1",
     );
-    let line = Run::new(&format!("{} --no-fallback", chart()))
-        .commands_of(&folder)
-        .output(&Namespace::new())
-        .last_line();
-    assert!(
-        line.contains("this kernel has no legacy nat table") && line.contains("unable to initialize"),
-        "{line}"
-    );
+    let line =
+        Run::new(&format!("{} --no-fallback", chart())).commands_of(&folder).output(&Namespace::new()).last_line();
+    assert!(line.contains("this kernel has no legacy nat table") && line.contains("unable to initialize"), "{line}");
     assert!(line.contains("use nft mode"), "{line}");
 }
 
 #[test]
 fn when_the_second_family_fails_the_first_is_rolled_back() {
     let folder = Folder::new("second");
-    folder.script(
-        "ip6tables-legacy-restore",
-        "echo 'ip6tables-restore: line 9 failed' >&2; exit 1",
-    );
+    folder.script("ip6tables-legacy-restore", "echo 'ip6tables-restore: line 9 failed' >&2; exit 1");
     let namespace = Namespace::new();
     namespace.sh("iptables-legacy -t nat -A PREROUTING -s 192.0.2.9 -j ACCEPT");
     let before = saved(&namespace, "legacy");
@@ -260,10 +229,7 @@ fn when_the_second_family_fails_the_first_is_rolled_back() {
     install(&namespace, &chart());
     namespace.sh("iptables-legacy -t nat -A OUTPUT -p tcp -j PROXY_INIT_OUTPUT");
     let before = saved(&namespace, "legacy");
-    let line = Run::new(&format!("{} -r 80 --ipv6=true", chart()))
-        .commands_of(&folder)
-        .output(&namespace)
-        .last_line();
+    let line = Run::new(&format!("{} -r 80 --ipv6=true", chart())).commands_of(&folder).output(&namespace).last_line();
     assert!(line.contains("nothing was changed"), "{line}");
     assert_eq!(saved(&namespace, "legacy"), before);
 }
@@ -290,10 +256,7 @@ fn a_signal_between_the_commits_leaves_no_family_changed() {
 #[test]
 fn where_sigchld_is_ignored_it_installs_all_the_same() {
     let namespace = Namespace::new();
-    Run::new(&chart())
-        .under(["env", "--ignore-signal=CHLD"])
-        .output(&namespace)
-        .success();
+    Run::new(&chart()).under(["env", "--ignore-signal=CHLD"]).output(&namespace).success();
     assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
 }
 

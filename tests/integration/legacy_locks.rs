@@ -26,9 +26,8 @@ fn several_at_once_leave_one_jump_each() {
             }
         }
         let ports = |index| format!("{} -w -r {}", chart(), 80 + index);
-        let children: Vec<_> = (0..2 + trial % 7)
-            .map(|index| Run::new(&ports(index)).spawn(&namespace, Stdio::null()))
-            .collect();
+        let children: Vec<_> =
+            (0..2 + trial % 7).map(|index| Run::new(&ports(index)).spawn(&namespace, Stdio::null())).collect();
         for mut child in children {
             assert!(child.wait().unwrap().success());
         }
@@ -47,9 +46,7 @@ fn nothing_waits_for_the_lock_of_the_machine_around_it() {
     machine.run(|| {
         let lock = File::create("/run/xtables.lock").unwrap();
         let _held = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
-        let here = Command::new("timeout")
-            .args(["1", "iptables-legacy", "-t", "nat", "-S"])
-            .status();
+        let here = Command::new("timeout").args(["1", "iptables-legacy", "-t", "nat", "-S"]).status();
         assert_eq!(here.unwrap().code(), Some(124), "it waits for the lock");
         let namespace = Namespace::new();
         namespace.sh("timeout 60 iptables-legacy -t nat -A OUTPUT -j ACCEPT");
@@ -60,19 +57,12 @@ fn nothing_waits_for_the_lock_of_the_machine_around_it() {
 #[test]
 fn the_same_flags_again_change_nothing() {
     let namespace = Namespace::new();
-    let flags = format!(
-        "{} -r 80,443 --proxy-gid 7 --subnets-to-ignore 0.0.0.0/0,10.0.0.0/8,fd00::/8,::/0",
-        chart()
-    );
+    let flags = format!("{} -r 80,443 --proxy-gid 7 --subnets-to-ignore 0.0.0.0/0,10.0.0.0/8,fd00::/8,::/0", chart());
     install(&namespace, &flags);
     namespace.sh("iptables-legacy -t nat -A OUTPUT -p tcp -j PROXY_INIT_OUTPUT -c 7 77");
     let counted = || namespace.sh("iptables-legacy-save -c -t nat") + &namespace.sh("ip6tables-legacy-save -c -t nat");
-    let rules = |text: String| -> Vec<String> {
-        text.lines()
-            .filter(|line| !line.starts_with('#'))
-            .map(Into::into)
-            .collect()
-    };
+    let rules =
+        |text: String| -> Vec<String> { text.lines().filter(|line| !line.starts_with('#')).map(Into::into).collect() };
     let before = rules(counted());
     let calls = Run::new(&flags).calls(&namespace);
     assert_eq!(calls.count(&["execve"]), 1, "{}", calls.0);
@@ -92,28 +82,18 @@ fn somebody_elses_jumps_stay_until_uninstall_which_names_them() {
             "-A OUTPUT -p udp -m comment --comment it's\"mine\" -g PROXY_INIT_OUTPUT",
         ] {
             namespace.sh(&format!("iptables-{mode} -t nat {line}"));
-            namespace.sh(&format!(
-                "ip6tables-{mode} -t nat {}",
-                line.replace("192.0.2.1/32", "fd00::1/128")
-            ));
+            namespace.sh(&format!("ip6tables-{mode} -t nat {}", line.replace("192.0.2.1/32", "fd00::1/128")));
         }
         install(&namespace, &format!("{} -r 80", chart_in(mode)));
         let rules = saved(&namespace, mode);
-        assert!(
-            rules.contains("-A PREROUTING -s 192.0.2.1/32 -j PROXY_INIT_REDIRECT"),
-            "{rules}"
-        );
+        assert!(rules.contains("-A PREROUTING -s 192.0.2.1/32 -j PROXY_INIT_REDIRECT"), "{rules}");
         assert_eq!(rules.matches("-A X -j PROXY_INIT_OUTPUT").count(), 2, "{rules}");
 
         let said = Run::new("uninstall").output(&namespace).success();
         let rules = saved(&namespace, mode);
         assert!(!rules.contains("PROXY_INIT"), "{rules}");
         assert_eq!(rules.matches("-A X -j ACCEPT").count(), 2, "{rules}");
-        assert_eq!(
-            said.matches("removed a rule that another program added").count(),
-            6,
-            "{said}"
-        );
+        assert_eq!(said.matches("removed a rule that another program added").count(), 6, "{said}");
         assert!(said.contains("-A X -j PROXY_INIT_OUTPUT"), "{said}");
     }
 }
@@ -122,20 +102,14 @@ fn somebody_elses_jumps_stay_until_uninstall_which_names_them() {
 #[test]
 fn what_fails_half_way_leaves_everything_as_it_was() {
     let failures = [
-        (
-            "exit",
-            "ip6tables-legacy-restore",
-            "cat >/dev/null; echo line 9 failed >&2; exit 1",
-        ),
+        ("exit", "ip6tables-legacy-restore", "cat >/dev/null; echo line 9 failed >&2; exit 1"),
         ("early", "ip6tables-legacy-restore", "echo line 9 failed >&2; exit 1"),
         ("after", "ip6tables-legacy-restore", "REAL \"$@\"; exit 3"),
         ("hang", "ip6tables-legacy-restore", "REAL \"$@\"; sleep 12"),
         ("hang4", "iptables-legacy-restore", "REAL \"$@\"; sleep 12"),
     ];
     std::thread::scope(|scope| {
-        let cases = failures
-            .into_iter()
-            .flat_map(|failure| [(failure, true), (failure, false)]);
+        let cases = failures.into_iter().flat_map(|failure| [(failure, true), (failure, false)]);
         // All at once: those that hang do so for ten seconds.
         for ((name, command, script), fresh) in cases {
             scope.spawn(move || {
@@ -151,10 +125,7 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
                     // Asking about a table makes it.
                     let text = namespace.sh("iptables-legacy-save -c -t nat")
                         + &namespace.sh("ip6tables-legacy-save -c -t nat");
-                    text.lines()
-                        .filter(|line| !line.starts_with('#'))
-                        .collect::<Vec<_>>()
-                        .join("\n")
+                    text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
                 };
                 let before = if fresh { String::new() } else { counted() };
                 let run = |line: &str| Run::new(line).commands_of(&folder).output(&namespace).last_line();
@@ -186,9 +157,7 @@ fn calls_that_fail_at_any_time_leave_all_or_nothing() {
     ] {
         for when in 1..=6 {
             let namespace = Namespace::new();
-            let finished = Run::new(&chart())
-                .inject(call, &format!("error={error}:when={when}"))
-                .output(&namespace);
+            let finished = Run::new(&chart()).inject(call, &format!("error={error}:when={when}")).output(&namespace);
             let rules = saved(&namespace, "legacy");
             let jumps = rules.matches("-j PROXY_INIT").count();
             let want = if finished.code() == Some(0) { 4 } else { 0 };
@@ -201,14 +170,8 @@ fn calls_that_fail_at_any_time_leave_all_or_nothing() {
 #[test]
 fn where_no_thread_can_be_made_it_is_an_error() {
     let namespace = Namespace::new();
-    let line = Run::new(&chart())
-        .failing("clone,clone3", "EAGAIN")
-        .output(&namespace)
-        .last_line();
-    assert!(
-        line.contains("cannot run") && line.contains("Resource temporarily unavailable"),
-        "{line}"
-    );
+    let line = Run::new(&chart()).failing("clone,clone3", "EAGAIN").output(&namespace).last_line();
+    assert!(line.contains("cannot run") && line.contains("Resource temporarily unavailable"), "{line}");
 }
 
 /// Killed at each of its first calls of a kind. The two families are two commits, so only between them is there half.
@@ -216,14 +179,10 @@ fn where_no_thread_can_be_made_it_is_an_error() {
 fn killed_at_any_call_the_next_run_repairs() {
     let waits = format!("{} -w", chart());
     let mut killed = 0;
-    for call in [
-        "openat", "socket", "flock", "pipe2", "clone3", "read", "write", "poll", "wait4", "close",
-    ] {
+    for call in ["openat", "socket", "flock", "pipe2", "clone3", "read", "write", "poll", "wait4", "close"] {
         for when in 1..=6 {
             let namespace = Namespace::new();
-            let finished = Run::new(&waits)
-                .inject(call, &format!("signal=KILL:when={when}"))
-                .output(&namespace);
+            let finished = Run::new(&waits).inject(call, &format!("signal=KILL:when={when}")).output(&namespace);
             killed += usize::from(finished.code().is_none_or(|code| code != 0));
             // The lock is held until the commands have ended.
             namespace.sh("iptables-legacy -w 60 -t nat -L -n");
@@ -256,15 +215,9 @@ fn file_capabilities_alone_are_enough() {
     for mode in ["legacy", "plain"] {
         let namespace = Namespace::new();
         let mut command = Command::new("unshare");
-        command
-            .args(["--mount", "sh", "-ec", &script, "sh"])
-            .args(chart_in(mode).split_whitespace());
+        command.args(["--mount", "sh", "-ec", &script, "sh"]).args(chart_in(mode).split_whitespace());
         crate::support::Finished(namespace.output(&mut command)).success();
-        assert_eq!(
-            saved(&namespace, "legacy").matches("-j PROXY_INIT").count(),
-            4,
-            "{mode}"
-        );
+        assert_eq!(saved(&namespace, "legacy").matches("-j PROXY_INIT").count(), 4, "{mode}");
     }
 }
 
@@ -283,11 +236,7 @@ fn a_kernel_without_ipv6_gets_the_ipv4_rules_and_a_warning() {
             .success();
         assert_eq!(said.matches("this kernel has no IPv6").count(), 1, "{said}");
         assert!(said.contains("level=warning"), "{said}");
-        let wanted = if families == 1 {
-            "for IPv4 in"
-        } else {
-            "for IPv4 and IPv6 in"
-        };
+        let wanted = if families == 1 { "for IPv4 in" } else { "for IPv4 and IPv6 in" };
         assert!(said.contains(wanted), "{said}");
         if mode == "legacy" {
             let jumps = |save: &str| namespace.sh(save).matches("-j PROXY_INIT").count();

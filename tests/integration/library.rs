@@ -43,10 +43,7 @@ fn whatever_happens_in_a_namespace_the_caller_stays_where_it_was() {
 
     // A process that is started inside is inside.
     let output = target.run(|| Command::new("readlink").arg("/proc/self/ns/net").output().unwrap());
-    assert_eq!(
-        String::from_utf8(output.unwrap().stdout).unwrap().trim(),
-        namespace.run(here)
-    );
+    assert_eq!(String::from_utf8(output.unwrap().stdout).unwrap().trim(), namespace.run(here));
 }
 
 #[test]
@@ -79,16 +76,10 @@ fn what_is_not_a_network_namespace_is_an_error_at_once() {
         assert!(errno.to_string().starts_with(&format!("{name}: ")), "{path}: {errno}");
 
         for arguments in ["-p 4143 -o 4140", "uninstall", "verify -p 4143 -o 4140", "detect"] {
-            let finished = Run::new(arguments)
-                .arguments(["--netns", path])
-                .under(["timeout", "10"])
-                .output(&safe);
+            let finished = Run::new(arguments).arguments(["--netns", path]).under(["timeout", "10"]).output(&safe);
             let said = finished.said();
             assert_eq!(finished.code(), Some(1), "{arguments}: {said}");
-            assert!(
-                said.contains(path) && said.contains("/var/run/netns"),
-                "{arguments}: {said}"
-            );
+            assert!(said.contains(path) && said.contains("/var/run/netns"), "{arguments}: {said}");
         }
     }
     assert!(Target::open("").is_err_and(|error| error.to_string().contains("ENOENT")));
@@ -103,10 +94,7 @@ fn where_no_thread_can_be_started_it_says_so() {
         .failing("clone,clone3", "EAGAIN")
         .output(&here)
         .last_line();
-    assert!(
-        line.contains("EAGAIN") && line.contains("no thread can be started"),
-        "{line}"
-    );
+    assert!(line.contains("EAGAIN") && line.contains("no thread can be started"), "{line}");
     for namespace in [&here, &there] {
         assert_eq!(namespace.sh("nft list ruleset"), "");
     }
@@ -115,10 +103,7 @@ fn where_no_thread_can_be_started_it_says_so() {
 #[test]
 fn an_errno_says_its_name_and_its_number() {
     let errno = Errno::from_raw(1);
-    assert_eq!(
-        (errno.raw(), errno.to_string().as_str()),
-        (1, "EPERM: Operation not permitted")
-    );
+    assert_eq!((errno.raw(), errno.to_string().as_str()), (1, "EPERM: Operation not permitted"));
 }
 
 #[test]
@@ -127,19 +112,10 @@ fn a_report_has_every_feature_of_both_families() {
     let report = detect(Some(&namespace.path())).unwrap();
     let names: Vec<_> = report.features.iter().map(|feature| feature.name.as_str()).collect();
     let one = |family| {
-        [
-            "nat chains",
-            "multiport (xt_multiport)",
-            "owner (xt_owner)",
-            "REDIRECT (xt_REDIRECT)",
-            "tcp (xt_tcpudp)",
-        ]
-        .map(|name| format!("{family}: {name}"))
+        ["nat chains", "multiport (xt_multiport)", "owner (xt_owner)", "REDIRECT (xt_REDIRECT)", "tcp (xt_tcpudp)"]
+            .map(|name| format!("{family}: {name}"))
     };
-    assert_eq!(
-        names,
-        [&one("IPv4")[..], &one("IPv6"), &["native mode".to_owned()]].concat()
-    );
+    assert_eq!(names, [&one("IPv4")[..], &one("IPv6"), &["native mode".to_owned()]].concat());
     assert!(report.features.iter().all(|feature| feature.works.is_ok()), "{report}");
 }
 
@@ -185,32 +161,20 @@ fn results_are_values() {
 
     let installed = auto.run().unwrap();
     assert_eq!(installed.mode, Mode::Nft);
-    assert!(
-        matches!(installed.reason, Reason::Supported { legacy_hidden: false }),
-        "{installed:?}"
-    );
+    assert!(matches!(installed.reason, Reason::Supported { legacy_hidden: false }), "{installed:?}");
     let rules = namespace.sh("iptables-nft-save -t nat") + &namespace.sh("ip6tables-nft-save -t nat");
-    assert_eq!(
-        installed.rules(),
-        rules.lines().filter(|line| line.starts_with("-A")).count()
-    );
+    assert_eq!(installed.rules(), rules.lines().filter(|line| line.starts_with("-A")).count());
     assert!(installed.replaced.is_empty() && installed.warnings.is_empty());
     assert!(auto.verify().unwrap().is_in_place());
     assert!(matches!(auto.run().unwrap().reason, Reason::Holds));
 
     let mut native = install(&namespace, ModeChoice::Mode(Mode::Native));
     let refused = native.run().unwrap_err();
-    assert!(
-        matches!(refused, Error::InMode(Mode::Native, ModeError::OtherBackend(Mode::Nft))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Error::InMode(Mode::Native, ModeError::OtherBackend(Mode::Nft))), "{refused:?}");
     native.replace_other_backend = true;
     let mut told = Vec::new();
     let installed = native.run_with(|notice| told.push(format!("{notice:?}"))).unwrap();
-    assert_eq!(
-        (installed.mode, &installed.replaced[..]),
-        (Mode::Native, &[Mode::Nft][..])
-    );
+    assert_eq!((installed.mode, &installed.replaced[..]), (Mode::Native, &[Mode::Nft][..]));
     assert!(matches!(installed.reason, Reason::Named));
     assert_eq!(told, ["Removed(Nft)"]);
 
@@ -238,10 +202,7 @@ fn the_example_adds_checks_and_deletes_in_three_namespaces() {
             embed::check(&path, &config).unwrap();
             for save in ["iptables-nft-save", "ip6tables-nft-save"] {
                 let rules = pod.sh(save);
-                assert!(
-                    rules.contains("--uid-owner 2102") && rules.contains("--dports 4190,4191"),
-                    "{rules}"
-                );
+                assert!(rules.contains("--uid-owner 2102") && rules.contains("--dports 4190,4191"), "{rules}");
             }
         }
         pods[1].sh("iptables-nft -t nat -F PROXY_INIT_OUTPUT");
@@ -266,9 +227,7 @@ fn that_commands_are_about_to_run_is_told_before_they_do() {
     legacy.wait_for_lock = true;
     let mut told = Vec::new();
     let tables = "cat /proc/thread-self/net/ip_tables_names";
-    let installed = legacy
-        .run_with(|notice| told.push((format!("{notice:?}"), namespace.sh(tables))))
-        .unwrap();
+    let installed = legacy.run_with(|notice| told.push((format!("{notice:?}"), namespace.sh(tables)))).unwrap();
     assert_eq!(installed.mode, Mode::Legacy);
     assert_eq!(told, [("RunningCommands { waits: true }".to_owned(), String::new())]);
     assert_eq!(namespace.sh(tables), "nat\n");

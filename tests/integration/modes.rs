@@ -18,12 +18,8 @@ fn mode_of(run: &Run) -> (String, String) {
 fn holders(namespace: &Namespace) -> String {
     let mut holders = Vec::new();
     // Not asking legacy makes no legacy tables.
-    if namespace
-        .sh("cat /proc/thread-self/net/ip_tables_names")
-        .contains("nat")
-        && namespace
-            .sh("iptables-legacy-save -t nat")
-            .contains("-j PROXY_INIT_OUTPUT")
+    if namespace.sh("cat /proc/thread-self/net/ip_tables_names").contains("nat")
+        && namespace.sh("iptables-legacy-save -t nat").contains("-j PROXY_INIT_OUTPUT")
     {
         holders.push("legacy");
     }
@@ -52,15 +48,10 @@ fn the_flag_beats_the_environment_beats_the_binary() {
         };
         assert_eq!(mode_of(&run).0, want, "{environment:?} {arguments}");
     }
-    let output = run("")
-        .environment("IPTABLES_MODE", "ebtables")
-        .output(&Namespace::new());
+    let output = run("").environment("IPTABLES_MODE", "ebtables").output(&Namespace::new());
     assert_eq!(output.code(), Some(2));
     let stderr = output.stderr();
-    assert!(
-        stderr.contains("IPTABLES_MODE") && stderr.contains("ebtables"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("IPTABLES_MODE") && stderr.contains("ebtables"), "{stderr}");
 }
 
 #[test]
@@ -69,11 +60,7 @@ fn plain_is_what_iptables_restore_is() {
         let folder = Folder::new(&format!("plain-{variant}"));
         folder.link_plain(variant);
         for arguments in ["--iptables-mode plain", "--firewall-bin-path iptables"] {
-            assert_eq!(
-                mode_of(&run(arguments).only_commands_of(&folder)).0,
-                variant,
-                "{arguments}"
-            );
+            assert_eq!(mode_of(&run(arguments).only_commands_of(&folder)).0, variant, "{arguments}");
         }
     }
 }
@@ -90,10 +77,7 @@ fn what_is_not_installed_is_done_in_nft_mode_with_a_warning() {
     ] {
         let (holder, log) = mode_of(&run(&format!("--iptables-mode {mode}")).only_commands_of(folder));
         assert_eq!(holder, "nft");
-        let warning = log
-            .lines()
-            .find(|line| line.contains("falling back to nft mode"))
-            .unwrap();
+        let warning = log.lines().find(|line| line.contains("falling back to nft mode")).unwrap();
         assert!(warning.contains(&format!("{missing} is not on PATH")), "{warning}");
         assert!(warning.contains("level=warning"), "{warning}");
     }
@@ -113,10 +97,7 @@ fn when_the_fallback_fails_too_one_error_names_both() {
     namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
     let line = run("").only_commands_of(&empty).output(&namespace).last_line();
     assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
-    assert!(
-        line.contains("falling back to nft mode also failed: nft mode") && line.contains("chain OUTPUT"),
-        "{line}"
-    );
+    assert!(line.contains("falling back to nft mode also failed: nft mode") && line.contains("chain OUTPUT"), "{line}");
 }
 
 /// What another run with the same flags, and verify with them, say of rules that an earlier one has put into the mode
@@ -139,10 +120,7 @@ fn an_earlier_runs_fallback_is_followed() {
     run("").output(&namespace).success();
     assert_settled(&namespace, run, "nft");
     // Where legacy mode can be used, its rules are what is asked for.
-    for run in [
-        Run::new(&format!("verify {flags}")),
-        run("verify").environment("PROXY_INIT_NO_FALLBACK", "true"),
-    ] {
+    for run in [Run::new(&format!("verify {flags}")), run("verify").environment("PROXY_INIT_NO_FALLBACK", "true")] {
         assert_eq!(run.output(&namespace).code(), Some(3));
     }
     let line = Run::new(&flags).output(&namespace).last_line();
@@ -154,10 +132,7 @@ fn an_earlier_runs_fallback_is_followed() {
 fn legacy_mode_goes_on_in_nft_mode_without_legacy_tables() {
     let folder = Folder::new("no-tables");
     for command in ["iptables-legacy-restore", "ip6tables-legacy-restore"] {
-        folder.script(
-            command,
-            "echo \"iptables-restore: unable to initialize table 'nat'\" >&2; exit 3",
-        );
+        folder.script(command, "echo \"iptables-restore: unable to initialize table 'nat'\" >&2; exit 3");
     }
     let run = |verb: &str| {
         Run::new(&format!("{verb} --iptables-mode legacy {PORTS} -u 2102"))
@@ -184,62 +159,42 @@ fn nft_mode_goes_on_in_native_mode_without_xtables() {
     let run = |arguments: &str| Run::new(&format!("--iptables-mode nft {PORTS} -u 2102 {arguments}"));
     let calls = run("").under(["strace", "--string-limit=1000", "--trace=sendto"]);
     let calls = calls.output(&Namespace::new()).stderr();
-    let (before, _) = calls
-        .split_once("\\x6f\\x77\\x6e\\x65\\x72")
-        .expect("a match on an owner");
+    let (before, _) = calls.split_once("\\x6f\\x77\\x6e\\x65\\x72").expect("a match on an owner");
     let (_, message) = before.rsplit_once("nlmsg_seq=").unwrap();
     let sequence: u32 = message.split(',').next().unwrap().parse().unwrap();
     // struct nlmsghdr (28 bytes, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST), struct nfgenmsg (NFNL_SUBSYS_NFTABLES), and the
     // attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
     let begin = "1c000000 1000 0100 00000000 00000000 0000000a 0800 0100 7fffffff".replace(' ', "");
     // struct nlmsghdr (36 bytes, NLMSG_ERROR), and the error.
-    let answer: Vec<u8> = [36, 2, sequence, 0, (-libc::ENOENT).cast_unsigned()]
-        .into_iter()
-        .flat_map(u32::to_ne_bytes)
-        .collect();
+    let answer: Vec<u8> =
+        [36, 2, sequence, 0, (-libc::ENOENT).cast_unsigned()].into_iter().flat_map(u32::to_ne_bytes).collect();
     let answer: String = answer.iter().map(|byte| format!("{byte:02x}")).collect();
     let lacking = |run: Run| {
-        run.under(["strace", "--output=/dev/null", "--trace=sendto,recvfrom"])
-            .under([
-                format!("--inject=sendto:poke_enter=@arg2={begin}:when=1"),
-                // The second one says that there is no more.
-                format!("--inject=recvfrom:poke_exit=@arg2={answer}:when=1+2"),
-            ])
+        run.under(["strace", "--output=/dev/null", "--trace=sendto,recvfrom"]).under([
+            format!("--inject=sendto:poke_enter=@arg2={begin}:when=1"),
+            // The second one says that there is no more.
+            format!("--inject=recvfrom:poke_exit=@arg2={answer}:when=1+2"),
+        ])
     };
     let namespace = Namespace::new();
     let log = lacking(run("")).output(&namespace).success();
     let warning = log.lines().find(|line| line.contains("level=warning")).unwrap();
-    assert!(
-        warning.contains("nft mode: this kernel lacks the xt owner match"),
-        "{warning}"
-    );
+    assert!(warning.contains("nft mode: this kernel lacks the xt owner match"), "{warning}");
     assert!(warning.ends_with("falling back to native mode\""), "{warning}");
     assert!(log.lines().last().unwrap().contains(" rules in native mode"), "{log}");
     Run::new("verify").output(&namespace).success();
     Run::new("uninstall").output(&namespace).success();
     assert_eq!(namespace.sh("nft list ruleset"), "");
 
-    for run in [
-        run("--no-fallback"),
-        run("").environment("PROXY_INIT_NO_FALLBACK", "true"),
-    ] {
+    for run in [run("--no-fallback"), run("").environment("PROXY_INIT_NO_FALLBACK", "true")] {
         let namespace = Namespace::new();
         let line = lacking(run).output(&namespace).last_line();
-        assert!(
-            line.contains("nft mode: nothing was changed: this kernel lacks the xt owner match"),
-            "{line}"
-        );
+        assert!(line.contains("nft mode: nothing was changed: this kernel lacks the xt owner match"), "{line}");
         assert_eq!(namespace.sh("nft list ruleset"), "");
     }
-    let output = run("")
-        .environment("PROXY_INIT_NO_FALLBACK", "perhaps")
-        .output(&Namespace::new());
+    let output = run("").environment("PROXY_INIT_NO_FALLBACK", "perhaps").output(&Namespace::new());
     assert_eq!(output.code(), Some(2));
-    assert!(
-        output
-            .stderr()
-            .contains("PROXY_INIT_NO_FALLBACK in the environment \"perhaps\"")
-    );
+    assert!(output.stderr().contains("PROXY_INIT_NO_FALLBACK in the environment \"perhaps\""));
 }
 
 #[test]
@@ -247,9 +202,7 @@ fn what_no_other_mode_mends_is_an_error() {
     let namespace = Namespace::new();
     namespace.sh("nft add table ip nat");
     namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
-    let line = Run::new(&format!("--iptables-mode nft {PORTS}"))
-        .output(&namespace)
-        .last_line();
+    let line = Run::new(&format!("--iptables-mode nft {PORTS}")).output(&namespace).last_line();
     assert!(!line.contains("legacy mode"), "{line}");
     assert_eq!(holders(&namespace), "");
 }
@@ -282,16 +235,8 @@ fn auto_goes_by_what_the_namespace_holds() {
             "nft",
             "the kernel has all that it needs",
         ),
-        (
-            &["iptables-legacy -t nat -N OTHER"],
-            "nft",
-            "the kernel has all that it needs",
-        ),
-        (
-            &["iptables-legacy -t filter -A INPUT -j ACCEPT"],
-            "nft",
-            "the kernel has all that it needs",
-        ),
+        (&["iptables-legacy -t nat -N OTHER"], "nft", "the kernel has all that it needs"),
+        (&["iptables-legacy -t filter -A INPUT -j ACCEPT"], "nft", "the kernel has all that it needs"),
     ] {
         let namespace = Namespace::new();
         for line in before {
@@ -299,10 +244,7 @@ fn auto_goes_by_what_the_namespace_holds() {
         }
         let log = install(&namespace, &format!("--iptables-mode auto {PORTS}"));
         assert_eq!(holders(&namespace), want, "{before:?}");
-        assert!(
-            log.contains(&format!("auto: {want} mode, because {reason}")),
-            "{before:?}: {log}"
-        );
+        assert!(log.contains(&format!("auto: {want} mode, because {reason}")), "{before:?}: {log}");
     }
 }
 
@@ -314,9 +256,7 @@ fn auto_stays_where_an_earlier_run_was() {
         // More rules of strangers in the other backend than of ours in this one.
         let other = if mode == "legacy" { "nft" } else { "legacy" };
         for port in 1..20 {
-            namespace.sh(&format!(
-                "iptables-{other} -t nat -A POSTROUTING -p tcp --dport {port} -j ACCEPT"
-            ));
+            namespace.sh(&format!("iptables-{other} -t nat -A POSTROUTING -p tcp --dport {port} -j ACCEPT"));
         }
         let log = install(&namespace, &format!("--iptables-mode auto {PORTS} -r 80"));
         assert_eq!(holders(&namespace), mode);
@@ -342,10 +282,7 @@ fn deciding_starts_no_process_and_makes_no_tables() {
 fn auto_installs_without_a_trial_where_the_rules_found_do_not_decide() {
     for before in [
         &["iptables-nft -t filter -A INPUT -j ACCEPT"][..],
-        &[
-            "iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT",
-            "iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT",
-        ],
+        &["iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT", "iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT"],
     ] {
         let namespace = Namespace::new();
         before.iter().for_each(|line| drop(namespace.sh(line)));
@@ -360,20 +297,12 @@ fn rules_in_the_other_backend_are_refused_or_replaced() {
     for (first, second) in [("legacy", "nft"), ("nft", "legacy")] {
         let namespace = Namespace::new();
         install(&namespace, &format!("--iptables-mode {first} {PORTS}"));
-        let line = Run::new(&format!("--iptables-mode {second} {PORTS}"))
-            .output(&namespace)
-            .last_line();
-        assert!(
-            line.contains(&format!("{first} mode holds proxy-init's rules already")),
-            "{line}"
-        );
+        let line = Run::new(&format!("--iptables-mode {second} {PORTS}")).output(&namespace).last_line();
+        assert!(line.contains(&format!("{first} mode holds proxy-init's rules already")), "{line}");
         assert!(line.contains("replace-other-backend"), "{line}");
         assert_eq!(holders(&namespace), first);
 
-        install(
-            &namespace,
-            &format!("--iptables-mode {second} {PORTS} --replace-other-backend"),
-        );
+        install(&namespace, &format!("--iptables-mode {second} {PORTS} --replace-other-backend"));
         assert_eq!(holders(&namespace), second);
     }
 }

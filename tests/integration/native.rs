@@ -40,10 +40,7 @@ fn check(flags: &Flags) {
     with(&ours, "");
     let want = json(&ours);
     let verified = with(&ours, "verify");
-    assert!(
-        verified.starts_with("in place in native mode: rules complete"),
-        "{verified}"
-    );
+    assert!(verified.starts_with("in place in native mode: rules complete"), "{verified}");
 
     let scripted = Namespace::new();
     for _ in 0..2 {
@@ -80,26 +77,11 @@ fn single_ports(count: u16) -> Vec<(u16, u16)> {
 
 #[test]
 fn each_list_has_the_set_that_the_kernel_fills_fastest() {
-    let inbound = |ports: &[(u16, u16)]| Flags {
-        inbound: ports.to_vec(),
-        outbound: vec![],
-        ..Flags::default()
-    };
-    let both = |ports: &[(u16, u16)]| Flags {
-        outbound: ports.to_vec(),
-        ..inbound(ports)
-    };
+    let inbound = |ports: &[(u16, u16)]| Flags { inbound: ports.to_vec(), outbound: vec![], ..Flags::default() };
+    let both = |ports: &[(u16, u16)]| Flags { outbound: ports.to_vec(), ..inbound(ports) };
     for (flags, want, unwanted) in [
-        (
-            inbound(&[(80, 90)]),
-            &["set inbound-ports", "flags interval"][..],
-            &["timeout"][..],
-        ),
-        (
-            inbound(&[(80, 80), (82, 82)]),
-            &["set inbound-ports", "elements = { 80, 82 }"],
-            &["flags"],
-        ),
+        (inbound(&[(80, 90)]), &["set inbound-ports", "flags interval"][..], &["timeout"][..]),
+        (inbound(&[(80, 80), (82, 82)]), &["set inbound-ports", "elements = { 80, 82 }"], &["flags"]),
         (
             inbound(&single_ports(200)),
             &["set inbound-ports", "flags timeout", "gc-interval 1d", "size 200"],
@@ -109,12 +91,7 @@ fn each_list_has_the_set_that_the_kernel_fills_fastest() {
         (
             both(&[(80, 90), (443, 443)]),
             &["set ports", "tcp dport @ports counter"],
-            &[
-                "set inbound-ports",
-                "set outbound-ports",
-                "@inbound-ports",
-                "@outbound-ports",
-            ],
+            &["set inbound-ports", "set outbound-ports", "@inbound-ports", "@outbound-ports"],
         ),
     ] {
         check(&flags);
@@ -158,11 +135,7 @@ fn sorted(namespace: &Namespace) -> Vec<String> {
     let (mut sets, mut others) = (Vec::new(), Vec::new());
     for object in table["nftables"].as_array().unwrap() {
         if object.get("metainfo").is_none() {
-            let list = if object.get("set").is_some() {
-                &mut sets
-            } else {
-                &mut others
-            };
+            let list = if object.get("set").is_some() { &mut sets } else { &mut others };
             list.push(object.to_string());
         }
     }
@@ -256,11 +229,7 @@ fn sets_that_do_not_last_are_reported_and_replaced() {
             feed(&namespace, "nft -f -", &changed).success();
             let verified = Run::new(&format!("verify {}", chart())).output(&namespace);
             assert_eq!(verified.code(), Some(3), "{other}: {}", verified.stdout());
-            assert!(
-                verified.stdout().contains("set inbound-ports: "),
-                "{}",
-                verified.stdout()
-            );
+            assert!(verified.stdout().contains("set inbound-ports: "), "{}", verified.stdout());
             install(&namespace, &(chart() + &flags));
             install(&namespace, &chart());
             assert_eq!(sorted(&namespace), before, "{other}, {flags}");
@@ -302,11 +271,8 @@ fn a_fresh_namespace_takes_one_process_and_one_send() {
 fn all_ports_in_both_lists_work() {
     let namespace = Namespace::new();
     // Every other port first, so that nothing merges until the rest comes.
-    let ports: Vec<String> = (1..=65_535u32)
-        .step_by(2)
-        .chain((2..=65_535).step_by(2))
-        .map(|port| port.to_string())
-        .collect();
+    let ports: Vec<String> =
+        (1..=65_535u32).step_by(2).chain((2..=65_535).step_by(2)).map(|port| port.to_string()).collect();
     let list = ports.join(",");
     let odd = ports[..32_768].join(",");
     // With the chart's 4568. All ports are one interval, and the same for both directions.
@@ -319,16 +285,7 @@ fn all_ports_in_both_lists_work() {
         });
         Run::new(&chart()).arguments(arguments).output(&namespace).success();
         let set = namespace.sh(&format!("nft list set inet proxy-init {set}"));
-        let found = set
-            .split_once('{')
-            .unwrap()
-            .1
-            .split("elements")
-            .nth(1)
-            .unwrap()
-            .matches(',')
-            .count()
-            + 1;
+        let found = set.split_once('{').unwrap().1.split("elements").nth(1).unwrap().matches(',').count() + 1;
         assert_eq!(found, elements, "{}", &set[..200]);
     }
 }
@@ -338,10 +295,7 @@ fn a_failed_replacement_leaves_the_old_table() {
     let namespace = Namespace::new();
     install(&namespace, &chart());
     let before = namespace.sh("nft list ruleset");
-    let line = Run::new(&format!("{} -r 80", chart()))
-        .failing("sendto", "ENOBUFS")
-        .output(&namespace)
-        .last_line();
+    let line = Run::new(&format!("{} -r 80", chart())).failing("sendto", "ENOBUFS").output(&namespace).last_line();
     assert!(line.contains("native mode") && line.contains("ENOBUFS"), "{line}");
     assert_eq!(namespace.sh("nft list ruleset"), before);
 }
@@ -361,10 +315,7 @@ fn in_a_user_namespace_an_id_that_is_not_mapped_is_refused() {
         let finished = unshared(&format!("{flag} {id}"));
         let line = finished.last_line();
         assert!(line.contains("native mode: nothing was changed"), "{line}");
-        assert!(
-            line.contains(&format!("id {id} is not mapped in this user namespace")),
-            "{line}"
-        );
+        assert!(line.contains(&format!("id {id} is not mapped in this user namespace")), "{line}");
     }
 }
 
@@ -373,26 +324,11 @@ fn drift_is_reported() {
     for (drift, want) in [
         ("nft delete table inet proxy-init", "table inet proxy-init: not found"),
         ("nft flush chain inet proxy-init OUTPUT", "missing"),
-        (
-            "nft add element inet proxy-init inbound-ports { 80 }",
-            "unexpected\n  + 80",
-        ),
-        (
-            "nft delete element inet proxy-init inbound-ports { 4190, 4191 }",
-            "missing\n  - 4190-4191",
-        ),
-        (
-            "nft add rule inet proxy-init PROXY_INIT_OUTPUT ct mark 7 accept",
-            "unexpected\n  + ct mark 7 accept",
-        ),
-        (
-            "nft insert rule inet proxy-init PROXY_INIT_OUTPUT tcp dport != 80 return",
-            "unexpected",
-        ),
-        (
-            "nft add set inet proxy-init other { type mark ; }",
-            "set other: unexpected",
-        ),
+        ("nft add element inet proxy-init inbound-ports { 80 }", "unexpected\n  + 80"),
+        ("nft delete element inet proxy-init inbound-ports { 4190, 4191 }", "missing\n  - 4190-4191"),
+        ("nft add rule inet proxy-init PROXY_INIT_OUTPUT ct mark 7 accept", "unexpected\n  + ct mark 7 accept"),
+        ("nft insert rule inet proxy-init PROXY_INIT_OUTPUT tcp dport != 80 return", "unexpected"),
+        ("nft add set inet proxy-init other { type mark ; }", "set other: unexpected"),
     ] {
         let namespace = Namespace::new();
         install(&namespace, &chart());
@@ -411,19 +347,13 @@ fn it_gives_way_to_no_other_backend_unasked() {
         let other = format!("--iptables-mode {other} -p 4143 -o 4140");
         install(&namespace, &other);
         let line = Run::new(&chart()).output(&namespace).last_line();
-        assert!(
-            line.contains("holds proxy-init's rules already") && line.contains("proxy-init uninstall"),
-            "{line}"
-        );
+        assert!(line.contains("holds proxy-init's rules already") && line.contains("proxy-init uninstall"), "{line}");
         install(&namespace, &format!("{} --replace-other-backend", chart()));
         assert!(namespace.sh("nft list ruleset").starts_with("table inet proxy-init"));
         let line = Run::new(&other).output(&namespace).last_line();
         assert!(line.contains("native mode holds proxy-init's rules already"), "{line}");
         let log = install(&namespace, "--iptables-mode auto -p 4143 -o 4140");
-        assert!(
-            log.contains("auto: native mode, because it holds proxy-init's rules already"),
-            "{log}"
-        );
+        assert!(log.contains("auto: native mode, because it holds proxy-init's rules already"), "{log}");
         install(&namespace, &format!("{other} --replace-other-backend"));
         assert!(!namespace.sh("nft list ruleset").contains("inet proxy-init"));
     }

@@ -28,12 +28,8 @@ fn strangers_keep_their_rules_and_their_places() {
     let rules_of_strangers = |namespace: &Namespace| -> Vec<String> {
         let all = namespace.sh("iptables-nft-save") + &namespace.sh("ip6tables-nft-save");
         let all = all + &namespace.sh("nft list table inet own");
-        let strange = all
-            .lines()
-            .filter(|line| !line.contains("PROXY_INIT") && !line.starts_with('#'));
-        strange
-            .map(|line| line.split(" [").next().unwrap().to_owned())
-            .collect()
+        let strange = all.lines().filter(|line| !line.contains("PROXY_INIT") && !line.starts_with('#'));
+        strange.map(|line| line.split(" [").next().unwrap().to_owned()).collect()
     };
     let before = rules_of_strangers(&namespace);
     install(&namespace, &chart());
@@ -45,11 +41,7 @@ fn strangers_keep_their_rules_and_their_places() {
     let missing: Vec<_> = before.iter().filter(|line| !after.contains(line)).collect();
     assert_eq!(missing, Vec::<&String>::new(), "{after:#?}");
     let prerouting = namespace.sh("iptables-nft -t nat -S PREROUTING");
-    let jumps: Vec<_> = prerouting
-        .lines()
-        .skip(1)
-        .map(|line| line.rsplit(' ').next().unwrap())
-        .collect();
+    let jumps: Vec<_> = prerouting.lines().skip(1).map(|line| line.rsplit(' ').next().unwrap()).collect();
     assert_eq!(jumps, ["KUBE-SERVICES", "PROXY_INIT_REDIRECT"]);
 }
 
@@ -59,11 +51,7 @@ fn a_base_chain_keeps_its_policy() {
     namespace.sh("nft add table ip nat");
     namespace.sh("nft add chain ip nat OUTPUT { type nat hook output priority -100 ; policy drop ; }");
     install(&namespace, &chart());
-    assert!(
-        namespace
-            .sh("iptables-nft -t nat -S OUTPUT")
-            .starts_with("-P OUTPUT DROP\n")
-    );
+    assert!(namespace.sh("iptables-nft -t nat -S OUTPUT").starts_with("-P OUTPUT DROP\n"));
 }
 
 #[test]
@@ -73,10 +61,7 @@ fn a_base_chain_of_another_kind_is_an_error_that_names_it() {
     namespace.sh("nft add chain ip nat PREROUTING { type filter hook prerouting priority 0 ; }");
     let before = namespace.sh("nft list ruleset");
     let line = Run::new(&chart()).output(&namespace).last_line();
-    assert!(
-        line.contains("chain PREROUTING") && line.contains("nft list chain ip nat PREROUTING"),
-        "{line}"
-    );
+    assert!(line.contains("chain PREROUTING") && line.contains("nft list chain ip nat PREROUTING"), "{line}");
     assert_eq!(namespace.sh("nft list ruleset"), before);
 }
 
@@ -89,19 +74,11 @@ fn thirty_two_at_once_beside_a_busy_iptables_leave_one_set_of_rules() {
         // It ends by itself: killed, it might leave an iptables behind that adds its rule afterwards.
         let script = "until [ -e \"$STOP\" ]; do iptables-nft -t nat -A POSTROUTING -s 192.0.2.1 -j ACCEPT; \
                       iptables-nft -t nat -D POSTROUTING -s 192.0.2.1 -j ACCEPT; done";
-        Command::new("sh")
-            .args(["-c", script])
-            .env("STOP", &stop)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
+        Command::new("sh").args(["-c", script]).env("STOP", &stop).stderr(Stdio::null()).spawn().unwrap()
     });
     let run = Run::new(&chart());
     let children: Vec<_> = (0..32).map(|_| run.spawn(&namespace, Stdio::piped())).collect();
-    let outputs: Vec<_> = children
-        .into_iter()
-        .map(|child| Finished(child.wait_with_output().unwrap()))
-        .collect();
+    let outputs: Vec<_> = children.into_iter().map(|child| Finished(child.wait_with_output().unwrap())).collect();
     std::fs::write(&stop, "").unwrap();
     busy.wait().unwrap();
     for output in outputs {
@@ -122,22 +99,10 @@ fn killed_at_any_call_it_leaves_all_rules_or_none() {
     install(&whole, &arguments);
     let want = saved(&whole, "nft");
     let mut killed = 0;
-    for call in [
-        "openat",
-        "socket",
-        "bind",
-        "sendto",
-        "recvfrom",
-        "munmap",
-        "write",
-        "close",
-        "exit_group",
-    ] {
+    for call in ["openat", "socket", "bind", "sendto", "recvfrom", "munmap", "write", "close", "exit_group"] {
         for when in 1..=4 {
             let namespace = Namespace::new();
-            let finished = Run::new(&arguments)
-                .inject(call, &format!("signal=KILL:when={when}"))
-                .output(&namespace);
+            let finished = Run::new(&arguments).inject(call, &format!("signal=KILL:when={when}")).output(&namespace);
             let saved = saved(&namespace, "nft");
             // The whole is too long to be printed.
             let (none, all) = (!saved.contains("PROXY_INIT"), saved == want);
@@ -162,20 +127,8 @@ fn twenty_thousand_ports_are_one_batch() {
     let calls = Run::new(&arguments).calls(&namespace);
     assert_eq!(calls.count(&["sendmsg", "sendto", "sendmmsg"]), 1);
     // 4 + 20,000 ports at 15 a rule.
-    assert_eq!(
-        namespace
-            .sh("iptables-nft -t nat -S PROXY_INIT_REDIRECT")
-            .matches("multiport")
-            .count(),
-        1334
-    );
-    assert_eq!(
-        namespace
-            .sh("ip6tables-nft -t nat -S PROXY_INIT_REDIRECT")
-            .matches("multiport")
-            .count(),
-        1334
-    );
+    assert_eq!(namespace.sh("iptables-nft -t nat -S PROXY_INIT_REDIRECT").matches("multiport").count(), 1334);
+    assert_eq!(namespace.sh("ip6tables-nft -t nat -S PROXY_INIT_REDIRECT").matches("multiport").count(), 1334);
 }
 
 /// What a trace of system calls says of a run in a fresh namespace.
@@ -218,45 +171,26 @@ fn in_a_user_namespace_an_id_that_is_not_mapped_is_named() {
 #[test]
 fn a_batch_that_does_not_fit_says_so() {
     let namespace = Namespace::new();
-    let line = Run::new(&chart())
-        .failing("sendto", "EMSGSIZE")
-        .output(&namespace)
-        .last_line();
-    assert!(
-        line.contains("EMSGSIZE") && line.contains("net.core.wmem_max"),
-        "{line}"
-    );
+    let line = Run::new(&chart()).failing("sendto", "EMSGSIZE").output(&namespace).last_line();
+    assert!(line.contains("EMSGSIZE") && line.contains("net.core.wmem_max"), "{line}");
 }
 
 #[test]
 fn it_needs_net_admin_and_nothing_else() {
     let namespace = Namespace::new();
     let line = Run::new(&chart()).nobody(&[]).output(&namespace).last_line();
-    assert!(
-        line.contains("CAP_NET_ADMIN") && line.contains("securityContext.capabilities"),
-        "{line}"
-    );
+    assert!(line.contains("CAP_NET_ADMIN") && line.contains("securityContext.capabilities"), "{line}");
     assert_eq!(namespace.sh("nft list ruleset"), "");
 
     Run::new(&chart()).nobody(&["net_admin"]).output(&namespace).success();
-    assert!(
-        namespace
-            .sh("iptables-nft-save -t nat")
-            .contains("-j PROXY_INIT_OUTPUT")
-    );
+    assert!(namespace.sh("iptables-nft-save -t nat").contains("-j PROXY_INIT_OUTPUT"));
 }
 
 #[test]
 fn a_kernel_without_netfilter_sockets_is_named() {
     let namespace = Namespace::new();
-    let line = Run::new(&chart())
-        .failing("socket", "EPROTONOSUPPORT")
-        .output(&namespace)
-        .last_line();
-    assert!(
-        line.contains("this kernel has no nf_tables") && line.contains("CONFIG_NF_TABLES"),
-        "{line}"
-    );
+    let line = Run::new(&chart()).failing("socket", "EPROTONOSUPPORT").output(&namespace).last_line();
+    assert!(line.contains("this kernel has no nf_tables") && line.contains("CONFIG_NF_TABLES"), "{line}");
 }
 
 #[test]
@@ -283,11 +217,7 @@ fn other_flags_replace_only_the_rules_that_differ() {
             16,
         ),
         // In another order: of the two, one stays.
-        (
-            "--subnets-to-ignore 10.0.0.0/8,192.0.2.0/24",
-            "--subnets-to-ignore 192.0.2.0/24,10.0.0.0/8",
-            15,
-        ),
+        ("--subnets-to-ignore 10.0.0.0/8,192.0.2.0/24", "--subnets-to-ignore 192.0.2.0/24,10.0.0.0/8", 15),
         // All but the redirection.
         ("-r 80", "-r 81", 12),
         // Both families' rules, and then one's.

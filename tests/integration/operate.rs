@@ -18,9 +18,7 @@ fn findings(namespace: &Namespace, flags: &str) -> Vec<String> {
     let (_, text) = verify(namespace, &format!("{flags} --output json"));
     let report: Value = serde_json::from_str(&text).unwrap();
     let list = report["findings"].as_array().unwrap();
-    list.iter()
-        .map(|finding| finding["kind"].as_str().unwrap().to_owned())
-        .collect()
+    list.iter().map(|finding| finding["kind"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -46,10 +44,7 @@ fn what_was_installed_is_in_place() {
             );
         }
         assert_eq!(verify(&namespace, &format!("{} -r 80", chart())).0, 3);
-        assert_eq!(
-            findings(&namespace, &format!("{} --ipv6=false", chart())),
-            ["unexpected"; 8]
-        );
+        assert_eq!(findings(&namespace, &format!("{} --ipv6=false", chart())), ["unexpected"; 8]);
     }
 }
 
@@ -94,16 +89,8 @@ fn each_way_to_drift_is_reported_as_itself() {
                 ],
                 &["out-of-order"],
             ),
-            (
-                vec![iptables("-A PROXY_INIT_REDIRECT -p udp -j ACCEPT")],
-                &["unexpected"],
-            ),
-            (
-                vec![iptables(
-                    "-I PROXY_INIT_OUTPUT -d 192.0.2.1 -j DNAT --to-destination 192.0.2.2",
-                )],
-                &["unexpected"],
-            ),
+            (vec![iptables("-A PROXY_INIT_REDIRECT -p udp -j ACCEPT")], &["unexpected"]),
+            (vec![iptables("-I PROXY_INIT_OUTPUT -d 192.0.2.1 -j DNAT --to-destination 192.0.2.2")], &["unexpected"]),
             (vec![iptables("-F PREROUTING")], &["missing"]),
             (vec![iptables(&format!("-A OUTPUT {ours}"))], &["doubled"]),
             (vec![iptables("-A OUTPUT -p tcp -j PROXY_INIT_OUTPUT")], &["unexpected"]),
@@ -112,11 +99,7 @@ fn each_way_to_drift_is_reported_as_itself() {
             (vec![iptables("-A OUTPUT -d 192.0.2.1 -j ACCEPT")], &[]),
             (vec![iptables("-F PROXY_INIT_REDIRECT")], &["missing", "missing"]),
             (
-                vec![
-                    iptables("-F PREROUTING"),
-                    iptables("-F PROXY_INIT_REDIRECT"),
-                    iptables("-X PROXY_INIT_REDIRECT"),
-                ],
+                vec![iptables("-F PREROUTING"), iptables("-F PROXY_INIT_REDIRECT"), iptables("-X PROXY_INIT_REDIRECT")],
                 &["no-chain", "missing"],
             ),
         ] {
@@ -138,14 +121,8 @@ fn drift_by_nft_is_reported() {
     for (drift, want) in [
         ("nft flush chain ip6 nat PROXY_INIT_OUTPUT", &["missing"; 4][..]),
         ("nft insert rule ip nat OUTPUT tcp dport 80 accept", &["shadowed"]),
-        (
-            "nft insert rule ip nat PREROUTING tcp dport 80 redirect to :9999",
-            &["shadowed"],
-        ),
-        (
-            "nft add rule ip nat PROXY_INIT_OUTPUT ct mark 7 return",
-            &["unexpected"],
-        ),
+        ("nft insert rule ip nat PREROUTING tcp dport 80 redirect to :9999", &["shadowed"]),
+        ("nft add rule ip nat PROXY_INIT_OUTPUT ct mark 7 return", &["unexpected"]),
         ("nft delete table ip6 nat", &["no-rules"]),
     ] {
         let namespace = Namespace::new();
@@ -171,10 +148,7 @@ fn a_family_without_rules_is_one_finding() {
         // IPv4's own findings are not covered up.
         namespace.sh(&format!("iptables-{mode} -t nat -F PROXY_INIT_OUTPUT"));
         let (_, text) = verify(&namespace, &flags);
-        assert!(
-            text.contains("all 8 rules are missing") && !text.contains("IPv4 is complete"),
-            "{text}"
-        );
+        assert!(text.contains("all 8 rules are missing") && !text.contains("IPv4 is complete"), "{text}");
     }
 }
 
@@ -190,11 +164,7 @@ fn the_difference_is_shown_in_iptables_syntax() {
              \"proxy-init/ignore-proxy-user-id\" -j RETURN\n"
         )
     };
-    let want = format!(
-        "IPv4, PROXY_INIT_OUTPUT: different\n{}{}",
-        owner("-", 2103),
-        owner("+", 2102)
-    );
+    let want = format!("IPv4, PROXY_INIT_OUTPUT: different\n{}{}", owner("-", 2103), owner("+", 2102));
     assert!(text.contains(&want), "{text}");
 }
 
@@ -217,11 +187,7 @@ fn rules_in_another_backend_are_reported() {
 fn uninstall_leaves_nothing_of_ours_and_all_of_strangers() {
     let namespace = Namespace::new();
     install(&namespace, "uninstall");
-    assert_eq!(
-        namespace.sh("nft list ruleset"),
-        "",
-        "nothing there is success, and makes nothing"
-    );
+    assert_eq!(namespace.sh("nft list ruleset"), "", "nothing there is success, and makes nothing");
     install(&namespace, &chart_in("nft"));
     install(&namespace, "uninstall");
     assert_eq!(namespace.sh("nft list ruleset"), "", "no empty leftovers");
@@ -291,14 +257,7 @@ fn detect_tells_what_is_there_and_makes_nothing() {
     let namespace = Namespace::new();
     let report = detect(&namespace);
     assert_eq!(report["auto"]["mode"], "nft");
-    assert!(
-        report["features"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|feature| feature["works"] == true),
-        "{report}"
-    );
+    assert!(report["features"].as_array().unwrap().iter().all(|feature| feature["works"] == true), "{report}");
     assert_eq!(namespace.sh("nft list ruleset"), "");
     assert_eq!(namespace.sh("cat /proc/thread-self/net/ip_tables_names"), "");
 
@@ -316,13 +275,7 @@ fn detect_tells_what_is_there_and_makes_nothing() {
     let report = detect(&namespace);
     assert_eq!(report["both_backends_in_use"], true);
     for (backend, save) in [("legacy", "legacy-save"), ("nf_tables", "nft-save")] {
-        let count = |command: String| {
-            namespace
-                .sh(&command)
-                .lines()
-                .filter(|line| line.starts_with("-A"))
-                .count()
-        };
+        let count = |command: String| namespace.sh(&command).lines().filter(|line| line.starts_with("-A")).count();
         let theirs = count(format!("iptables-{save}")) + count(format!("ip6tables-{save}"));
         let tables = report[backend]["tables"].as_array().unwrap();
         let ours: u64 = tables.iter().map(|table| table["rules"].as_u64().unwrap()).sum();
@@ -337,12 +290,7 @@ fn detect_tells_what_is_there_and_makes_nothing() {
         assert!(hints.contains(hint), "{hints}");
     }
     let text = install(&namespace, "detect");
-    for words in [
-        "--iptables-mode nft",
-        "IPTABLES_MODE=nft",
-        "proxyInit.iptablesMode",
-        "both backends hold rules",
-    ] {
+    for words in ["--iptables-mode nft", "IPTABLES_MODE=nft", "proxyInit.iptablesMode", "both backends hold rules"] {
         assert!(text.contains(words), "{text}");
     }
     assert!(text.lines().count() < 25, "{text}");
@@ -436,10 +384,7 @@ fn without_privileges_they_say_what_they_cannot_see() {
     let namespace = Namespace::new();
     namespace.sh("iptables-legacy -t nat -A OUTPUT -j ACCEPT");
     let text = Run::new("detect").nobody(&[]).output(&namespace).success();
-    assert!(
-        text.contains("nft rules   cannot be read") && text.contains("legacy      cannot be read"),
-        "{text}"
-    );
+    assert!(text.contains("nft rules   cannot be read") && text.contains("legacy      cannot be read"), "{text}");
     assert!(text.contains("auto        cannot choose"), "{text}");
     for arguments in [
         format!("verify {}", chart()),

@@ -36,26 +36,13 @@ struct Probe {
     is_bound: bool,
 }
 
-const INBOUND: Probe = Probe {
-    is_inbound: true,
-    family: 0,
-    owner: ROOT,
-    is_bound: false,
-};
+const INBOUND: Probe = Probe { is_inbound: true, family: 0, owner: ROOT, is_bound: false };
 
-const OUTBOUND: Probe = Probe {
-    is_inbound: false,
-    ..INBOUND
-};
+const OUTBOUND: Probe = Probe { is_inbound: false, ..INBOUND };
 
 /// Makes a connection, and asks explain about it. Returns what became of it, and the answer.
 fn connect(lab: &Lab, handshakes: &Handshakes, probe: Probe) -> (End, String) {
-    let Probe {
-        is_inbound,
-        family,
-        owner,
-        is_bound,
-    } = probe;
+    let Probe { is_inbound, family, owner, is_bound } = probe;
     let port = PORT.fetch_add(1, Ordering::Relaxed);
     let (namespace, from, to, proxy) = match is_inbound {
         true => (&lab.outside, NEIGHBOUR[family], POD[family], 4143),
@@ -70,11 +57,7 @@ fn connect(lab: &Lab, handshakes: &Handshakes, probe: Probe) -> (End, String) {
     };
     let said = Run::new(&format!("explain {way}")).output(&lab.pod).success();
     let answer = said.lines().next().unwrap().to_owned();
-    let client = Client {
-        owner,
-        device: is_bound.then(|| "eth0".to_owned()),
-        ..Client::new(from)
-    };
+    let client = Client { owner, device: is_bound.then(|| "eth0".to_owned()), ..Client::new(from) };
     let end = match handshakes.connect(namespace, &client, to) {
         Outcome::Answered { at, .. } if at.port() == 80 => Bypass,
         Outcome::Answered { at, .. } if at.port() == proxy => Proxy,
@@ -121,12 +104,7 @@ fn check(lines: &[&str], inbound: End, outbound: End) {
     probe(&pod, OUTBOUND, outbound);
     let verified = Run::new(&format!("verify --output json {}", chart_in("nft"))).output(&pod.0.pod);
     let is_in_place = inbound == Proxy && outbound == Proxy;
-    assert_eq!(
-        verified.code(),
-        Some(if is_in_place { 0 } else { 3 }),
-        "{lines:?}: {}",
-        verified.said()
-    );
+    assert_eq!(verified.code(), Some(if is_in_place { 0 } else { 3 }), "{lines:?}: {}", verified.said());
     let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
     let may_drop = report["warnings"].to_string().contains("may drop");
     assert!(!may_drop, "{lines:?}: {report:#}");
@@ -157,43 +135,19 @@ fn before_connection_tracking_a_packet_is_invalid() {
         check(&[&chain("prerouting", -150, rules)], Proxy, Proxy);
     }
     // By lo, the answer comes back too.
-    check(
-        &[&chain(
-            "prerouting",
-            -300,
-            "ct state new accept ; meta l4proto tcp drop",
-        )],
-        Lost,
-        Lost,
-    );
+    check(&[&chain("prerouting", -300, "ct state new accept ; meta l4proto tcp drop")], Lost, Lost);
     // Here the answers are dropped too.
     check(&[&chain("output", -300, "ct state invalid drop")], Lost, Lost);
-    check(
-        &[&chain("ingress device eth0", 0, "ct state invalid drop")],
-        Lost,
-        Proxy,
-    );
-    check(
-        &["iptables-nft -t raw -A PREROUTING -m conntrack --ctstate INVALID -j DROP"],
-        Lost,
-        Proxy,
-    );
-    check(
-        &["iptables-legacy -t raw -A PREROUTING -m conntrack --ctstate INVALID -j DROP"],
-        Lost,
-        Proxy,
-    );
+    check(&[&chain("ingress device eth0", 0, "ct state invalid drop")], Lost, Proxy);
+    check(&["iptables-nft -t raw -A PREROUTING -m conntrack --ctstate INVALID -j DROP"], Lost, Proxy);
+    check(&["iptables-legacy -t raw -A PREROUTING -m conntrack --ctstate INVALID -j DROP"], Lost, Proxy);
 }
 
 /// What lo brings back is what it was.
 #[test]
 fn before_connection_tracking_no_packet_from_outside_is_new() {
     check(&[&chain("output", -300, "ct state new drop")], Proxy, Proxy);
-    check(
-        &[&chain("prerouting", -300, "iifname eth0 ct state new drop")],
-        Proxy,
-        Proxy,
-    );
+    check(&[&chain("prerouting", -300, "iifname eth0 ct state new drop")], Proxy, Proxy);
     check(&[&chain("prerouting", -300, "ct state new drop")], Proxy, Lost);
     check(&[&chain("ingress device lo", 0, "ct state new drop")], Proxy, Lost);
 }
@@ -204,28 +158,10 @@ fn what_is_tracked_is_not_untracked_and_notrack_ends_no_rule() {
     // Of its answer the second packet is taken for a new connection, which proxy-init's rules redirect.
     check(&[&chain("prerouting", -300, "tcp dport 80 notrack")], Lost, Proxy);
     let answer = "nft table inet back { chain c { type filter hook output priority -300 ; tcp sport 80 notrack ; } ; }";
-    check(
-        &[&chain("prerouting", -300, "tcp dport 80 notrack"), answer],
-        Bypass,
-        Proxy,
-    );
+    check(&[&chain("prerouting", -300, "tcp dport 80 notrack"), answer], Bypass, Proxy);
     check(&[&chain("prerouting", -300, "tcp dport 80 notrack drop")], Lost, Proxy);
-    check(
-        &[
-            &chain("prerouting", -300, "tcp dport 80 notrack goto x ; tcp dport 80 drop"),
-            answer,
-        ],
-        Bypass,
-        Proxy,
-    );
-    check(
-        &[
-            &chain("prerouting", -300, "tcp dport 80 notrack accept ; tcp dport 80 drop"),
-            answer,
-        ],
-        Bypass,
-        Proxy,
-    );
+    check(&[&chain("prerouting", -300, "tcp dport 80 notrack goto x ; tcp dport 80 drop"), answer], Bypass, Proxy);
+    check(&[&chain("prerouting", -300, "tcp dport 80 notrack accept ; tcp dport 80 drop"), answer], Bypass, Proxy);
     // What isn't tracked on its way back isn't translated back.
     check(&[&chain("output", -300, "tcp sport 4143 notrack")], Lost, Proxy);
 }
@@ -288,11 +224,7 @@ fn what_changes_no_way_takes_nothing_away() {
     ] {
         check(&[&chain("prerouting", -150, rules)], Proxy, Proxy);
     }
-    check(
-        &["iptables-nft -t mangle -A PREROUTING -p tcp -j TEE --gateway 10.77.0.1"],
-        Proxy,
-        Proxy,
-    );
+    check(&["iptables-nft -t mangle -A PREROUTING -p tcp -j TEE --gateway 10.77.0.1"], Proxy, Proxy);
 }
 
 #[test]
@@ -302,11 +234,7 @@ fn chains_for_other_packets_do_not_tie() {
             "nft table inet {name} {{ chain c {{ type filter hook {hook} priority {priority} ; udp dport 53 drop ; }} ; }}"
         )
     };
-    check(
-        &[&udp("a", "output", -100), &udp("b", "prerouting", -100)],
-        Proxy,
-        Proxy,
-    );
+    check(&[&udp("a", "output", -100), &udp("b", "prerouting", -100)], Proxy, Proxy);
     let three = ["a", "b", "c"];
     let lines: Vec<String> = ["prerouting", "input", "output"]
         .iter()
@@ -321,20 +249,8 @@ fn the_ack_makes_the_connection() {
     let ack = "iptables-nft -A INPUT -i eth0 -p tcp ! --syn -j DROP";
     check(&[ack], Lost, Proxy);
     check(&["iptables-nft -A INPUT -i lo -p tcp ! --syn -j DROP"], Proxy, Lost);
-    check(
-        &["iptables-nft -t mangle -A PREROUTING -i eth0 -p tcp --tcp-flags SYN,ACK ACK -j DROP"],
-        Lost,
-        Proxy,
-    );
-    check(
-        &[&chain(
-            "postrouting",
-            0,
-            "ct direction original ct state established drop",
-        )],
-        Proxy,
-        Lost,
-    );
+    check(&["iptables-nft -t mangle -A PREROUTING -i eth0 -p tcp --tcp-flags SYN,ACK ACK -j DROP"], Lost, Proxy);
+    check(&[&chain("postrouting", 0, "ct direction original ct state established drop")], Proxy, Lost);
     let pod = pod(&chart_in("nft"), &[ack]);
     let said = Run::new("explain inbound --to 10.77.0.2:80 --from 10.77.0.1:33000 --in eth0").output(&pod.0.pod);
     let said = said.success();
@@ -352,30 +268,16 @@ fn what_connection_tracking_knows_is_known() {
         ("input", 0, "iifname eth0 ct status dnat drop", Lost, Proxy),
         ("input", 0, "ct status snat drop", Proxy, Proxy),
         ("prerouting", -150, "ct status dnat ct state new drop", Proxy, Lost),
-        (
-            "prerouting",
-            -300,
-            "ct direction original ct state new drop",
-            Proxy,
-            Lost,
-        ),
+        ("prerouting", -300, "ct direction original ct state new drop", Proxy, Lost),
     ] {
         check(&[&chain(hook, priority, rules)], inbound, outbound);
     }
     for (rule, inbound, outbound) in [
         ("INPUT -i eth0 -m conntrack --ctstate DNAT -j DROP", Lost, Proxy),
         ("INPUT -m conntrack --ctstate SNAT,INVALID -j DROP", Proxy, Proxy),
-        (
-            "INPUT -i eth0 -m conntrack ! --ctstate NEW,ESTABLISHED,DNAT -j DROP",
-            Proxy,
-            Proxy,
-        ),
+        ("INPUT -i eth0 -m conntrack ! --ctstate NEW,ESTABLISHED,DNAT -j DROP", Proxy, Proxy),
         ("OUTPUT -o eth0 -m conntrack --ctdir REPLY -j DROP", Lost, Proxy),
-        (
-            "OUTPUT -m conntrack --ctstate ESTABLISHED --ctdir ORIGINAL -o lo -j DROP",
-            Proxy,
-            Proxy,
-        ),
+        ("OUTPUT -m conntrack --ctstate ESTABLISHED --ctdir ORIGINAL -o lo -j DROP", Proxy, Proxy),
     ] {
         for variant in ["nft", "legacy"] {
             check(&[&format!("iptables-{variant} -A {rule}")], inbound, outbound);
@@ -394,31 +296,11 @@ fn marks_are_known_from_where_they_are_set() {
     for (first, then, inbound, outbound) in [
         ("iifname eth0 meta mark set 7", "meta mark 7 drop", Lost, Proxy),
         ("iifname eth0 meta mark set 7", "meta mark != 7 drop", Proxy, Lost),
-        (
-            "iifname eth0 meta mark set meta mark | 0x3",
-            "meta mark & 0x1 == 0x1 drop",
-            Lost,
-            Proxy,
-        ),
-        (
-            "iifname eth0 meta mark set 7",
-            "meta mark vmap { 7 : drop, 0 : accept }",
-            Lost,
-            Proxy,
-        ),
+        ("iifname eth0 meta mark set meta mark | 0x3", "meta mark & 0x1 == 0x1 drop", Lost, Proxy),
+        ("iifname eth0 meta mark set 7", "meta mark vmap { 7 : drop, 0 : accept }", Lost, Proxy),
         ("iifname eth0 meta mark set 6", "meta mark { 5, 7 } drop", Proxy, Proxy),
-        (
-            "iifname eth0 tcp flags syn ct mark set 7",
-            "ct state established ct mark 7 drop",
-            Lost,
-            Proxy,
-        ),
-        (
-            "ct mark set 5 ; meta mark set ct mark",
-            "iifname lo meta mark 5 drop",
-            Proxy,
-            Lost,
-        ),
+        ("iifname eth0 tcp flags syn ct mark set 7", "ct state established ct mark 7 drop", Lost, Proxy),
+        ("ct mark set 5 ; meta mark set ct mark", "iifname lo meta mark 5 drop", Proxy, Lost),
         ("counter", "meta mark 0 iifname eth0 drop", Lost, Proxy),
         ("counter", "ct mark != 0 drop", Proxy, Proxy),
     ] {
@@ -468,10 +350,7 @@ fn where_nothing_is_tracked_no_nat_chain_is_asked() {
     let of_prerouting = pod(&drops("prerouting", "meta l4proto tcp drop"), &[]);
     probe(&of_prerouting, v6(INBOUND), Bypass);
     // Nor does a rule that translates, if it is for the other family: it takes none of this one's connections.
-    let of_the_other = pod(
-        &drops("output", "oifname eth0 meta l4proto tcp dnat ip to 10.77.0.1:9999"),
-        &[],
-    );
+    let of_the_other = pod(&drops("output", "oifname eth0 meta l4proto tcp dnat ip to 10.77.0.1:9999"), &[]);
     probe(&of_the_other, v6(OUTBOUND), Bypass);
     // One rule that asks for a state is enough.
     let tracking = chain("forward", 0, "ct state new accept").replace(" t ", " u ");
@@ -482,10 +361,7 @@ fn where_nothing_is_tracked_no_nat_chain_is_asked() {
 /// At input the kernel has found the socket of every packet but the first one.
 #[test]
 fn packets_have_owners() {
-    let of = |uid, gid| Probe {
-        owner: Owner { uid, gid },
-        ..OUTBOUND
-    };
+    let of = |uid, gid| Probe { owner: Owner { uid, gid }, ..OUTBOUND };
     let exempt = chart_in("nft") + " --outbound-ports-to-ignore 80";
     let input =
         "nft table inet t { chain c { type filter hook input priority 0 ; iifname eth0 meta skgid 2000 drop ; } ; }";
@@ -505,10 +381,7 @@ fn packets_have_owners() {
     );
     let (end, answer) = connect(&pod.0, &pod.1, INBOUND);
     assert_eq!(end, Lost);
-    assert!(
-        answer.starts_with("not known: it depends on the group of the process that answers"),
-        "{answer}"
-    );
+    assert!(answer.starts_with("not known: it depends on the group of the process that answers"), "{answer}");
     let verified = Run::new(&format!("verify {}", chart_in("nft"))).output(&pod.0.pod);
     assert_eq!(verified.code(), Some(0), "{}", verified.said());
     assert!(verified.stdout().contains("may drop"), "{}", verified.said());
@@ -516,16 +389,9 @@ fn packets_have_owners() {
 
 #[test]
 fn a_bound_socket_is_not_redirected() {
-    let bound = Probe {
-        is_bound: true,
-        ..OUTBOUND
-    };
+    let bound = Probe { is_bound: true, ..OUTBOUND };
     probe(&pod(&chart_in("nft"), &[]), bound, Lost);
-    probe(
-        &pod(&(chart_in("nft") + " --outbound-ports-to-ignore 80"), &[]),
-        bound,
-        Bypass,
-    );
+    probe(&pod(&(chart_in("nft") + " --outbound-ports-to-ignore 80"), &[]), bound, Bypass);
 }
 
 /// Somebody else's address answers, and its answers have to come back too.
@@ -540,10 +406,7 @@ fn what_is_sent_elsewhere_is_answered_from_there() {
         (&[nft], Elsewhere),
         (&[dnat, raw], Lost),
         (&[dnat, input], Lost),
-        (
-            &[dnat, "iptables-nft -A OUTPUT -p tcp --dport 9999 -d 10.77.0.1 -j DROP"],
-            Lost,
-        ),
+        (&[dnat, "iptables-nft -A OUTPUT -p tcp --dport 9999 -d 10.77.0.1 -j DROP"], Lost),
         (&[dnat, "iptables-nft -A OUTPUT -p tcp --dport 80 -j DROP"], Elsewhere),
     ] {
         println!("{lines:?}");
@@ -556,25 +419,9 @@ fn what_is_sent_elsewhere_is_answered_from_there() {
 fn what_is_not_followed_is_not_known() {
     for (line, inbound, outbound) in [
         // Without a transparent listener, nft's does nothing, and that of iptables drops.
-        (
-            chain(
-                "prerouting",
-                -150,
-                "iifname eth0 meta nfproto ipv4 meta l4proto tcp tproxy ip to :5555",
-            ),
-            Proxy,
-            Proxy,
-        ),
-        (
-            "iptables-nft -t mangle -A PREROUTING -i eth0 -p tcp -j TPROXY --on-port 5555".to_owned(),
-            Lost,
-            Proxy,
-        ),
-        (
-            chain("prerouting", -150, "iifname eth0 meta pkttype set other"),
-            Lost,
-            Proxy,
-        ),
+        (chain("prerouting", -150, "iifname eth0 meta nfproto ipv4 meta l4proto tcp tproxy ip to :5555"), Proxy, Proxy),
+        ("iptables-nft -t mangle -A PREROUTING -i eth0 -p tcp -j TPROXY --on-port 5555".to_owned(), Lost, Proxy),
+        (chain("prerouting", -150, "iifname eth0 meta pkttype set other"), Lost, Proxy),
     ] {
         let pod = pod(&chart_in("nft"), &[&line]);
         for (one, want) in [(INBOUND, inbound), (OUTBOUND, outbound)] {
@@ -672,16 +519,10 @@ fn a_socket_that_is_bound_to_a_device_is_not_redirected_to_lo() {
     let index = lab.pod.sh("ip -o link show eth0");
     let index: u32 = index.split(':').next().unwrap().trim().parse().unwrap();
     for (to, want, words) in [
-        (
-            link_local(&lab.outside, "pod0"),
-            None,
-            "dropped: it is redirected to this host, and its socket is bound",
-        ),
+        (link_local(&lab.outside, "pod0"), None, "dropped: it is redirected to this host, and its socket is bound"),
         (own, Some(80), "bypasses the proxy"),
     ] {
-        let said = Run::new(&format!("explain outbound --to [{to}]:80 --out eth0"))
-            .output(&lab.pod)
-            .success();
+        let said = Run::new(&format!("explain outbound --to [{to}]:80 --out eth0")).output(&lab.pod).success();
         assert!(said.starts_with(words), "{to}: {said}");
         let at = |address, port| SocketAddr::from(SocketAddrV6::new(address, port, 0, index));
         let port = PORT.fetch_add(1, Ordering::Relaxed);
@@ -700,17 +541,11 @@ fn a_finding_about_a_device_names_it() {
     install(&lab.pod, &chart_in("nft"));
     lab.pod.sh("ip link add eth1 type veth peer name eth2");
     lab.pod.sh(&of_device("ingress", "eth1", "meta l4proto tcp drop"));
-    let said = Run::new("explain inbound --to 10.77.0.2:80 --in eth0")
-        .output(&lab.pod)
-        .success();
+    let said = Run::new("explain inbound --to 10.77.0.2:80 --in eth0").output(&lab.pod).success();
     assert!(said.starts_with("to the proxy"), "{said}");
     let verified = Run::new(&format!("verify {}", chart_in("nft"))).output(&lab.pod);
     assert_eq!(verified.code(), Some(3), "{}", verified.said());
-    assert!(
-        unfolded(&verified.stdout()).contains("drops connections: arriving on \"eth1\""),
-        "{}",
-        verified.said()
-    );
+    assert!(unfolded(&verified.stdout()).contains("drops connections: arriving on \"eth1\""), "{}", verified.said());
     // What lo brings is no inbound connection.
     let lab = Lab::new();
     install(&lab.pod, &chart_in("nft"));

@@ -37,9 +37,7 @@ fn each_command_prints_it(page: &str, namespace: &Namespace, at_least: usize) {
 fn shell(namespace: &Namespace, command: &str) -> String {
     let folder = PROXY_INIT.trim_end_matches("proxy-init");
     let mut shell = Command::new("bash");
-    shell
-        .args(["-c", command])
-        .env("PATH", format!("{folder}:/usr/sbin:/usr/bin:/sbin:/bin"));
+    shell.args(["-c", command]).env("PATH", format!("{folder}:/usr/sbin:/usr/bin:/sbin:/bin"));
     String::from_utf8(namespace.output(&mut shell).stdout).unwrap()
 }
 
@@ -109,46 +107,22 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
     let rollout = read("docs/rollout.md");
     let table: Vec<&str> = rollout.lines().filter(|line| line.starts_with("| 2.")).collect();
     let charts = CHARTS.iter().map(|charts| {
-        let place = if charts.is_in_proxy_image {
-            ", in the proxy's image"
-        } else {
-            ""
-        };
+        let place = if charts.is_in_proxy_image { ", in the proxy's image" } else { "" };
         let (version, mode) = (charts.version, charts.iptables_mode);
-        format!(
-            "| {version} | {mode} | {}{place} | {} |",
-            charts.proxy_init, charts.cni_plugin
-        )
+        format!("| {version} | {mode} | {}{place} | {} |", charts.proxy_init, charts.cni_plugin)
     });
     assert_eq!(table, charts.collect::<Vec<_>>());
     let rollout = folded("docs/rollout.md");
-    assert!(
-        CHARTS.iter().all(|charts| charts.disables_ipv6),
-        "no page knows of others"
-    );
+    assert!(CHARTS.iter().all(|charts| charts.disables_ipv6), "no page knows of others");
     let first = CHARTS[0].version;
-    let nft = CHARTS
-        .iter()
-        .find(|charts| charts.iptables_mode == "nft")
-        .unwrap()
-        .version;
-    let root = CHARTS
-        .iter()
-        .find(|charts| charts.demands_root_for_close_wait)
-        .unwrap()
-        .version;
+    let nft = CHARTS.iter().find(|charts| charts.iptables_mode == "nft").unwrap().version;
+    let root = CHARTS.iter().find(|charts| charts.demands_root_for_close_wait).unwrap().version;
     assert_eq!([false, true].map(|ipv6| commands("nft", ipv6).len()), [12, 24]);
     let last = CHARTS.iter().rfind(|charts| !charts.is_in_proxy_image).unwrap().version;
     let next = CHARTS.iter().find(|charts| charts.is_in_proxy_image).unwrap().version;
     for (page, sentence) in [
-        (
-            &readme,
-            format!("With Linkerd {first} to {last}, whose charts give linkerd-init an image of its own"),
-        ),
-        (
-            &readme,
-            format!("From Linkerd {next} on, the init program is part of the proxy's image"),
-        ),
+        (&readme, format!("With Linkerd {first} to {last}, whose charts give linkerd-init an image of its own")),
+        (&readme, format!("From Linkerd {next} on, the init program is part of the proxy's image")),
         (&rollout, format!("| up to {last} | [init image](#init-image) |")),
         (&rollout, format!("| {next} and later | [proxy image](#proxy-image) |")),
         (
@@ -156,15 +130,9 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
             "linkerd-init runs a dozen iptables commands instead, one after the other, and a dozen more for IPv6"
                 .to_owned(),
         ),
-        (
-            &rollout,
-            "All of them have `disableIPv6: true` and pass `--ipv6=false`, so only IPv4".to_owned(),
-        ),
+        (&rollout, "All of them have `disableIPv6: true` and pass `--ipv6=false`, so only IPv4".to_owned()),
         (&rollout, format!("since {root} demands `proxyInit.runAsRoot`")),
-        (
-            &modes,
-            format!("Linkerd's chart takes `nft`, the default since {nft}, and `legacy`"),
-        ),
+        (&modes, format!("Linkerd's chart takes `nft`, the default since {nft}, and `legacy`")),
         (&faq, format!("Linkerd's charts ask for nft mode since {nft}")),
     ] {
         assert!(page.contains(&sentence), "{sentence}");
@@ -220,10 +188,7 @@ fn pages() -> Vec<PathBuf> {
 
 /// Where the links of a page lead, but for those to other sites.
 fn links(text: &str) -> impl Iterator<Item = &str> {
-    text.split("](")
-        .skip(1)
-        .filter_map(|rest| Some(rest.split_once(')')?.0))
-        .filter(|link| !link.contains("://"))
+    text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)).filter(|link| !link.contains("://"))
 }
 
 /// What GitHub makes of a page's headings, for links to name.

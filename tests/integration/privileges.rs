@@ -46,10 +46,7 @@ fn commands_of_the_user_do_not_get_the_programs_privileges() {
             (format!("PATH={path}"), String::new()),
             // There is no extension in it.
             (format!("XTABLES_LIBDIR={path}"), String::new()),
-            (
-                "PATH=/usr/sbin:/usr/bin".to_owned(),
-                format!("--firewall-bin-path {path}/iptables"),
-            ),
+            ("PATH=/usr/sbin:/usr/bin".to_owned(), format!("--firewall-bin-path {path}/iptables")),
         ] {
             let namespace = Namespace::new();
             let arguments = format!("{} {flag}", chart_in(mode));
@@ -58,11 +55,7 @@ fn commands_of_the_user_do_not_get_the_programs_privileges() {
             assert_eq!(seen, "", "{environment} {arguments}");
             finished.success();
             let rules = saved(&namespace, if mode == "plain" { "nft" } else { mode });
-            assert_eq!(
-                rules.matches("-j PROXY_INIT").count(),
-                4,
-                "{environment} {arguments}: {rules}"
-            );
+            assert_eq!(rules.matches("-j PROXY_INIT").count(), 4, "{environment} {arguments}: {rules}");
         }
     }
     // The traps work, and who has no more privileges than its user may use what it likes.
@@ -83,10 +76,7 @@ fn what_a_command_says_is_cut() {
     let start = Instant::now();
     let finished = Run::new(&chart()).commands_of(&folder).output(&namespace);
     let said = finished.said();
-    assert!(
-        said.contains("the cause") && said.contains("bytes more)"),
-        "{said:.2000}"
-    );
+    assert!(said.contains("the cause") && said.contains("bytes more)"), "{said:.2000}");
     assert!(said.len() < 64 << 10, "{} bytes", said.len());
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 }

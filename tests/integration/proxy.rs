@@ -40,9 +40,7 @@ const PROXY: [&str; 3] = ["[::]:4143", "127.0.0.1:4140", "[::1]:4140"];
 const QUESTIONS: [&str; 3] = ["verify -p 4143 -o 4140 -u 2102", "verify", "show"];
 
 fn warnings(namespace: &Namespace, question: &str) -> Value {
-    let said = Run::new(&format!("{question} --output json"))
-        .output(namespace)
-        .success();
+    let said = Run::new(&format!("{question} --output json")).output(namespace).success();
     serde_json::from_str::<Value>(&said).unwrap()["warnings"].clone()
 }
 
@@ -87,16 +85,9 @@ fn a_port_on_which_nothing_listens_is_named() {
             assert_eq!(warnings(&namespace, question), json!(want), "{mode} {question}");
             let text = Run::new(question).output(&namespace).success();
             for warning in want {
-                assert!(
-                    unfolded(&text).contains(&format!("warning: {warning}")),
-                    "{mode} {question}: {text}"
-                );
+                assert!(unfolded(&text).contains(&format!("warning: {warning}")), "{mode} {question}: {text}");
             }
-            assert_eq!(
-                text.matches("warning: ").count(),
-                want.len(),
-                "{mode} {question}: {text}"
-            );
+            assert_eq!(text.matches("warning: ").count(), want.len(), "{mode} {question}: {text}");
             let proxy = if want.is_empty() { "listens" } else { "does not listen" };
             let (first, _) = text.split_once("\nwarning: ").unwrap_or((&text, ""));
             assert_eq!(
@@ -164,20 +155,12 @@ fn flags_that_exempt_nobody_are_warned_about_after_the_installation_too() {
     let namespace = Namespace::new();
     install(&namespace, "--iptables-mode nft -p 4143 -o 4140");
     let _proxy = listen(&namespace, 2102, &PROXY);
-    for question in [
-        "verify -p 4143 -o 4140",
-        "verify",
-        "show",
-        "explain outbound --to 127.0.0.2:80 --out lo",
-    ] {
+    for question in ["verify -p 4143 -o 4140", "verify", "show", "explain outbound --to 127.0.0.2:80 --out lo"] {
         let warnings = warnings(&namespace, question);
         let [Value::String(warning)] = warnings.as_array().unwrap().as_slice() else {
             panic!("{question}: {warnings}");
         };
-        assert!(
-            warning.contains("the proxy's own connections will be redirected back"),
-            "{warning}"
-        );
+        assert!(warning.contains("the proxy's own connections will be redirected back"), "{warning}");
     }
 }
 
@@ -191,10 +174,7 @@ fn any_user_sees_what_listens() {
     assert!(text.contains("warning: nothing listens on port 4143\n"), "{text}");
     let _proxy = listen(&namespace, 2102, &PROXY);
     let text = verify.output(&namespace).success();
-    assert!(
-        text.contains("; the proxy listens\n") && !text.contains("warning"),
-        "{text}"
-    );
+    assert!(text.contains("; the proxy listens\n") && !text.contains("warning"), "{text}");
 }
 
 #[test]
@@ -216,15 +196,10 @@ fn where_it_cannot_be_asked_it_is_not_known() {
     let run = Run::new("verify");
     let trace = run.calls(&namespace).0;
     let mut sockets = trace.lines().filter(|line| line.contains(" socket("));
-    let number = 1 + sockets
-        .position(|line| line.contains("NETLINK_SOCK_DIAG"))
-        .expect("it asks");
+    let number = 1 + sockets.position(|line| line.contains("NETLINK_SOCK_DIAG")).expect("it asks");
     // Again and again: musl tries once more without SOCK_CLOEXEC, for kernels that don't know it.
     let refused = run.inject("socket", &format!("error=EPROTONOSUPPORT:when={number}+"));
     let text = refused.output(&namespace).success();
     assert!(text.contains("; not known whether the proxy listens\n"), "{text}");
-    assert!(
-        text.contains("warning: not known: whether the proxy listens (sock_diag: EPROTONOSUPPORT"),
-        "{text}"
-    );
+    assert!(text.contains("warning: not known: whether the proxy listens (sock_diag: EPROTONOSUPPORT"), "{text}");
 }

@@ -26,26 +26,15 @@ fn rules_of_linkerd_init_are_taken_over_in_the_same_mode_and_can_be_made_again()
 /// linkerd-init gives its list of subnets to both families, whose iptables ignore the address before /0.
 #[test]
 fn a_subnet_of_all_addresses_is_linkerd_inits() {
-    let flags = Flags {
-        inbound_subnets: vec!["0.0.0.0/0".to_owned()],
-        ..Flags::default()
-    };
+    let flags = Flags { inbound_subnets: vec!["0.0.0.0/0".to_owned()], ..Flags::default() };
     for mode in ["nft", "legacy"] {
         let (theirs, ours) = (Namespace::new(), Namespace::new());
         flags.add_with_iptables(&theirs, mode);
         let rule = "-A PROXY_INIT_REDIRECT -m comment --comment \"proxy-init/ignore-subnet-0.0.0.0/0\" -j RETURN";
-        assert_eq!(
-            saved(&theirs, mode).matches(rule).count(),
-            2,
-            "{}",
-            saved(&theirs, mode)
-        );
+        assert_eq!(saved(&theirs, mode).matches(rule).count(), 2, "{}", saved(&theirs, mode));
         install(&ours, &format!("--iptables-mode {mode} {}", flags.line()));
         assert_eq!(saved(&ours, mode), saved(&theirs, mode));
-        for verify in [
-            "verify".to_owned(),
-            format!("verify --iptables-mode {mode} {}", flags.line()),
-        ] {
+        for verify in ["verify".to_owned(), format!("verify --iptables-mode {mode} {}", flags.line())] {
             install(&theirs, &verify);
         }
     }

@@ -15,19 +15,13 @@ fn show(namespace: &Namespace) -> Value {
 fn chain<'a>(shown: &'a Value, family: &str, name: &str) -> &'a Value {
     let chains = shown["backends"][0]["chains"].as_array().unwrap();
     let is_it = |chain: &&Value| chain["family"] == family && chain["chain"] == name;
-    chains
-        .iter()
-        .find(is_it)
-        .unwrap_or_else(|| panic!("{family} {name}: {shown:#}"))
+    chains.iter().find(is_it).unwrap_or_else(|| panic!("{family} {name}: {shown:#}"))
 }
 
 /// Packets and bytes of a chain's rules, as shown.
 fn shown_counters(shown: &Value, family: &str, name: &str) -> Vec<(u64, u64)> {
     let rules = chain(shown, family, name)["rules"].as_array().unwrap();
-    rules
-        .iter()
-        .map(|rule| (rule["packets"].as_u64().unwrap(), rule["bytes"].as_u64().unwrap()))
-        .collect()
+    rules.iter().map(|rule| (rule["packets"].as_u64().unwrap(), rule["bytes"].as_u64().unwrap())).collect()
 }
 
 /// Packets and bytes of a chain's rules, as iptables lists them.
@@ -52,19 +46,14 @@ fn nft_counters(namespace: &Namespace, chain: &str) -> Vec<(u64, u64)> {
         rest.split(' ').next().unwrap().parse().unwrap()
     };
     let counting = body.lines().filter(|line| line.contains("counter packets"));
-    counting
-        .map(|line| (number_after(line, "packets"), number_after(line, "bytes")))
-        .collect()
+    counting.map(|line| (number_after(line, "packets"), number_after(line, "bytes"))).collect()
 }
 
 const CHAINS: [&str; 4] = ["PREROUTING", "PROXY_INIT_REDIRECT", "OUTPUT", "PROXY_INIT_OUTPUT"];
 
 /// Connections of each kind, a different number of each, over both families.
 pub(crate) fn connections(lab: &Lab) {
-    let _servers = [
-        Server::start(&lab.pod, &[4143, 4140, 8080, 4190]),
-        Server::start(&lab.outside, &[80, 4567]),
-    ];
+    let _servers = [Server::start(&lab.pod, &[4143, 4140, 8080, 4190]), Server::start(&lab.outside, &[80, 4567])];
     let proxy = Owner { uid: 2102, gid: 2102 };
     for (family, times) in [(0, 1), (1, 2)] {
         for _ in 0..times {
@@ -102,15 +91,8 @@ fn counters_agree_with_iptables_after_real_connections() {
             let (packets, _bytes) = shown_counters(&shown, family, "PROXY_INIT_REDIRECT")[1];
             packets.to_string()
         });
-        let row = text
-            .lines()
-            .find(|line| line.contains("to the proxy, port 4143"))
-            .unwrap();
-        assert_eq!(
-            row.split_whitespace().skip(1).take(2).collect::<Vec<_>>(),
-            words,
-            "{text}"
-        );
+        let row = text.lines().find(|line| line.contains("to the proxy, port 4143")).unwrap();
+        assert_eq!(row.split_whitespace().skip(1).take(2).collect::<Vec<_>>(), words, "{text}");
     }
 }
 
@@ -124,11 +106,7 @@ fn counters_agree_with_nft_after_real_connections() {
         let shown = show(&lab.pod);
         for family in families {
             for name in CHAINS {
-                assert_eq!(
-                    shown_counters(&shown, family, name),
-                    nft_counters(&lab.pod, name),
-                    "{mode} {name}"
-                );
+                assert_eq!(shown_counters(&shown, family, name), nft_counters(&lab.pod, name), "{mode} {name}");
             }
         }
         let inbound = shown_counters(&shown, families[0], "PROXY_INIT_REDIRECT");
@@ -158,10 +136,7 @@ fn the_flags_that_are_shown_install_exactly_this() {
                     + &namespace.sh("ip6tables-legacy-save")
             };
             let without_comments = |text: String| -> Vec<String> {
-                text.lines()
-                    .filter(|line| !line.starts_with('#'))
-                    .map(ToOwned::to_owned)
-                    .collect()
+                text.lines().filter(|line| !line.starts_with('#')).map(ToOwned::to_owned).collect()
             };
             let before = without_comments(ruleset());
             let shown = show(&namespace);
@@ -197,14 +172,8 @@ fn verify_without_flags_recognizes_what_iptables_made() {
         };
         flags.add_with_iptables(&namespace, backend);
         let text = Run::new("verify").output(&namespace).success();
-        assert!(
-            text.contains(&format!("--iptables-mode {backend} --incoming-proxy-port 4143")),
-            "{text}"
-        );
-        assert!(
-            text.contains("--inbound-subnets-to-ignore 10.1.2.3/8,0.0.0.0/0,fd00:1::/45"),
-            "{text}"
-        );
+        assert!(text.contains(&format!("--iptables-mode {backend} --incoming-proxy-port 4143")), "{text}");
+        assert!(text.contains("--inbound-subnets-to-ignore 10.1.2.3/8,0.0.0.0/0,fd00:1::/45"), "{text}");
     }
 }
 
@@ -216,15 +185,9 @@ fn verify_without_flags_sees_what_was_tampered_with() {
         ("nft", "iptables-nft -t nat -F PROXY_INIT_REDIRECT"),
         ("nft", "iptables-nft -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT"),
         ("nft", "nft add table ip nat { flags dormant ; }"),
-        (
-            "legacy",
-            "iptables-legacy -t nat -A PROXY_INIT_REDIRECT -p udp -j ACCEPT",
-        ),
+        ("legacy", "iptables-legacy -t nat -A PROXY_INIT_REDIRECT -p udp -j ACCEPT"),
         ("native", "nft add element inet proxy-init inbound-ports { 9090 }"),
-        (
-            "native",
-            "nft delete element inet proxy-init inbound-ports { 4190, 4191 }",
-        ),
+        ("native", "nft delete element inet proxy-init inbound-ports { 4190, 4191 }"),
         ("native", "nft flush chain inet proxy-init OUTPUT"),
     ];
     for (mode, drift) in drifts {
@@ -234,11 +197,7 @@ fn verify_without_flags_sees_what_was_tampered_with() {
         namespace.sh(drift);
         let verified = Run::new("verify").output(&namespace);
         assert_eq!(verified.code(), Some(3), "{drift}: {}", verified.said());
-        assert!(
-            verified.stdout().starts_with("not in place: "),
-            "{drift}: {}",
-            verified.said()
-        );
+        assert!(verified.stdout().starts_with("not in place: "), "{drift}: {}", verified.said());
     }
     let namespace = Namespace::new();
     let verified = Run::new("verify").output(&namespace);
@@ -285,19 +244,13 @@ fn foreign_rules_are_shown_where_they_run() {
             assert!(line.contains(effect) && line.contains("  foreign"), "{line}");
         }
         assert!(text.contains("foreign: mine\n"), "{text}");
-        assert!(
-            text.contains(&format!("{mode} mode\nnot one complete, untouched installation")),
-            "{text}"
-        );
+        assert!(text.contains(&format!("{mode} mode\nnot one complete, untouched installation")), "{text}");
 
         let shown = show(&namespace);
         assert_eq!(shown["backends"][0]["flags"], Value::Null);
         let first = &shown["backends"][0]["chains"][0];
         assert_eq!(first["chain"], "inet early pre", "{shown:#}");
-        assert_eq!(
-            (&first["hook"], &first["priority"]),
-            (&"prerouting".into(), &(-150).into())
-        );
+        assert_eq!((&first["hook"], &first["priority"]), (&"prerouting".into(), &(-150).into()));
         assert_eq!(first["rules"][0]["rule"], "tcp dport 83 counter redirect to :9");
         let ours = |name: &str| -> Vec<bool> {
             let rules = chain(&shown, "IPv4", name)["rules"].as_array().unwrap();
@@ -332,12 +285,7 @@ fn nothing_is_made_and_nothing_is_started() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("legacy"));
     let calls = Run::new("show").calls(&namespace);
-    assert_eq!(
-        calls.count(&["execve", "fork", "vfork", "clone", "clone3"]),
-        1,
-        "{}",
-        calls.0
-    );
+    assert_eq!(calls.count(&["execve", "fork", "vfork", "clone", "clone3"]), 1, "{}", calls.0);
 }
 
 #[test]
@@ -349,13 +297,8 @@ fn an_unprivileged_user_sees_nf_tables_and_is_told_what_is_not_seen() {
         let text = nobody("show");
         let unseen = "not known: what legacy tables hold, whether proxy-init's rules or others (only\n  root can list legacy \
                       tables)\n";
-        assert!(
-            text.starts_with(&format!("{mode} mode\n")) && text.ends_with(unseen),
-            "{text}"
-        );
-        let text = text
-            .replace(unseen, "")
-            .replace("programs that could be seen", "programs");
+        assert!(text.starts_with(&format!("{mode} mode\n")) && text.ends_with(unseen), "{text}");
+        let text = text.replace(unseen, "").replace("programs that could be seen", "programs");
         assert_eq!(text, install(&namespace, "show"));
         let json: Value = serde_json::from_str(&nobody("show --output json")).unwrap();
         assert_eq!(json["not_known"], serde_json::json!(["legacy"]));
@@ -366,11 +309,7 @@ fn an_unprivileged_user_sees_nf_tables_and_is_told_what_is_not_seen() {
     assert!(shown.contains("not known: what nf_tables tables hold"), "{shown}");
     let verified = Run::new("verify").nobody(&[]).output(&namespace);
     assert_eq!(verified.code(), Some(1), "{}", verified.said());
-    assert!(
-        verified.stderr().contains("cannot read this network namespace's rules"),
-        "{}",
-        verified.said()
-    );
+    assert!(verified.stderr().contains("cannot read this network namespace's rules"), "{}", verified.said());
 }
 
 #[test]
@@ -382,10 +321,7 @@ fn where_nothing_is_installed_it_says_what_auto_would_choose() {
         "no rules of proxy-init's were found in this network namespace\n\
          auto would choose nft mode, because the kernel has all that it needs\n"
     );
-    assert_eq!(
-        show(&namespace),
-        serde_json::json!({"schema": 1, "backends": [], "not_known": [], "warnings": []})
-    );
+    assert_eq!(show(&namespace), serde_json::json!({"schema": 1, "backends": [], "not_known": [], "warnings": []}));
 }
 
 #[test]
@@ -394,12 +330,7 @@ fn rules_in_two_modes_are_both_shown() {
     install(&namespace, &chart_in("nft"));
     lab::linkerd::Flags::default().add_with_iptables(&namespace, "legacy");
     let shown = show(&namespace);
-    let modes: Vec<_> = shown["backends"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|backend| &backend["mode"])
-        .collect();
+    let modes: Vec<_> = shown["backends"].as_array().unwrap().iter().map(|backend| &backend["mode"]).collect();
     assert_eq!(modes, ["nft", "legacy"]);
     let text = install(&namespace, "show");
     assert!(
@@ -464,13 +395,8 @@ fn what_can_drop_after_the_rules_is_one_line_a_chain() {
     let netdev = "chain c { type filter hook ingress device eth0 priority 0; drop; };";
     feed(&namespace, "nft -f -", &format!("table netdev guard {{ {netdev} }}")).success();
     let text = install(&namespace, "show");
-    assert!(
-        text.contains("\n  netdev guard c (ingress, arriving on eth0, priority 0)\n"),
-        "{text}"
-    );
-    let (_, listed) = text
-        .split_once("\nafter these, and may drop connections (see proxy-init verify)\n")
-        .unwrap();
+    assert!(text.contains("\n  netdev guard c (ingress, arriving on eth0, priority 0)\n"), "{text}");
+    let (_, listed) = text.split_once("\nafter these, and may drop connections (see proxy-init verify)\n").unwrap();
     let listed: Vec<&str> = listed.lines().take_while(|line| line.contains("(")).collect();
     assert_eq!(
         listed,
@@ -481,10 +407,7 @@ fn what_can_drop_after_the_rules_is_one_line_a_chain() {
         ],
         "{text}"
     );
-    assert!(
-        text.contains("\n  inet before c (prerouting, priority -150)\n"),
-        "{text}"
-    );
+    assert!(text.contains("\n  inet before c (prerouting, priority -150)\n"), "{text}");
     let later = later();
     let named = |index: usize| {
         let chain = &later[index];
@@ -507,12 +430,7 @@ fn a_filter_after_the_rules_interferes_if_connections_say_so() {
             "type filter hook input priority 10; ct state established accept; iifname lo accept; meta l4proto != tcp accept; \
              {admitted} accept; reject with tcp reset"
         );
-        feed(
-            &lab.pod,
-            "nft -f -",
-            &format!("table inet guard {{ chain c {{ {chain}; }}; }}"),
-        )
-        .success();
+        feed(&lab.pod, "nft -f -", &format!("table inet guard {{ chain c {{ {chain}; }}; }}")).success();
         let _server = Server::start(&lab.pod, &[4143, 4140, 8080]);
         let reached = connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 8080));
         let reached = match reached {
@@ -531,12 +449,7 @@ fn a_filter_after_the_rules_interferes_if_connections_say_so() {
     let lab = Lab::new();
     install(&lab.pod, &chart_in("nft"));
     let chain = "type filter hook prerouting priority -300; ip saddr 198.51.100.9 drop";
-    feed(
-        &lab.pod,
-        "nft -f -",
-        &format!("table inet guard {{ chain c {{ {chain}; }}; }}"),
-    )
-    .success();
+    feed(&lab.pod, "nft -f -", &format!("table inet guard {{ chain c {{ {chain}; }}; }}")).success();
     let text = install(&lab.pod, "show");
     let told = "\n1 rule of another program runs before or among these\n\
                 rules of other programs may interfere (see proxy-init verify)\n  \
@@ -549,9 +462,7 @@ fn the_flags_can_be_pasted_into_a_shell() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("nft"));
     let text = install(&namespace, "show");
-    let (_, flags) = text
-        .split_once("flags that install proxy-init's rules as found\n")
-        .unwrap();
+    let (_, flags) = text.split_once("flags that install proxy-init's rules as found\n").unwrap();
     let (flags, _) = flags.split_once("\n\n").unwrap();
     assert!(flags.lines().count() > 1, "{text}");
     let verified = namespace.stdout("sh", ["-c", &format!("{PROXY_INIT} verify {flags}")]);

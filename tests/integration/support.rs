@@ -97,15 +97,12 @@ impl Run {
 
     /// As uid and gid 65534 with these capabilities: bounding, inheritable and ambient, and therefore effective.
     pub(crate) fn nobody(self, capabilities: &[&str]) -> Self {
-        let set = capabilities
-            .iter()
-            .fold("-all".to_owned(), |set, name| set + ",+" + name);
-        self.under(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
-            .under([
-                format!("--inh-caps={set}"),
-                format!("--ambient-caps={set}"),
-                format!("--bounding-set={set}"),
-            ])
+        let set = capabilities.iter().fold("-all".to_owned(), |set, name| set + ",+" + name);
+        self.under(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).under([
+            format!("--inh-caps={set}"),
+            format!("--ambient-caps={set}"),
+            format!("--bounding-set={set}"),
+        ])
     }
 
     /// As root without this capability.
@@ -115,8 +112,7 @@ impl Run {
 
     /// In a mount namespace of its own, in which this shell command has run.
     pub(crate) fn after_mounting(self, command: &str) -> Self {
-        self.under(["unshare", "--mount", "sh", "-ec"])
-            .under([format!("{command}; exec \"$@\"").as_str(), "sh"])
+        self.under(["unshare", "--mount", "sh", "-ec"]).under([format!("{command}; exec \"$@\"").as_str(), "sh"])
     }
 
     /// As a pod's security context runs it: [`Run::nobody`] without new privileges, in a read-only root whose /run
@@ -152,13 +148,8 @@ impl Run {
         // Right before the program, so that the wrappers are looked up and run as ever.
         let environment = (!self.environment.is_empty()).then_some("/usr/bin/env".into());
         let program = OsString::from(self.program);
-        let mut words = self
-            .wrappers
-            .iter()
-            .chain(&environment)
-            .chain(&self.environment)
-            .chain([&program])
-            .chain(&self.arguments);
+        let mut words =
+            self.wrappers.iter().chain(&environment).chain(&self.environment).chain([&program]).chain(&self.arguments);
         let mut command = Command::new(words.next().unwrap());
         command.args(words).env_remove("IPTABLES_MODE");
         command
@@ -290,10 +281,7 @@ impl Folder {
 
     /// A link to one of the machine's commands, under this name.
     pub(crate) fn link(&self, name: &str, command: &str) {
-        let which = Command::new("sh")
-            .args(["-c", &format!("command -v {command}")])
-            .output()
-            .unwrap();
+        let which = Command::new("sh").args(["-c", &format!("command -v {command}")]).output().unwrap();
         let original = String::from_utf8(which.stdout).unwrap();
         assert!(!original.is_empty(), "{command} is not installed");
         symlink(original.trim(), self.join(name)).unwrap();

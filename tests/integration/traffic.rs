@@ -35,25 +35,16 @@ impl Mesh {
     fn in_place(lab: Lab) -> Self {
         let pod = Server::start(&lab.pod, &[INBOUND, OUTBOUND, 8080, 8090, 8099, 4190]);
         let outside = Server::start(&lab.outside, &[80, 443, 8090]);
-        Self {
-            lab,
-            _servers: [pod, outside],
-        }
+        Self { lab, _servers: [pod, outside] }
     }
 
     /// Joins the pod and the outside by another pair of devices, and returns its addresses there and here, once they
     /// work.
     fn add_device(&self, name: &str, number: u8) -> Vec<(IpAddr, IpAddr)> {
         let outside = self.lab.outside.path();
-        self.lab.pod.sh(&format!(
-            "ip link add {name} type veth peer name out{number} netns {}",
-            outside.display()
-        ));
+        self.lab.pod.sh(&format!("ip link add {name} type veth peer name out{number} netns {}", outside.display()));
         let addresses = |last| [format!("10.{number}.0.{last}/24"), format!("fd{number}::{last}/64")];
-        let ends = [
-            (&self.lab.pod, name.to_owned(), 2),
-            (&self.lab.outside, format!("out{number}"), 1),
-        ];
+        let ends = [(&self.lab.pod, name.to_owned(), 2), (&self.lab.outside, format!("out{number}"), 1)];
         for (namespace, device, last) in ends {
             for address in addresses(last).iter().take(families()) {
                 namespace.sh(&format!("ip address add {address} dev {device} nodad"));
@@ -63,9 +54,7 @@ impl Mesh {
         let address = |text: &str| -> IpAddr { text.split('/').next().unwrap().parse().unwrap() };
         let (inside, outside) = (addresses(2), addresses(1));
         let pairs = inside.iter().zip(&outside).take(families());
-        let pairs: Vec<_> = pairs
-            .map(|(inside, outside)| (address(inside), address(outside)))
-            .collect();
+        let pairs: Vec<_> = pairs.map(|(inside, outside)| (address(inside), address(outside))).collect();
         // The kernel takes up IPv6's addresses once it has seen the carrier.
         let end = Instant::now() + Duration::from_secs(60);
         for &(_, outside) in &pairs {
@@ -89,10 +78,7 @@ impl Mesh {
 
 /// Taken by the proxy's port, which learns where the client meant to go.
 fn redirected(to: u16, original: (IpAddr, u16)) -> Reached {
-    Reached::Server {
-        port: to,
-        original: SocketAddr::new(original.0, original.1),
-    }
+    Reached::Server { port: to, original: SocketAddr::new(original.0, original.1) }
 }
 
 /// Taken by the server that the client meant.
@@ -115,88 +101,36 @@ pub(crate) fn check_mode(mode: &str) {
     for family in [0, 1] {
         let (pod, neighbour, distant) = (POD[family], NEIGHBOUR[family], DISTANT[family]);
 
-        assert_eq!(
-            mesh.inbound(family, 8080),
-            redirected(INBOUND, (pod, 8080)),
-            "an app's port"
-        );
-        assert_eq!(
-            mesh.inbound(family, 9999),
-            redirected(INBOUND, (pod, 9999)),
-            "a closed port"
-        );
-        assert_eq!(
-            mesh.inbound(family, INBOUND),
-            direct(pod, INBOUND),
-            "the proxy's own port"
-        );
+        assert_eq!(mesh.inbound(family, 8080), redirected(INBOUND, (pod, 8080)), "an app's port");
+        assert_eq!(mesh.inbound(family, 9999), redirected(INBOUND, (pod, 9999)), "a closed port");
+        assert_eq!(mesh.inbound(family, INBOUND), direct(pod, INBOUND), "the proxy's own port");
         assert_eq!(mesh.inbound(family, 4190), direct(pod, 4190), "a skipped port");
-        assert_eq!(
-            mesh.inbound(family, 8090),
-            direct(pod, 8090),
-            "a skipped range's first port"
-        );
-        assert_eq!(
-            mesh.inbound(family, 8099),
-            direct(pod, 8099),
-            "a skipped range's last port"
-        );
-        assert_eq!(
-            mesh.inbound(family, 8095),
-            Reached::Refused,
-            "a closed port in a skipped range"
-        );
-        assert_eq!(
-            mesh.inbound(family, 8100),
-            redirected(INBOUND, (pod, 8100)),
-            "after the range"
-        );
+        assert_eq!(mesh.inbound(family, 8090), direct(pod, 8090), "a skipped range's first port");
+        assert_eq!(mesh.inbound(family, 8099), direct(pod, 8099), "a skipped range's last port");
+        assert_eq!(mesh.inbound(family, 8095), Reached::Refused, "a closed port in a skipped range");
+        assert_eq!(mesh.inbound(family, 8100), redirected(INBOUND, (pod, 8100)), "after the range");
 
         for to in [neighbour, distant] {
             assert_eq!(mesh.outbound(ROOT, to, 80), redirected(OUTBOUND, (to, 80)), "root");
-            assert_eq!(
-                mesh.outbound(APP, to, 80),
-                redirected(OUTBOUND, (to, 80)),
-                "an app's user"
-            );
-            assert_eq!(
-                mesh.outbound(APP, to, 9999),
-                redirected(OUTBOUND, (to, 9999)),
-                "to a closed port"
-            );
+            assert_eq!(mesh.outbound(APP, to, 80), redirected(OUTBOUND, (to, 80)), "an app's user");
+            assert_eq!(mesh.outbound(APP, to, 9999), redirected(OUTBOUND, (to, 9999)), "to a closed port");
             assert_eq!(mesh.outbound(PROXY, to, 80), direct(to, 80), "the proxy's user");
             assert_eq!(mesh.outbound(PROXYS_GROUP, to, 80), direct(to, 80), "the proxy's group");
             assert_eq!(mesh.outbound(APP, to, 443), direct(to, 443), "a skipped port");
             assert_eq!(mesh.outbound(APP, to, 8090), direct(to, 8090), "a skipped range");
         }
-        assert_eq!(
-            mesh.outbound(APP, LOOPBACK[family], 8080),
-            direct(LOOPBACK[family], 8080),
-            "loopback"
-        );
+        assert_eq!(mesh.outbound(APP, LOOPBACK[family], 8080), direct(LOOPBACK[family], 8080), "loopback");
         // The pod's own address is reached over the loopback interface.
-        assert_eq!(
-            mesh.outbound(APP, pod, 8080),
-            direct(pod, 8080),
-            "the pod's own address"
-        );
+        assert_eq!(mesh.outbound(APP, pod, 8080), direct(pod, 8080), "the pod's own address");
     }
 
     let subnets = "--inbound-subnets-to-ignore 10.77.0.0/24,fd77::/64 \
                    --outbound-subnets-to-ignore 192.0.2.0/24,2001:db8::/32";
     let mesh = Mesh::new(&format!("--iptables-mode {mode} {subnets}"));
     for family in [0, 1] {
-        assert_eq!(
-            mesh.inbound(family, 8080),
-            direct(POD[family], 8080),
-            "from an ignored subnet"
-        );
+        assert_eq!(mesh.inbound(family, 8080), direct(POD[family], 8080), "from an ignored subnet");
         let distant = DISTANT[family];
-        assert_eq!(
-            mesh.outbound(APP, distant, 80),
-            direct(distant, 80),
-            "to an ignored subnet"
-        );
+        assert_eq!(mesh.outbound(APP, distant, 80), direct(distant, 80), "to an ignored subnet");
         let neighbour = NEIGHBOUR[family];
         assert_eq!(
             mesh.outbound(APP, neighbour, 80),
@@ -205,9 +139,7 @@ pub(crate) fn check_mode(mode: &str) {
         );
     }
 
-    let mesh = Mesh::new(&format!(
-        "--iptables-mode {mode} -u 2102 --skip-uid 0,3000-3009 --skip-gid 4000-4009,7"
-    ));
+    let mesh = Mesh::new(&format!("--iptables-mode {mode} -u 2102 --skip-uid 0,3000-3009 --skip-gid 4000-4009,7"));
     for family in [0, 1] {
         let to = NEIGHBOUR[family];
         for (uid, gid, is_exempt) in [
@@ -247,21 +179,11 @@ pub(crate) fn check_mode(mode: &str) {
                 reached(!is_ignored, OUTBOUND, (outside, 80)),
                 "out by {device}"
             );
-            assert_eq!(
-                mesh.outbound(PROXY, outside, 80),
-                direct(outside, 80),
-                "the proxy, by {device}"
-            );
+            assert_eq!(mesh.outbound(PROXY, outside, 80), direct(outside, 80), "the proxy, by {device}");
         }
         let distant = DISTANT[family];
-        assert_eq!(
-            mesh.outbound(APP, distant, 80),
-            redirected(OUTBOUND, (distant, 80)),
-            "by eth0"
-        );
-        mesh.lab
-            .pod
-            .sh(&format!("ip route replace {distant} via {}", ignored[family].1));
+        assert_eq!(mesh.outbound(APP, distant, 80), redirected(OUTBOUND, (distant, 80)), "by eth0");
+        mesh.lab.pod.sh(&format!("ip route replace {distant} via {}", ignored[family].1));
         assert_eq!(mesh.outbound(APP, distant, 80), direct(distant, 80), "by net1 now");
     }
 
@@ -283,32 +205,15 @@ pub(crate) fn check_mode(mode: &str) {
             }
         }
     }
-    let mesh = Mesh::new(&format!(
-        "--iptables-mode {mode} --outbound-subnets-to-redirect 0.0.0.0/0"
-    ));
-    assert_eq!(
-        mesh.outbound(APP, NEIGHBOUR[0], 80),
-        redirected(OUTBOUND, (NEIGHBOUR[0], 80))
-    );
-    assert_eq!(
-        mesh.outbound(APP, NEIGHBOUR[1], 80),
-        direct(NEIGHBOUR[1], 80),
-        "IPv6 isn't listed"
-    );
+    let mesh = Mesh::new(&format!("--iptables-mode {mode} --outbound-subnets-to-redirect 0.0.0.0/0"));
+    assert_eq!(mesh.outbound(APP, NEIGHBOUR[0], 80), redirected(OUTBOUND, (NEIGHBOUR[0], 80)));
+    assert_eq!(mesh.outbound(APP, NEIGHBOUR[1], 80), direct(NEIGHBOUR[1], 80), "IPv6 isn't listed");
 
     let mesh = Mesh::new(&format!("--iptables-mode {mode} --ports-to-redirect 8080,9999"));
     for family in [0, 1] {
         let pod = POD[family];
-        assert_eq!(
-            mesh.inbound(family, 8080),
-            redirected(INBOUND, (pod, 8080)),
-            "a named port"
-        );
-        assert_eq!(
-            mesh.inbound(family, 9999),
-            redirected(INBOUND, (pod, 9999)),
-            "a named closed port"
-        );
+        assert_eq!(mesh.inbound(family, 8080), redirected(INBOUND, (pod, 8080)), "a named port");
+        assert_eq!(mesh.inbound(family, 9999), redirected(INBOUND, (pod, 9999)), "a named closed port");
         assert_eq!(mesh.inbound(family, 8090), direct(pod, 8090), "a port not named");
         assert_eq!(mesh.inbound(family, 8095), Reached::Refused, "a closed port not named");
     }
@@ -375,10 +280,7 @@ fn in_a_pod_with_users_of_its_own() {
         check_users_of_its_own(&mesh, &flags, "native");
         let pod = &mesh.lab.pod;
         let again = install(pod, &format!("-w -p {INBOUND} -o {OUTBOUND} {flags}"));
-        assert!(
-            again.contains("installed already; nothing was changed"),
-            "{asked}: {again}"
-        );
+        assert!(again.contains("installed already; nothing was changed"), "{asked}: {again}");
         let report = unfolded(&install(pod, "detect"));
         assert!(report.contains("belongs to another user namespace"), "{report}");
         install(pod, "uninstall -w");
@@ -403,10 +305,7 @@ fn nothing_enters_the_user_namespace_of_a_pod_with_users_of_its_own() {
             let lines = || calls.0.lines();
             let entered: Vec<&str> = lines().filter(|line| line.contains("setns(")).collect();
             assert!(!entered.is_empty(), "{line}: {}", calls.0);
-            assert!(
-                entered.iter().all(|call| call.contains("CLONE_NEWNET")),
-                "{line}: {entered:?}"
-            );
+            assert!(entered.iter().all(|call| call.contains("CLONE_NEWNET")), "{line}: {entered:?}");
             let is_made = |line: &&str| ["clone(", "clone3(", "fork("].iter().any(|call| line.contains(call));
             let processes = lines().filter(is_made).filter(|line| !line.contains("CLONE_THREAD"));
             assert_eq!(processes.collect::<Vec<_>>(), [""; 0], "{line}");
@@ -431,13 +330,9 @@ fn nothing_is_left(pod: &Namespace) {
 fn in_an_init_container_of_a_pod_with_users_of_its_own() {
     let folder = Folder::new("own-users");
     folder.link_plain("legacy");
-    for (asked, mode) in [
-        ("nft", "nft"),
-        ("legacy", "legacy"),
-        ("native", "native"),
-        ("plain", "legacy"),
-        ("auto", "nft"),
-    ] {
+    for (asked, mode) in
+        [("nft", "nft"), ("legacy", "legacy"), ("native", "native"), ("plain", "legacy"), ("auto", "nft")]
+    {
         let lab = Lab::around(Namespace::of_user_namespace(OUTSIDE));
         let users = lab.pod.users().unwrap();
         let inside = |line: &str| {
@@ -450,10 +345,7 @@ fn in_an_init_container_of_a_pod_with_users_of_its_own() {
         let installing = format!("-w -p {INBOUND} -o {OUTBOUND} {flags}");
         inside(&installing);
         assert!(inside(&installing).contains("nothing was changed"), "{asked}");
-        for line in [
-            "verify".to_owned(),
-            format!("verify -p {INBOUND} -o {OUTBOUND} {flags}"),
-        ] {
+        for line in ["verify".to_owned(), format!("verify -p {INBOUND} -o {OUTBOUND} {flags}")] {
             let said = inside(&line);
             assert!(said.starts_with(&format!("in place in {mode} mode")), "{asked}: {said}");
         }
@@ -513,25 +405,16 @@ fn what_was_installed_in_a_pod_with_users_of_its_own_is_served_from_outside() {
         let said = outside(&format!("verify {flags}")).success();
         assert!(said.starts_with(&format!("in place in {mode} mode")), "{said}");
         let said = outside(&flags).success();
-        assert!(
-            said.contains(&format!("in {mode} mode for IPv4 and IPv6 were installed already")),
-            "{said}"
-        );
+        assert!(said.contains(&format!("in {mode} mode for IPv4 and IPv6 were installed already")), "{said}");
         assert_eq!(saved(&pod, mode), before);
         // Nothing is put beside it.
         let line = outside(&flags.replace("2102", "7")).last_line();
-        assert!(
-            line.contains("holds proxy-init's rules already") && line.contains("hostUsers: false"),
-            "{line}"
-        );
+        assert!(line.contains("holds proxy-init's rules already") && line.contains("hostUsers: false"), "{line}");
         assert_eq!(saved(&pod, mode), before);
         // On request, it is replaced, or removed.
         outside(&format!("{} --replace-other-backend", flags.replace("2102", "7"))).success();
         let said = outside("verify").success();
-        assert!(
-            said.starts_with("in place in native mode") && said.contains("--proxy-uid 7"),
-            "{said}"
-        );
+        assert!(said.starts_with("in place in native mode") && said.contains("--proxy-uid 7"), "{said}");
         outside("uninstall").success();
         nothing_is_left(&pod);
         inside(&flags);
@@ -552,10 +435,7 @@ fn legacy_rules_beside_anothers_on_an_owner_can_be_removed_only_inside() {
     pod.sh(&format!("nsenter {users} ip6tables-legacy -t nat {rule}"));
     let before = saved(&pod, "legacy");
     let line = Run::new("uninstall").output(&pod).last_line();
-    assert!(
-        line.contains("--uid-owner 9 ") && line.contains("run proxy-init in the pod"),
-        "{line}"
-    );
+    assert!(line.contains("--uid-owner 9 ") && line.contains("run proxy-init in the pod"), "{line}");
     assert_eq!(saved(&pod, "legacy"), before);
     Run::new("uninstall").under(["nsenter", &users]).output(&pod).success();
     nothing_is_left(&pod);
@@ -569,10 +449,7 @@ fn without_rules_every_connection_is_direct() {
     for pod in POD {
         let reached = connect(&lab.outside, ROOT, SocketAddr::new(pod, 8080));
         assert_eq!(reached, direct(pod, 8080));
-        assert_eq!(
-            connect(&lab.outside, ROOT, SocketAddr::new(pod, 8081)),
-            Reached::Refused
-        );
+        assert_eq!(connect(&lab.outside, ROOT, SocketAddr::new(pod, 8081)), Reached::Refused);
     }
 }
 

@@ -34,12 +34,8 @@ impl Case<'_> {
 
     fn check(&self) {
         let (code, report) = self.verify();
-        let mut kinds: Vec<_> = report["findings"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|finding| finding["kind"].as_str().unwrap())
-            .collect();
+        let mut kinds: Vec<_> =
+            report["findings"].as_array().unwrap().iter().map(|finding| finding["kind"].as_str().unwrap()).collect();
         kinds.sort();
         kinds.dedup();
         let what = format!("{} {:?} {:?}: {report:#}", self.mode, self.before, self.after);
@@ -51,30 +47,12 @@ impl Case<'_> {
 #[test]
 fn a_dormant_table_or_an_unhooked_chain_is_not_in_place() {
     for (mode, after, kinds) in [
-        (
-            "nft",
-            &["nft add table ip nat { flags dormant ; }"][..],
-            &["dormant"][..],
-        ),
-        (
-            "native",
-            &["nft add table inet proxy-init { flags dormant ; }"],
-            &["dormant"],
-        ),
+        ("nft", &["nft add table ip nat { flags dormant ; }"][..], &["dormant"][..]),
+        ("native", &["nft add table inet proxy-init { flags dormant ; }"], &["dormant"]),
         ("nft", &["nft chain ip nat PREROUTING { policy drop ; }"], &["policy"]),
-        (
-            "native",
-            &["nft chain inet proxy-init OUTPUT { policy drop ; }"],
-            &["policy"],
-        ),
+        ("native", &["nft chain inet proxy-init OUTPUT { policy drop ; }"], &["policy"]),
     ] {
-        Case {
-            mode,
-            before: &[],
-            after,
-            kinds,
-        }
-        .check();
+        Case { mode, before: &[], after, kinds }.check();
     }
     // A chain of the same name and rules, without a hook.
     let namespace = Namespace::new();
@@ -118,10 +96,7 @@ fn jumps_gotos_and_negations_are_followed() {
     for (mode, iptables) in [("nft", "iptables-nft -t nat"), ("legacy", "iptables-legacy -t nat")] {
         for (before, shadowed) in [
             (&["-N F", "-A PREROUTING -p tcp -g F"][..], true),
-            (
-                &["-N F", "-A F -p tcp -j REDIRECT --to-ports 99", "-A PREROUTING -j F"],
-                true,
-            ),
+            (&["-N F", "-A F -p tcp -j REDIRECT --to-ports 99", "-A PREROUTING -j F"], true),
             (
                 &[
                     "-N DOCKER",
@@ -134,36 +109,15 @@ fn jumps_gotos_and_negations_are_followed() {
             (&["-A PREROUTING -p tcp -j NETMAP --to 10.9.0.0/24"], true),
             (&["-A PREROUTING -p tcp -j RETURN"], true),
             (&["-A OUTPUT -m owner ! --uid-owner 2102 -j ACCEPT"], true),
-            (
-                &["-A PREROUTING -p tcp -m statistic --mode nth --every 2 --packet 0 -j ACCEPT"],
-                true,
-            ),
+            (&["-A PREROUTING -p tcp -m statistic --mode nth --every 2 --packet 0 -j ACCEPT"], true),
             // What can't match TCP, comes back, or doesn't decide.
             (&["-A PREROUTING -p udp -j ACCEPT"], false),
             (&["-A PREROUTING ! -p tcp -j ACCEPT"], false),
             (&["-N F", "-A F -s 10.0.0.0/8 -j RETURN", "-A PREROUTING -j F"], false),
             (&["-N F", "-A F -p udp -j ACCEPT", "-A PREROUTING -p tcp -j F"], false),
-            (
-                &["-N F", "-A F -j RETURN", "-A F -j REDIRECT", "-A PREROUTING -j F"],
-                false,
-            ),
-            (
-                &[
-                    "-N F",
-                    "-A F -p tcp --dport 81 -j ACCEPT",
-                    "-A PREROUTING -p tcp --dport 80 -j F",
-                ],
-                false,
-            ),
-            (
-                &[
-                    "-N F",
-                    "-A F -i eth+ -j RETURN",
-                    "-A F -i eth0 -j ACCEPT",
-                    "-A PREROUTING -j F",
-                ],
-                false,
-            ),
+            (&["-N F", "-A F -j RETURN", "-A F -j REDIRECT", "-A PREROUTING -j F"], false),
+            (&["-N F", "-A F -p tcp --dport 81 -j ACCEPT", "-A PREROUTING -p tcp --dport 80 -j F"], false),
+            (&["-N F", "-A F -i eth+ -j RETURN", "-A F -i eth0 -j ACCEPT", "-A PREROUTING -j F"], false),
             // What comes in has no device to go out by yet.
             (&["-N F", "-A F -o eth0 -p tcp -j ACCEPT", "-A PREROUTING -j F"], false),
         ] {
@@ -193,16 +147,9 @@ fn no_rule_is_judged_by_an_old_value() {
         "tcp dport 443 tcp dport set 4190 tcp dport 4190 drop",
         "ip saddr 10.9.0.1 ip saddr set 10.9.0.5 ip saddr 10.9.0.5 drop",
     ] {
-        let before = [format!(
-            "nft table ip fw {{ chain pre {{ type filter hook prerouting priority -150 ; {rule} ; }} ; }}"
-        )];
-        Case {
-            mode: "nft",
-            before: &before.each_ref().map(String::as_str),
-            after: &[],
-            kinds: &["shadowed"],
-        }
-        .check();
+        let before =
+            [format!("nft table ip fw {{ chain pre {{ type filter hook prerouting priority -150 ; {rule} ; }} ; }}")];
+        Case { mode: "nft", before: &before.each_ref().map(String::as_str), after: &[], kinds: &["shadowed"] }.check();
     }
 }
 
@@ -211,13 +158,7 @@ fn no_rule_is_judged_by_an_old_value() {
 fn legacy_conditions_on_fragments_are_understood() {
     for (line, kinds) in [("-f", &[][..]), ("! -f", &["shadowed"])] {
         let before = [format!("iptables-legacy -t nat -A PREROUTING {line} -j ACCEPT")];
-        Case {
-            mode: "legacy",
-            before: &before.each_ref().map(String::as_str),
-            after: &[],
-            kinds,
-        }
-        .check();
+        Case { mode: "legacy", before: &before.each_ref().map(String::as_str), after: &[], kinds }.check();
     }
 }
 
@@ -226,21 +167,10 @@ fn sets_maps_and_other_hooks_are_understood() {
     const CHAIN: &str = "nft add chain ip nat PREROUTING { type nat hook prerouting priority -100 ; }";
     for (before, kinds) in [
         (
-            &[
-                "nft add table ip nat",
-                CHAIN,
-                "nft add rule ip nat PREROUTING tcp dport vmap { 1-65535 : accept }",
-            ][..],
+            &["nft add table ip nat", CHAIN, "nft add rule ip nat PREROUTING tcp dport vmap { 1-65535 : accept }"][..],
             &["shadowed"][..],
         ),
-        (
-            &[
-                "nft add table ip nat",
-                CHAIN,
-                "nft add rule ip nat PREROUTING udp dport vmap { 1-65535 : accept }",
-            ],
-            &[],
-        ),
+        (&["nft add table ip nat", CHAIN, "nft add rule ip nat PREROUTING udp dport vmap { 1-65535 : accept }"], &[]),
         (
             &[
                 "nft add table ip nat",
@@ -297,49 +227,21 @@ fn sets_maps_and_other_hooks_are_understood() {
             ],
             &["shadowed"],
         ),
-        (
-            &["iptables-legacy -t raw -A PREROUTING -p tcp -j CT --zone 3"],
-            &["shadowed"],
-        ),
+        (&["iptables-legacy -t raw -A PREROUTING -p tcp -j CT --zone 3"], &["shadowed"]),
         // A connection's first packet is new.
-        (
-            &[
-                "nft add table ip nat",
-                CHAIN,
-                "nft add rule ip nat PREROUTING ct state established,related accept",
-            ],
-            &[],
-        ),
-        (
-            &["iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack"],
-            &["shadowed"],
-        ),
-        (
-            &["iptables-legacy -t raw -A PREROUTING -p tcp --dport 22 -j DROP"],
-            &["shadowed"],
-        ),
-        (
-            &["iptables-nft -t mangle -A PREROUTING -p tcp -j MARK --set-mark 1"],
-            &[],
-        ),
+        (&["nft add table ip nat", CHAIN, "nft add rule ip nat PREROUTING ct state established,related accept"], &[]),
+        (&["iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack"], &["shadowed"]),
+        (&["iptables-legacy -t raw -A PREROUTING -p tcp --dport 22 -j DROP"], &["shadowed"]),
+        (&["iptables-nft -t mangle -A PREROUTING -p tcp -j MARK --set-mark 1"], &[]),
         // After the redirection.
         (&["iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -j DROP"], &[]),
         (&["iptables-nft -t filter -P INPUT DROP"], &["dropped"]),
         // As fail2ban bans a host.
         (&["iptables-nft -t filter -A INPUT -s 192.0.2.1 -j REJECT"], &[]),
         (&["iptables-nft -t raw -A PREROUTING -s 192.0.2.1 -j DROP"], &[]),
-        (
-            &["iptables-nft -t filter -A INPUT -s 192.0.2.1 ! -i eth1 -j DROP"],
-            &["dropped"],
-        ),
+        (&["iptables-nft -t filter -A INPUT -s 192.0.2.1 ! -i eth1 -j DROP"], &["dropped"]),
     ] {
-        Case {
-            mode: "nft",
-            before,
-            after: &[],
-            kinds,
-        }
-        .check();
+        Case { mode: "nft", before, after: &[], kinds }.check();
     }
 }
 
@@ -358,10 +260,7 @@ fn a_finding_says_which_connections() {
     assert_eq!(finding["connections"], "from 192.0.2.0/24 to port 80-90");
     assert_eq!(finding["certain"], true);
     assert_eq!(finding["family"], "IPv4");
-    assert_eq!(
-        finding["found"][0],
-        "-A PREROUTING -s 192.0.2.0/24 -p tcp -m tcp --dport 80:90 -j ACCEPT"
-    );
+    assert_eq!(finding["found"][0], "-A PREROUTING -s 192.0.2.0/24 -p tcp -m tcp --dport 80:90 -j ACCEPT");
 }
 
 /// The kernel is given the `+` of legacy rules too, after what it compares.
@@ -369,13 +268,8 @@ fn a_finding_says_which_connections() {
 fn interfaces_that_begin_alike_are_named_alike() {
     for mode in ["nft", "legacy"] {
         let before = [format!("iptables-{mode} -t nat -A PREROUTING -i eth+ -j ACCEPT")];
-        let (_, report) = Case {
-            mode,
-            before: &before.each_ref().map(String::as_str),
-            after: &[],
-            kinds: &["shadowed"],
-        }
-        .verify();
+        let (_, report) =
+            Case { mode, before: &before.each_ref().map(String::as_str), after: &[], kinds: &["shadowed"] }.verify();
         let finding = &report["findings"][0];
         assert_eq!(finding["connections"], "arriving on \"eth*\"");
         assert_eq!(finding["found"][0], "-A PREROUTING -i eth+ -j ACCEPT");
@@ -406,14 +300,10 @@ fn names_that_are_no_text_stop_nothing() {
         let namespace = Namespace::new();
         install(&namespace, &chart_in(mode));
         for table in ["nat", "mangle"] {
-            namespace.sh(&format!(
-                "bash -c iptables-nft${{IFS}}-t${{IFS}}{table}${{IFS}}-N${{IFS}}$'\\xff\\xfe'"
-            ));
+            namespace.sh(&format!("bash -c iptables-nft${{IFS}}-t${{IFS}}{table}${{IFS}}-N${{IFS}}$'\\xff\\xfe'"));
         }
         assert!(namespace.run(|| {
-            let listed = std::process::Command::new("iptables-nft")
-                .args(["-t", "nat", "-S"])
-                .output();
+            let listed = std::process::Command::new("iptables-nft").args(["-t", "nat", "-S"]).output();
             listed.unwrap().stdout.windows(2).any(|bytes| bytes == b"\xff\xfe")
         }));
         install(&namespace, &chart_in(mode));
@@ -440,15 +330,10 @@ fn it_raises_no_false_alarm_beside_runs_with_the_same_flags() {
             for gid in [2102, 2103] {
                 let verified = Run::new(&format!("verify --output json {flags} --proxy-gid {gid}")).output(&namespace);
                 let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
-                let findings = report["findings"]
-                    .as_array()
-                    .unwrap_or_else(|| panic!("{}", verified.said()));
+                let findings = report["findings"].as_array().unwrap_or_else(|| panic!("{}", verified.said()));
                 // The whole rules of the one run or of the other: the rule on the group differs in both families, and
                 // nothing else.
-                let kinds: Vec<_> = findings
-                    .iter()
-                    .map(|finding| finding["kind"].as_str().unwrap())
-                    .collect();
+                let kinds: Vec<_> = findings.iter().map(|finding| finding["kind"].as_str().unwrap()).collect();
                 assert!(kinds.is_empty() || kinds == ["different"; 2], "{report:#}");
             }
         }
@@ -461,31 +346,19 @@ fn without_proc_nothing_is_said_about_legacy_tables() {
     let root = Folder::new("no-proc");
     std::fs::copy(PROXY_INIT, root.join("proxy-init")).unwrap();
     // The test's binary is linked dynamically.
-    let hide = format!(
-        "mount -t tmpfs tmpfs {root}; mount -t tmpfs tmpfs /proc",
-        root = root.path()
-    );
+    let hide = format!("mount -t tmpfs tmpfs {root}; mount -t tmpfs tmpfs /proc", root = root.path());
     let namespace = Namespace::new();
     install(&namespace, &chart_in("legacy"));
     let before = saved(&namespace, "legacy");
-    let line = Run::new("uninstall")
-        .after_mounting(&hide)
-        .output(&namespace)
-        .last_line();
+    let line = Run::new("uninstall").after_mounting(&hide).output(&namespace).last_line();
     assert!(line.contains("cannot list legacy tables: ENOENT"), "{line}");
     assert_eq!(saved(&namespace, "legacy"), before);
     let detected = Run::new("detect").after_mounting(&hide).output(&namespace).success();
     let kernel = format!("kernel      {}", namespace.sh("uname -r"));
     assert!(detected.contains(kernel.trim_end()), "{detected}");
-    let log = Run::new(&chart_in("nft"))
-        .after_mounting(&hide)
-        .output(&namespace)
-        .success();
+    let log = Run::new(&chart_in("nft")).after_mounting(&hide).output(&namespace).success();
     assert_eq!(log.matches("level=warning").count(), 1, "{log}");
-    assert!(
-        log.contains("not known: whether legacy tables hold proxy-init's rules too"),
-        "{log}"
-    );
+    assert!(log.contains("not known: whether legacy tables hold proxy-init's rules too"), "{log}");
 }
 
 #[test]
@@ -521,9 +394,7 @@ fn a_long_list_is_the_same_with_a_thread_and_without() {
     let show = Run::new("show --output json");
     let threads = || show.calls(&namespace).count(&["clone", "clone3"]);
     assert_eq!(threads(), 0);
-    let rules: String = (1..=1000)
-        .map(|port| format!("tcp dport {port} counter accept\n"))
-        .collect();
+    let rules: String = (1..=1000).map(|port| format!("tcp dport {port} counter accept\n")).collect();
     let chain = format!("chain early {{ type filter hook prerouting priority -300;\n{rules}}}");
     feed(&namespace, "nft -f -", &format!("table inet foreign {{\n{chain}\n}}")).success();
     assert_eq!(threads(), 1);
@@ -555,10 +426,7 @@ fn a_sandbox_without_netlink_is_not_a_kernel_without_nf_tables() {
     }
     // Nor is one with too many files.
     for (error, is_limit) in [("EMFILE", true), ("ENFILE", true), ("EPERM", false)] {
-        let said = Run::new(&chart_in("nft"))
-            .failing("socket", error)
-            .output(&namespace)
-            .last_line();
+        let said = Run::new(&chart_in("nft")).failing("socket", error).output(&namespace).last_line();
         assert!(said.contains(&format!("failed: {error}")), "{said}");
         assert_eq!(said.contains("raise the limit on open files"), is_limit, "{said}");
         assert_eq!(said.contains("seccomp"), !is_limit, "{said}");
@@ -572,19 +440,13 @@ fn a_sandbox_without_netlink_is_not_a_kernel_without_nf_tables() {
 fn explain_says_where_routing_cannot_be_asked() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("nft"));
-    for connection in [
-        "outbound --to 127.0.0.1:80",
-        "inbound --to 127.0.0.1:80 --in eth7",
-        "inbound --to 192.0.2.1:80",
-    ] {
+    for connection in ["outbound --to 127.0.0.1:80", "inbound --to 127.0.0.1:80 --in eth7", "inbound --to 192.0.2.1:80"]
+    {
         let said = Run::new(&format!("explain {connection}"))
             .inject("socket", "error=EMFILE:when=1..4")
             .output(&namespace)
             .success();
-        assert!(
-            said.contains("not known: the kernel's routing cannot be asked (EMFILE"),
-            "{connection}: {said}"
-        );
+        assert!(said.contains("not known: the kernel's routing cannot be asked (EMFILE"), "{connection}: {said}");
     }
 }
 
@@ -623,10 +485,7 @@ fn an_unprivileged_user_is_told_what_is_not_known() {
             .output(&namespace)
     };
     let text = nobody(&format!("verify {}", chart_in("legacy"))).success();
-    assert!(
-        text.contains("not known: what legacy tables other than nat hold"),
-        "{text}"
-    );
+    assert!(text.contains("not known: what legacy tables other than nat hold"), "{text}");
     let json = nobody(&format!("verify --output json {}", chart_in("legacy"))).success();
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["not_known"], serde_json::json!(["legacy"]), "{report}");
@@ -643,17 +502,11 @@ fn a_lost_answer_is_looked_into() {
     for error in ["ENOMEM", "EAGAIN", "EPERM"] {
         let namespace = Namespace::new();
         let once = format!("error={error}:when=1");
-        Run::new(&chart_in("nft"))
-            .inject("recvfrom", &once)
-            .output(&namespace)
-            .success();
+        Run::new(&chart_in("nft")).inject("recvfrom", &once).output(&namespace).success();
         assert_eq!(saved(&namespace, "nft"), want);
 
         let namespace = Namespace::new();
-        let line = Run::new(&chart_in("nft"))
-            .failing("recvfrom", error)
-            .output(&namespace)
-            .last_line();
+        let line = Run::new(&chart_in("nft")).failing("recvfrom", error).output(&namespace).last_line();
         assert!(
             line.contains("not known whether the rules are installed") && !line.contains("nothing was changed"),
             "{line}"
@@ -694,21 +547,9 @@ fn a_run_that_changed_nothing_removes_nothing() {
         let folder = Folder::new(&format!("stopped-{mode}"));
         let trace = folder.join("trace");
         let stops = Run::new(&chart_in(mode))
-            .under([
-                "strace",
-                "--trace=sendto",
-                "--inject=sendto:signal=STOP:when=1",
-                "--output",
-            ])
+            .under(["strace", "--trace=sendto", "--inject=sendto:signal=STOP:when=1", "--output"])
             .under([&trace]);
-        let child = namespace.run(|| {
-            stops
-                .command()
-                .stderr(Stdio::piped())
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap()
-        });
+        let child = namespace.run(|| stops.command().stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
         let has_stopped = || std::fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("stopped by SIGSTOP"));
         let end = Instant::now() + Duration::from_secs(60);
         while !has_stopped() {
@@ -721,10 +562,7 @@ fn a_run_that_changed_nothing_removes_nothing() {
         let finished = Finished(child.wait_with_output().unwrap());
         let stderr = finished.stderr();
         assert_eq!(finished.code(), Some(1), "{stderr}");
-        assert!(
-            stderr.contains("legacy mode holds proxy-init's rules already"),
-            "{stderr}"
-        );
+        assert!(stderr.contains("legacy mode holds proxy-init's rules already"), "{stderr}");
         assert_eq!(namespace.sh("nft list ruleset"), before);
     }
 }
@@ -739,12 +577,8 @@ fn rules_against_forged_addresses_are_no_finding() {
         install(&namespace, &chart_in(mode));
         for (command, networks) in [("iptables", &v4[..]), ("ip6tables", &v6)] {
             for network in networks {
-                namespace.sh(&format!(
-                    "{command}-{mode} {table} -A PREROUTING ! -i lo -s {network} -j DROP"
-                ));
-                namespace.sh(&format!(
-                    "{command}-{mode} {table} -A PREROUTING ! -i lo -d {network} -j DROP"
-                ));
+                namespace.sh(&format!("{command}-{mode} {table} -A PREROUTING ! -i lo -s {network} -j DROP"));
+                namespace.sh(&format!("{command}-{mode} {table} -A PREROUTING ! -i lo -d {network} -j DROP"));
             }
             let loopback = networks[0];
             namespace.sh(&format!("{command}-{mode} -A INPUT ! -i lo -d {loopback} -j REJECT"));
@@ -753,15 +587,9 @@ fn rules_against_forged_addresses_are_no_finding() {
         let verified = Run::new(&format!("verify {}", chart_in(mode))).output(&namespace);
         assert_eq!(verified.code(), Some(0), "{mode} {table}: {}", verified.said());
         // One that drops others besides is one.
-        namespace.sh(&format!(
-            "iptables-{mode} {table} -A PREROUTING ! -i lo -s 126.0.0.0/7 -j DROP"
-        ));
+        namespace.sh(&format!("iptables-{mode} {table} -A PREROUTING ! -i lo -s 126.0.0.0/7 -j DROP"));
         let verified = Run::new(&format!("verify {}", chart_in(mode))).output(&namespace);
         assert_eq!(verified.code(), Some(3), "{mode} {table}: {}", verified.said());
-        assert!(
-            unfolded(&verified.stdout()).contains("drops connections: from 126.0.0.0/8"),
-            "{}",
-            verified.said()
-        );
+        assert!(unfolded(&verified.stdout()).contains("drops connections: from 126.0.0.0/8"), "{}", verified.said());
     }
 }

@@ -9,10 +9,8 @@ const FOUND: &str = "--error-exitcode=99";
 
 /// Runs it under valgrind, which must find nothing, and checks the program's own exit code.
 fn check(namespace: &Namespace, line: &str) {
-    let finished = Run::new(line)
-        .of_this_build()
-        .under(["valgrind", "--quiet", "--track-origins=no", FOUND])
-        .output(namespace);
+    let finished =
+        Run::new(line).of_this_build().under(["valgrind", "--quiet", "--track-origins=no", FOUND]).output(namespace);
     let stderr = finished.stderr();
     assert!(!stderr.contains("uninitialised byte(s)"), "{line}: {stderr}");
     assert_eq!(finished.code(), Some(0), "{line}: {stderr}");
@@ -86,8 +84,5 @@ fn what_changes_nothing() {
 #[test]
 fn another_namespace() {
     let (here, there) = (Namespace::new(), Namespace::new());
-    check(
-        &here,
-        &format!("--iptables-mode nft --netns {} {}", there.path().display(), chart()),
-    );
+    check(&here, &format!("--iptables-mode nft --netns {} {}", there.path().display(), chart()));
 }

@@ -44,10 +44,7 @@ fn assert_fails(finished: &Finished, words: &[&str]) {
     let log = finished.stdout();
     let last = log.lines().last().unwrap().replace("\\\"", "\"");
     for words in words {
-        assert!(
-            last.contains("level=error") && last.contains(words),
-            "{words} in {said}"
-        );
+        assert!(last.contains("level=error") && last.contains(words), "{words} in {said}");
     }
     assert_eq!(finished.stderr(), "");
     assert!(!said.contains("Validated"), "{said}");
@@ -64,14 +61,8 @@ fn the_charts_arguments_validate_each_mode_as_any_user_but_the_proxys() {
                 let finished = run.output(&lab.pod);
                 assert_eq!(finished.code(), Some(0), "{mode} {arguments}: {}", finished.said());
                 let log = finished.stdout();
-                assert!(
-                    log.lines().last().unwrap().ends_with("level=info msg=\"Validated\""),
-                    "{log}"
-                );
-                assert!(
-                    log.contains("Listening for connections on ") && log.contains("level=debug"),
-                    "{log}"
-                );
+                assert!(log.lines().last().unwrap().ends_with("level=info msg=\"Validated\""), "{log}");
+                assert!(log.contains("Listening for connections on ") && log.contains("level=debug"), "{log}");
                 assert_eq!(finished.stderr(), "");
             }
             let as_proxy = Run::new(&format!("validate {arguments} {SHORT}"))
@@ -80,10 +71,7 @@ fn the_charts_arguments_validate_each_mode_as_any_user_but_the_proxys() {
                 .output(&lab.pod);
             assert_fails(
                 &as_proxy,
-                &[
-                    "it bypasses the proxy, by rule 1 of chain PROXY_INIT_OUTPUT",
-                    "ignore-proxy-user-id",
-                ],
+                &["it bypasses the proxy, by rule 1 of chain PROXY_INIT_OUTPUT", "ignore-proxy-user-id"],
             );
         }
         let defaults = Run::new("validate").output(&lab.pod);
@@ -124,10 +112,7 @@ fn named_as_the_validator_it_takes_the_validators_flags() {
     assert_eq!(run("--log-level error", &[level]).success(), "", "the flag counts");
     for (line, words) in [
         ("--timeout 120", "--timeout \"120\" is not a duration"),
-        (
-            "--listen-addr 4140",
-            "--listen-addr \"4140\" is not an IP address with a port",
-        ),
+        ("--listen-addr 4140", "--listen-addr \"4140\" is not an IP address with a port"),
         ("x", "unexpected argument \"x\""),
     ] {
         let refused = run(line, &[]);
@@ -143,10 +128,7 @@ fn it_says_why_a_connection_went_astray() {
         for to in ["", "--connect-addr [2001:db8::2]:1404 --listen-addr [::]:4140"] {
             assert_fails(&validate(&lab.pod, to), &["no rule sends it to the proxy"]);
         }
-        assert!(
-            lab.pod.sh("nft list ruleset").is_empty(),
-            "looking must not make tables"
-        );
+        assert!(lab.pod.sh("nft list ruleset").is_empty(), "looking must not make tables");
         let unseen = Run::new(&format!("validate {SHORT}")).nobody(&[]).output(&lab.pod);
         assert_fails(
             &unseen,
@@ -157,17 +139,11 @@ fn it_says_why_a_connection_went_astray() {
             ],
         );
 
-        install(
-            &lab.pod,
-            &format!("{} --outbound-ports-to-ignore 80,1400-1410", chart_in(mode)),
-        );
+        install(&lab.pod, &format!("{} --outbound-ports-to-ignore 80,1400-1410", chart_in(mode)));
         for to in ["", "--connect-addr [2001:db8::2]:1404 --listen-addr [::]:4140"] {
             assert_fails(
                 &validate(&lab.pod, to),
-                &[
-                    "it bypasses the proxy, by rule ",
-                    "proxy-init/ignore-port-4567,4568,80,1400:1410",
-                ],
+                &["it bypasses the proxy, by rule ", "proxy-init/ignore-port-4567,4568,80,1400:1410"],
             );
         }
         let table = match mode {
@@ -190,10 +166,7 @@ fn it_says_why_a_connection_went_astray() {
         );
         assert_fails(
             &validate(&lab.pod, "--connect-addr [2001:db8::2]:9"),
-            &[
-                "by the rules it goes to the proxy, port 4140",
-                "where --listen-addr takes IPv4 alone: use [::]",
-            ],
+            &["by the rules it goes to the proxy, port 4140", "where --listen-addr takes IPv4 alone: use [::]"],
         );
         assert_eq!(validate(&lab.pod, "--connect-addr 192.0.2.2:9").code(), Some(0));
     }
@@ -203,11 +176,7 @@ fn it_says_why_a_connection_went_astray() {
 fn it_names_the_earlier_rule_that_takes_the_connection() {
     for mode in MODES {
         for (target, found, said) in [
-            (
-                "accept",
-                "no answer from 192.0.2.2:1404",
-                "it bypasses the proxy, by rule 1 ",
-            ),
+            ("accept", "no answer from 192.0.2.2:1404", "it bypasses the proxy, by rule 1 "),
             (
                 "redirect to :9999",
                 "the connection to 192.0.2.2:1404 failed (ECONNREFUSED",
@@ -227,10 +196,7 @@ fn it_names_the_earlier_rule_that_takes_the_connection() {
                     "of chain OUTPUT in inet proxy-init",
                 ),
                 "nft" => (format!("iptables-nft -t nat {iptables}"), "of chain OUTPUT in ip nat"),
-                _ => (
-                    format!("iptables-legacy -t nat {iptables}"),
-                    "of chain OUTPUT in legacy ip nat",
-                ),
+                _ => (format!("iptables-legacy -t nat {iptables}"), "of chain OUTPUT in legacy ip nat"),
             };
             lab.pod.sh(&rule);
             assert_fails(&validate(&lab.pod, ""), &[found, said, "1404 ", place]);
@@ -243,19 +209,13 @@ fn it_names_the_earlier_rule_that_takes_the_connection() {
         let lab = lab();
         install(&lab.pod, &chart_in(mode));
         lab.pod.sh("nft add table inet other");
-        lab.pod
-            .sh("nft add chain inet other out { type nat hook output priority -150 ; }");
-        lab.pod
-            .sh("nft add rule inet other out meta skuid 0 meta nfproto ipv4 tcp dport 1404 redirect to :9999");
+        lab.pod.sh("nft add chain inet other out { type nat hook output priority -150 ; }");
+        lab.pod.sh("nft add rule inet other out meta skuid 0 meta nfproto ipv4 tcp dport 1404 redirect to :9999");
         assert_fails(
             &validate(&lab.pod, ""),
             &["it goes elsewhere: redirected to port 9999 of this host, by rule 1 of chain out in inet other: "],
         );
-        assert_eq!(
-            Run::new("validate").nobody(&[]).output(&lab.pod).code(),
-            Some(0),
-            "{mode}"
-        );
+        assert_eq!(Run::new("validate").nobody(&[]).output(&lab.pod).code(), Some(0), "{mode}");
     }
 }
 
@@ -267,28 +227,18 @@ fn only_its_own_answer_counts() {
         let to = SocketAddr::new(DISTANT[family], 1404);
         assert_fails(
             &validate(&lab.pod, &format!("--connect-addr {to} --listen-addr {listen}")),
-            &[
-                &format!("another program answered the connection to {to}: "),
-                "no rule sends it to the proxy",
-            ],
+            &[&format!("another program answered the connection to {to}: "), "no rule sends it to the proxy"],
         );
     }
     install(&lab.pod, &chart_in("nft"));
     let right = format!("--connect-addr {}:1404", DISTANT[0]);
-    assert_eq!(
-        validate(&lab.pod, &right).code(),
-        Some(0),
-        "the rules keep it from the server"
-    );
+    assert_eq!(validate(&lab.pod, &right).code(), Some(0), "the rules keep it from the server");
 
     // The proxy has started already.
     let _proxy = Server::start(&lab.pod, &[4140]);
     assert_fails(
         &validate(&lab.pod, ""),
-        &[
-            "cannot listen on 0.0.0.0:4140 (EADDRINUSE",
-            "another program listens there",
-        ],
+        &["cannot listen on 0.0.0.0:4140 (EADDRINUSE", "another program listens there"],
     );
     assert_fails(
         &validate(&lab.pod, "--listen-addr 0.0.0.0:4141"),
@@ -302,14 +252,9 @@ fn only_its_own_answer_counts() {
 #[test]
 fn an_answer_that_never_comes_or_ends_early_is_none() {
     let lab = Lab::new();
-    let silent = lab
-        .outside
-        .run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 1404)).unwrap());
+    let silent = lab.outside.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 1404)).unwrap());
     let to = format!("--connect-addr {}:1404", DISTANT[0]);
-    assert_fails(
-        &validate(&lab.pod, &to),
-        &["no answer from 192.0.2.1:1404 within 300ms"],
-    );
+    assert_fails(&validate(&lab.pod, &to), &["no answer from 192.0.2.1:1404 within 300ms"]);
     // The run before may have made a connection too, or it was given up before that.
     std::thread::spawn(move || {
         for connection in silent.incoming() {
@@ -329,10 +274,7 @@ fn without_a_route_it_says_so() {
     for to in ["192.0.2.2:1404", "[fd00::1]:20001"] {
         assert_fails(
             &validate(&namespace, &format!("--connect-addr {to}")),
-            &[
-                "no route to it, or no address of its family",
-                &format!("the connection to {to} failed (E"),
-            ],
+            &["no route to it, or no address of its family", &format!("the connection to {to} failed (E")],
         );
     }
 }
@@ -359,10 +301,7 @@ fn a_failure_that_cannot_be_logged_is_on_stderr() {
         let finished = run.output(&lab().pod);
         assert_eq!(finished.code(), Some(95), "{redirection}");
         let stderr = finished.stderr();
-        assert!(
-            stderr.starts_with("error: no answer from 192.0.2.2:1404"),
-            "{redirection}: {stderr}"
-        );
+        assert!(stderr.starts_with("error: no answer from 192.0.2.2:1404"), "{redirection}: {stderr}");
     }
 }
 
@@ -397,10 +336,7 @@ fn signals_that_end_a_program_end_it_at_once() {
             assert!(start.elapsed() < Duration::from_secs(2));
             log.read_to_string(&mut lines).unwrap();
             assert_eq!(status.code(), Some(95), "{status}: {lines}");
-            assert!(
-                lines.contains(&format!("level=error msg=\"killed by {signal}\"")),
-                "{lines}"
-            );
+            assert!(lines.contains(&format!("level=error msg=\"killed by {signal}\"")), "{lines}");
         }
     }
 }

@@ -29,16 +29,13 @@ impl Foreign {
         });
         let missing = |name: &str| -> PathBuf { panic!("{release} has no {name}") };
         Self {
-            loader: find("libc.so.6")
-                .unwrap_or_else(|| missing("libc.so.6"))
-                .with_file_name(match std::env::consts::ARCH {
+            loader: find("libc.so.6").unwrap_or_else(|| missing("libc.so.6")).with_file_name(
+                match std::env::consts::ARCH {
                     "aarch64" => "ld-linux-aarch64.so.1",
                     _ => "ld-linux-x86-64.so.2",
-                }),
-            libraries: library_folders
-                .map(|path| path.display().to_string())
-                .collect::<Vec<_>>()
-                .join(":"),
+                },
+            ),
+            libraries: library_folders.map(|path| path.display().to_string()).collect::<Vec<_>>().join(":"),
             program: find(program).unwrap_or_else(|| missing(program)),
             plugins: find("libxt_multiport.so").and_then(|path| path.parent().map(Path::to_owned)),
         }
@@ -127,25 +124,12 @@ fn every_version_saves_checks_and_deletes_alike() {
                 let rule = rule.strip_prefix("-A ").unwrap().replace('"', "");
                 iptables.stdout(&namespace, &format!("{family} -t nat -C {rule}"));
                 iptables.stdout(&namespace, &format!("{family} -t nat -D {rule}"));
-                assert!(
-                    !iptables
-                        .run(&namespace, &format!("{family} -t nat -C {rule}"))
-                        .status
-                        .success(),
-                    "{rule}"
-                );
+                assert!(!iptables.run(&namespace, &format!("{family} -t nat -C {rule}")).status.success(), "{rule}");
             }
-            assert_eq!(
-                rules(&namespace.sh(&format!("{family}-nft-save -t nat"))),
-                [""; 0],
-                "{release}"
-            );
+            assert_eq!(rules(&namespace.sh(&format!("{family}-nft-save -t nat"))), [""; 0], "{release}");
         }
     }
-    assert!(
-        versions[0].contains("v1.8.7") && versions[1].contains("v1.8.9"),
-        "{versions:?}"
-    );
+    assert!(versions[0].contains("v1.8.7") && versions[1].contains("v1.8.9"), "{versions:?}");
     assert!(versions[2].contains("v1.8.11"), "{versions:?}");
 }
 
@@ -167,19 +151,13 @@ fn every_version_restores_one_familys_text_and_refuses_both() {
             let saved = |namespace: &Namespace| -> Vec<String> {
                 let save = |family| iptables.stdout(namespace, &format!("{family}-save -t nat"));
                 let text = save("iptables") + &save("ip6tables");
-                text.lines()
-                    .filter(|line| line.starts_with("-A "))
-                    .map(ToOwned::to_owned)
-                    .collect()
+                text.lines().filter(|line| line.starts_with("-A ")).map(ToOwned::to_owned).collect()
             };
             let (restored, installed) = (Namespace::new(), Namespace::new());
             for family in ["iptables", "ip6tables"] {
                 for options in ["--noflush", "", "--noflush --table=nat"] {
                     let output = iptables.run(&restored, &format!("{family}-restore {options} {both}"));
-                    assert!(
-                        !output.status.success(),
-                        "{release} {mode} {family} {options}: {output:?}"
-                    );
+                    assert!(!output.status.success(), "{release} {mode} {family} {options}: {output:?}");
                     assert_eq!(saved(&restored), [""; 0], "{release} {mode} {family} {options}");
                 }
             }

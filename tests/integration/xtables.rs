@@ -32,10 +32,7 @@ fn check_against_iptables(mode: &str, flags: &Flags) {
         };
         ours.sh(&format!("{program} -t nat -C {check}"));
         let comment = rule.rsplit_once("--comment ").unwrap().1;
-        assert!(
-            mode == "legacy" || ruleset.contains(&format!("comment \"{comment}\"")),
-            "{comment} in {ruleset}"
-        );
+        assert!(mode == "legacy" || ruleset.contains(&format!("comment \"{comment}\"")), "{comment} in {ruleset}");
     }
 }
 
@@ -45,17 +42,8 @@ fn the_rules_are_those_that_iptables_makes() {
     for mode in MODES {
         for flags in [
             Flags::default(),
-            Flags {
-                inbound: vec![(4190, 4190), (4191, 4191), (4567, 4568)],
-                ipv6: false,
-                ..Flags::default()
-            },
-            Flags {
-                uid: None,
-                inbound: vec![],
-                outbound: vec![],
-                ..Flags::default()
-            },
+            Flags { inbound: vec![(4190, 4190), (4191, 4191), (4567, 4568)], ipv6: false, ..Flags::default() },
+            Flags { uid: None, inbound: vec![], outbound: vec![], ..Flags::default() },
             Flags {
                 gid: Some(2103),
                 redirect: vec![80, 443, 80],
@@ -80,15 +68,8 @@ fn any_rules_are_those_that_iptables_makes() {
 
 #[test]
 fn running_again_gives_the_rules_of_its_own_flags_once() {
-    let other = Flags {
-        redirect: vec![80],
-        gid: Some(7),
-        ..Flags::default()
-    };
-    let fewer = Flags {
-        inbound: vec![],
-        ..Flags::default()
-    };
+    let other = Flags { redirect: vec![80], gid: Some(7), ..Flags::default() };
+    let fewer = Flags { inbound: vec![], ..Flags::default() };
     for mode in MODES {
         let namespace = Namespace::new();
         for flags in [&Flags::default(), &Flags::default(), &other, &other, &fewer] {
@@ -117,11 +98,7 @@ fn rules_of_linkerd_init_before_2_4_are_known_and_replaced() {
     for mode in MODES {
         let namespace = Namespace::new();
         for (program, rule) in Flags::default().commands(mode) {
-            let time = if rule.contains(" --comment ") {
-                "/1700000000"
-            } else {
-                ""
-            };
+            let time = if rule.contains(" --comment ") { "/1700000000" } else { "" };
             namespace.sh(&format!("{program} -t nat {rule}{time}"));
         }
         let told = "linkerd-init before 2.4.0 made rules here";
@@ -153,11 +130,7 @@ fn running_again_beside_other_peoples_rules_leaves_them() {
         let foreign = saved(&namespace, mode);
         // What iptables itself made, then other flags, twice.
         Flags::default().add_with_iptables(&namespace, mode);
-        let other = Flags {
-            redirect: vec![80],
-            gid: Some(7),
-            ..Flags::default()
-        };
+        let other = Flags { redirect: vec![80], gid: Some(7), ..Flags::default() };
         for flags in [Flags::default(), other.clone(), other] {
             install(&namespace, &format!("--iptables-mode {mode} {}", flags.line()));
             let theirs = Namespace::new();
@@ -182,23 +155,15 @@ fn what_somebody_broke_is_put_right() {
         let mut damages = vec![
             vec![iptables("-F PREROUTING")],
             // A second copy of the jump.
-            vec![iptables(
-                "-A OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT",
-            )],
+            vec![iptables("-A OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT")],
             vec![iptables("-F PROXY_INIT_OUTPUT"), ip6tables("-D PROXY_INIT_REDIRECT 1")],
             vec![ip6tables("-F PROXY_INIT_OUTPUT")],
-            vec![
-                ip6tables("-F OUTPUT"),
-                ip6tables("-F PROXY_INIT_OUTPUT"),
-                ip6tables("-X PROXY_INIT_OUTPUT"),
-            ],
+            vec![ip6tables("-F OUTPUT"), ip6tables("-F PROXY_INIT_OUTPUT"), ip6tables("-X PROXY_INIT_OUTPUT")],
             vec![ip6tables("-A PROXY_INIT_OUTPUT -j ACCEPT")],
         ];
         if mode == "nft" {
             damages.push(vec!["nft delete table ip6 nat".to_owned()]);
-            damages.push(vec![
-                "nft add rule ip nat PROXY_INIT_OUTPUT tcp dport 80 accept".to_owned(),
-            ]);
+            damages.push(vec!["nft add rule ip nat PROXY_INIT_OUTPUT tcp dport 80 accept".to_owned()]);
         }
         let chart = chart_in(mode);
         let whole = Namespace::new();

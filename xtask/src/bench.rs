@@ -156,11 +156,7 @@ fn read_one(folder: &Path) -> Result<Samples> {
     let benchmark = json("benchmark.json")?;
     let text = |key: &str| benchmark.get(key).and_then(Value::as_str).unwrap_or_default();
     let (function, value) = (text("function_id"), text("value_str"));
-    let name = if value.is_empty() {
-        function.to_owned()
-    } else {
-        format!("{function}/{value}")
-    };
+    let name = if value.is_empty() { function.to_owned() } else { format!("{function}/{value}") };
     let microseconds = times.map(|(nanoseconds, iterations)| nanoseconds / iterations / 1000.0);
     Ok(Samples::new(name, microseconds.collect()))
 }

@@ -62,9 +62,7 @@ pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf>
     let target = targets::of(architecture)?;
     let carried = carried_by(name).map(|carried| program(carried, architecture));
     let (mut build, built) = compile(name, name, target)?;
-    build
-        .envs(carried.transpose()?.map(|path| ("PROXY_INIT", path)))
-        .run()?;
+    build.envs(carried.transpose()?.map(|path| ("PROXY_INIT", path))).run()?;
     // SECURITY.md promises it.
     if is_of_a_node(name) && !has_no_address(&fs::read(&built)?) {
         return Err(format!("{} is linked to a fixed address", built.display()).into());
@@ -203,16 +201,8 @@ fn with_musl(libraries: &Libraries, source: &Path) -> String {
 /// for two architectures in one folder would undo each other's; so would builds with two models of relocation, which cargo gives
 /// the same names.
 fn folder(package: &str, architecture: Architecture) -> PathBuf {
-    let folder = target(if architecture.is_here() {
-        ""
-    } else {
-        architecture.name()
-    });
-    if is_of_a_node(package) {
-        folder.join("position-independent")
-    } else {
-        folder
-    }
+    let folder = target(if architecture.is_here() { "" } else { architecture.name() });
+    if is_of_a_node(package) { folder.join("position-independent") } else { folder }
 }
 
 /// rustc's flags that keep this machine's folders out of a binary, whose bytes are then those of any other checkout.
@@ -221,9 +211,5 @@ fn remapped_paths() -> Result<String> {
         Some(home) => PathBuf::from(home),
         None => env::home_dir().ok_or("the home folder is not known")?.join(".cargo"),
     };
-    Ok(format!(
-        "--remap-path-prefix={}=/proxy-init --remap-path-prefix={}=/cargo",
-        root().display(),
-        home.display()
-    ))
+    Ok(format!("--remap-path-prefix={}=/proxy-init --remap-path-prefix={}=/cargo", root().display(), home.display()))
 }

@@ -19,10 +19,7 @@ use crate::target as targets;
 const INBOUND: u16 = 4143;
 const OUTBOUND: u16 = 4140;
 /// Not with the others: the demo shows these too.
-const EXTRA: [&str; 2] = [
-    "--inbound-subnets-to-ignore=198.51.100.0/24",
-    "--outbound-subnets-to-ignore=203.0.113.0/24",
-];
+const EXTRA: [&str; 2] = ["--inbound-subnets-to-ignore=198.51.100.0/24", "--outbound-subnets-to-ignore=203.0.113.0/24"];
 
 pub(crate) fn run() -> Result<()> {
     need_root("cargo xtask demo", "to make network namespaces")?;
@@ -35,17 +32,10 @@ pub(crate) fn run() -> Result<()> {
     }
 
     println!("\nA pod and the outside, two network namespaces joined by veth. In the pod:\n");
-    println!(
-        "$ proxy-init --iptables-mode nft {} {}",
-        linkerd::CHART_ARGUMENTS.join(" "),
-        EXTRA.join(" ")
-    );
-    let log = lab.pod.output(
-        Command::new(&binary)
-            .args(["--iptables-mode", "nft"])
-            .args(linkerd::CHART_ARGUMENTS)
-            .args(EXTRA),
-    );
+    println!("$ proxy-init --iptables-mode nft {} {}", linkerd::CHART_ARGUMENTS.join(" "), EXTRA.join(" "));
+    let log = lab
+        .pod
+        .output(Command::new(&binary).args(["--iptables-mode", "nft"]).args(linkerd::CHART_ARGUMENTS).args(EXTRA));
     if !log.status.success() {
         return Err(format!("proxy-init failed: {}", String::from_utf8_lossy(&log.stdout)).into());
     }
@@ -55,10 +45,7 @@ pub(crate) fn run() -> Result<()> {
     connections(&lab);
     for (title, line) in [
         ("What redirects here, and how many connections", "show"),
-        (
-            "Would this connection go to the proxy, and which rule says so",
-            "explain outbound --to 192.0.2.1:4567",
-        ),
+        ("Would this connection go to the proxy, and which rule says so", "explain outbound --to 192.0.2.1:4567"),
     ] {
         println!("\n{title}:\n$ proxy-init {line}");
         let output = lab.pod.output(Command::new(&binary).args(line.split(' ')));
@@ -70,10 +57,7 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     for (title, command) in [
-        (
-            "The rules as iptables-nft sees them (ip6tables-nft: the same)",
-            "iptables-nft-save -t nat",
-        ),
+        ("The rules as iptables-nft sees them (ip6tables-nft: the same)", "iptables-nft-save -t nat"),
         ("As nft sees them", "nft list table ip nat"),
     ] {
         println!("\n{title}:\n$ {command}");
@@ -97,23 +81,15 @@ pub(crate) fn run() -> Result<()> {
 fn connections(lab: &Lab) {
     let app = Owner { uid: 1000, gid: 1000 };
     let proxy = Owner { uid: 2102, gid: 2102 };
-    let _servers = [
-        Server::start(&lab.pod, &[INBOUND, OUTBOUND, 8080, 4191]),
-        Server::start(&lab.outside, &[80, 4567]),
-    ];
+    let _servers =
+        [Server::start(&lab.pod, &[INBOUND, OUTBOUND, 8080, 4191]), Server::start(&lab.outside, &[80, 4567])];
     println!("Connections, each really made:");
     let show = |who: &str, from: &Namespace, owner: Owner, to: SocketAddr, reason: &str| {
         let outcome = match connect(from, owner, to) {
-            Reached::Server {
-                port: INBOUND,
-                original,
-            } => {
+            Reached::Server { port: INBOUND, original } => {
                 format!("→ proxy, port {INBOUND} inbound  (original destination {original})")
             }
-            Reached::Server {
-                port: OUTBOUND,
-                original,
-            } => {
+            Reached::Server { port: OUTBOUND, original } => {
                 format!("→ proxy, port {OUTBOUND} outbound (original destination {original})")
             }
             Reached::Server { port, .. } => format!("  direct to port {port}: {reason}"),
@@ -128,42 +104,14 @@ fn connections(lab: &Lab) {
         show("outside", &lab.outside, ROOT, at(pod, 4191), "an ignored inbound port");
         show("pod, app (uid 1000)", &lab.pod, app, at(distant, 80), "");
         show("pod, root", &lab.pod, ROOT, at(distant, 80), "");
-        show(
-            "pod, proxy (uid 2102)",
-            &lab.pod,
-            proxy,
-            at(distant, 80),
-            "the proxy's own user",
-        );
-        show(
-            "pod, app (uid 1000)",
-            &lab.pod,
-            app,
-            at(distant, 4567),
-            "an ignored outbound port",
-        );
-        let localhost = if pod.is_ipv4() {
-            [127, 0, 0, 1].into()
-        } else {
-            std::net::Ipv6Addr::LOCALHOST.into()
-        };
+        show("pod, proxy (uid 2102)", &lab.pod, proxy, at(distant, 80), "the proxy's own user");
+        show("pod, app (uid 1000)", &lab.pod, app, at(distant, 4567), "an ignored outbound port");
+        let localhost = if pod.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
         show("pod, app (uid 1000)", &lab.pod, app, at(localhost, 8080), "loopback");
-        show(
-            "pod, app (uid 1000)",
-            &lab.pod,
-            app,
-            at(pod, 8080),
-            "the pod itself, by loopback",
-        );
+        show("pod, app (uid 1000)", &lab.pod, app, at(pod, 8080), "the pod itself, by loopback");
     }
     let documentation = |last: &str| SocketAddr::new(last.parse().unwrap_or(DISTANT[0]), 80);
-    show(
-        "pod, app (uid 1000)",
-        &lab.pod,
-        app,
-        documentation("203.0.113.1"),
-        "an ignored outbound subnet",
-    );
+    show("pod, app (uid 1000)", &lab.pod, app, documentation("203.0.113.1"), "an ignored outbound subnet");
 }
 
 /// Whole processes, from spawn to exit, ours and linkerd-init's in turns, each in a fresh namespace.
@@ -194,10 +142,7 @@ fn times(binary: &Path) {
         theirs.sort_unstable();
         let (ours, theirs) = (ours[ROUNDS / 2], theirs[ROUNDS / 2]);
         println!("  {families}");
-        println!(
-            "    proxy-init                            {:>8.2} ms",
-            milliseconds(ours)
-        );
+        println!("    proxy-init                            {:>8.2} ms", milliseconds(ours));
         println!(
             "    linkerd-init's {} iptables-nft commands {:>8.2} ms  ({:.0} times as long)",
             commands.len(),

@@ -43,11 +43,8 @@ const AGENT: &str = "/usr/lib/linkerd/linkerd-cni-agent";
 /// The names by which Linkerd's chart starts what is in its cni-plugin image
 /// (charts/linkerd2-cni/templates/cni-plugin.yaml in linkerd/linkerd2). The agent goes by its name; as a shell, it
 /// knows that chart's preStop hook and nothing else.
-const AGENT_NAMES: [&str; 3] = [
-    "/usr/bin/linkerd2-cni-install",
-    "/usr/lib/linkerd/linkerd-cni-repair-controller",
-    "/bin/sh",
-];
+const AGENT_NAMES: [&str; 3] =
+    ["/usr/bin/linkerd2-cni-install", "/usr/lib/linkerd/linkerd-cni-repair-controller", "/bin/sh"];
 
 /// The stages of the Dockerfile that need no pulled base.
 pub(crate) const STAGES: [Stage; 2] = [INIT, CNI];
@@ -140,11 +137,7 @@ pub(crate) fn build(
         let argument = label.to_uppercase();
         build.args(["--build-arg", &format!("{argument}={value}")]);
     }
-    build
-        .arg("--build-context")
-        .arg(format!("build={}", build_stage.display()))
-        .arg(root())
-        .read()?;
+    build.arg("--build-context").arg(format!("build={}", build_stage.display())).arg(root()).read()?;
     Ok(())
 }
 
@@ -178,11 +171,7 @@ pub(crate) fn run() -> Result<()> {
     build(&INIT, &build_stage, architecture, &commit, Image::NAME)?;
     let image = Image::read()?;
     let program = fs::metadata(image.root.join(PATHS[0].trim_start_matches('/')))?.len();
-    println!(
-        "image: {} KiB; the program in it: {} KiB",
-        image.size / 1024,
-        program / 1024
-    );
+    println!("image: {} KiB; the program in it: {} KiB", image.size / 1024, program / 1024);
     image.check_labels(&labels(&INIT, architecture, &commit)?)?;
     // The target `legacy` is on Debian's image, which can't be pulled: this machine's iptables-legacy stands in for it.
     let legacy = build_stage.join("out/legacy");
@@ -202,20 +191,10 @@ pub(crate) fn run() -> Result<()> {
         ("native", &image.root, &[]),
         ("legacy", &legacy, &[]),
     ] {
-        let pod = Pod {
-            namespace: Namespace::new(),
-            bundle: folder.join("bundle"),
-            image: &image,
-            root,
-            capabilities,
-        };
+        let pod = Pod { namespace: Namespace::new(), bundle: folder.join("bundle"), image: &image, root, capabilities };
         let name = format!(
             "{mode} with {}",
-            if capabilities.is_empty() {
-                "nothing".to_owned()
-            } else {
-                capabilities.join(" and ")
-            }
+            if capabilities.is_empty() { "nothing".to_owned() } else { capabilities.join(" and ") }
         );
         match pod.try_mode(mode) {
             Ok(said) => println!("ok     {name}: {said}"),
@@ -230,10 +209,7 @@ pub(crate) fn run() -> Result<()> {
     }
     println!("\nThe image is in {}, an OCI archive. To push it:", archive().display());
     let mut push = buildah("push");
-    push.args([
-        Image::NAME,
-        concat!("docker://REGISTRY/proxy-init:", env!("CARGO_PKG_VERSION")),
-    ]);
+    push.args([Image::NAME, concat!("docker://REGISTRY/proxy-init:", env!("CARGO_PKG_VERSION"))]);
     println!("\n  {}\n", shell_line(&push));
     Ok(())
 }
@@ -269,10 +245,7 @@ impl Image {
     /// What was built under this name.
     fn read() -> Result<Self> {
         let archive = archive();
-        buildah("push --quiet")
-            .arg(Self::NAME)
-            .arg(format!("oci-archive:{}", archive.display()))
-            .run()?;
+        buildah("push --quiet").arg(Self::NAME).arg(format!("oci-archive:{}", archive.display())).run()?;
         let description = buildah("inspect --type image").arg(Self::NAME).read()?;
         let description: Value = serde_json::from_str(&description)?;
         let container = buildah("from --pull-never").arg(Self::NAME).read()?;
@@ -422,21 +395,13 @@ fn seccomp(capabilities: &[&str]) -> Result<Value> {
     };
     let names = |rule: &Value, pointer: &str| -> BTreeSet<String> {
         let list = rule.pointer(pointer).and_then(Value::as_array);
-        list.into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .map(ToOwned::to_owned)
-            .collect()
+        list.into_iter().flatten().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
     };
     let applies = |rule: &&Value| {
         let architectures = names(rule, "/includes/arches");
         (architectures.is_empty() || architectures.contains(architecture))
-            && names(rule, "/includes/caps")
-                .iter()
-                .all(|capability| capabilities.contains(&capability.as_str()))
-            && !names(rule, "/excludes/caps")
-                .iter()
-                .any(|capability| capabilities.contains(&capability.as_str()))
+            && names(rule, "/includes/caps").iter().all(|capability| capabilities.contains(&capability.as_str()))
+            && !names(rule, "/excludes/caps").iter().any(|capability| capabilities.contains(&capability.as_str()))
             && !names(rule, "/excludes/arches").contains(architecture)
     };
     let rules: Vec<Value> = profile

@@ -60,9 +60,7 @@ fn items_of(package: &str, features: &[&str]) -> Result<String> {
         .env("RUSTC_BOOTSTRAP", "1")
         .run()?;
     let json = folder.join(format!("doc/{}.json", package.replace('-', "_")));
-    let listed = cargo(&["run", "--quiet", "--locked", "--package", "library-api", "--"])
-        .arg(json)
-        .read();
+    let listed = cargo(&["run", "--quiet", "--locked", "--package", "library-api", "--"]).arg(json).read();
     let advice =
         "xtask/library-api/Cargo.toml needs the version of public-api that reads the JSON of this Rust's rustdoc";
     Ok(listed.map_err(|error| format!("{error}\n{advice}"))?)

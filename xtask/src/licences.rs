@@ -54,9 +54,7 @@ impl Component {
         let error =
             |error: &dyn std::fmt::Display| format!("{} {}: {}: {error}", self.name, self.version, self.licence);
         let expression = Expression::parse_mode(&self.licence, ParseMode::LAX).map_err(|reason| error(&reason))?;
-        let chosen = expression
-            .minimized_requirements(allowed)
-            .map_err(|reason| error(&reason))?;
+        let chosen = expression.minimized_requirements(allowed).map_err(|reason| error(&reason))?;
         Ok(chosen.iter().map(ToString::to_string).collect())
     }
 
@@ -132,11 +130,7 @@ pub(crate) fn write(components: &[Component], folder: &Path) -> Result<()> {
         if !seen.insert(name.clone()) {
             continue;
         }
-        let _ = writeln!(
-            list,
-            "| {} | {} | {} | {name}/ |",
-            component.name, component.version, component.licence
-        );
+        let _ = writeln!(list, "| {} | {} | {} | {name}/ |", component.name, component.version, component.licence);
         let to = folder.join(&name);
         fs::create_dir_all(&to)?;
         for text in &component.texts {
@@ -213,11 +207,7 @@ fn texts_in(folder: &Path, licence: &str) -> Result<Vec<PathBuf>> {
         let beginnings = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
         path.is_file() && beginnings.iter().any(|beginning| name.starts_with(beginning))
     };
-    let mut texts: Vec<_> = fs::read_dir(folder)?
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(is_text)
-        .collect();
+    let mut texts: Vec<_> = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_text).collect();
     if texts.is_empty() {
         if !licence.contains("Apache-2.0") {
             return Err(format!("{}: no text of the licence {licence}", folder.display()).into());
@@ -260,10 +250,12 @@ fn standard_library(rust: Option<&Rust>, triple: &str) -> Result<Vec<Component>>
         // Its own parts are of no version.
         let is_own = |one: &Component| one.version == "0.0.0" || one.name.starts_with("rustc-std-workspace");
         let crates = crates(cargo, "std", triple, &["--no-default-features"])?;
-        components.extend(crates.into_iter().filter(|one| !is_own(one)).map(|one| Component {
-            origin: Origin::CrateOfStandardLibrary,
-            ..one
-        }));
+        components.extend(
+            crates
+                .into_iter()
+                .filter(|one| !is_own(one))
+                .map(|one| Component { origin: Origin::CrateOfStandardLibrary, ..one }),
+        );
     }
     Ok(components)
 }
@@ -292,9 +284,7 @@ fn package_of(file: &Path) -> Result<(String, String, PathBuf)> {
     }
     let owner = Command::new("dpkg-query").arg("--search").arg(file).read()?;
     let package = owner.split(':').next().unwrap_or_default().to_owned();
-    let version = Command::new("dpkg-query")
-        .args(["--show", "--showformat", "${Version}\n", &package])
-        .read()?;
+    let version = Command::new("dpkg-query").args(["--show", "--showformat", "${Version}\n", &package]).read()?;
     let version = version.lines().next().unwrap_or_default().to_owned();
     let copyright = copyright(Path::new("/"), &package);
     Ok((package, version, copyright))

@@ -117,14 +117,14 @@ fn main() -> ExitCode {
     let result = match (command.as_str(), rest.as_slice()) {
         ("setup", []) => setup::run(),
         ("build", []) => setup::for_build().and_then(|()| build_all()),
-        ("build", [flag, name]) if flag == "--arch" => setup::for_build()
-            .and_then(|()| Architecture::named(name))
-            .and_then(|architecture| {
+        ("build", [flag, name]) if flag == "--arch" => {
+            setup::for_build().and_then(|()| Architecture::named(name)).and_then(|architecture| {
                 for name in ["proxy-init", "linkerd-cni", "linkerd-cni-agent"] {
                     println!("{}", build::program(name, architecture)?.display());
                 }
                 Ok(())
-            }),
+            })
+        }
         ("test", []) => setup::for_tests().and_then(|()| test()),
         ("demo", []) => setup::for_tests().and_then(|()| demo::run()),
         ("audit", []) => audit(),
@@ -176,9 +176,7 @@ fn test() -> Result<()> {
             .args(["--", "-D", "warnings"])
             .run()?;
     }
-    cargo(&["doc", "--workspace", "--no-deps", "--locked"])
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .run()?;
+    cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
     // The fuzz target is no member of the workspace; that its lock file keeps up is checked without building it.
     cargo(&["metadata", "--locked", "--format-version", "1"])
         .args(["--manifest-path", "fuzz/Cargo.toml"])
@@ -196,9 +194,7 @@ fn test() -> Result<()> {
     tests.env("LINKERD_CNI_TO_TEST", build::cni()?);
     tests.env("LINKERD_CNI_AGENT_TO_TEST", build::agent()?);
     if let Some(reason) = &target::of(Architecture::here()?)?.no_musl {
-        skipped.push(format!(
-            "the programs that ship, which are linked with musl, and these are not: {reason}"
-        ));
+        skipped.push(format!("the programs that ship, which are linked with musl, and these are not: {reason}"));
     }
     // Those of what ships alone, too.
     tests.args(["--", "--include-ignored"]);
@@ -260,12 +256,8 @@ fn fuzz(arguments: &[String]) -> Result<()> {
         let found = shell::target("fuzz-corpus").join(target);
         std::fs::create_dir_all(&found)?;
         let mut command = std::process::Command::new("rustup");
-        command
-            .args(["run", "nightly", "cargo", "fuzz", "run", target])
-            .arg(&found);
-        command
-            .arg(format!("fuzz/corpus/{target}"))
-            .args(["--", &format!("-max_total_time={}", seconds.div_ceil(2))]);
+        command.args(["run", "nightly", "cargo", "fuzz", "run", target]).arg(&found);
+        command.arg(format!("fuzz/corpus/{target}")).args(["--", &format!("-max_total_time={}", seconds.div_ceil(2))]);
         command.current_dir(shell::root()).run()?;
     }
     Ok(())

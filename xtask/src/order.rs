@@ -104,10 +104,7 @@ fn executed(profile: &Path) -> Result<BTreeSet<String>> {
     let text = fs::read_to_string(profile)?;
     let names = text.lines().filter_map(|line| line.strip_prefix("fn="));
     // Not those that only an address is known of, or a place: "(below main)".
-    Ok(names
-        .filter(|name| !name.starts_with(['0', '(']))
-        .map(pattern)
-        .collect())
+    Ok(names.filter(|name| !name.starts_with(['0', '('])).map(pattern).collect())
 }
 
 /// The pattern of a function's name, without what differs from build to build: of each crate its hash, and the number of one
@@ -139,14 +136,8 @@ mod tests {
         let name = "_RNvMs_NtCs8XMH67ltRdb_10proxy_init3logNtB5_3Log3addNtNtCsc1ylSBhekvY_4core3fmt9ArgumentsEB7_";
         let expected = "_RNvMs_NtCs*_10proxy_init3logNtB5_3Log3addNtNtCs*_4core3fmt9ArgumentsEB7_";
         assert_eq!(pattern(name), expected);
-        assert_eq!(
-            pattern("_RNvNtNtCsc1ylSBhekvY_4core3fmt5write'2"),
-            "_RNvNtNtCs*_4core3fmt5write"
-        );
+        assert_eq!(pattern("_RNvNtNtCsc1ylSBhekvY_4core3fmt5write'2"), "_RNvNtNtCs*_4core3fmt5write");
         assert_eq!(pattern("memcpy"), "memcpy");
-        assert_eq!(
-            pattern("_RNvNtCs5alwJfJBvpo_5alloc3fmt6format.24"),
-            "_RNvNtCs*_5alloc3fmt6format.*"
-        );
+        assert_eq!(pattern("_RNvNtCs5alwJfJBvpo_5alloc3fmt6format.24"), "_RNvNtCs*_5alloc3fmt6format.*");
     }
 }

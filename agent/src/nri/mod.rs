@@ -46,11 +46,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_millis(100);
 /// The pauses before the agent connects again: the first, the longest while nobody listens, which costs next to nothing,
 /// and the longest after something else went wrong.
-const PAUSES: [Duration; 3] = [
-    Duration::from_millis(100),
-    Duration::from_secs(1),
-    Duration::from_secs(30),
-];
+const PAUSES: [Duration; 3] = [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(30)];
 /// A connection that was of use for so long ends a row of failures.
 const CALM: Duration = Duration::from_secs(60);
 /// How often the rules are tried out in a network namespace that is nobody's, where that went well, and at first where it
@@ -138,21 +134,14 @@ impl Agent<'_> {
 
     /// Registers, and answers until something goes wrong.
     async fn converse(&self, mut wire: Wire) -> Result<Infallible, String> {
-        let registration = RegisterPluginRequest {
-            plugin_name: NAME.to_owned(),
-            plugin_idx: INDEX.to_owned(),
-        };
+        let registration = RegisterPluginRequest { plugin_name: NAME.to_owned(), plugin_idx: INDEX.to_owned() };
         let request = Request {
             service: "nri.pkg.api.v1alpha1.Runtime".to_owned(),
             method: "RegisterPlugin".to_owned(),
             payload: registration.encode_to_vec(),
         };
-        let message = Message {
-            connection: Connection::Runtime,
-            stream: 1,
-            kind: Kind::Request,
-            body: request.encode_to_vec(),
-        };
+        let message =
+            Message { connection: Connection::Runtime, stream: 1, kind: Kind::Request, body: request.encode_to_vec() };
         wire.send(&message).await.map_err(|error| error.to_string())?;
         let mut listed = Vec::new();
         loop {
@@ -165,11 +154,8 @@ impl Agent<'_> {
                     let answer = self.answer(&message.body, &mut listed).await;
                     let (status, payload) =
                         answer.map_or_else(|status| (Some(status), Vec::new()), |payload| (None, payload));
-                    let answer = Message {
-                        kind: Kind::Response,
-                        body: Response { status, payload }.encode_to_vec(),
-                        ..message
-                    };
+                    let answer =
+                        Message { kind: Kind::Response, body: Response { status, payload }.encode_to_vec(), ..message };
                     wire.send(&answer).await.map_err(|error| error.to_string())?;
                     self.tell();
                 }
@@ -208,9 +194,7 @@ impl Agent<'_> {
         match request.method.as_str() {
             "Configure" => {
                 let configuration: ConfigureRequest = decoded(payload)?;
-                let told = u64::try_from(configuration.request_timeout)
-                    .ok()
-                    .filter(|&told| told > 0);
+                let told = u64::try_from(configuration.request_timeout).ok().filter(|&told| told > 0);
                 self.patience.set(told.map_or(DEADLINE, Duration::from_millis));
                 info!(
                     "registered with {} {}, which waits {:?} for each answer",

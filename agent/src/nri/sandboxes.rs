@@ -223,10 +223,7 @@ impl<'a> Sandboxes<'a> {
         for warning in warnings {
             warn!("{sandbox}: {warning}");
         }
-        info!(
-            "{sandbox}: {rules} rules are in place in {mode} mode, because {}",
-            installed.reason
-        );
+        info!("{sandbox}: {rules} rules are in place in {mode} mode, because {}", installed.reason);
         let due = self.schedule.next(&sandbox.id, Instant::now());
         self.keep(sandbox.into(), Tracked::installed(install, due));
         self.count();

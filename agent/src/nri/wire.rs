@@ -88,11 +88,7 @@ pub struct Wire {
 impl Wire {
     /// On a socket of which nothing was read yet.
     pub fn new(socket: UnixStream) -> Self {
-        Self {
-            socket,
-            input: Input::default(),
-            deadline: None,
-        }
+        Self { socket, input: Input::default(), deadline: None }
     }
 
     /// The next request or answer. It may take for ever to begin. If this is given up, nothing is lost.
@@ -256,12 +252,7 @@ mod tests {
     use super::*;
 
     fn message(connection: Connection, stream: u32, kind: Kind, length: usize) -> Message {
-        Message {
-            connection,
-            stream,
-            kind,
-            body: (0..=u8::MAX).cycle().take(length).collect(),
-        }
+        Message { connection, stream, kind, body: (0..=u8::MAX).cycle().take(length).collect() }
     }
 
     /// What comes of these bytes, in pieces of this size, and what it ends with.
@@ -298,10 +289,7 @@ mod tests {
         // Frames that end where no message does, of both connections in turn.
         let whole = [0, 1].map(|number| {
             let frames = frames(&sent[number]);
-            frames
-                .chunks(8 + FRAME)
-                .flat_map(|frame| frame[8..].to_vec())
-                .collect::<Vec<u8>>()
+            frames.chunks(8 + FRAME).flat_map(|frame| frame[8..].to_vec()).collect::<Vec<u8>>()
         });
         let mut mixed = Vec::new();
         for at in 0..whole[1].len() {

@@ -137,10 +137,7 @@ fn whoever_uses_up_its_connections_every_probe_is_answered() {
         }
         slowest
     });
-    println!(
-        "the slowest answer took {slowest:?}; {} KiB of memory at most",
-        agent.memory()
-    );
+    println!("the slowest answer took {slowest:?}; {} KiB of memory at most", agent.memory());
     assert!(agent.memory() < 48 << 10, "{} KiB", agent.memory());
     agent.terminate();
 }

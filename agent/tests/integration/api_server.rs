@@ -32,9 +32,7 @@ fn heal_last_pod(watched: &Watched) -> String {
     let mut sandbox = Sandbox::new(&uid);
     sandbox.add(&network);
     watched.cluster.pod("last", &uid, failed());
-    until("the last pod has its rules", || {
-        rules(&network).contains("--to-ports 4143")
-    });
+    until("the last pod has its rules", || rules(&network).contains("--to-ports 4143"));
     uid
 }
 
@@ -68,10 +66,7 @@ fn many_pods_take_no_more_memory_than_the_agent_may_have() {
         }
     });
     until_within(Duration::from_secs(300), "all are known", || {
-        watched
-            .metric(r#"linkerd_cni_agent_pods{standing="not_known"}"#)
-            .as_deref()
-            == Some("5000")
+        watched.metric(r#"linkerd_cni_agent_pods{standing="not_known"}"#).as_deref() == Some("5000")
     });
     heal_last_pod(&watched);
     let memory = watched.agent.memory();
@@ -105,17 +100,11 @@ fn annotations_that_are_too_long_to_be_kept_leave_a_pods_rules_unknown() {
     }
     heal_last_pod(&watched);
     until("neither is known", || {
-        watched
-            .metric(r#"linkerd_cni_agent_pods{standing="not_known"}"#)
-            .as_deref()
-            == Some("2")
+        watched.metric(r#"linkerd_cni_agent_pods{standing="not_known"}"#).as_deref() == Some("2")
     });
     assert!(networks.iter().all(|network| !rules(network).contains("PROXY_INIT")));
     let said = watched.agent.terminate();
-    for words in [
-        "pod shop/noted: its annotations",
-        "pod long/noted: namespace long: its annotations",
-    ] {
+    for words in ["pod shop/noted: its annotations", "pod long/noted: namespace long: its annotations"] {
         assert!(said.contains(words), "{said}");
     }
 }
@@ -140,10 +129,7 @@ fn pods_that_have_ended_are_not_even_asked_for() {
     watches.retain(|watch| watch.contains("/pods?"));
     assert!(!watches.is_empty());
     for query in [watched.cluster.lists(), watches].concat() {
-        assert!(
-            query.contains("status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"),
-            "{query}"
-        );
+        assert!(query.contains("status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"), "{query}");
     }
     watched.agent.terminate();
 }

@@ -23,10 +23,7 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 }
@@ -176,11 +173,7 @@ impl Sequence {
                 agent.signal(Signal::SIGTERM);
                 agent.wait();
             }
-            assert!(
-                self.is_right(),
-                "an older agent took something along after {:?}",
-                self.done
-            );
+            assert!(self.is_right(), "an older agent took something along after {:?}", self.done);
             last.terminate();
         });
         let mut left = BTreeMap::new();
@@ -188,11 +181,8 @@ impl Sequence {
             let name = path.rsplit_once('/').unwrap().1.to_owned();
             left.insert(name, String::from_utf8(bytes).unwrap());
         }
-        let others: BTreeMap<String, String> = self
-            .others
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), text.clone()))
-            .collect();
+        let others: BTreeMap<String, String> =
+            self.others.iter().map(|(name, text)| ((*name).to_owned(), text.clone())).collect();
         assert_eq!(left, others, "after {:?}", self.done);
     }
 }

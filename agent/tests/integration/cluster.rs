@@ -31,10 +31,7 @@ impl Cluster {
         fs::write(node.path().join("account/namespace"), "linkerd-cni").unwrap();
         server.expect_token("token-1");
         for namespace in ["linkerd-cni", "shop"] {
-            server.add(
-                &format!("namespaces/{namespace}"),
-                json!({"metadata": {"name": namespace}}),
-            );
+            server.add(&format!("namespaces/{namespace}"), json!({"metadata": {"name": namespace}}));
         }
         let pods = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "containers": [{"name": "agent"}]});
         server.add(
@@ -48,10 +45,7 @@ impl Cluster {
                 {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "linkerd-cni", "uid": "set", "controller": true}]},
                 "spec": {"nodeName": "node-1", "containers": [{"name": "agent"}]}}),
         );
-        let cluster = Self {
-            port: server.address().port(),
-            server: Arc::new(server),
-        };
+        let cluster = Self { port: server.address().port(), server: Arc::new(server) };
         cluster.taint(&json!([]));
         cluster
     }
@@ -117,9 +111,7 @@ impl Cluster {
     /// How often somebody has asked about the agent's own pod.
     pub(crate) fn questions_about_agent(&self) -> usize {
         let requests = self.server.requests().into_iter();
-        requests
-            .filter(|path| path == "/api/v1/namespaces/linkerd-cni/pods/agent")
-            .count()
+        requests.filter(|path| path == "/api/v1/namespaces/linkerd-cni/pods/agent").count()
     }
 
     /// Nothing is answered any more.
@@ -154,10 +146,7 @@ impl Cluster {
     pub(crate) fn notes(&self) -> Vec<(String, String)> {
         let notes = self.server.notes();
         let text = |note: &Value, key: &str| note[key].as_str().unwrap_or_default().to_owned();
-        notes
-            .iter()
-            .map(|note| (text(note, "reason"), text(note, "note")))
-            .collect()
+        notes.iter().map(|note| (text(note, "reason"), text(note, "note"))).collect()
     }
 
     /// The whole events that are about the node.
@@ -218,22 +207,11 @@ fn address(uid: &str) -> Ipv4Addr {
 impl Sandbox {
     pub(crate) fn new(uid: &str) -> Self {
         // Any hierarchy will do: kubelet uses all of them.
-        let root = ["/sys/fs/cgroup/freezer", "/sys/fs/cgroup/pids", "/sys/fs/cgroup"]
-            .into_iter()
-            .map(Path::new);
-        let root = root
-            .into_iter()
-            .find(|root| root.join("cgroup.procs").exists())
-            .unwrap();
-        let cgroup = root
-            .join(format!("linkerd-cni-agent-{}", std::process::id()))
-            .join(format!("pod{uid}"));
+        let root = ["/sys/fs/cgroup/freezer", "/sys/fs/cgroup/pids", "/sys/fs/cgroup"].into_iter().map(Path::new);
+        let root = root.into_iter().find(|root| root.join("cgroup.procs").exists()).unwrap();
+        let cgroup = root.join(format!("linkerd-cni-agent-{}", std::process::id())).join(format!("pod{uid}"));
         fs::create_dir_all(&cgroup).unwrap();
-        Self {
-            cgroup,
-            address: address(uid),
-            processes: Vec::new(),
-        }
+        Self { cgroup, address: address(uid), processes: Vec::new() }
     }
 
     /// Adds a process, which runs in this network: the one that the runtime made, with the pod's address.

@@ -28,9 +28,7 @@ fn documents(path: &Path) -> Vec<Value> {
 }
 
 pub(crate) fn documents_in(text: &str) -> Vec<Value> {
-    yaml_serde::Deserializer::from_str(text)
-        .map(|document| Value::deserialize(document).unwrap())
-        .collect()
+    yaml_serde::Deserializer::from_str(text).map(|document| Value::deserialize(document).unwrap()).collect()
 }
 
 /// The objects of an overlay, or of the base, as kustomize makes them of the few things that are used here.
@@ -49,11 +47,7 @@ fn rendered(path: &Path) -> Vec<Value> {
 fn add_rendered(path: &Path, kustomization: &Value, objects: &mut Vec<Value>) {
     for resource in kustomization["resources"].as_array().unwrap() {
         let resource = path.join(resource.as_str().unwrap());
-        objects.extend(if resource.is_dir() {
-            rendered(&resource)
-        } else {
-            documents(&resource)
-        });
+        objects.extend(if resource.is_dir() { rendered(&resource) } else { documents(&resource) });
     }
     for patch in kustomization["patches"].as_array().into_iter().flatten() {
         let operations: Value = yaml_serde::from_str(patch["patch"].as_str().unwrap()).unwrap();
@@ -119,17 +113,10 @@ fn all() -> Vec<(String, Vec<Value>)> {
     let overlays = folder().join("overlays").read_dir().unwrap();
     let paths = overlays.map(|overlay| overlay.unwrap().path());
     let all = std::iter::once(folder().join("base")).chain(paths);
-    let overlays = all.map(|path| {
-        (
-            path.file_name().unwrap().to_string_lossy().into_owned(),
-            rendered(&path),
-        )
-    });
+    let overlays = all.map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), rendered(&path)));
     let components = folder().join("components").read_dir().unwrap();
     let components = components.map(|component| component.unwrap().file_name().to_string_lossy().into_owned());
-    overlays
-        .chain(components.map(|name| (name.clone(), with_component(&name))))
-        .collect()
+    overlays.chain(components.map(|name| (name.clone(), with_component(&name)))).collect()
 }
 
 pub(crate) fn set(objects: &[Value]) -> DaemonSet {
@@ -171,29 +158,20 @@ fn every_object_is_of_kubernetes_schema() {
 /// The agent looks for the node's folders below /host, by the names that they have on the node.
 #[test]
 fn in_every_overlay_the_nodes_folders_are_mounted_where_the_agent_looks() {
-    for (name, objects) in all()
-        .into_iter()
-        .filter(|(name, _)| ![NRI, NRI_EVENTS].contains(&name.as_str()))
-    {
+    for (name, objects) in all().into_iter().filter(|(name, _)| ![NRI, NRI_EVENTS].contains(&name.as_str())) {
         let pod = set(&objects).spec.template.spec.unwrap();
         let container = &pod.containers[0];
         for (volume, variable) in [("cni-bin-dir", "DEST_CNI_BIN_DIR"), ("cni-net-dir", "DEST_CNI_NET_DIR")] {
             let variables = container.env.as_ref().unwrap().iter();
-            let path = variables
-                .filter(|it| it.name == variable)
-                .find_map(|it| it.value.clone());
+            let path = variables.filter(|it| it.name == variable).find_map(|it| it.value.clone());
             let path = path.unwrap();
             let mounts = container.volume_mounts.as_ref().unwrap().iter();
-            let mounted: Vec<&str> = mounts
-                .filter(|mount| mount.name == volume)
-                .map(|mount| mount.mount_path.as_str())
-                .collect();
+            let mounted: Vec<&str> =
+                mounts.filter(|mount| mount.name == volume).map(|mount| mount.mount_path.as_str()).collect();
             assert_eq!(mounted, [format!("/host{path}")], "{name}");
             let volumes = pod.volumes.as_ref().unwrap().iter();
-            let on_node: Vec<&str> = volumes
-                .filter(|it| it.name == volume)
-                .map(|it| it.host_path.as_ref().unwrap().path.as_str())
-                .collect();
+            let on_node: Vec<&str> =
+                volumes.filter(|it| it.name == volume).map(|it| it.host_path.as_ref().unwrap().path.as_str()).collect();
             assert_eq!(on_node, [path], "{name}");
         }
     }
@@ -235,42 +213,22 @@ fn by_nri_the_agent_has_the_socket_and_the_namespaces_and_nothing_else() {
     let (by_nri, by_cni) = (set(&objects), set(&base()));
     assert_ne!(by_nri.metadata.name, by_cni.metadata.name);
     assert_ne!(by_nri.spec.selector, by_cni.spec.selector);
-    let ports = |set: &DaemonSet| {
-        set.spec.template.spec.as_ref().unwrap().containers[0]
-            .ports
-            .clone()
-            .unwrap()
-    };
+    let ports = |set: &DaemonSet| set.spec.template.spec.as_ref().unwrap().containers[0].ports.clone().unwrap();
     for port in ports(&by_nri) {
-        assert!(
-            ports(&by_cni)
-                .iter()
-                .all(|other| other.container_port != port.container_port)
-        );
+        assert!(ports(&by_cni).iter().all(|other| other.container_port != port.container_port));
     }
     let pod = set(&objects).spec.template.spec.unwrap();
     assert_eq!((pod.host_pid, pod.automount_service_account_token), (None, Some(false)));
     let container = &pod.containers[0];
     let security = container.security_context.as_ref().unwrap();
     let capabilities = security.capabilities.as_ref().unwrap();
-    assert_eq!(
-        capabilities.add.as_deref().unwrap(),
-        ["SYS_ADMIN", "NET_ADMIN", "NET_RAW"]
-    );
+    assert_eq!(capabilities.add.as_deref().unwrap(), ["SYS_ADMIN", "NET_ADMIN", "NET_RAW"]);
     assert_eq!((&security.app_armor_profile, security.privileged), (&None, None));
-    let on_node = pod
-        .volumes
-        .as_ref()
-        .unwrap()
-        .iter()
-        .map(|volume| volume.host_path.as_ref().unwrap().path.as_str());
+    let on_node = pod.volumes.as_ref().unwrap().iter().map(|volume| volume.host_path.as_ref().unwrap().path.as_str());
     assert_eq!(on_node.collect::<Vec<_>>(), ["/run/nri", "/run/netns"]);
     // Where the agent looks for the socket, and where runtimes say that namespaces are.
     let mounts: Vec<_> = container.volume_mounts.as_ref().unwrap().iter().collect();
-    assert_eq!(
-        settings(container).nri.unwrap(),
-        Path::new(&mounts[0].mount_path).join("nri.sock")
-    );
+    assert_eq!(settings(container).nri.unwrap(), Path::new(&mounts[0].mount_path).join("nri.sock"));
     assert_eq!(mounts[1].mount_path, "/var/run/netns");
     // A namespace is a mount that is made after the agent's container.
     assert_eq!(mounts[1].mount_propagation.as_deref(), Some("HostToContainer"));
@@ -374,9 +332,7 @@ fn described() -> BTreeSet<String> {
     metrics.count("configuration", 0);
     metrics.begin_commands();
     let text = metrics.text();
-    let names = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     names.map(str::to_owned).collect()
 }
 
@@ -396,18 +352,13 @@ const OF_THE_CLUSTER: [&str; 7] = [
 fn asks_for_what_there_is(expression: &str) {
     let described = described();
     let words = expression.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
-    let named: Vec<&str> = words
-        .filter(|word| word.starts_with("linkerd_") || word.starts_with("kube_"))
-        .collect();
+    let named: Vec<&str> = words.filter(|word| word.starts_with("linkerd_") || word.starts_with("kube_")).collect();
     assert!(!named.is_empty(), "{expression}");
     for name in named {
         // What OpenMetrics appends to the names of counters, histograms and what was built.
         let suffixes = ["", "_total", "_count", "_bucket", "_info"];
         let is_described = |suffix: &&str| name.strip_suffix(*suffix).is_some_and(|name| described.contains(name));
-        assert!(
-            OF_THE_CLUSTER.contains(&name) || suffixes.iter().any(is_described),
-            "{name} is none of {described:?}"
-        );
+        assert!(OF_THE_CLUSTER.contains(&name) || suffixes.iter().any(is_described), "{name} is none of {described:?}");
     }
 }
 
@@ -426,9 +377,7 @@ fn shown() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
-    let mut expressions: Vec<String> = targets
-        .map(|target| target["expr"].as_str().unwrap().to_owned())
-        .collect();
+    let mut expressions: Vec<String> = targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect();
     let nodes = dashboard["templating"]["list"][1]["query"].as_str().unwrap();
     let nodes = nodes.strip_prefix("label_values(").unwrap().split(',').next();
     expressions.extend(nodes.map(str::to_owned));
@@ -457,10 +406,8 @@ fn each_alert_is_tested_when_it_fires_and_when_it_does_not() {
         })
         .collect();
     let alerts = alerts();
-    let wanted: BTreeSet<(&str, bool)> = alerts
-        .keys()
-        .flat_map(|name| [(name.as_str(), true), (name.as_str(), false)])
-        .collect();
+    let wanted: BTreeSet<(&str, bool)> =
+        alerts.keys().flat_map(|name| [(name.as_str(), true), (name.as_str(), false)]).collect();
     assert_eq!(cases, wanted);
 }
 
@@ -478,9 +425,8 @@ fn promtool_takes_the_dashboards_expressions_and_each_alert_fires_when_it_has_to
     promtool(&["test".as_ref(), "rules".as_ref(), of_alerts.as_ref()]);
     // It checks what is recorded.
     let shown = shown().into_iter().enumerate();
-    let rules: Vec<Value> = shown
-        .map(|(number, expression)| json!({"record": format!("panel:{number}"), "expr": expression}))
-        .collect();
+    let rules: Vec<Value> =
+        shown.map(|(number, expression)| json!({"record": format!("panel:{number}"), "expr": expression})).collect();
     let file = std::env::temp_dir().join(format!("linkerd-cni-dashboard-{}.yaml", std::process::id()));
     let text = json!({"groups": [{"name": "dashboard", "rules": rules}]}).to_string();
     fs::write(&file, text.replace("$instance", ".*")).unwrap();

@@ -29,21 +29,9 @@ fn the_files_for_kustomize_are_made_from_the_chart() {
         ("base/role.yaml", "templates/role.yaml", json!({})),
         ("base/config.yaml", "templates/config.yaml", json!({})),
         ("base/daemonset.yaml", "templates/daemonset.yaml", json!({})),
-        (
-            "components/api/role.yaml",
-            "templates/api.yaml",
-            json!({"agent.podInfo": "api"}),
-        ),
-        (
-            "components/delete-pods/role.yaml",
-            "templates/delete-pods.yaml",
-            json!({"agent.deletePods": true}),
-        ),
-        (
-            "components/taint/role.yaml",
-            "templates/taint.yaml",
-            json!({"agent.removeTaint": true}),
-        ),
+        ("components/api/role.yaml", "templates/api.yaml", json!({"agent.podInfo": "api"})),
+        ("components/delete-pods/role.yaml", "templates/delete-pods.yaml", json!({"agent.deletePods": true})),
+        ("components/taint/role.yaml", "templates/taint.yaml", json!({"agent.removeTaint": true})),
     ] {
         let text = template(Some(&values), &more, Some(name)).unwrap();
         // Each document has this above it.
@@ -105,18 +93,11 @@ fn linkerds_own_values_are_taken() {
         pod(&mut expected).priority_class_name = None;
         assert_eq!(json!(ours), json!(expected), "{version}");
         // Helm replaces objects of these names, and can't change what the DaemonSet selects nor which role is bound.
-        let mut names: Vec<_> = objects
-            .iter()
-            .map(|object| (&object["kind"], &object["metadata"]["name"]))
-            .collect();
+        let mut names: Vec<_> = objects.iter().map(|object| (&object["kind"], &object["metadata"]["name"])).collect();
         names.sort_by_key(|(kind, _)| kind.to_string());
         names.dedup();
         for (kind, name) in names {
-            let expected = if kind == "ConfigMap" {
-                "linkerd-cni-config"
-            } else {
-                "linkerd-cni"
-            };
+            let expected = if kind == "ConfigMap" { "linkerd-cni-config" } else { "linkerd-cni" };
             assert_eq!(name, expected, "{kind}");
         }
         let labels = ours.spec.selector.match_labels.unwrap();
@@ -200,10 +181,7 @@ fn each_of_linkerds_values_counts() {
     for object in &objects {
         assert_eq!(object["metadata"]["labels"]["part-of"], "mesh", "{object}");
     }
-    let of_account = objects
-        .iter()
-        .find(|object| object["kind"] == "ServiceAccount")
-        .unwrap();
+    let of_account = objects.iter().find(|object| object["kind"] == "ServiceAccount").unwrap();
     assert_eq!(of_account["imagePullSecrets"], json!([{"name": "registry"}]));
     let set = set(&objects);
     assert_eq!(set.spec.revision_history_limit, Some(3));
@@ -218,23 +196,12 @@ fn each_of_linkerds_values_counts() {
     assert_eq!(pod["tolerations"], json!([{"key": "gpu", "operator": "Exists"}]));
     assert_eq!(pod["affinity"], json!({"nodeAffinity": affinity}));
     assert_eq!(pod["initContainers"], json!([init]));
-    let volumes: Vec<_> = pod["volumes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|volume| &volume["name"])
-        .collect();
-    assert_eq!(
-        json!(volumes),
-        json!(["cni-bin-dir", "cni-net-dir", "log", "linkerd-tmp-dir"])
-    );
+    let volumes: Vec<_> = pod["volumes"].as_array().unwrap().iter().map(|volume| &volume["name"]).collect();
+    assert_eq!(json!(volumes), json!(["cni-bin-dir", "cni-net-dir", "log", "linkerd-tmp-dir"]));
     assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/var/lib/rancher/k3s/data/cni");
     let container = &pod["containers"][0];
     assert_eq!(container["imagePullPolicy"], "Always");
-    assert_eq!(
-        container["resources"],
-        json!({"limits": {"cpu": "100m"}, "requests": {"memory": "32Mi"}})
-    );
+    assert_eq!(container["resources"], json!({"limits": {"cpu": "100m"}, "requests": {"memory": "32Mi"}}));
     let settings = settings(&set.spec.template.spec.unwrap().containers[0]);
     assert_eq!(settings.admin.unwrap().to_string(), "[::]:9990");
     assert_eq!((settings.mode, settings.log_json), (Mode::InPlace, true));
@@ -246,20 +213,11 @@ fn one_folder_is_mounted_once_and_a_privileged_agent_asks_for_no_capabilities() 
     let objects = rendered(json!({"destCNINetDir": "/cni", "destCNIBinDir": "/cni", "privileged": true}));
     objects.iter().for_each(is_of_kubernetes_schema);
     let container = set(&objects).spec.template.spec.unwrap().containers.remove(0);
-    let paths: Vec<_> = container
-        .volume_mounts
-        .unwrap()
-        .into_iter()
-        .map(|mount| mount.mount_path)
-        .collect();
+    let paths: Vec<_> = container.volume_mounts.unwrap().into_iter().map(|mount| mount.mount_path).collect();
     assert_eq!(paths, ["/host/cni", "/host/run/linkerd-cni"]);
     let security = container.security_context.unwrap();
     assert_eq!(
-        (
-            security.privileged,
-            security.capabilities,
-            security.allow_privilege_escalation
-        ),
+        (security.privileged, security.capabilities, security.allow_privilege_escalation),
         (Some(true), None, None)
     );
 }

@@ -36,17 +36,14 @@ pub(crate) fn watched(node: &Node, work: impl FnOnce()) {
                 let there = || node.bin("linkerd-cni").exists() && node.net(KUBECONFIG).exists();
                 // Each file that names the program, with what tells it from another of its name.
                 let named = || -> Vec<_> {
-                    [
-                        "10-calico.conflist",
-                        "99-bridge.conflist",
-                        "99-bridge.json.conflist",
-                        ".05-hidden.conflist",
-                    ]
-                    .iter()
-                    .filter(|name| fs::read_to_string(node.net(name)).is_ok_and(|text| text.contains("linkerd-cni")))
-                    .filter_map(|name| fs::metadata(node.net(name)).ok())
-                    .map(|file| (file.ino(), file.mtime(), file.mtime_nsec()))
-                    .collect()
+                    ["10-calico.conflist", "99-bridge.conflist", "99-bridge.json.conflist", ".05-hidden.conflist"]
+                        .iter()
+                        .filter(|name| {
+                            fs::read_to_string(node.net(name)).is_ok_and(|text| text.contains("linkerd-cni"))
+                        })
+                        .filter_map(|name| fs::metadata(node.net(name)).ok())
+                        .map(|file| (file.ino(), file.mtime(), file.mtime_nsec()))
+                        .collect()
                 };
                 // A file that is there before and afterwards was there all the while.
                 let before = named();
@@ -100,11 +97,7 @@ fn uninstalling_takes_every_byte_back_in_an_order_that_breaks_no_pod() {
         let before = node.tree();
         watched(&node, || {
             let agent = node.agent(&[&["--on-exit", "remove"], own].concat());
-            node.until_installed(if own.is_empty() {
-                "99-bridge.conflist"
-            } else {
-                "00-linkerd-cni.conflist"
-            });
+            node.until_installed(if own.is_empty() { "99-bridge.conflist" } else { "00-linkerd-cni.conflist" });
             agent.terminate();
         });
         assert_eq!(node.tree(), before);
@@ -142,10 +135,7 @@ fn every_file_that_a_runtime_reads_has_the_entry_and_is_what_it_was_afterwards()
         ("10-net.conflist", "calico"),
         ("10-net.json.conflist", "bridge"),
     ];
-    assert_eq!(
-        lists,
-        expected.map(|(name, kind)| (name.to_owned(), vec![kind.to_owned(), "linkerd-cni".to_owned()]))
-    );
+    assert_eq!(lists, expected.map(|(name, kind)| (name.to_owned(), vec![kind.to_owned(), "linkerd-cni".to_owned()])));
     agent.terminate();
     assert_eq!(node.tree(), before);
 }
@@ -166,10 +156,7 @@ fn a_file_of_its_own_survives_a_reboot_and_follows_the_main_one() {
     fs::remove_file(node.net("10-calico.conflist")).unwrap();
     let agent = node.agent(&["--own-file", "00-linkerd-cni.conflist"]);
     until("the next agent is ready", || agent.says("ready: "));
-    assert_eq!(
-        node.types("00-linkerd-cni.conflist").unwrap(),
-        ["calico", "linkerd-cni"]
-    );
+    assert_eq!(node.types("00-linkerd-cni.conflist").unwrap(), ["calico", "linkerd-cni"]);
     agent.terminate();
 }
 
@@ -189,19 +176,13 @@ fn of_two_agents_the_newer_one_owns_the_files_and_the_last_one_takes_them_along(
             // The older one doesn't put its own back.
             sleep(Duration::from_millis(500));
             assert!(is_newer());
-            let (first, last) = if order == "older first" {
-                (older, newer)
-            } else {
-                (newer, older)
-            };
+            let (first, last) = if order == "older first" { (older, newer) } else { (newer, older) };
             first.terminate();
             assert!(is_newer() && node.net(KUBECONFIG).exists());
             assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
             // Whoever is left keeps it there.
             node.write("10-calico.conflist", CALICO);
-            until("the entry is back", || {
-                node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
-            });
+            until("the entry is back", || node.types("10-calico.conflist").is_some_and(|it| it.len() == 2));
             last.terminate();
         });
         assert_eq!(node.tree(), before, "{order}");
@@ -219,9 +200,7 @@ fn when_the_newer_agent_is_killed_the_older_one_takes_over() {
     newer.signal(Signal::SIGKILL);
     newer.wait();
     node.write("10-calico.conflist", CALICO);
-    until("the entry is back", || {
-        node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
-    });
+    until("the entry is back", || node.types("10-calico.conflist").is_some_and(|it| it.len() == 2));
     assert!(older.terminate().contains("this one takes over"));
 }
 
@@ -315,10 +294,7 @@ fn the_plugin_goes_if_the_api_server_says_for_certain_that_no_agent_follows() {
             scope.spawn(move || {
                 let (said, is_removed) = ended(change);
                 assert!(is_removed, "{case}: {said}");
-                assert!(
-                    said.contains("the plugin is being removed from the node, because"),
-                    "{case}: {said}"
-                );
+                assert!(said.contains("the plugin is being removed from the node, because"), "{case}: {said}");
             });
         }
     });
@@ -336,10 +312,7 @@ fn in_doubt_the_plugin_stays() {
             cluster.remove("namespaces/linkerd-cni/pods/agent");
         }),
         ("another pod of its name", |cluster| {
-            cluster.add(
-                "namespaces/linkerd-cni/pods/agent",
-                json!({"metadata": {"name": "agent"}}),
-            );
+            cluster.add("namespaces/linkerd-cni/pods/agent", json!({"metadata": {"name": "agent"}}));
         }),
         ("another DaemonSet of its name", |cluster| {
             cluster.daemon_set(|set| set["metadata"]["uid"] = json!("another"));
@@ -361,9 +334,7 @@ fn in_doubt_the_plugin_stays() {
         ("everything is gone, to a proxy", |cluster| {
             cluster.answer_all(Plan::Failure(404, "<html>404 Not Found</html>".to_owned()));
         }),
-        ("an empty answer", |cluster| {
-            cluster.answer_for_daemon_set(Plan::Body("{}".to_owned()))
-        }),
+        ("an empty answer", |cluster| cluster.answer_for_daemon_set(Plan::Body("{}".to_owned()))),
         ("another object", |cluster| {
             let other =
                 json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x", "deletionTimestamp": WHEN}});
@@ -374,10 +345,7 @@ fn in_doubt_the_plugin_stays() {
             cluster.answer_for_daemon_set(Plan::Body(other.to_string()));
         }),
         ("another namespace is being deleted", |cluster| {
-            cluster.add(
-                "namespaces/shop",
-                json!({"metadata": {"name": "shop", "deletionTimestamp": WHEN}}),
-            );
+            cluster.add("namespaces/shop", json!({"metadata": {"name": "shop", "deletionTimestamp": WHEN}}));
         }),
         ("the node may not be read", |cluster| cluster.remove("nodes/node-1")),
         ("a node without labels", |cluster| {
@@ -413,11 +381,7 @@ fn in_doubt_the_plugin_stays() {
 fn by_hand(node: &Node, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(AGENT);
     node.prepare(&mut command);
-    let said = command
-        .env_remove("CNI_NETWORK_CONFIG")
-        .args(arguments)
-        .output()
-        .unwrap();
+    let said = command.env_remove("CNI_NETWORK_CONFIG").args(arguments).output().unwrap();
     (said.status.success(), String::from_utf8(said.stderr).unwrap())
 }
 

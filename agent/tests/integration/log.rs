@@ -53,39 +53,17 @@ fn what_others_chose_shows_as_it_is() {
         let (network, uid) = (Namespace::new(), crate::watch::uid());
         network.sh("iptables-nft -t nat -N PROXY_INIT_REDIRECT");
         let comment = format!("proxy-init/{TURNS}\u{7f}x");
-        let append = [
-            "-t",
-            "nat",
-            "-A",
-            "PROXY_INIT_REDIRECT",
-            "-m",
-            "comment",
-            "--comment",
-            &comment,
-            "-j",
-            "RETURN",
-        ];
+        let append = ["-t", "nat", "-A", "PROXY_INIT_REDIRECT", "-m", "comment", "--comment", &comment, "-j", "RETURN"];
         network.stdout("iptables-nft", append);
         let mut sandbox = Sandbox::new(&uid);
         sandbox.add(&network);
         cluster.pod("web-0", &uid, crate::watch::running());
-        until("it is told", || {
-            cluster.notes().iter().any(|(_, note)| note.contains("x\""))
-        });
-        let (_, note) = cluster
-            .notes()
-            .into_iter()
-            .find(|(_, note)| note.contains("x\""))
-            .unwrap();
+        until("it is told", || cluster.notes().iter().any(|(_, note)| note.contains("x\"")));
+        let (_, note) = cluster.notes().into_iter().find(|(_, note)| note.contains("x\"")).unwrap();
         assert!(note.contains(r"proxy-init/\u{202e}\u{7f}x"), "{note}");
         until("the file is named", || agent.says(".conflist is left as it is"));
         let said = agent.terminate();
-        assert!(
-            !said
-                .chars()
-                .any(|character| character == TURNS || character == '\u{7f}'),
-            "{said}"
-        );
+        assert!(!said.chars().any(|character| character == TURNS || character == '\u{7f}'), "{said}");
         for line in said.lines() {
             if format == "json" {
                 let line: serde_json::Value = serde_json::from_str(line).unwrap();

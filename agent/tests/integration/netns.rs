@@ -52,10 +52,9 @@ fn a_network_that_a_process_made_is_not_taken_for_the_pods_whoever_is_first() {
 fn where_only_processes_networks_can_be_seen_nothing_is_healed() {
     // With capabilities, but without the pod's address; and without any, but with it.
     let (made, copied) = (Namespace::new(), of_own_users());
-    for (network, is_copy, words) in [
-        (&made, false, "none of the pod's addresses"),
-        (&copied, true, "it belongs to another user namespace"),
-    ] {
+    for (network, is_copy, words) in
+        [(&made, false, "none of the pod's addresses"), (&copied, true, "it belongs to another user namespace")]
+    {
         let watched = Watched::start(&[]);
         let uid = uid();
         let mut sandbox = Sandbox::new(&uid);
@@ -90,9 +89,7 @@ fn without_an_address_nothing_is_known() {
     let (network, uid) = (Namespace::new(), uid());
     let mut sandbox = Sandbox::new(&uid);
     sandbox.add(&network);
-    watched
-        .cluster
-        .pod_with("web-0", &uid, running(), |pod| pod["status"]["podIPs"] = json!([]));
+    watched.cluster.pod_with("web-0", &uid, running(), |pod| pod["status"]["podIPs"] = json!([]));
     let said = said_of(watched, "web-0");
     assert!(said.contains("doesn't say"), "{said}");
     assert!(!rules(&network).contains("PROXY_INIT"));
@@ -105,9 +102,7 @@ fn a_pod_with_users_of_its_own_is_known_by_the_namespace_right_below_the_nodes()
         let (network, uid) = (of_own_users(), uid());
         let mut sandbox = Sandbox::new(&uid);
         sandbox.add(&network);
-        watched.cluster.pod_with("web-0", &uid, running(), |pod| {
-            pod["spec"]["hostUsers"] = json!(!has_own)
-        });
+        watched.cluster.pod_with("web-0", &uid, running(), |pod| pod["spec"]["hostUsers"] = json!(!has_own));
         if heals {
             until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
             watched.agent.terminate();

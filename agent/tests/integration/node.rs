@@ -47,10 +47,7 @@ impl Node {
         for folder in ["host/opt/cni/bin", "host/etc/cni/net.d", "image", "account/..1"] {
             fs::create_dir_all(path.join(folder)).unwrap();
         }
-        let node = Self {
-            path,
-            network: Namespace::new(),
-        };
+        let node = Self { path, network: Namespace::new() };
         node.image("first");
         fs::write(node.path.join("account/..1/token"), "token-1").unwrap();
         fs::write(node.path.join("account/..1/ca.crt"), "certificate\n").unwrap();
@@ -74,11 +71,7 @@ impl Node {
     pub(crate) fn image(&self, version: &str) {
         let path = self.path.join("image/linkerd-cni");
         let padding = "#".repeat(200_000);
-        fs::write(
-            &path,
-            format!("#!/bin/sh\n# {version}\ncat > /dev/null; exit 0\n{padding}\n# end\n"),
-        )
-        .unwrap();
+        fs::write(&path, format!("#!/bin/sh\n# {version}\ncat > /dev/null; exit 0\n{padding}\n# end\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -119,11 +112,9 @@ impl Node {
 
     /// Writes into the program where it is, as soon as nobody is executing it: until then that is ETXTBSY.
     pub(crate) fn overwrite_program(&self, text: &str) {
-        until("nobody is executing the program", || {
-            match fs::write(self.bin("linkerd-cni"), text) {
-                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => false,
-                written => written.is_ok() || panic!("{written:?}"),
-            }
+        until("nobody is executing the program", || match fs::write(self.bin("linkerd-cni"), text) {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => false,
+            written => written.is_ok() || panic!("{written:?}"),
         });
     }
 
@@ -145,9 +136,7 @@ impl Node {
 
     pub(crate) fn start(&self, mut command: Command) -> Agent {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let log = self
-            .path
-            .join(format!("log-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let log = self.path.join(format!("log-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
         command.stderr(fs::File::create(&log).unwrap());
         let process = self.network.run_here(|| command.spawn()).unwrap();
         Agent { process, log }
@@ -226,9 +215,7 @@ impl Node {
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
         command.arg(program()).args(arguments);
         self.prepare(&mut command);
-        command
-            .env("NET", self.net(""))
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("NET", self.net("")).env("PATH", std::env::var_os("PATH").unwrap_or_default());
         self.start(command)
     }
 
@@ -273,8 +260,7 @@ impl Node {
     /// Waits until the plugin is in place.
     pub(crate) fn until_installed(&self, name: &str) {
         until("the entry is in the list", || {
-            self.types(name)
-                .is_some_and(|types| types.last().is_some_and(|last| last == "linkerd-cni"))
+            self.types(name).is_some_and(|types| types.last().is_some_and(|last| last == "linkerd-cni"))
         });
     }
 }
@@ -313,9 +299,7 @@ pub(crate) fn program() -> OsString {
 pub(crate) fn types(text: &str) -> Option<Vec<String>> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;
     let plugins = value.get("plugins")?.as_array()?.iter();
-    plugins
-        .map(|plugin| Some(plugin.get("type")?.as_str()?.to_owned()))
-        .collect()
+    plugins.map(|plugin| Some(plugin.get("type")?.as_str()?.to_owned())).collect()
 }
 
 /// Waits until something is so; how long it took.

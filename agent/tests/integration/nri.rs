@@ -95,16 +95,10 @@ impl Plugin {
             ("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin")
         );
         let registration = RegisterPluginRequest::decode(request.payload.as_slice()).unwrap();
-        assert_eq!(
-            (registration.plugin_idx.as_str(), registration.plugin_name.as_str()),
-            ("10", "linkerd-proxy-init")
-        );
+        assert_eq!((registration.plugin_idx.as_str(), registration.plugin_name.as_str()), ("10", "linkerd-proxy-init"));
         self.send(2, stream, 2, &Response::default().encode_to_vec());
-        let configuration = ConfigureRequest {
-            runtime_name: "double".to_owned(),
-            runtime_version: "1".to_owned(),
-            request_timeout,
-        };
+        let configuration =
+            ConfigureRequest { runtime_name: "double".to_owned(), runtime_version: "1".to_owned(), request_timeout };
         let answer = self.call("Configure", &configuration).unwrap();
         // RunPodSandbox, RemovePodSandbox and CreateContainer.
         assert_eq!(ConfigureResponse::decode(answer.as_slice()).unwrap().events, 0b1101);
@@ -129,11 +123,7 @@ impl Plugin {
         assert_eq!((connection, answered, kind), (1, stream, 2));
         let answer = Response::decode(body.as_slice()).unwrap();
         let status = answer.status.unwrap_or_default();
-        if status.code == 0 {
-            Ok(answer.payload)
-        } else {
-            Err(status.message)
-        }
+        if status.code == 0 { Ok(answer.payload) } else { Err(status.message) }
     }
 
     fn on_pod(&mut self, method: &str, pod: &PodSandbox) -> Result<Vec<u8>, String> {
@@ -141,13 +131,7 @@ impl Plugin {
     }
 
     fn state_change(&mut self, event: i32, pod: &PodSandbox) -> Result<Vec<u8>, String> {
-        self.call(
-            "StateChange",
-            &StateChangeEvent {
-                event,
-                pod: Some(pod.clone()),
-            },
-        )
+        self.call("StateChange", &StateChangeEvent { event, pod: Some(pod.clone()) })
     }
 }
 
@@ -194,10 +178,7 @@ fn pod(name: &str, network: &Path) -> PodSandbox {
 }
 
 fn namespace(kind: &str, path: &str) -> LinuxNamespace {
-    LinuxNamespace {
-        r#type: kind.to_owned(),
-        path: path.to_owned(),
-    }
+    LinuxNamespace { r#type: kind.to_owned(), path: path.to_owned() }
 }
 
 fn has_rules(network: &Namespace) -> bool {
@@ -222,24 +203,14 @@ fn a_pod_has_its_rules_when_the_runtime_is_answered_however_it_tells_of_the_pod(
     for (name, by_state_change) in [("before", true), ("since", false)] {
         let network = Namespace::new();
         let pod = pod(name, &network.path());
-        let answer = if by_state_change {
-            plugin.state_change(RUN, &pod)
-        } else {
-            plugin.on_pod("RunPodSandbox", &pod)
-        };
+        let answer =
+            if by_state_change { plugin.state_change(RUN, &pod) } else { plugin.on_pod("RunPodSandbox", &pod) };
         assert_eq!(answer, Ok(Vec::new()));
         assert!(has_rules(&network), "{name}");
         assert_eq!(plugin.on_pod("CreateContainer", &pod), Ok(Vec::new()));
     }
-    assert_eq!(
-        node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).unwrap(),
-        "2"
-    );
-    assert_eq!(
-        node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="0"}"#)
-            .unwrap(),
-        "2"
-    );
+    assert_eq!(node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).unwrap(), "2");
+    assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="0"}"#).unwrap(), "2");
     // Sandboxes that are gone.
     for answer in [
         plugin.state_change(REMOVE, &pod("before", Path::new("/nowhere"))),
@@ -248,23 +219,10 @@ fn a_pod_has_its_rules_when_the_runtime_is_answered_however_it_tells_of_the_pod(
     ] {
         assert_eq!(answer, Ok(Vec::new()));
     }
-    assert_eq!(
-        node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).unwrap(),
-        "0"
-    );
+    assert_eq!(node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).unwrap(), "0");
     // What later versions may bring.
-    assert!(
-        plugin
-            .call("Other", &PodRequest { pod: None })
-            .unwrap_err()
-            .contains("Other")
-    );
-    assert!(
-        plugin
-            .call("RunPodSandbox", &PodRequest { pod: None })
-            .unwrap_err()
-            .contains("no pod")
-    );
+    assert!(plugin.call("Other", &PodRequest { pod: None }).unwrap_err().contains("Other"));
+    assert!(plugin.call("RunPodSandbox", &PodRequest { pod: None }).unwrap_err().contains("no pod"));
     drop(plugin);
     until("it is not ready", || !is_ready(&node));
     agent.terminate();
@@ -306,19 +264,13 @@ fn a_sandbox_fails_with_the_reason_and_nothing_is_changed() {
     let mut not_told = pod("not-told", &network.path());
     not_told.linux = None;
     for (pod, words) in [
-        (
-            &wrong,
-            "skip-outbound-ports of pod shop/wrong has the invalid value \"3306,http\"",
-        ),
+        (&wrong, "skip-outbound-ports of pod shop/wrong has the invalid value \"3306,http\""),
         (&nameless, "no name in Kubernetes"),
         (&not_told, "doesn't tell its namespaces"),
         (&pod("nowhere", Path::new("")), "doesn't tell where"),
         (&pod("missing", Path::new("/var/run/netns/missing")), "No such file"),
         (&pod("file", &file), "not the file of a network namespace"),
-        (
-            &pod("mount", Path::new("/proc/self/ns/mnt")),
-            "not the file of a network namespace",
-        ),
+        (&pod("mount", Path::new("/proc/self/ns/mnt")), "not the file of a network namespace"),
         (&pod("own", &node.network.path()), "that is the agent's own"),
     ] {
         let said = plugin.on_pod("RunPodSandbox", pod).unwrap_err();
@@ -330,11 +282,7 @@ fn a_sandbox_fails_with_the_reason_and_nothing_is_changed() {
     for network in [&network, &node.network] {
         assert!(!has_rules(network));
     }
-    assert_eq!(
-        node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="102"}"#)
-            .unwrap(),
-        "1"
-    );
+    assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="102"}"#).unwrap(), "1");
     agent.terminate();
 }
 
@@ -343,21 +291,15 @@ fn pods_that_started_while_the_agent_was_away_are_healed_before_they_get_a_conta
     let node = Node::new();
     let runtime = Runtime::start(&node);
     let networks: Vec<Namespace> = (0..20).map(|_| Namespace::new()).collect();
-    let mut pods: Vec<PodSandbox> = (0..)
-        .zip(&networks)
-        .map(|(number, network)| pod(&format!("web-{number}"), &network.path()))
-        .collect();
+    let mut pods: Vec<PodSandbox> =
+        (0..).zip(&networks).map(|(number, network)| pod(&format!("web-{number}"), &network.path())).collect();
     // A sandbox that was stopped, and is still listed.
     pods.push(pod("stopped", Path::new("/var/run/netns/stopped")));
     // One that only tells.
     let telling = agent(&node, &["--mode", "off"]);
     let mut plugin = runtime.registered(pods.clone());
     plugin.on_pod("CreateContainer", &pods[0]).unwrap();
-    until("all are told", || {
-        node.metric(r#"linkerd_cni_agent_pods_drifted{reason="none"}"#)
-            .as_deref()
-            == Some("20")
-    });
+    until("all are told", || node.metric(r#"linkerd_cni_agent_pods_drifted{reason="none"}"#).as_deref() == Some("20"));
     assert!(!networks.iter().any(has_rules));
     telling.terminate();
     // One that heals them, told of them in two parts. The last of them is waited for at once.
@@ -429,9 +371,7 @@ fn untouched_rules_are_not_listed_again_and_whatever_changes_is_seen() {
     until("they were looked at", || count(GET_GENERATION) >= before + 6);
     let (lists, looks) = (count(GET_RULES), count(GET_GENERATION));
     assert!(lists > 0);
-    until("they are looked at again and again", || {
-        count(GET_GENERATION) >= looks + 4
-    });
+    until("they are looked at again and again", || count(GET_GENERATION) >= looks + 4);
     assert_eq!(count(GET_RULES), lists);
     // All of them, and one of them, are taken away.
     for line in ["nft flush ruleset", "iptables-nft -t nat -D PREROUTING 1"] {
@@ -494,11 +434,7 @@ fn the_agent_answers_before_the_runtime_gives_it_up() {
     let pod = pod("web-0", &network.path());
     let said = plugin.on_pod("RunPodSandbox", &pod).unwrap_err();
     assert!(said.contains("took longer than 750ms; try again later"), "{said}");
-    assert_eq!(
-        node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="11"}"#)
-            .unwrap(),
-        "1"
-    );
+    assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="11"}"#).unwrap(), "1");
     agent.terminate();
 }
 
@@ -522,16 +458,11 @@ fn it_registers_again_whatever_becomes_of_the_runtime() {
     let mut plugin = runtime.accept();
     let (_, stream, ..) = plugin.receive().unwrap();
     let refused = Response {
-        status: Some(linkerd_cni_agent::nri::message::Status {
-            code: 2,
-            message: "no such plugins".to_owned(),
-        }),
+        status: Some(linkerd_cni_agent::nri::message::Status { code: 2, message: "no such plugins".to_owned() }),
         payload: Vec::new(),
     };
     plugin.send(2, stream, 2, &refused.encode_to_vec());
-    until("it says so", || {
-        agent.says("the runtime refuses the agent: no such plugins")
-    });
+    until("it says so", || agent.says("the runtime refuses the agent: no such plugins"));
     runtime.registered(Vec::new());
     agent.terminate();
 }
@@ -543,9 +474,7 @@ type Hostility = fn(&mut Plugin);
 fn a_hostile_or_deaf_runtime_costs_nothing_but_connections_at_growing_pauses() {
     let hostile: [(&str, Hostility); 5] = [
         ("closes", |_| ()),
-        ("is no runtime", |plugin| {
-            drop(plugin.stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
-        }),
+        ("is no runtime", |plugin| drop(plugin.stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"))),
         ("sends what is too long", |plugin| {
             let header = [0, 0, 0, 1, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 1, 1, 0];
             drop(plugin.stream.write_all(&header));
@@ -571,11 +500,7 @@ fn a_hostile_or_deaf_runtime_costs_nothing_but_connections_at_growing_pauses() {
         }
         // After 0.1 s, 0.2 s, and so on.
         assert!((3..=6).contains(&connections), "{does}: {connections}");
-        assert!(
-            agent.processor_time() < Duration::from_millis(300),
-            "{does}: {:?}",
-            agent.processor_time()
-        );
+        assert!(agent.processor_time() < Duration::from_millis(300), "{does}: {:?}", agent.processor_time());
         agent.terminate();
     }
     // Deaf: one that never reads nor writes, and one that stops in the middle of a message.

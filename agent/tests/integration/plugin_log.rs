@@ -139,9 +139,7 @@ fn it_counts_how_the_plugins_commands_end() {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "http://127.0.0.1:9990/metrics"]);
         let text = String::from_utf8(node.network.output(&mut curl).stdout).unwrap();
-        let ends = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("linkerd_cni_plugin_commands_total"));
+        let ends = text.lines().filter_map(|line| line.strip_prefix("linkerd_cni_plugin_commands_total"));
         let mut ends: Vec<String> = ends.map(str::to_owned).collect();
         ends.sort();
         ends
@@ -171,8 +169,7 @@ fn it_counts_how_the_plugins_commands_end() {
     assert_eq!(said.matches(words).count(), 2, "{said}");
     assert_eq!(
         said.matches("no end").count(),
-        said.matches("no end command=\"ADD\" pod=\"shop/web-0\" container=\"\"\n")
-            .count(),
+        said.matches("no end command=\"ADD\" pod=\"shop/web-0\" container=\"\"\n").count(),
         "{said}"
     );
 }

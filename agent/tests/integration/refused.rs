@@ -29,9 +29,7 @@ fn a_configuration_that_the_plugin_refuses_replaces_neither_the_entry_nor_the_pr
     };
     node.image_whose_status(&format!("# newer\n{REFUSES}"));
     let agent = node.agent_with(&[("CNI_NETWORK_CONFIG", &bad())]);
-    until("it says why", || {
-        agent.says("what is on the node stays as it is") && agent.says("the mode nftt is none")
-    });
+    until("it says why", || agent.says("what is on the node stays as it is") && agent.says("the mode nftt is none"));
     assert!(is_as_before());
     // The old entry is what it keeps.
     node.write("10-calico.conflist", CALICO);
@@ -40,9 +38,7 @@ fn a_configuration_that_the_plugin_refuses_replaces_neither_the_entry_nor_the_pr
     assert!(is_as_before() && !agent.says("ready: "));
     agent.terminate();
     let agent = node.agent(&[]);
-    until("a good configuration is taken", || {
-        agent.says("ready: 1 network configurations")
-    });
+    until("a good configuration is taken", || agent.says("ready: 1 network configurations"));
     assert_ne!(fs::read(node.bin("linkerd-cni")).unwrap(), program);
     agent.terminate();
 }
@@ -70,13 +66,9 @@ fn a_plugin_that_hangs_holds_nothing_up() {
     let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
     node.image_whose_status("sleep 1000");
     let agent = node.agent(&[]);
-    until("it says that the plugin takes too long", || {
-        agent.says("took longer than 5s")
-    });
+    until("it says that the plugin takes too long", || agent.says("took longer than 5s"));
     node.write("10-calico.conflist", CALICO);
-    until("the entry is back", || {
-        fs::read_to_string(node.net("10-calico.conflist")).is_ok_and(|now| now == list)
-    });
+    until("the entry is back", || fs::read_to_string(node.net("10-calico.conflist")).is_ok_and(|now| now == list));
     let start = Instant::now();
     agent.terminate();
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());

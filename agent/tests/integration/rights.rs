@@ -56,10 +56,7 @@ fn rights(objects: &[Value]) -> BTreeSet<Right> {
                 && object["roleRef"]["kind"] == kind
                 && object["roleRef"]["name"] == *name
         };
-        let binding = objects
-            .iter()
-            .find(is_binding)
-            .unwrap_or_else(|| panic!("{name} is not bound"));
+        let binding = objects.iter().find(is_binding).unwrap_or_else(|| panic!("{name} is not bound"));
         let account = json!({"kind": "ServiceAccount", "name": "linkerd-cni", "namespace": "linkerd-cni"});
         assert_eq!(binding["subjects"], json!([account]));
         for rule in role["rules"].as_array().unwrap() {
@@ -93,20 +90,11 @@ fn asked(name: &str, objects: &[Value]) -> BTreeSet<Asked> {
     let cluster = Cluster::start(&node);
     node.write("10-calico.conflist", CALICO);
     cluster.taint(&json!([{"key": "linkerd.io/cni-not-ready", "effect": "NoSchedule"}]));
-    let arguments = deploy::set(objects)
-        .spec
-        .template
-        .spec
-        .unwrap()
-        .containers
-        .remove(0)
-        .args;
+    let arguments = deploy::set(objects).spec.template.spec.unwrap().containers.remove(0).args;
     let arguments = arguments.unwrap();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut command = node.command_of(&cluster, "linkerd-cni-agent", &arguments);
-    command
-        .env("CNI_NETWORK_CONFIG", deploy::entry(objects).to_string())
-        .env("LINKERD_CNI_AGENT_VERIFY_EVERY", "1");
+    command.env("CNI_NETWORK_CONFIG", deploy::entry(objects).to_string()).env("LINKERD_CNI_AGENT_VERIFY_EVERY", "1");
     let agent = node.start(command);
     let has_noted = |reason: &str, times: usize| {
         let count = || cluster.notes().iter().filter(|(one, _)| one == reason).count();
@@ -140,9 +128,7 @@ fn asked(name: &str, objects: &[Value]) -> BTreeSet<Asked> {
         let kubeconfig = node.net(KUBECONFIG);
         until_within(LIMIT, "there is a kubeconfig", || kubeconfig.exists());
         let pod = PodName::new("shop", "web-0").unwrap();
-        node.network
-            .run_here(|| Client::new(Kubeconfig::read(&kubeconfig).unwrap()).pod(&pod))
-            .unwrap();
+        node.network.run_here(|| Client::new(Kubeconfig::read(&kubeconfig).unwrap()).pod(&pod)).unwrap();
     } else {
         assert!(!node.net(KUBECONFIG).exists());
     }
@@ -155,21 +141,13 @@ fn every_right_is_used_and_none_is_missing() {
     std::thread::scope(|scope| {
         for name in ["base", "api", "delete-pods", "taint"] {
             scope.spawn(move || {
-                let objects = if name == "base" {
-                    deploy::base()
-                } else {
-                    deploy::with_component(name)
-                };
+                let objects = if name == "base" { deploy::base() } else { deploy::with_component(name) };
                 let (rights, asked) = (rights(&objects), asked(name, &objects));
-                let refused: Vec<&Asked> = asked
-                    .iter()
-                    .filter(|asked| !rights.iter().any(|it| it.allows(asked)))
-                    .collect();
+                let refused: Vec<&Asked> =
+                    asked.iter().filter(|asked| !rights.iter().any(|it| it.allows(asked))).collect();
                 assert!(refused.is_empty(), "{name}: no role allows {refused:#?}");
-                let unused: Vec<&Right> = rights
-                    .iter()
-                    .filter(|it| !asked.iter().any(|asked| it.allows(asked)))
-                    .collect();
+                let unused: Vec<&Right> =
+                    rights.iter().filter(|it| !asked.iter().any(|asked| it.allows(asked))).collect();
                 assert!(unused.is_empty(), "{name}: nothing needs {unused:#?}");
             });
         }

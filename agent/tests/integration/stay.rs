@@ -22,31 +22,16 @@ fn it_installs_as_upstreams_installer_does() {
     assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
     assert_eq!(node.types("99-bridge.conflist").unwrap(), ["bridge", "linkerd-cni"]);
     until("the .conf is gone", || !node.net("99-bridge.conf").exists());
-    assert_eq!(
-        fs::read(node.bin("linkerd-cni")).unwrap(),
-        fs::read(node.path().join("image/linkerd-cni")).unwrap()
-    );
-    assert_eq!(
-        fs::metadata(node.bin("linkerd-cni")).unwrap().permissions().mode() & 0o7777,
-        0o755
-    );
+    assert_eq!(fs::read(node.bin("linkerd-cni")).unwrap(), fs::read(node.path().join("image/linkerd-cni")).unwrap());
+    assert_eq!(fs::metadata(node.bin("linkerd-cni")).unwrap().permissions().mode() & 0o7777, 0o755);
     let kubeconfig = fs::read_to_string(node.net(KUBECONFIG)).unwrap();
     assert!(kubeconfig.contains("server: https://[fd00::1]:443\n"), "{kubeconfig}");
     assert!(kubeconfig.contains("token: token-1\n"), "{kubeconfig}");
     // "certificate", as base64(1) has it.
-    assert!(
-        kubeconfig.contains("certificate-authority-data: Y2VydGlmaWNhdGU=\n"),
-        "{kubeconfig}"
-    );
-    assert_eq!(
-        fs::metadata(node.net(KUBECONFIG)).unwrap().permissions().mode() & 0o7777,
-        0o600
-    );
+    assert!(kubeconfig.contains("certificate-authority-data: Y2VydGlmaWNhdGU=\n"), "{kubeconfig}");
+    assert_eq!(fs::metadata(node.net(KUBECONFIG)).unwrap().permissions().mode() & 0o7777, 0o600);
     let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
-    assert!(
-        list.contains(r#""kubeconfig": "/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig""#),
-        "{list}"
-    );
+    assert!(list.contains(r#""kubeconfig": "/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig""#), "{list}");
     let memory = agent.memory();
     assert!(memory < 24 << 10, "{memory} KiB");
     agent.terminate();
@@ -65,18 +50,12 @@ fn whatever_others_change_is_answered_within_a_second() {
     for _ in 0..5 {
         // As Calico's install-cni does, in one step; and as a shell does, in two.
         node.write("10-calico.conflist", CALICO);
-        took(until("the entry is back", || {
-            node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
-        }));
+        took(until("the entry is back", || node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)));
         fs::write(node.net("10-calico.conflist"), CALICO).unwrap();
-        took(until("the entry is back", || {
-            node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
-        }));
+        took(until("the entry is back", || node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)));
     }
     node.write("20-other.conflist", &CALICO.replace("calico", "other"));
-    took(until("a new file has the entry", || {
-        node.types("20-other.conflist").is_some_and(|it| it.len() == 2)
-    }));
+    took(until("a new file has the entry", || node.types("20-other.conflist").is_some_and(|it| it.len() == 2)));
     fs::remove_file(node.bin("linkerd-cni")).unwrap();
     took(until("the program is back", is_installed));
     node.overwrite_program("something else");
@@ -117,16 +96,8 @@ fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
     node.write("05-half.conflist", &format!("{half}{rest}"));
     node.until_installed("05-half.conflist");
     let said = agent.terminate();
-    for name in [
-        "05-half.conflist",
-        "06-empty.conflist",
-        "07-none.conf",
-        "08-bytes.conf",
-        "09-fifo.conf",
-    ] {
-        let lines = said
-            .lines()
-            .filter(|line| line.contains(name) && line.contains("is left as it is"));
+    for name in ["05-half.conflist", "06-empty.conflist", "07-none.conf", "08-bytes.conf", "09-fifo.conf"] {
+        let lines = said.lines().filter(|line| line.contains(name) && line.contains("is left as it is"));
         assert_eq!(lines.count(), 1, "{name}: {said}");
     }
 }
@@ -145,10 +116,7 @@ fn a_file_that_cannot_be_opened_holds_up_no_other() {
     until("it is ready", || agent.says("ready: 1 network configurations"));
     let said = agent.terminate();
     let line = said.lines().find(|line| line.contains("20-device.conflist")).unwrap();
-    assert!(
-        line.contains("is left as it is: it cannot be opened: Permission denied"),
-        "{said}"
-    );
+    assert!(line.contains("is left as it is: it cannot be opened: Permission denied"), "{said}");
 }
 
 /// Runtimes take the first configuration by name. containerd starts no pod where it can't use that one.
@@ -180,9 +148,7 @@ fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
         put(&node);
         let agent = node.agent(&[]);
         node.until_installed("10-calico.conflist");
-        until("it says what comes first", || {
-            agent.says(&format!("{name} comes first by name"))
-        });
+        until("it says what comes first", || agent.says(&format!("{name} comes first by name")));
         sleep(Duration::from_millis(500));
         assert!(!agent.says("ready: "), "{name}");
         fs::remove_file(node.net(name)).unwrap();
@@ -216,9 +182,7 @@ fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
     until("it is ready", || agent.says("ready: 1 network configurations"));
     fs::remove_dir(in_the_way).unwrap();
     node.until_installed("20-other.conflist");
-    until("the failure is over", || {
-        agent.says(&format!("no longer: {}", node.net("20-other.conflist").display()))
-    });
+    until("the failure is over", || agent.says(&format!("no longer: {}", node.net("20-other.conflist").display())));
     let said = agent.terminate();
     let first = said.lines().find(|line| line.contains("ready")).unwrap();
     assert!(first.contains("not ready yet"), "{said}");
@@ -238,9 +202,7 @@ fn what_cannot_be_written_is_named_and_tried_again_at_growing_pauses() {
         calls.display()
     );
     let agent = node.agent_in_mounts(&mounts, &[]);
-    until("it says what is wrong", || {
-        agent.says("20-immutable.conflist cannot be changed")
-    });
+    until("it says what is wrong", || agent.says("20-immutable.conflist cannot be changed"));
     sleep(Duration::from_secs(6));
     let is_try = |line: &&str| line.contains("20-immutable.conflist") && line.contains("EPERM");
     let tries = fs::read_to_string(calls).unwrap().lines().filter(is_try).count();
@@ -250,11 +212,7 @@ fn what_cannot_be_written_is_named_and_tried_again_at_growing_pauses() {
     assert!(agent.says("ready: 1 network configurations"));
     let said = agent.terminate();
     assert!(!said.contains("again and again"), "{said}");
-    assert_eq!(
-        said.matches("cannot be changed: Operation not permitted").count(),
-        1,
-        "{said}"
-    );
+    assert_eq!(said.matches("cannot be changed: Operation not permitted").count(), 1, "{said}");
 }
 
 #[test]
@@ -292,10 +250,9 @@ fn a_list_may_have_the_longest_name() {
 #[test]
 fn where_the_kernel_does_not_tell_of_changes_it_looks_itself() {
     // The C libraries have words of their own for errors.
-    for (call, error, number) in [
-        ("inotify_init1", "EMFILE", "(os error 24)"),
-        ("inotify_add_watch", "ENOSPC", "(os error 28)"),
-    ] {
+    for (call, error, number) in
+        [("inotify_init1", "EMFILE", "(os error 24)"), ("inotify_add_watch", "ENOSPC", "(os error 28)")]
+    {
         let node = Node::new();
         node.write("10-calico.conflist", CALICO);
         let agent = node.agent_failing(call, error);
@@ -303,10 +260,7 @@ fn where_the_kernel_does_not_tell_of_changes_it_looks_itself() {
         node.write("10-calico.conflist", CALICO);
         node.until_installed("10-calico.conflist");
         let said = agent.terminate();
-        let lines: Vec<&str> = said
-            .lines()
-            .filter(|line| line.contains("every second instead"))
-            .collect();
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains("every second instead")).collect();
         assert!(lines.len() == 1 && lines[0].contains(number), "{call}: {said}");
     }
 }
@@ -348,10 +302,7 @@ fn a_war_of_rewrites_ends_with_an_error_that_says_how_to_end_it() {
     let said = agent.terminate();
     let errors: Vec<&str> = said.lines().filter(|line| line.contains("again and again")).collect();
     assert_eq!(errors.len(), 1, "{said}");
-    assert!(
-        errors[0].contains("05-cilium.conflist") && errors[0].contains("cni.exclusive=false"),
-        "{said}"
-    );
+    assert!(errors[0].contains("05-cilium.conflist") && errors[0].contains("cni.exclusive=false"), "{said}");
 }
 
 /// Runs `work` while another program takes back at once whatever the agent writes; how often it did.
@@ -394,9 +345,7 @@ fn after_a_war_of_rewrites_the_entry_is_back_within_seconds() {
     until("it is over", || agent.says("no longer: ") && agent.says("ready: "));
     let said = agent.terminate();
     // It is one war, although a rewrite was let through now and then.
-    let lines = said
-        .lines()
-        .filter(|line| line.contains("ERROR") && line.contains("again and again"));
+    let lines = said.lines().filter(|line| line.contains("ERROR") && line.contains("again and again"));
     assert_eq!(lines.count(), 1, "{said}");
 }
 
@@ -414,9 +363,7 @@ fn a_war_over_the_program_is_fought_no_longer_than_one_over_a_list() {
             fs::rename(&other, node.bin("linkerd-cni")).unwrap();
         },
         || {
-            until("the agent gives up", || {
-                agent.says("linkerd-cni is rewritten again and again")
-            });
+            until("the agent gives up", || agent.says("linkerd-cni is rewritten again and again"));
             sleep(Duration::from_secs(3));
         },
     );
@@ -456,35 +403,22 @@ fn links_are_not_followed_out_of_the_folders() {
     symlink(outside.join("list"), node.net("05-link.conflist")).unwrap();
     symlink(outside.join("kubeconfig"), node.net(KUBECONFIG)).unwrap();
     symlink(outside.join("program"), node.bin("linkerd-cni")).unwrap();
-    symlink(
-        outside.join("unfinished"),
-        node.net(".10-calico.conflist.linkerd-cni-unfinished"),
-    )
-    .unwrap();
-    symlink(
-        outside.join("unfinished"),
-        node.bin(".linkerd-cni.linkerd-cni-unfinished"),
-    )
-    .unwrap();
+    symlink(outside.join("unfinished"), node.net(".10-calico.conflist.linkerd-cni-unfinished")).unwrap();
+    symlink(outside.join("unfinished"), node.bin(".linkerd-cni.linkerd-cni-unfinished")).unwrap();
     node.write("10-calico.conflist", CALICO);
     let agent = node.agent(&["--on-exit", "remove"]);
     node.until_installed("10-calico.conflist");
     assert!(!fs::symlink_metadata(node.net(KUBECONFIG)).unwrap().is_symlink());
     assert!(!fs::symlink_metadata(node.bin("linkerd-cni")).unwrap().is_symlink());
     let said = agent.terminate();
-    assert!(
-        said.contains("05-link.conflist") && said.contains("a symbolic link"),
-        "{said}"
-    );
+    assert!(said.contains("05-link.conflist") && said.contains("a symbolic link"), "{said}");
     for file in outside.read_dir().unwrap() {
         assert_eq!(fs::read_to_string(file.unwrap().path()).unwrap(), CALICO);
     }
     // A link in the place of the file by which agents share the folder is an error, and nothing is written through it.
     symlink(outside.join("lock"), node.net(".linkerd-cni-agent")).unwrap();
     let agent = node.agent(&[]);
-    until("it says what is wrong", || {
-        agent.says(".linkerd-cni-agent cannot be locked")
-    });
+    until("it says what is wrong", || agent.says(".linkerd-cni-agent cannot be locked"));
     agent.terminate();
     assert_eq!(fs::read_to_string(outside.join("lock")).unwrap(), CALICO);
 }
@@ -494,9 +428,7 @@ fn killed_at_any_moment_it_leaves_whole_files_and_the_next_one_finishes() {
     let node = Node::new();
     let mut random = lab::network::seed();
     let mut below = |limit: u64| {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % limit
     };
     for round in 0..60 {
@@ -527,11 +459,7 @@ fn killed_at_any_moment_it_leaves_whole_files_and_the_next_one_finishes() {
         if named {
             let program = fs::read_to_string(node.bin("linkerd-cni")).unwrap();
             assert!(program.ends_with("# end\n"), "round {round}: half a program");
-            assert!(
-                fs::read_to_string(node.net(KUBECONFIG))
-                    .unwrap()
-                    .ends_with("linkerd-cni-context")
-            );
+            assert!(fs::read_to_string(node.net(KUBECONFIG)).unwrap().ends_with("linkerd-cni-context"));
         }
     }
     node.write("10-calico.conflist", CALICO);
@@ -540,15 +468,12 @@ fn killed_at_any_moment_it_leaves_whole_files_and_the_next_one_finishes() {
     until("nothing is unfinished", || {
         let tree = node.tree();
         tree.iter().all(|(name, _)| !name.contains("unfinished"))
-            && tree
-                .iter()
-                .any(|(name, bytes)| name.ends_with("bin/linkerd-cni") && bytes.ends_with(b"# end\n"))
+            && tree.iter().any(|(name, bytes)| name.ends_with("bin/linkerd-cni") && bytes.ends_with(b"# end\n"))
     });
     agent.terminate();
     let left: Vec<String> = node.tree().into_iter().map(|(name, _)| name).collect();
     assert!(
-        left.iter()
-            .all(|name| name.ends_with("10-calico.conflist") || name.ends_with("99-bridge.conf")),
+        left.iter().all(|name| name.ends_with("10-calico.conflist") || name.ends_with("99-bridge.conf")),
         "{left:?}"
     );
 }

@@ -28,9 +28,7 @@ fn the_taint_goes_once_the_node_is_ready_and_nothing_else_does() {
     thread::sleep(Duration::from_millis(300));
     assert_eq!(cluster.node()["taints"], tainted);
     node.write("10-calico.conflist", CALICO);
-    until_within(LIMIT, "the taint is gone", || {
-        cluster.node()["taints"] == json!([other])
-    });
+    until_within(LIMIT, "the taint is gone", || cluster.node()["taints"] == json!([other]));
     assert_eq!(cluster.node()["podCIDR"], "10.0.0.0/24");
     // Whoever taints the node while it is ready has a reason.
     cluster.taint(&tainted);
@@ -72,15 +70,10 @@ fn files_that_are_skipped_or_contested_are_events_of_the_node() {
         cluster.notes_of_node().into_iter().find(is_so)
     };
     for file in ["05-half.conflist", "06-none.conflist"] {
-        until_within(LIMIT, "a skipped file is told", || {
-            note("LinkerdCNISkipped", file).is_some()
-        });
+        until_within(LIMIT, "a skipped file is told", || note("LinkerdCNISkipped", file).is_some());
     }
     let told = note("LinkerdCNISkipped", "05-half.conflist").unwrap();
-    assert_eq!(
-        told["regarding"],
-        json!({"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"})
-    );
+    assert_eq!(told["regarding"], json!({"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {

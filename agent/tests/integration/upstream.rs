@@ -64,10 +64,7 @@ fn configurations(folder: &Path) -> BTreeMap<String, Value> {
 
 /// Starts an installer with other variables than usual; an empty one counts as none.
 fn start(node: &Node, variables: &[(&str, &str)]) -> Agent {
-    let mut all = vec![
-        ("CNI_NETWORK_CONFIG", TEMPLATE),
-        ("LINKERD_CNI_AGENT_ON_EXIT", "remove"),
-    ];
+    let mut all = vec![("CNI_NETWORK_CONFIG", TEMPLATE), ("LINKERD_CNI_AGENT_ON_EXIT", "remove")];
     all.extend(variables);
     node.agent_with(&all)
 }
@@ -81,18 +78,9 @@ fn the_entry_comes_last_wherever_its_text_is_from() {
     let (here, nowhere) = (file.to_str().unwrap(), "/nonexistent/template");
     let old = chained(LIST, &parsed(&other)).to_string();
     for (what, variables) in [
-        (
-            "the environment",
-            [("CNI_NETWORK_CONFIG", TEMPLATE), ("CNI_NETWORK_CONFIG_FILE", "")],
-        ),
-        (
-            "a file",
-            [("CNI_NETWORK_CONFIG", ""), ("CNI_NETWORK_CONFIG_FILE", here)],
-        ),
-        (
-            "the environment before a file",
-            [("CNI_NETWORK_CONFIG", TEMPLATE), ("CNI_NETWORK_CONFIG_FILE", here)],
-        ),
+        ("the environment", [("CNI_NETWORK_CONFIG", TEMPLATE), ("CNI_NETWORK_CONFIG_FILE", "")]),
+        ("a file", [("CNI_NETWORK_CONFIG", ""), ("CNI_NETWORK_CONFIG_FILE", here)]),
+        ("the environment before a file", [("CNI_NETWORK_CONFIG", TEMPLATE), ("CNI_NETWORK_CONFIG_FILE", here)]),
         (
             "the environment where there is no file",
             [("CNI_NETWORK_CONFIG", TEMPLATE), ("CNI_NETWORK_CONFIG_FILE", nowhere)],
@@ -115,10 +103,7 @@ fn the_entry_comes_last_wherever_its_text_is_from() {
         let after = configurations(&node.net(""));
         assert_eq!(after["10-list.conflist"], parsed(LIST), "{what}");
         assert_eq!(after["30-old.conflist"], parsed(LIST), "{what}");
-        assert!(
-            !node.net(KUBECONFIG).exists() && !node.bin("linkerd-cni").exists(),
-            "{what}"
-        );
+        assert!(!node.net(KUBECONFIG).exists() && !node.bin("linkerd-cni").exists(), "{what}");
     }
     fs::remove_file(file).unwrap();
 }
@@ -127,10 +112,7 @@ fn the_entry_comes_last_wherever_its_text_is_from() {
 fn without_a_text_for_the_entry_no_configuration_changes() {
     for variables in [
         [("CNI_NETWORK_CONFIG", ""), ("CNI_NETWORK_CONFIG_FILE", "")],
-        [
-            ("CNI_NETWORK_CONFIG", ""),
-            ("CNI_NETWORK_CONFIG_FILE", "/nonexistent/template"),
-        ],
+        [("CNI_NETWORK_CONFIG", ""), ("CNI_NETWORK_CONFIG_FILE", "/nonexistent/template")],
     ] {
         let node = Node::new();
         node.write("10-list.conflist", LIST);
@@ -167,16 +149,10 @@ fn each_variable_moves_what_it_is_about() {
     ];
     let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let agent = start(&node, &variables);
-    let expected = BTreeMap::from([(
-        "10-list.conflist".to_owned(),
-        chained(LIST, &entry("/var/networks/the-kubeconfig")),
-    )]);
-    until("the list has the entry", || {
-        configurations(&at("prefix/var/networks")) == expected
-    });
-    until("there is a kubeconfig", || {
-        at("prefix/var/networks/the-kubeconfig").exists()
-    });
+    let expected =
+        BTreeMap::from([("10-list.conflist".to_owned(), chained(LIST, &entry("/var/networks/the-kubeconfig")))]);
+    until("the list has the entry", || configurations(&at("prefix/var/networks")) == expected);
+    until("there is a kubeconfig", || at("prefix/var/networks/the-kubeconfig").exists());
     let kubeconfig = fs::read_to_string(at("prefix/var/networks/the-kubeconfig")).unwrap();
     let kubeconfig: Value = yaml_serde::from_str(&kubeconfig).unwrap();
     let expected = json!({"apiVersion": "v1", "kind": "Config", "current-context": "linkerd-cni-context",
@@ -186,21 +162,12 @@ fn each_variable_moves_what_it_is_about() {
         "users": [{"name": "linkerd-cni", "user": {"token": "token-1"}}],
         "contexts": [{"name": "linkerd-cni-context", "context": {"cluster": "local", "user": "linkerd-cni"}}]});
     assert_eq!(kubeconfig, expected);
-    let installed: Vec<_> = at("prefix/var/plugins")
-        .read_dir()
-        .unwrap()
-        .map(|file| file.unwrap().file_name())
-        .collect();
+    let installed: Vec<_> =
+        at("prefix/var/plugins").read_dir().unwrap().map(|file| file.unwrap().file_name()).collect();
     // Neither the folder nor the link.
     assert_eq!(installed, ["linkerd-cni"]);
-    assert_eq!(
-        fs::read_to_string(at("prefix/var/plugins/linkerd-cni")).unwrap(),
-        PROGRAM
-    );
-    let mode = fs::metadata(at("prefix/var/plugins/linkerd-cni"))
-        .unwrap()
-        .permissions()
-        .mode();
+    assert_eq!(fs::read_to_string(at("prefix/var/plugins/linkerd-cni")).unwrap(), PROGRAM);
+    let mode = fs::metadata(at("prefix/var/plugins/linkerd-cni")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o750);
     agent.terminate();
     assert!(!at("prefix/var/plugins/linkerd-cni").exists() && !at("prefix/var/networks/the-kubeconfig").exists());
@@ -231,9 +198,7 @@ fn without_what_a_kubeconfig_takes_there_is_none() {
         node.write("10-list.conflist", LIST);
         let agent = start(&node, &[change(&node)]);
         until("the program is there", || node.bin("linkerd-cni").exists());
-        until("it says what is missing", || {
-            agent.says("level=fatal") || agent.says("ERROR")
-        });
+        until("it says what is missing", || agent.says("level=fatal") || agent.says("ERROR"));
         assert!(!node.net(KUBECONFIG).exists(), "{what}");
     }
 }
@@ -242,16 +207,8 @@ fn without_what_a_kubeconfig_takes_there_is_none() {
 fn folders_that_cannot_be_used_are_named() {
     for (variable, path, named) in [
         ("DEST_CNI_BIN_DIR", "/nowhere", "/nowhere"),
-        (
-            "DEST_CNI_BIN_DIR",
-            "/etc/cni/net.d/10-list.conflist",
-            "10-list.conflist",
-        ),
-        (
-            "CONTAINER_CNI_BIN_DIR",
-            "/nonexistent/programs",
-            "/nonexistent/programs",
-        ),
+        ("DEST_CNI_BIN_DIR", "/etc/cni/net.d/10-list.conflist", "10-list.conflist"),
+        ("CONTAINER_CNI_BIN_DIR", "/nonexistent/programs", "/nonexistent/programs"),
     ] {
         let node = Node::new();
         node.write("10-list.conflist", LIST);

@@ -54,17 +54,12 @@ impl Watched {
 
     /// With what is in the cluster before the agent starts.
     pub(crate) fn start_with(arguments: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
-        Self::start_by(prepare, |node, cluster| {
-            node.agent_of(cluster, "linkerd-cni-agent", &with_admin(arguments))
-        })
+        Self::start_by(prepare, |node, cluster| node.agent_of(cluster, "linkerd-cni-agent", &with_admin(arguments)))
     }
 
     /// Whose system calls of this name take some milliseconds.
     pub(crate) fn start_slow(call: &str) -> Self {
-        Self::start_by(
-            |_| (),
-            |node, cluster| node.slow_agent_of(cluster, call, &with_admin(&[])),
-        )
+        Self::start_by(|_| (), |node, cluster| node.slow_agent_of(cluster, call, &with_admin(&[])))
     }
 
     /// With another entry of the plugin's.
@@ -113,17 +108,10 @@ fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
     until("the rules are there", || rules(&network).contains("--to-ports 4143"));
     until("it is told", || watched.has_noted("LinkerdCNIRepaired"));
     assert!(rules(&network).contains("--to-ports 4140"));
-    until("it is counted", || {
-        watched.metric("linkerd_cni_agent_repair_seconds_count").as_deref() == Some("1")
-    });
+    until("it is counted", || watched.metric("linkerd_cni_agent_repair_seconds_count").as_deref() == Some("1"));
     until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
     assert_eq!(watched.cluster.deletions(), []);
-    assert_eq!(
-        watched
-            .metric("linkerd_cni_repair_controller_pods_deleted_total")
-            .as_deref(),
-        Some("0")
-    );
+    assert_eq!(watched.metric("linkerd_cni_repair_controller_pods_deleted_total").as_deref(), Some("0"));
     // It isn't healed again while its status still says that it failed.
     watched.cluster.pod("web-0", &uid, failed());
     std::thread::sleep(Duration::from_millis(300));
@@ -149,22 +137,14 @@ fn a_meshed_pod_without_rules_is_healed_before_anybody_validates() {
 #[test]
 fn rules_that_somebody_added_are_told_in_verifys_words_and_removed_only_if_asked_for() {
     for repairs in [false, true] {
-        let flags = [
-            "--verify-every",
-            "1",
-            "--on-drift",
-            if repairs { "repair" } else { "report" },
-        ];
+        let flags = ["--verify-every", "1", "--on-drift", if repairs { "repair" } else { "report" }];
         let watched = Watched::start(&flags);
         let (network, uid) = (Namespace::new(), uid());
         let mut sandbox = Sandbox::new(&uid);
         sandbox.add(&network);
         watched.cluster.pod("web-0", &uid, running());
         until("it is in place", || {
-            watched
-                .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
-                .as_deref()
-                == Some("1")
+            watched.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).as_deref() == Some("1")
         });
         // Some do that in an init container, for linkerd has no annotation for it.
         let added = "-d 192.0.2.0/24 -j RETURN";
@@ -172,13 +152,7 @@ fn rules_that_somebody_added_are_told_in_verifys_words_and_removed_only_if_asked
         if repairs {
             until("it is repaired", || !rules(&network).contains(added));
             until("it is told", || {
-                watched
-                    .cluster
-                    .notes()
-                    .iter()
-                    .filter(|(reason, _)| reason == "LinkerdCNIRepaired")
-                    .count()
-                    == 2
+                watched.cluster.notes().iter().filter(|(reason, _)| reason == "LinkerdCNIRepaired").count() == 2
             });
         } else {
             until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
@@ -188,23 +162,12 @@ fn rules_that_somebody_added_are_told_in_verifys_words_and_removed_only_if_asked
             let line = "pod shop/web-0: other rules (unexpected): IPv4, PROXY_INIT_OUTPUT: unexpected";
             assert!(watched.agent.says(line));
             until("it is counted", || {
-                watched
-                    .metric(r#"linkerd_cni_agent_pods_drifted{reason="unexpected"}"#)
-                    .as_deref()
-                    == Some("1")
+                watched.metric(r#"linkerd_cni_agent_pods_drifted{reason="unexpected"}"#).as_deref() == Some("1")
             });
             assert!(rules(&network).contains(added));
             // It is told once.
             std::thread::sleep(Duration::from_millis(2500));
-            assert_eq!(
-                watched
-                    .cluster
-                    .notes()
-                    .iter()
-                    .filter(|(reason, _)| reason == "LinkerdCNIDrifted")
-                    .count(),
-                1
-            );
+            assert_eq!(watched.cluster.notes().iter().filter(|(reason, _)| reason == "LinkerdCNIDrifted").count(), 1);
         }
         assert_eq!(watched.cluster.deletions(), []);
         watched.agent.terminate();
@@ -234,14 +197,8 @@ impl Connection {
     /// Whether it carries bytes, there and back.
     fn lives(&mut self) -> bool {
         let mut byte = [0];
-        let there = self
-            .client
-            .write_all(b"x")
-            .and_then(|()| self.server.read_exact(&mut byte));
-        let back = self
-            .server
-            .write_all(b"x")
-            .and_then(|()| self.client.read_exact(&mut byte));
+        let there = self.client.write_all(b"x").and_then(|()| self.server.read_exact(&mut byte));
+        let back = self.server.write_all(b"x").and_then(|()| self.client.read_exact(&mut byte));
         there.and(back).is_ok()
     }
 }
@@ -255,12 +212,7 @@ fn rules_that_are_partly_gone_are_put_back_and_no_connection_breaks() {
         let mut sandbox = Sandbox::new(&uid);
         sandbox.add(&lab.pod);
         watched.cluster.pod("web-0", &uid, running());
-        let in_place = || {
-            watched
-                .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
-                .as_deref()
-                == Some("1")
-        };
+        let in_place = || watched.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).as_deref() == Some("1");
         until("it is in place", in_place);
         let proxy = lab.pod.run_here(|| TcpListener::bind("0.0.0.0:4140")).unwrap();
         let app = lab.outside.run_here(|| TcpListener::bind("0.0.0.0:8080")).unwrap();
@@ -306,10 +258,7 @@ fn rules_of_an_earlier_configuration_are_counted_and_nobodys_trouble_until_they_
     let mut sandboxes = Vec::new();
     let mut pods = Vec::new();
     for (name, change) in [
-        (
-            "port",
-            (|config| config.ignored_inbound_ports = vec!["4190".parse().unwrap()]) as fn(&mut Config),
-        ),
+        ("port", (|config| config.ignored_inbound_ports = vec!["4190".parse().unwrap()]) as fn(&mut Config)),
         ("proxy", |config| config.inbound_port = "5143".parse().unwrap()),
         ("ipv6", |config| config.ipv6 = true),
     ] {
@@ -328,11 +277,7 @@ fn rules_of_an_earlier_configuration_are_counted_and_nobodys_trouble_until_they_
     assert!(rules(&pods[0].0).contains("--dports 4190"));
     assert!(rules(&pods[1].0).contains("--to-ports 5143"));
     assert_eq!(watched.cluster.notes(), []);
-    assert!(
-        watched
-            .agent
-            .says("pod shop/port: its rules are whole, and of another configuration")
-    );
+    assert!(watched.agent.says("pod shop/port: its rules are whole, and of another configuration"));
     // Whole rules too, but not what the pod had.
     install(&pods[1].0, |config| config.inbound_port = "6143".parse().unwrap());
     until("the change is undone", || rules(&pods[1].0).contains("--to-ports 5143"));
@@ -376,23 +321,13 @@ fn a_pod_that_its_own_linkerd_init_sets_up_is_told_of_only_if_the_plugin_did_as_
         pods.push((network, sandbox));
     }
     until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
-    let counted = || {
-        watched
-            .metric(r#"linkerd_cni_agent_pods_drifted{reason="other-backend"}"#)
-            .as_deref()
-            == Some("1")
-    };
+    let counted =
+        || watched.metric(r#"linkerd_cni_agent_pods_drifted{reason="other-backend"}"#).as_deref() == Some("1");
     until("it is counted", counted);
     std::thread::sleep(Duration::from_millis(1500));
     let notes = watched.cluster.notes();
     let [(_, note)] = &notes[..] else { panic!("{notes:?}") };
-    for words in [
-        "in nft and in legacy mode",
-        "linkerd-init",
-        "cniEnabled",
-        "iptables-mode",
-        "pod-info",
-    ] {
+    for words in ["in nft and in legacy mode", "linkerd-init", "cniEnabled", "iptables-mode", "pod-info"] {
         assert!(note.contains(words), "{note}");
     }
     let standing = |standing: &str| watched.metric(&format!("linkerd_cni_agent_pods{{standing=\"{standing}\"}}"));
@@ -421,12 +356,7 @@ fn where_a_pod_cannot_be_reached_it_is_deleted_as_upstream_does_and_only_if_it_i
         assert_eq!(path, "/api/v1/namespaces/shop/pods/web-1");
         assert_eq!(preconditions, json!({"uid": unseen, "resourceVersion": "2"}));
         until("it is told", || watched.has_noted("LinkerdCNINotConfigured"));
-        assert_eq!(
-            watched
-                .metric("linkerd_cni_repair_controller_pods_deleted_total")
-                .as_deref(),
-            Some("1")
-        );
+        assert_eq!(watched.metric("linkerd_cni_repair_controller_pods_deleted_total").as_deref(), Some("1"));
         assert!(!rules(&network).contains("PROXY_INIT"));
         watched.agent.terminate();
     }
@@ -439,9 +369,7 @@ fn where_a_pod_may_not_be_deleted_it_stays_and_the_log_says_what_would_allow_it(
     let (network, other) = (Namespace::new(), uid());
     let mut sandbox = Sandbox::new(&other);
     sandbox.add(&network);
-    watched
-        .cluster
-        .answer_for("namespaces/shop/pods/web-0", Plan::Answer(403, ""));
+    watched.cluster.answer_for("namespaces/shop/pods/web-0", Plan::Answer(403, ""));
     watched.cluster.pod("web-0", &uid(), failed());
     until("it says so", || watched.agent.says("cannot be deleted"));
     assert_eq!(watched.cluster.deletions(), []);
@@ -465,19 +393,14 @@ fn under_linkerds_chart_the_repair_controller_deletes_pods_as_upstreams_does_and
     assert_eq!(watched.cluster.deletions()[0].0, "/api/v1/namespaces/shop/pods/web-1");
     until("it is told", || watched.has_noted("LinkerdCNINotConfigured"));
     until("it is counted", || {
-        watched
-            .metric("linkerd_cni_repair_controller_pods_deleted_total")
-            .as_deref()
-            == Some("1")
+        watched.metric("linkerd_cni_repair_controller_pods_deleted_total").as_deref() == Some("1")
     });
     assert_eq!(watched.node.get("/ready"), "ready\n");
     // Of a healthy pod it has nothing to say: there is no metric about it, which an alert would be about.
     std::thread::sleep(Duration::from_millis(300));
     let text = watched.node.get("/metrics");
     let own = text.lines().filter(|line| line.starts_with("linkerd_cni_agent_"));
-    let own: Vec<&str> = own
-        .filter(|line| !line.starts_with("linkerd_cni_agent_build_info"))
-        .collect();
+    let own: Vec<&str> = own.filter(|line| !line.starts_with("linkerd_cni_agent_build_info")).collect();
     assert_eq!(own, Vec::<&str>::new());
     assert!(!watched.agent.says("WARN") && !watched.agent.says("ERROR"));
     assert_eq!(watched.cluster.notes().len(), 1);
@@ -501,9 +424,7 @@ fn a_pod_that_is_nobodys_business_is_left_alone() {
     cluster.pod_with("going", &add(&networks[0]), failed(), |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     });
-    cluster.pod_with("host", &add(&networks[1]), failed(), |pod| {
-        pod["spec"]["hostNetwork"] = json!(true)
-    });
+    cluster.pod_with("host", &add(&networks[1]), failed(), |pod| pod["spec"]["hostNetwork"] = json!(true));
     cluster.pod_with("init", &add(&networks[2]), running(), |pod| {
         pod["spec"]["initContainers"] = json!([{"name": "linkerd-init", "image": "x"}]);
     });
@@ -520,14 +441,9 @@ fn a_pod_that_is_nobodys_business_is_left_alone() {
         assert!(!rules(network).contains("PROXY_INIT"));
     }
     assert_eq!(cluster.deletions(), []);
-    until("the liar is not known", || {
-        watched.pods("not_known").as_deref() == Some("1")
-    });
+    until("the liar is not known", || watched.pods("not_known").as_deref() == Some("1"));
     let said = watched.agent.terminate();
-    assert!(
-        said.contains("pod shop/liar: its network namespace is the agent's own"),
-        "{said}"
-    );
+    assert!(said.contains("pod shop/liar: its network namespace is the agent's own"), "{said}");
 }
 
 #[test]
@@ -535,11 +451,7 @@ fn each_pod_is_counted_once() {
     let watched = Watched::start(&["--mode", "off"]);
     let networks: Vec<Namespace> = (0..2).map(|_| Namespace::new()).collect();
     let mut sandboxes = Vec::new();
-    for (name, network) in [
-        ("drifted", &networks[0]),
-        ("too", &networks[1]),
-        ("liar", &watched.node.network),
-    ] {
+    for (name, network) in [("drifted", &networks[0]), ("too", &networks[1]), ("liar", &watched.node.network)] {
         let uid = uid();
         let mut sandbox = Sandbox::new(&uid);
         sandbox.add(network);
@@ -583,9 +495,7 @@ fn a_full_node_costs_little() {
         pods.push((network, sandbox));
     }
     let all = PODS.to_string();
-    until_within(Duration::from_secs(600), "all are healed", || {
-        watched.pods("in_place").as_ref() == Some(&all)
-    });
+    until_within(Duration::from_secs(600), "all are healed", || watched.pods("in_place").as_ref() == Some(&all));
     let before = watched.agent.processor_time();
     std::thread::sleep(Duration::from_secs(SECONDS.into()));
     // Each pod was looked at once a second; by default, that is twice a minute.

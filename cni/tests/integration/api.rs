@@ -34,12 +34,7 @@ impl Lab {
         let node = Namespace::new();
         let server = ApiServer::start(node.run(|| TcpListener::bind("127.0.0.1:0").unwrap()));
         server.add_pod("shop", "web", pod);
-        let lab = Self {
-            server,
-            pod: Namespace::new(),
-            node,
-            folder: Folder::new(),
-        };
+        let lab = Self { server, pod: Namespace::new(), node, folder: Folder::new() };
         lab.server.kubeconfig(lab.folder.path(), "good-token");
         lab
     }
@@ -102,19 +97,11 @@ fn a_pod_is_meshed_by_its_containers() {
         (&["app", "linkerd-proxy"], &["linkerd-init"], false),
         (&["app"], &["linkerd-init", "linkerd-proxy"], false),
     ] {
-        let lab = Lab::new(&Pod {
-            containers,
-            init_containers,
-            ..MESHED
-        });
+        let lab = Lab::new(&Pod { containers, init_containers, ..MESHED });
         lab.add().success();
         if meshed {
             assert_eq!(lab.saved(), redirected);
-            assert_eq!(
-                lab.server.requests(),
-                [POD, NAMESPACE],
-                "one namespace request, and no other"
-            );
+            assert_eq!(lab.server.requests(), [POD, NAMESPACE], "one namespace request, and no other");
             assert_eq!(lab.server.connections(), 1);
         } else {
             assert_untouched(&lab.pod);
@@ -127,10 +114,7 @@ fn a_pod_is_meshed_by_its_containers() {
 #[test]
 fn annotations_of_the_pod_come_before_its_namespaces() {
     let lab = Lab::new(&Pod {
-        annotations: &[
-            ("config.linkerd.io/skip-outbound-ports", "3306, 5000"),
-            ("config.linkerd.io/proxy-uid", ""),
-        ],
+        annotations: &[("config.linkerd.io/skip-outbound-ports", "3306, 5000"), ("config.linkerd.io/proxy-uid", "")],
         namespace: &[
             ("config.linkerd.io/skip-outbound-ports", "not read"),
             ("config.linkerd.io/skip-inbound-ports", "8000-8100"),
@@ -177,30 +161,18 @@ fn a_pod_with_every_annotation_needs_one_request() {
 
 #[test]
 fn a_bad_annotation_of_the_namespace_is_the_namespaces() {
-    let lab = Lab::new(&Pod {
-        namespace: &[("config.linkerd.io/skip-inbound-ports", "80;443")],
-        ..MESHED
-    });
+    let lab = Lab::new(&Pod { namespace: &[("config.linkerd.io/skip-inbound-ports", "80;443")], ..MESHED });
     let message = lab.add().error(102);
-    assert!(
-        message.contains("namespace shop") && message.contains("\"80;443\""),
-        "{message}"
-    );
+    assert!(message.contains("namespace shop") && message.contains("\"80;443\""), "{message}");
     assert_untouched(&lab.pod);
 }
 
 #[test]
 fn the_control_plane_skips_the_ports_of_the_api_servers_service() {
-    let component = Pod {
-        labels: &[("linkerd.io/control-plane-component", "destination")],
-        ..MESHED
-    };
+    let component = Pod { labels: &[("linkerd.io/control-plane-component", "destination")], ..MESHED };
     let outbound = |more: &[u16]| {
         let ports = [4567, 4568].into_iter().chain(more.iter().copied());
-        linkerds(&Flags {
-            outbound: ports.map(|port| (port, port)).collect(),
-            ..Flags::default()
-        })
+        linkerds(&Flags { outbound: ports.map(|port| (port, port)).collect(), ..Flags::default() })
     };
     let lab = Lab::new(&component);
     // By name, by number, and without a target port: upstream's plugin ignores port 0 then.
@@ -229,14 +201,9 @@ fn the_control_plane_skips_the_ports_of_the_api_servers_service() {
 fn a_pod_that_is_not_there_is_an_error_at_once() {
     let lab = Lab::new(&MESHED);
     let start = Instant::now();
-    let run = lab
-        .run("ADD")
-        .with("CNI_ARGS", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=gone");
+    let run = lab.run("ADD").with("CNI_ARGS", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=gone");
     let message = run.output(&lab.node).error(103);
-    assert!(
-        message.contains("pod shop/gone") && message.contains("404"),
-        "{message}"
-    );
+    assert!(message.contains("pod shop/gone") && message.contains("404"), "{message}");
     assert!(start.elapsed() < Duration::from_secs(5));
     assert_eq!(lab.server.requests(), ["/api/v1/namespaces/shop/pods/gone"]);
     assert_untouched(&lab.pod);
@@ -276,10 +243,7 @@ fn what_does_not_pass_is_an_error_at_once() {
         let lab = Lab::new(&MESHED);
         lab.server.plan_for_ever(Some(plan.clone()));
         let message = lab.add().error(104);
-        assert!(
-            message.contains(words) && message.contains("pod shop/web"),
-            "{plan:?}: {message}"
-        );
+        assert!(message.contains(words) && message.contains("pod shop/web"), "{plan:?}: {message}");
         assert_eq!(lab.server.requests().len(), 1, "{plan:?}");
         assert_untouched(&lab.pod);
     }
@@ -293,18 +257,9 @@ fn an_answer_that_is_not_the_pod_is_an_error() {
     for (body, words) in [
         ("{}".to_owned(), "metadata.name null"),
         (format!("{{\"metadata\": null, {spec}}}"), "metadata"),
-        (
-            format!("{{\"metadata\": {{\"name\": \"web\"}}, {spec}}}"),
-            "metadata.namespace null",
-        ),
-        (
-            metadata(&format!(", {spec}")).replace("web", "other"),
-            "metadata.name \"other\"",
-        ),
-        (
-            metadata(&format!(", {spec}")).replace("shop", "other"),
-            "metadata.namespace \"other\"",
-        ),
+        (format!("{{\"metadata\": {{\"name\": \"web\"}}, {spec}}}"), "metadata.namespace null"),
+        (metadata(&format!(", {spec}")).replace("web", "other"), "metadata.name \"other\""),
+        (metadata(&format!(", {spec}")).replace("shop", "other"), "metadata.namespace \"other\""),
         (metadata(&format!(", \"kind\": \"Secret\", {spec}")), "Secret"),
         (metadata(""), "no containers"),
         (metadata(", \"spec\": null"), "no containers"),
@@ -329,19 +284,12 @@ fn an_answer_that_is_not_the_pod_is_an_error() {
     }
     // The namespace's answer.
     let lab = Lab::new(&MESHED);
-    lab.server
-        .add("namespaces/shop", serde_json::json!({"metadata": {"name": "other"}}));
+    lab.server.add("namespaces/shop", serde_json::json!({"metadata": {"name": "other"}}));
     let message = lab.add().error(104);
-    assert!(
-        message.starts_with("namespace shop: ") && message.contains("metadata.name \"other\""),
-        "{message}"
-    );
+    assert!(message.starts_with("namespace shop: ") && message.contains("metadata.name \"other\""), "{message}");
     assert_untouched(&lab.pod);
     // That of the service is not needed.
-    let lab = Lab::new(&Pod {
-        labels: &[("linkerd.io/control-plane-component", "destination")],
-        ..MESHED
-    });
+    let lab = Lab::new(&Pod { labels: &[("linkerd.io/control-plane-component", "destination")], ..MESHED });
     let service = serde_json::json!({"metadata": {"name": "kubernetes", "namespace": "default"}, "spec": {}});
     lab.server.add("namespaces/default/services/kubernetes", service);
     let finished = lab.add();
@@ -390,10 +338,7 @@ fn the_api_server_has_ten_seconds_in_all() {
     });
     for (lab, child, start) in labs {
         let message = Finished(child.wait_with_output().unwrap()).error(11);
-        assert!(
-            message.contains("no usable answer within 10 s: ") && message.contains("try again later"),
-            "{message}"
-        );
+        assert!(message.contains("no usable answer within 10 s: ") && message.contains("try again later"), "{message}");
         let took = start.elapsed();
         assert!(took < Duration::from_secs(12), "{took:?}: {message}");
         assert_untouched(&lab.pod);
@@ -436,18 +381,13 @@ fn the_server_proves_who_it_is_unless_the_kubeconfig_says_otherwise() {
     std::fs::write(&authority, other.authority()).unwrap();
     let write = |host: &str, tls: &str| {
         let server = format!("{host}:{port}");
-        lab.server
-            .kubeconfig_with(lab.folder.path(), "good-token", &server, tls);
+        lab.server.kubeconfig_with(lab.folder.path(), "good-token", &server, tls);
     };
     // Another authority's certificate.
     write("127.0.0.1", "certificate-authority: ca.crt");
     let message = lab.add().error(104);
     assert!(message.contains("ertificate"), "{message}");
-    assert_eq!(
-        lab.server.requests().len(),
-        0,
-        "the token went to a server that proved nothing"
-    );
+    assert_eq!(lab.server.requests().len(), 0, "the token went to a server that proved nothing");
     // Its own certificate, for another name.
     std::fs::write(&authority, lab.server.authority()).unwrap();
     lab.node.sh("ip address add 127.0.0.2/8 dev lo");
@@ -469,19 +409,15 @@ fn the_server_proves_who_it_is_unless_the_kubeconfig_says_otherwise() {
 #[test]
 fn an_authority_that_may_not_sign_is_not_trusted() {
     let lab = Lab::new(&MESHED);
-    for (authority, words) in [
-        (ApiServer::expired as fn(SocketAddr) -> ApiServer, "expired"),
-        (ApiServer::signed_by_a_leaf, "CA:TRUE"),
-    ] {
+    for (authority, words) in
+        [(ApiServer::expired as fn(SocketAddr) -> ApiServer, "expired"), (ApiServer::signed_by_a_leaf, "CA:TRUE")]
+    {
         let server = authority(free_address(&lab.node, "127.0.0.1"));
         server.add_pod("shop", "web", &MESHED);
         server.listen(lab.node.run(|| TcpListener::bind(server.address()).unwrap()));
         server.kubeconfig(lab.folder.path(), "good-token");
         let message = lab.add().error(105);
-        assert!(
-            message.contains("certificate-authority-data") && message.contains(words),
-            "{message}"
-        );
+        assert!(message.contains("certificate-authority-data") && message.contains(words), "{message}");
         assert!(lab.run("STATUS").output(&lab.node).error(50).contains(words));
         assert_eq!(server.connections(), 0);
     }
@@ -525,10 +461,7 @@ fn an_answer_takes_little_memory() {
         (filled("", r#"{"metadata":"#, ""), false),
         (filled("\"", "x", "\""), false),
         // Longer than any object of Kubernetes'.
-        (
-            format!("{}{}", spec(&format!("{{{proxy}]}}")), " ".repeat(8 << 20)),
-            false,
-        ),
+        (format!("{}{}", spec(&format!("{{{proxy}]}}")), " ".repeat(8 << 20)), false),
     ] {
         let lab = Lab::new(&MESHED);
         lab.server.plan([Plan::Body(body.clone())]);
@@ -553,10 +486,7 @@ fn an_answer_takes_little_memory() {
 fn a_long_annotation_is_installed() {
     let list = vec!["1"; 128 << 10].join(",");
     let annotations = [("config.linkerd.io/skip-inbound-ports", list.as_str())];
-    let lab = Lab::new(&Pod {
-        annotations: &annotations,
-        ..MESHED
-    });
+    let lab = Lab::new(&Pod { annotations: &annotations, ..MESHED });
     let start = Instant::now();
     lab.add().success();
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
@@ -568,14 +498,8 @@ fn what_a_failure_says_is_cut() {
     let long = "x".repeat(7 << 20);
     let status = |message: &str| serde_json::json!({"kind": "Status", "message": message}).to_string();
     for (body, shown) in [
-        (
-            status(&long),
-            "the API server answered 403 Forbidden: the token's service account",
-        ),
-        (
-            long.clone(),
-            "the API server answered 403 Forbidden: the token's service account",
-        ),
+        (status(&long), "the API server answered 403 Forbidden: the token's service account"),
+        (long.clone(), "the API server answered 403 Forbidden: the token's service account"),
         (status(&long[..60_000]), "the API server answered 403 Forbidden: xxxx"),
         (
             status("no\u{1b}[31m\nway"),
@@ -587,11 +511,7 @@ fn what_a_failure_says_is_cut() {
         let finished = lab.add();
         let message = finished.error(104);
         assert!(message.contains(shown), "{message:.1000}");
-        assert!(
-            message.len() < 4500 && finished.stderr().len() < 9000,
-            "{} bytes",
-            message.len()
-        );
+        assert!(message.len() < 4500 && finished.stderr().len() < 9000, "{} bytes", message.len());
     }
 }
 
@@ -625,10 +545,7 @@ fn the_proxys_user_is_that_of_its_container() {
             });
             lab.server.add("namespaces/shop/pods/web", pod);
             lab.add().success();
-            let flags = Flags {
-                uid: Some(uid),
-                ..Flags::default()
-            };
+            let flags = Flags { uid: Some(uid), ..Flags::default() };
             assert_eq!(lab.saved(), linkerds(&flags), "{user}");
             lab.run("CHECK").output(&lab.node).success();
         }
@@ -660,9 +577,7 @@ fn a_server_on_ipv6_is_reached_with_and_without_brackets() {
         let address = format!("{host}:{}", server.address().port());
         let kubeconfig = server.kubeconfig_with(folder.path(), "good-token", &address, "certificate-authority: ca.crt");
         let pod = Namespace::new();
-        Run::new("ADD", &by_api(&kubeconfig), pod.path())
-            .output(&node)
-            .success();
+        Run::new("ADD", &by_api(&kubeconfig), pod.path()).output(&node).success();
         assert_eq!(saved(&pod, "nft"), linkerds(&Flags::default()));
     }
 }
@@ -673,12 +588,7 @@ fn a_name_is_looked_up() {
     let authority = lab.folder.path().join("ca.crt");
     std::fs::write(&authority, lab.server.authority()).unwrap();
     let address = format!("api.test:{}", lab.server.address().port());
-    lab.server.kubeconfig_with(
-        lab.folder.path(),
-        "good-token",
-        &address,
-        "certificate-authority: ca.crt",
-    );
+    lab.server.kubeconfig_with(lab.folder.path(), "good-token", &address, "certificate-authority: ca.crt");
     let hosts = lab.folder.path().join("hosts");
     std::fs::write(&hosts, "127.0.0.1 api.test\n").unwrap();
     let mount = format!("mount --bind {} /etc/hosts; exec \"$@\"", hosts.display());
@@ -690,10 +600,7 @@ fn a_name_is_looked_up() {
 #[test]
 fn a_proxy_of_the_environments_is_not_for_the_api_server() {
     let lab = Lab::new(&MESHED);
-    let run = lab
-        .run("ADD")
-        .with("HTTPS_PROXY", "http://127.0.0.1:9")
-        .with("https_proxy", "http://127.0.0.1:9");
+    let run = lab.run("ADD").with("HTTPS_PROXY", "http://127.0.0.1:9").with("https_proxy", "http://127.0.0.1:9");
     run.output(&lab.node).success();
 }
 
@@ -711,9 +618,7 @@ fn a_namespace_that_loses_its_name_during_add_is_no_other_then() {
         name = name.display()
     );
     let run = lab.run("ADD").with("CNI_NETNS", name.as_os_str());
-    let finished = run
-        .under(&["unshare", "--mount", "sh", "-ec", &mount, "sh"])
-        .output(&lab.node);
+    let finished = run.under(&["unshare", "--mount", "sh", "-ec", &mount, "sh"]).output(&lab.node);
     finished.success();
     assert_untouched(&lab.node);
     assert_eq!(lab.saved(), linkerds(&Flags::default()));
@@ -723,10 +628,7 @@ fn a_namespace_that_loses_its_name_during_add_is_no_other_then() {
 #[test]
 fn a_namespace_that_is_gone_is_an_error_without_a_request() {
     let lab = Lab::new(&MESHED);
-    lab.run("ADD")
-        .with("CNI_NETNS", "/run/netns/gone")
-        .output(&lab.node)
-        .error(4);
+    lab.run("ADD").with("CNI_NETNS", "/run/netns/gone").output(&lab.node).error(4);
     assert_eq!(lab.server.requests().len(), 0);
 }
 
@@ -738,9 +640,7 @@ fn without_a_kubeconfig_it_says_so() {
     assert!(message.contains("No such file"), "{message}");
     let mut configuration = by_api("/x".as_ref());
     configuration.as_object_mut().unwrap().remove("kubernetes");
-    let message = Run::new("ADD", &configuration, lab.pod.path())
-        .output(&lab.node)
-        .error(7);
+    let message = Run::new("ADD", &configuration, lab.pod.path()).output(&lab.node).error(7);
     assert!(message.contains("kubernetes.kubeconfig"), "{message}");
     assert_untouched(&lab.pod);
 }

@@ -12,11 +12,7 @@ const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// The result of bridge and host-local in this version.
 fn previous(version: &str) -> Value {
-    let family = if version < "1" {
-        json!({"version": "4"})
-    } else {
-        json!({})
-    };
+    let family = if version < "1" { json!({"version": "4"}) } else { json!({}) };
     let mut ip = json!({"address": "10.88.0.5/16", "gateway": "10.88.0.1", "interface": 2});
     ip.as_object_mut().unwrap().extend(family.as_object().unwrap().clone());
     json!({
@@ -41,13 +37,9 @@ fn every_version_has_its_verbs() {
     for version in VERSIONS {
         let configuration = in_version(version);
         let run = |verb: &str| Run::new(verb, &configuration, pod.path()).output(&node);
-        for (verb, since) in [
-            ("ADD", "0.3.0"),
-            ("CHECK", "0.4.0"),
-            ("STATUS", "1.1.0"),
-            ("GC", "0.3.0"),
-            ("DEL", "0.3.0"),
-        ] {
+        for (verb, since) in
+            [("ADD", "0.3.0"), ("CHECK", "0.4.0"), ("STATUS", "1.1.0"), ("GC", "0.3.0"), ("DEL", "0.3.0")]
+        {
             if version < since {
                 let message = run(verb).error(1);
                 assert!(message.contains(verb) && message.contains(since), "{message}");
@@ -86,14 +78,7 @@ fn the_program_explains_itself() {
 #[test]
 fn other_versions_are_refused_with_code_1() {
     let (node, pod) = (Namespace::new(), Namespace::new());
-    for version in [
-        json!("0.1.0"),
-        json!("0.2.0"),
-        json!("1.2.0"),
-        json!(""),
-        json!("1"),
-        Value::Null,
-    ] {
+    for version in [json!("0.1.0"), json!("0.2.0"), json!("1.2.0"), json!(""), json!("1"), Value::Null] {
         for verb in ["ADD", "CHECK"] {
             let mut configuration = meshed();
             configuration["cniVersion"] = version.clone();
@@ -138,11 +123,7 @@ fn the_rules_are_linkerd_inits_and_a_second_add_leaves_the_same() {
     configuration["linkerd"]["proxy-uid"] = 7.into();
     configuration["linkerd"]["ipv6"] = false.into();
     Run::new("ADD", &configuration, pod.path()).output(&node).success();
-    let flags = Flags {
-        uid: Some(7),
-        ipv6: false,
-        ..Flags::default()
-    };
+    let flags = Flags { uid: Some(7), ipv6: false, ..Flags::default() };
     let saved = saved(&pod, "nft");
     assert_eq!(saved.matches("-A ").count(), linkerds(&flags).matches("-A ").count());
     assert!(saved.contains("--uid-owner 7 "), "{saved}");
@@ -157,21 +138,12 @@ fn a_pod_that_is_not_the_meshs_is_left_alone() {
         run.output(&node).result()
     };
     // No pod at all: whoever runs it is not Kubernetes, and needs neither annotations nor the proxy's ports.
-    for arguments in [
-        "",
-        "IgnoreUnknown=1",
-        "IgnoreUnknown=1;K8S_POD_UID=6",
-        "K8S_POD_NAMESPACE=shop",
-    ] {
+    for arguments in ["", "IgnoreUnknown=1", "IgnoreUnknown=1;K8S_POD_UID=6", "K8S_POD_NAMESPACE=shop"] {
         let bare = json!({"cniVersion": "1.0.0", "name": "net", "type": "linkerd-cni"});
         assert_eq!(add(&bare, arguments), json!({"cniVersion": "1.0.0"}));
         assert_eq!(add(&meshed(), arguments), json!({"cniVersion": "1.1.0"}));
     }
-    for annotations in [
-        json!({}),
-        Value::Null,
-        json!({"config.linkerd.io/proxy-uid": "not read"}),
-    ] {
+    for annotations in [json!({}), Value::Null, json!({"config.linkerd.io/proxy-uid": "not read"})] {
         add(&by_annotations(annotations), crate::support::ARGS);
     }
     assert_untouched(&pod);
@@ -193,18 +165,13 @@ fn del_and_gc_succeed_whatever_there_is() {
             run.clone().with("CNI_NETNS", "/proc/self/ns/net"),
             run.clone().stdin(""),
             run.clone().stdin("no JSON"),
-            run.clone()
-                .stdin(json!({"cniVersion": "0.2.0", "linkerd": 7}).to_string()),
+            run.clone().stdin(json!({"cniVersion": "0.2.0", "linkerd": 7}).to_string()),
             run.clone().with("CNI_ARGS", "nonsense"),
             run.without("CNI_CONTAINERID").without("CNI_IFNAME"),
         ];
         for run in runs {
             let finished = run.output(&node);
-            assert_eq!(
-                (finished.success(), finished.stderr()),
-                (String::new(), String::new()),
-                "{run:?}"
-            );
+            assert_eq!((finished.success(), finished.stderr()), (String::new(), String::new()), "{run:?}");
         }
     }
     assert_eq!(saved(&pod, "nft"), before);
@@ -253,11 +220,7 @@ fn a_pod_with_users_of_its_own_gets_native_mode_from_outside() {
             let reason = "the network namespace belongs to another user namespace";
             let says_why = mode == "native" || done.stderr().contains(reason);
             // Auto mode goes by the rules that are there.
-            assert!(
-                says_why || verb == "CHECK" || mode == "auto",
-                "{mode}: {}",
-                done.stderr()
-            );
+            assert!(says_why || verb == "CHECK" || mode == "auto", "{mode}: {}", done.stderr());
             let calls = std::fs::read_to_string(&trace).unwrap();
             assert!(calls.contains("CLONE_NEWNET"), "{calls}");
             assert!(!calls.contains("CLONE_NEWUSER"), "{mode} {verb}: {calls}");
@@ -288,10 +251,7 @@ fn check_says_what_differs() {
     check().success();
     pod.sh("ip6tables-nft -t nat -D PROXY_INIT_OUTPUT 1");
     let message = check().error(101);
-    assert!(
-        message.contains("--uid-owner 2102") && message.contains("IPv6"),
-        "{message}"
-    );
+    assert!(message.contains("--uid-owner 2102") && message.contains("IPv6"), "{message}");
     Run::new("ADD", &meshed(), pod.path()).output(&node).success();
     check().success();
 
@@ -339,10 +299,7 @@ fn every_mode_installs_in_its_place() {
         assert_eq!(native, place == "native", "{mode}");
         if place != "native" {
             let rules = pod.stdout(&format!("iptables-{place}-save"), ["-t", "nat"]);
-            assert!(
-                rules.contains("proxy-init/redirect-all-outgoing-to-proxy-port"),
-                "{mode}: {rules}"
-            );
+            assert!(rules.contains("proxy-init/redirect-all-outgoing-to-proxy-port"), "{mode}: {rules}");
         }
     }
 }
@@ -366,17 +323,10 @@ fn the_control_plane_does_not_redirect_its_way_to_the_api_server() {
     let rules = |configuration: &Value, namespace: &str| {
         let pod = Namespace::new();
         let run = Run::new("ADD", configuration, pod.path());
-        run.with("CNI_ARGS", format!("{in_namespace}{namespace}"))
-            .output(&node)
-            .success();
+        run.with("CNI_ARGS", format!("{in_namespace}{namespace}")).output(&node).success();
         saved(&pod, "nft")
     };
-    let skipping = |outbound: &[(u16, u16)]| {
-        linkerds(&Flags {
-            outbound: outbound.to_vec(),
-            ..Flags::default()
-        })
-    };
+    let skipping = |outbound: &[(u16, u16)]| linkerds(&Flags { outbound: outbound.to_vec(), ..Flags::default() });
     let own = [(4567, 4567), (4568, 4568)];
     let with = |more: &[(u16, u16)]| skipping(&[&own, more].concat());
     let configuration = meshed();

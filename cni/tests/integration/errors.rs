@@ -55,16 +55,9 @@ fn the_environment_is_checked() {
 fn the_plugins_own_namespace_is_refused() {
     let node = Namespace::new();
     for verb in ["ADD", "CHECK"] {
-        for path in [
-            "/proc/self/ns/net".into(),
-            "/proc/thread-self/ns/net".into(),
-            node.path(),
-        ] {
+        for path in ["/proc/self/ns/net".into(), "/proc/thread-self/ns/net".into(), node.path()] {
             let message = Run::new(verb, &meshed(), path).output(&node).error(4);
-            assert!(
-                message.contains("CNI_NETNS") && message.contains("the plugin itself"),
-                "{message}"
-            );
+            assert!(message.contains("CNI_NETNS") && message.contains("the plugin itself"), "{message}");
         }
     }
     assert_untouched(&node);
@@ -76,35 +69,21 @@ fn what_is_not_json_says_where() {
     for (stdin, place) in [
         ("", "line 1 column 0"),
         ("nonsense", "line 1 column 2"),
-        (
-            "{\n  \"cniVersion\": \"1.1.0\",\n  \"name\" \"x\"\n}",
-            "line 3 column 10",
-        ),
+        ("{\n  \"cniVersion\": \"1.1.0\",\n  \"name\" \"x\"\n}", "line 3 column 10"),
         ("{\"cniVersion\": \"1.1.0\"", "line 1 column 22"),
         ("{} {}", "line 1 column 4"),
     ] {
         for verb in ["ADD", "CHECK"] {
-            let message = Run::new(verb, &json!({}), pod.path())
-                .stdin(stdin)
-                .output(&node)
-                .error(6);
+            let message = Run::new(verb, &json!({}), pod.path()).stdin(stdin).output(&node).error(6);
             assert!(message.contains(place), "{stdin}: {message}");
         }
     }
     let deep = format!("{{\"args\": {}", "[".repeat(1 << 20));
-    Run::new("ADD", &json!({}), pod.path())
-        .stdin(deep)
-        .output(&node)
-        .error(6);
-    let message = Run::new("ADD", &json!(["1.1.0", "net"]), pod.path())
-        .output(&node)
-        .error(7);
+    Run::new("ADD", &json!({}), pod.path()).stdin(deep).output(&node).error(6);
+    let message = Run::new("ADD", &json!(["1.1.0", "net"]), pod.path()).output(&node).error(7);
     assert!(message.contains("an object"), "{message}");
     let not_utf_8 = b"{\"name\": \"\xff\"}".to_vec();
-    Run::new("ADD", &json!({}), pod.path())
-        .stdin(not_utf_8)
-        .output(&node)
-        .error(6);
+    Run::new("ADD", &json!({}), pod.path()).stdin(not_utf_8).output(&node).error(6);
     assert_untouched(&pod);
 }
 
@@ -119,112 +98,32 @@ fn a_key_of_the_wrong_type_or_value_is_named() {
         ("/log_level", json!([]), "log_level: invalid type"),
         ("/log_format", json!(1), "log_format: invalid type"),
         ("/kubernetes", json!("x"), "kubernetes: invalid type"),
-        (
-            "/kubernetes/kubeconfig",
-            json!({}),
-            "kubernetes.kubeconfig: invalid type",
-        ),
+        ("/kubernetes/kubeconfig", json!({}), "kubernetes.kubeconfig: invalid type"),
         ("/linkerd", json!([4143, 4140]), "linkerd: invalid type: sequence"),
         ("/kubernetes", json!(["/x"]), "kubernetes: invalid type: sequence"),
-        (
-            "/linkerd/incoming-proxy-port",
-            json!("4143"),
-            "linkerd.incoming-proxy-port: invalid type: string",
-        ),
-        (
-            "/linkerd/incoming-proxy-port",
-            json!(0),
-            "linkerd.incoming-proxy-port: \"0\" is not a valid TCP port",
-        ),
-        (
-            "/linkerd/incoming-proxy-port",
-            Value::Null,
-            "linkerd.incoming-proxy-port: the proxy's port",
-        ),
-        (
-            "/linkerd/outgoing-proxy-port",
-            json!(65536),
-            "linkerd.outgoing-proxy-port: \"65536\"",
-        ),
-        (
-            "/linkerd/outgoing-proxy-port",
-            json!(41.5),
-            "linkerd.outgoing-proxy-port: invalid type: floating point",
-        ),
+        ("/linkerd/incoming-proxy-port", json!("4143"), "linkerd.incoming-proxy-port: invalid type: string"),
+        ("/linkerd/incoming-proxy-port", json!(0), "linkerd.incoming-proxy-port: \"0\" is not a valid TCP port"),
+        ("/linkerd/incoming-proxy-port", Value::Null, "linkerd.incoming-proxy-port: the proxy's port"),
+        ("/linkerd/outgoing-proxy-port", json!(65536), "linkerd.outgoing-proxy-port: \"65536\""),
+        ("/linkerd/outgoing-proxy-port", json!(41.5), "linkerd.outgoing-proxy-port: invalid type: floating point"),
         ("/linkerd/proxy-uid", json!("2102"), "linkerd.proxy-uid: invalid type"),
         ("/linkerd/proxy-uid", json!(1.5), "linkerd.proxy-uid: invalid type"),
-        (
-            "/linkerd/proxy-gid",
-            json!(4_294_967_295_u32),
-            "linkerd.proxy-gid: \"4294967295\"",
-        ),
-        (
-            "/linkerd/ports-to-redirect",
-            json!(80),
-            "linkerd.ports-to-redirect: invalid type",
-        ),
-        (
-            "/linkerd/ports-to-redirect",
-            json!([80, "81"]),
-            "linkerd.ports-to-redirect[1]: invalid type",
-        ),
-        (
-            "/linkerd/inbound-ports-to-ignore",
-            json!("25"),
-            "linkerd.inbound-ports-to-ignore: invalid type",
-        ),
-        (
-            "/linkerd/inbound-ports-to-ignore",
-            json!([25]),
-            "linkerd.inbound-ports-to-ignore[0]: invalid type",
-        ),
-        (
-            "/linkerd/inbound-ports-to-ignore",
-            json!(["1", "9-1"]),
-            "linkerd.inbound-ports-to-ignore[1]: \"9-1\"",
-        ),
-        (
-            "/linkerd/outbound-ports-to-ignore",
-            json!(["http"]),
-            "linkerd.outbound-ports-to-ignore[0]: \"http\"",
-        ),
-        (
-            "/linkerd/subnets-to-ignore",
-            json!(["10.0.0.0/33"]),
-            "linkerd.subnets-to-ignore[0]: 10.0.0.0/33",
-        ),
-        (
-            "/linkerd/outbound-subnets-to-ignore",
-            json!(["x"]),
-            "linkerd.outbound-subnets-to-ignore[0]: x",
-        ),
+        ("/linkerd/proxy-gid", json!(4_294_967_295_u32), "linkerd.proxy-gid: \"4294967295\""),
+        ("/linkerd/ports-to-redirect", json!(80), "linkerd.ports-to-redirect: invalid type"),
+        ("/linkerd/ports-to-redirect", json!([80, "81"]), "linkerd.ports-to-redirect[1]: invalid type"),
+        ("/linkerd/inbound-ports-to-ignore", json!("25"), "linkerd.inbound-ports-to-ignore: invalid type"),
+        ("/linkerd/inbound-ports-to-ignore", json!([25]), "linkerd.inbound-ports-to-ignore[0]: invalid type"),
+        ("/linkerd/inbound-ports-to-ignore", json!(["1", "9-1"]), "linkerd.inbound-ports-to-ignore[1]: \"9-1\""),
+        ("/linkerd/outbound-ports-to-ignore", json!(["http"]), "linkerd.outbound-ports-to-ignore[0]: \"http\""),
+        ("/linkerd/subnets-to-ignore", json!(["10.0.0.0/33"]), "linkerd.subnets-to-ignore[0]: 10.0.0.0/33"),
+        ("/linkerd/outbound-subnets-to-ignore", json!(["x"]), "linkerd.outbound-subnets-to-ignore[0]: x"),
         ("/linkerd/simulate", json!("no"), "linkerd.simulate: invalid type"),
-        (
-            "/linkerd/use-wait-flag",
-            json!(1),
-            "linkerd.use-wait-flag: invalid type",
-        ),
-        (
-            "/linkerd/iptables-mode",
-            json!("nftables"),
-            "linkerd.iptables-mode: \"nftables\" is not a mode",
-        ),
+        ("/linkerd/use-wait-flag", json!(1), "linkerd.use-wait-flag: invalid type"),
+        ("/linkerd/iptables-mode", json!("nftables"), "linkerd.iptables-mode: \"nftables\" is not a mode"),
         ("/linkerd/ipv6", json!("true"), "linkerd.ipv6: invalid type"),
-        (
-            "/linkerd/pod-info",
-            json!("guess"),
-            "linkerd.pod-info: unknown variant `guess`",
-        ),
-        (
-            "/linkerd/control-plane-namespace",
-            json!(1),
-            "linkerd.control-plane-namespace: invalid type",
-        ),
-        (
-            "/linkerd/api-server-ports",
-            json!(["x"]),
-            "linkerd.api-server-ports[0]: \"x\"",
-        ),
+        ("/linkerd/pod-info", json!("guess"), "linkerd.pod-info: unknown variant `guess`"),
+        ("/linkerd/control-plane-namespace", json!(1), "linkerd.control-plane-namespace: invalid type"),
+        ("/linkerd/api-server-ports", json!(["x"]), "linkerd.api-server-ports[0]: \"x\""),
         ("/prevResult", json!("x"), "prevResult: a result"),
         ("/runtimeConfig", json!(1), "runtimeConfig: invalid type"),
         (
@@ -253,11 +152,9 @@ fn a_key_of_the_wrong_type_or_value_is_named() {
 #[test]
 fn an_error_is_in_the_version_of_the_configuration() {
     let (node, pod) = (Namespace::new(), Namespace::new());
-    for (key, value) in [
-        ("ipv6", json!("true")),
-        ("proxy-uid", json!(4_294_967_295_u32)),
-        ("incoming-proxy-port", Value::Null),
-    ] {
+    for (key, value) in
+        [("ipv6", json!("true")), ("proxy-uid", json!(4_294_967_295_u32)), ("incoming-proxy-port", Value::Null)]
+    {
         for version in ["0.3.0", "0.4.0", "1.0.0", "1.1.0"] {
             let mut configuration = meshed();
             configuration["cniVersion"] = version.into();
@@ -277,13 +174,7 @@ fn unknown_keys_and_null_are_ignored() {
     configuration["args"] = json!({"cni": [1, 2]});
     configuration["linkerd"]["new-key"] = json!({"x": null});
     configuration["prevResult"] = Value::Null;
-    for key in [
-        "proxy-gid",
-        "simulate",
-        "subnets-to-ignore",
-        "ports-to-redirect",
-        "pod-info",
-    ] {
+    for key in ["proxy-gid", "simulate", "subnets-to-ignore", "ports-to-redirect", "pod-info"] {
         configuration["linkerd"][key] = Value::Null;
     }
     configuration["linkerd"]["pod-info"] = "annotations".into();
@@ -315,17 +206,11 @@ fn what_upstream_takes_is_taken() {
     let result = Run::new("ADD", &configuration, pod.path()).output(&node).result();
     assert_eq!(result, json!({"cniVersion": "1.0.0"}));
     let rules = pod.sh("ip6tables-nft-save -t nat");
-    assert!(
-        rules.contains("--uid-owner 2102 ") && rules.contains("--dports 4190,4191 "),
-        "{rules}"
-    );
+    assert!(rules.contains("--uid-owner 2102 ") && rules.contains("--dports 4190,4191 "), "{rules}");
     assert!(!rules.contains("gid-owner") && !rules.contains(" -s "), "{rules}");
     // The same key twice is not for us to choose from.
     let twice = r#"{"cniVersion": "1.0.0", "name": "net", "linkerd": {"proxy-uid": 1, "Proxy-UID": 2}}"#;
-    let message = Run::new("ADD", &json!({}), pod.path())
-        .stdin(twice)
-        .output(&node)
-        .error(7);
+    let message = Run::new("ADD", &json!({}), pod.path()).stdin(twice).output(&node).error(7);
     assert!(message.contains("duplicate field"), "{message}");
 }
 
@@ -337,10 +222,7 @@ fn a_message_has_a_bound() {
     configuration["linkerd"]["proxy-uid"] = long.clone().into();
     let finished = Run::new("ADD", &configuration, pod.path()).output(&node);
     let message = finished.error(7);
-    assert!(
-        message.len() < 4500 && message.contains("bytes more)"),
-        "{message:.500}"
-    );
+    assert!(message.len() < 4500 && message.contains("bytes more)"), "{message:.500}");
     assert!(finished.stderr().len() < 9000, "{}", finished.stderr().len());
     let run = Run::new("ADD", &meshed(), pod.path()).with("CNI_ARGS", &long[..60_000]);
     assert!(run.output(&node).error(4).len() < 4500);
@@ -374,12 +256,7 @@ fn a_bad_annotation_installs_nothing_and_is_named() {
 #[test]
 fn nothing_handed_over_is_an_error_and_not_a_guess() {
     let (node, pod) = (Namespace::new(), Namespace::new());
-    for runtime in [
-        None,
-        Some(Value::Null),
-        Some(json!({})),
-        Some(json!({"portMappings": []})),
-    ] {
+    for runtime in [None, Some(Value::Null), Some(json!({})), Some(json!({"portMappings": []}))] {
         let mut configuration = meshed();
         match runtime {
             Some(runtime) => configuration["runtimeConfig"] = runtime,
@@ -387,10 +264,7 @@ fn nothing_handed_over_is_an_error_and_not_a_guess() {
         }
         for verb in ["ADD", "CHECK"] {
             let message = Run::new(verb, &configuration, pod.path()).output(&node).error(106);
-            assert!(
-                message.contains(POD_ANNOTATIONS) && message.contains("capabilities"),
-                "{message}"
-            );
+            assert!(message.contains(POD_ANNOTATIONS) && message.contains("capabilities"), "{message}");
         }
     }
     assert_untouched(&pod);
@@ -441,11 +315,7 @@ fn the_nodes_agent_hears_how_each_command_ended() {
     assert_eq!(ends(), ["ADD 0", "CHECK 0"]);
     let finished = run("ADD", &configuration).without("CNI_CONTAINERID").output(&node);
     finished.error(4);
-    assert!(
-        finished.stderr().ends_with(" command=ADD code=\"4\"\n"),
-        "{}",
-        finished.stderr()
-    );
+    assert!(finished.stderr().ends_with(" command=ADD code=\"4\"\n"), "{}", finished.stderr());
     assert_eq!(ends(), ["ADD 4"]);
     for (key, value, code) in [
         ("/linkerd/iptables-mode", json!("nftt"), 7),
@@ -497,9 +367,6 @@ fn what_the_kernel_refuses_is_code_100() {
         .under(&["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"])
         .output(&node);
     let message = finished.error(100);
-    assert!(
-        message.contains("EPERM") && message.contains("CAP_NET_ADMIN"),
-        "{message}"
-    );
+    assert!(message.contains("EPERM") && message.contains("CAP_NET_ADMIN"), "{message}");
     assert_untouched(&pod);
 }

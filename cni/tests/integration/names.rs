@@ -82,14 +82,9 @@ fn answers(question: &[u8], zone: Zone, tcp: bool, log: &Mutex<Vec<String>>) -> 
         labels.push(String::from_utf8(question[at + 1..end].to_vec()).unwrap());
         at = end;
     }
-    let (name, kind) = (
-        labels.join("."),
-        u16::from_be_bytes([question[at + 1], question[at + 2]]),
-    );
+    let (name, kind) = (labels.join("."), u16::from_be_bytes([question[at + 1], question[at + 2]]));
     let word = if kind == A { "A" } else { "AAAA" };
-    log.lock()
-        .unwrap()
-        .push(format!("{name} {word}{}", if tcp { " tcp" } else { "" }));
+    log.lock().unwrap().push(format!("{name} {word}{}", if tcp { " tcp" } else { "" }));
     let answer = |flags: u16, addresses: &[&str]| {
         let data = addresses.iter().filter_map(|address| match address.parse().unwrap() {
             IpAddr::V4(address) if kind == A => Some(address.octets().to_vec()),
@@ -127,35 +122,18 @@ impl Lab {
     fn new() -> Self {
         let node = Namespace::new();
         let server = ApiServer::start(node.run(|| TcpListener::bind("[::]:0").unwrap()));
-        server.add_pod(
-            "shop",
-            "web",
-            &Pod {
-                containers: &["linkerd-proxy"],
-                ..Pod::default()
-            },
-        );
-        Self {
-            server,
-            node,
-            pod: Namespace::new(),
-            folder: Folder::new(),
-        }
+        server.add_pod("shop", "web", &Pod { containers: &["linkerd-proxy"], ..Pod::default() });
+        Self { server, node, pod: Namespace::new(), folder: Folder::new() }
     }
 
     /// An ADD with the API server of this name, and these files in /etc.
     fn run(&self, name: &str, files: &[(&str, &str)], wrapper: &[&str]) -> Finished {
         let server = format!("{name}:{}", self.server.address().port());
         let tls = "insecure-skip-tls-verify: true";
-        let kubeconfig = self
-            .server
-            .kubeconfig_with(self.folder.path(), "good-token", &server, tls);
+        let kubeconfig = self.server.kubeconfig_with(self.folder.path(), "good-token", &server, tls);
         let mut mounts = String::new();
         for file in ["hosts", "resolv.conf", "nsswitch.conf"] {
-            let text = files
-                .iter()
-                .find(|(name, _)| *name == file)
-                .map_or("", |(_, text)| *text);
+            let text = files.iter().find(|(name, _)| *name == file).map_or("", |(_, text)| *text);
             let path = self.folder.path().join(file);
             std::fs::write(&path, text).unwrap();
             mounts += &format!("mount --bind {} /etc/{file}; ", path.display());
@@ -191,10 +169,7 @@ fn the_plugin_that_ships_opens_two_files_for_a_name() {
     let trace = lab.folder.path().join("trace");
     let output = format!("--output={}", trace.display());
     let strace = ["strace", "--follow-forks", "--trace=%file,connect", &output];
-    let nsswitch = (
-        "nsswitch.conf",
-        "hosts: mymachines resolve [!UNAVAIL=return] files myhostname compat dns\n",
-    );
+    let nsswitch = ("nsswitch.conf", "hosts: mymachines resolve [!UNAVAIL=return] files myhostname compat dns\n");
     NameServer::start(&lab.node, "127.0.0.53", |_, _, _| Reply::Has(&["127.0.0.1"]));
     let run = |server: &str, file: (&str, &str)| {
         lab.assert_redirected(&lab.run(server, &[file, nsswitch], &strace));
@@ -204,10 +179,7 @@ fn the_plugin_that_ships_opens_two_files_for_a_name() {
     let without = run("127.0.0.1", hosts);
     for (file, want) in [
         (hosts, &["/etc/hosts"][..]),
-        (
-            ("resolv.conf", "nameserver 127.0.0.53\n"),
-            &["/etc/hosts", "/etc/resolv.conf"],
-        ),
+        (("resolv.conf", "nameserver 127.0.0.53\n"), &["/etc/hosts", "/etc/resolv.conf"]),
     ] {
         let with = run("api.test", file);
         let more: Vec<&String> = with.difference(&without).collect();
@@ -231,11 +203,7 @@ fn a_name_is_found_in_dns() {
         // By TCP, what doesn't fit into a packet.
         (
             |_, _, tcp| {
-                if tcp {
-                    Reply::Has(&["127.0.0.1", "::1"])
-                } else {
-                    Reply::Truncated
-                }
+                if tcp { Reply::Has(&["127.0.0.1", "::1"]) } else { Reply::Truncated }
             },
             "127.0.0.1",
         ),
@@ -253,16 +221,15 @@ fn a_name_is_found_in_dns() {
 #[test]
 fn of_two_families_the_one_that_works_is_used() {
     // 192.0.2.1 has no route; packets to 2001:db8::1 are lost.
-    for zone in [(|_, _, _| Reply::Has(&["192.0.2.1", "::1"])) as Zone, |_, _, _| {
-        Reply::Has(&["127.0.0.1", "2001:db8::1"])
-    }] {
+    for zone in
+        [(|_, _, _| Reply::Has(&["192.0.2.1", "::1"])) as Zone, |_, _, _| Reply::Has(&["127.0.0.1", "2001:db8::1"])]
+    {
         let lab = Lab::new();
         lab.node.sh("ip link add lost type veth peer name other");
         lab.node.sh("ip link set lost up");
         lab.node.sh("ip link set other up");
         lab.node.sh("ip address add 2001:db8::2/64 dev lost nodad");
-        lab.node
-            .sh("ip neighbour add 2001:db8::1 lladdr 02:00:00:00:00:01 dev lost");
+        lab.node.sh("ip neighbour add 2001:db8::1 lladdr 02:00:00:00:00:01 dev lost");
         NameServer::start(&lab.node, "127.0.0.1", zone);
         let start = Instant::now();
         lab.assert_redirected(&lab.add("api.test", "nameserver 127.0.0.1\n"));
@@ -289,11 +256,7 @@ fn a_name_is_looked_up_in_the_domains_that_the_node_searches() {
 
 #[test]
 fn another_name_server_is_asked_where_one_is_silent_or_fails() {
-    for zone in [
-        (|_, _, _| Reply::Silence) as Zone,
-        |_, _, _| Reply::Code(2),
-        |_, _, _| Reply::Code(5),
-    ] {
+    for zone in [(|_, _, _| Reply::Silence) as Zone, |_, _, _| Reply::Code(2), |_, _, _| Reply::Code(5)] {
         let lab = Lab::new();
         NameServer::start(&lab.node, "127.0.0.1", zone);
         NameServer::start(&lab.node, "127.0.0.2", |_, _, _| Reply::Has(&["127.0.0.1"]));

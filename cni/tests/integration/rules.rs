@@ -17,15 +17,7 @@ fn proxy_init() -> &'static Path {
     BUILT.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--package",
-            "proxy-init",
-            "--bin",
-            "proxy-init",
-        ]);
+        cargo.args(["build", "--quiet", "--locked", "--package", "proxy-init", "--bin", "proxy-init"]);
         let status = cargo.current_dir(root).status().unwrap();
         assert!(status.success(), "{cargo:?}: {status}");
         Path::new(PLUGIN).with_file_name("proxy-init")
@@ -106,41 +98,36 @@ fn any_case() -> impl Strategy<Value = Case> {
         (list(4), list(4)),
         (list(20), subnets(), proptest::option::of(any_range())),
         (names(), names(), proptest::option::of("net[0-9]{1,5}")),
-        (
-            proptest::option::of(any_list(any_range())),
-            proptest::option::of(any_list(any_range())),
-        ),
+        (proptest::option::of(any_list(any_range())), proptest::option::of(any_list(any_range()))),
     )
-        .prop_map(
-            |(numbers, lists, (ipv6, native), annotations, ids, chosen, names, skip)| Case {
-                inbound_port: numbers.0,
-                outbound_port: numbers.1,
-                uid: numbers.2,
-                gid: numbers.3,
-                redirect: numbers.4,
-                inbound: lists.0,
-                outbound: lists.1,
-                subnets: lists.2,
-                outbound_subnets: lists.3,
-                ipv6,
-                native,
-                skip_outbound: annotations.0,
-                skip_inbound: annotations.1,
-                skip_subnets: annotations.2,
-                annotated_uid: annotations.3,
-                annotated_gid: annotations.4,
-                uids: ids.0,
-                gids: ids.1,
-                skip_uid: skip.0,
-                skip_gid: skip.1,
-                chosen_ports: chosen.0,
-                chosen_subnets: chosen.1.into_iter().filter(|it| ipv6 || !it.contains(':')).collect(),
-                annotated_ports: chosen.2,
-                inbound_interfaces: names.0,
-                outbound_interfaces: names.1,
-                annotated_interfaces: names.2,
-            },
-        )
+        .prop_map(|(numbers, lists, (ipv6, native), annotations, ids, chosen, names, skip)| Case {
+            inbound_port: numbers.0,
+            outbound_port: numbers.1,
+            uid: numbers.2,
+            gid: numbers.3,
+            redirect: numbers.4,
+            inbound: lists.0,
+            outbound: lists.1,
+            subnets: lists.2,
+            outbound_subnets: lists.3,
+            ipv6,
+            native,
+            skip_outbound: annotations.0,
+            skip_inbound: annotations.1,
+            skip_subnets: annotations.2,
+            annotated_uid: annotations.3,
+            annotated_gid: annotations.4,
+            uids: ids.0,
+            gids: ids.1,
+            skip_uid: skip.0,
+            skip_gid: skip.1,
+            chosen_ports: chosen.0,
+            chosen_subnets: chosen.1.into_iter().filter(|it| ipv6 || !it.contains(':')).collect(),
+            annotated_ports: chosen.2,
+            inbound_interfaces: names.0,
+            outbound_interfaces: names.1,
+            annotated_interfaces: names.2,
+        })
 }
 
 impl Case {
@@ -220,15 +207,9 @@ impl Case {
             format!("--ipv6={}", self.ipv6),
         ];
         for (flag, list) in [
-            (
-                "outbound-ports-to-redirect",
-                or(&self.annotated_ports, &self.chosen_ports),
-            ),
+            ("outbound-ports-to-redirect", or(&self.annotated_ports, &self.chosen_ports)),
             ("outbound-subnets-to-redirect", self.chosen_subnets.join(",")),
-            (
-                "inbound-interfaces-to-ignore",
-                or(&self.annotated_interfaces, &self.inbound_interfaces),
-            ),
+            ("inbound-interfaces-to-ignore", or(&self.annotated_interfaces, &self.inbound_interfaces)),
             ("outbound-interfaces-to-ignore", self.outbound_interfaces.join(",")),
         ] {
             flags.extend((!list.is_empty()).then(|| format!("--{flag}={list}")));
@@ -256,16 +237,12 @@ fn any_configuration_installs_what_the_init_program_installs() {
     });
     let checked = runner.run(&any_case(), |case| {
         let [by_plugin, by_init] = [Namespace::new(), Namespace::new()];
-        Run::new("ADD", &case.configuration(), by_plugin.path())
-            .output(&node)
-            .success();
+        Run::new("ADD", &case.configuration(), by_plugin.path()).output(&node).success();
         let mut init = Command::new(proxy_init());
         let output = by_init.output(init.args(case.flags()).env_remove("IPTABLES_MODE"));
         prop_assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         prop_assert_eq!(everything(&by_plugin), everything(&by_init));
-        Run::new("CHECK", &case.configuration(), by_plugin.path())
-            .output(&node)
-            .success();
+        Run::new("CHECK", &case.configuration(), by_plugin.path()).output(&node).success();
         Ok(())
     });
     checked.unwrap();

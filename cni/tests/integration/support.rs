@@ -78,15 +78,9 @@ impl Run {
     pub(crate) fn spawn(&self, node: &Namespace) -> Child {
         let mut words = self.wrapper.iter().map(String::as_str).chain([PLUGIN]);
         let mut command = Command::new(words.next().unwrap());
-        command
-            .args(words)
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.args(words).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command.envs(&self.environment);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = node.run(|| command.spawn().unwrap());
         // Whoever doesn't read it all has an answer nevertheless.
         let _ = child.stdin.take().unwrap().write_all(&self.stdin);

@@ -116,10 +116,7 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
         let rules = entries.into_iter().map(rule).collect::<Result<_, _>>()?;
         chains.push(Chain::new(Name::from(chain), None, rules));
     }
-    Ok(Table {
-        chains,
-        ..Table::new(Subsystem::Legacy, TableFamily::Ip(family), Name::from(name))
-    })
+    Ok(Table { chains, ..Table::new(Subsystem::Legacy, TableFamily::Ip(family), Name::from(name)) })
 }
 
 /// A table's entries without their counters, and the counters.
@@ -128,10 +125,8 @@ pub fn uncounted(family: Family, entries: &Entries) -> Result<(Vec<u8>, Vec<[u8;
     let mut bytes = entries.bytes.clone();
     let mut counters = Vec::new();
     for entry in split(&layout, &entries.bytes)? {
-        let counter = bytes
-            .get_mut(entry.offset + layout.counters..)
-            .and_then(|rest| rest.first_chunk_mut())
-            .ok_or(Malformed)?;
+        let counter =
+            bytes.get_mut(entry.offset + layout.counters..).and_then(|rest| rest.first_chunk_mut()).ok_or(Malformed)?;
         counters.push(*counter);
         *counter = [0; 16];
     }
@@ -143,10 +138,7 @@ pub fn emptied(family: Family, entries: &Entries) -> Result<Entries, Malformed> 
     let all = split(&Layout::of(family), &entries.bytes)?;
     let mut base_chains = entries.base_chains.clone();
     base_chains.sort_by_key(|&(_, _, policy)| policy);
-    let mut empty = Entries {
-        count: base_chains.len() as u32 + 1,
-        ..Entries::default()
-    };
+    let mut empty = Entries { count: base_chains.len() as u32 + 1, ..Entries::default() };
     for (hook, _, policy) in base_chains {
         let entry = all.iter().find(|entry| entry.offset == policy).ok_or(Malformed)?;
         let place = empty.bytes.len();
@@ -168,11 +160,7 @@ fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malform
             return Err(Malformed);
         }
         let entry = rest.get(..next).ok_or(Malformed)?;
-        entries.push(Entry {
-            offset,
-            bytes: entry,
-            target: extension(entry.get(target..).ok_or(Malformed)?)?,
-        });
+        entries.push(Entry { offset, bytes: entry, target: extension(entry.get(target..).ok_or(Malformed)?)? });
         offset += next;
     }
     Ok(entries)
@@ -267,10 +255,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
     let mut conditions = Vec::new();
     // Source, destination, then their masks.
     let size = layout.address;
-    for (place, field, bit) in [
-        (0, Field::Source(family), SOURCE),
-        (size, Field::Destination(family), DESTINATION),
-    ] {
+    for (place, field, bit) in [(0, Field::Source(family), SOURCE), (size, Field::Destination(family), DESTINATION)] {
         let (address, mask) = (number(place, size)?, number(place + 2 * size, size)?);
         if mask == 0 && inverted & bit == 0 {
             continue;
@@ -281,10 +266,9 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
             None => Condition::NotUnderstood(format!("[{field:?} under a mask with holes]")),
         });
     }
-    for (place, field, bit) in [
-        (layout.in_interface, Field::InInterface, IN),
-        (layout.in_interface + 16, Field::OutInterface, OUT),
-    ] {
+    for (place, field, bit) in
+        [(layout.in_interface, Field::InInterface, IN), (layout.in_interface + 16, Field::OutInterface, OUT)]
+    {
         // The mask covers the name with its NUL, or the part before a `+`, which the kernel is given too.
         let (name, mask) = (number(place, 16)?, number(place + 32, 16)?);
         if mask == 0 && inverted & bit == 0 {
@@ -327,10 +311,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
 fn priority(table: &str, hook: Hook) -> i32 {
     match table {
         NAT => nat_priority(hook),
-        _ => XTABLES
-            .into_iter()
-            .find(|(name, _)| *name == table)
-            .map_or(0, |(_, priority)| priority),
+        _ => XTABLES.into_iter().find(|(name, _)| *name == table).map_or(0, |(_, priority)| priority),
     }
 }
 
@@ -371,16 +352,12 @@ mod tests {
             let table = table(family, NAT, &entries_of(family)).unwrap();
             let mut lines = Vec::new();
             for chain in &table.chains {
-                let base = chain
-                    .base
-                    .map(|base| (base.kind, base.hook, base.priority, base.policy));
+                let base = chain.base.map(|base| (base.kind, base.hook, base.priority, base.policy));
                 lines.push(format!(":{} {base:?}", chain.name));
                 let rules = chain.rules.iter();
-                lines.extend(rules.map(|rule| {
-                    format!("-A {} {}", chain.name, IptablesRule(rule))
-                        .trim_end()
-                        .to_owned()
-                }));
+                lines.extend(
+                    rules.map(|rule| format!("-A {} {}", chain.name, IptablesRule(rule)).trim_end().to_owned()),
+                );
             }
             lines
         };

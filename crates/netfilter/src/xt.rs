@@ -35,18 +35,11 @@ impl Extension {
     /// The one that a condition is written with, if it takes one.
     pub(crate) fn of_match(condition: &Condition) -> Option<Self> {
         match condition {
-            Condition::In {
-                field: Field::SourcePort | Field::DestinationPort,
-                values,
-                ..
-            } => Some(match values {
+            Condition::In { field: Field::SourcePort | Field::DestinationPort, values, .. } => Some(match values {
                 Values::Listed(_) => Self::Multiport,
                 _ => Self::Tcp,
             }),
-            Condition::In {
-                field: Field::Uid | Field::Gid,
-                ..
-            } => Some(Self::Owner),
+            Condition::In { field: Field::Uid | Field::Gid, .. } => Some(Self::Owner),
             _ => None,
         }
     }
@@ -116,9 +109,9 @@ pub fn read_match(name: &[u8], revision: u32, info: &[u8], family: Family) -> Re
         }
         _ => None,
     };
-    Ok(Read::Conditions(conditions.unwrap_or_else(|| {
-        vec![Condition::NotUnderstood(format!("-m {} [...]", Name::from(name)))]
-    })))
+    Ok(Read::Conditions(
+        conditions.unwrap_or_else(|| vec![Condition::NotUnderstood(format!("-m {} [...]", Name::from(name)))]),
+    ))
 }
 
 /// Whether a match or a target of this name has connections tracked: those that call `nf_ct_netns_get` where they are
@@ -175,11 +168,7 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
         // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, for both families.
         (b"DNAT", 1 | 2) => Action::Nat(read_translation("DNAT --to-destination", info, family, &LAYOUT_V6)?),
         (b"SNAT", 0 | 1) => {
-            let layout = if (family, revision) == (Family::V4, 0) {
-                &LAYOUT_V4
-            } else {
-                &LAYOUT_V6
-            };
+            let layout = if (family, revision) == (Family::V4, 0) { &LAYOUT_V4 } else { &LAYOUT_V6 };
             Action::Nat(read_translation("SNAT --to-source", info, family, layout)?)
         }
         (b"MASQUERADE", 0) => {
@@ -190,11 +179,7 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
                 Some((first, last)) => format!(" --to-ports {first}-{last}"),
                 None => String::new(),
             };
-            Action::Nat(Nat {
-                text: format!("MASQUERADE{shown}{}", options(info, layout)?),
-                address: None,
-                ports,
-            })
+            Action::Nat(Nat { text: format!("MASQUERADE{shown}{}", options(info, layout)?), address: None, ports })
         }
         (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => {
             Action::Nat(Nat::somewhere(format!("{} [...]", text(name))))
@@ -445,12 +430,7 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
 /// `struct ip6t_icmp`: the type, the first and the last code, and whether it is inverted. Type 255 is any.
 fn read_icmpv6(info: &[u8]) -> Result<Condition, Malformed> {
     const ANY: u8 = 255;
-    let (kind, first, last, negated) = (
-        u8_at(info, 0)?,
-        u8_at(info, 1)?,
-        u8_at(info, 2)?,
-        u8_at(info, 3)? & 1 != 0,
-    );
+    let (kind, first, last, negated) = (u8_at(info, 0)?, u8_at(info, 1)?, u8_at(info, 2)?, u8_at(info, 3)? & 1 != 0);
     let codes = match (first, last) {
         (0, u8::MAX) => String::new(),
         (first, last) if first == last => format!("/{first}"),
@@ -482,11 +462,7 @@ fn read_hop_limit(info: &[u8]) -> Result<Option<Condition>, Malformed> {
         3 => ("--hl-gt", any.without(&Intervals::up_to(hops))),
         _ => return Ok(None),
     };
-    Ok(Some(Condition::Flags {
-        text: format!("-m hl {word} {hops}"),
-        field: Field::HopLimit,
-        numbers,
-    }))
+    Ok(Some(Condition::Flags { text: format!("-m hl {word} {hops}"), field: Field::HopLimit, numbers }))
 }
 
 /// `struct ip6t_HL_info`: what is done to the hop limit (`IP6T_HL_SET` and the others), and by how much.
@@ -541,19 +517,10 @@ fn read_address_type(revision: u32, info: &[u8]) -> Result<Option<Vec<Condition>
         let named = address_types(types);
         // Both are of one match.
         let name = if conditions.is_empty() { "-m addrtype" } else { "" };
-        let text = format!(
-            "{name}{} --{side}-type {}",
-            not(negated),
-            named.join(",").to_uppercase()
-        );
+        let text = format!("{name}{} --{side}-type {}", not(negated), named.join(",").to_uppercase());
         conditions.push(Condition::in_context(
             text.trim_start().to_owned(),
-            Context::AddressType {
-                is_source,
-                types,
-                negated,
-                is_xt: true,
-            },
+            Context::AddressType { is_source, types, negated, is_xt: true },
         ));
     }
     Ok(Some(conditions))
@@ -564,19 +531,11 @@ fn read_reverse_path(info: &[u8]) -> Result<Option<Condition>, Malformed> {
     const LOOSE: u8 = 1;
     const INVERTED: u8 = 8;
     let flags = u8_at(info, 0)?;
-    let named = [
-        (LOOSE, " --loose"),
-        (2, " --validmark"),
-        (4, " --accept-local"),
-        (INVERTED, " --invert"),
-    ];
+    let named = [(LOOSE, " --loose"), (2, " --validmark"), (4, " --accept-local"), (INVERTED, " --invert")];
     let words = named.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, word)| *word);
     Ok(Some(Condition::in_context(
         format!("-m rpfilter{}", words.collect::<String>()),
-        Context::ReversePath {
-            is_loose: flags & LOOSE != 0,
-            negated: flags & INVERTED != 0,
-        },
+        Context::ReversePath { is_loose: flags & LOOSE != 0, negated: flags & INVERTED != 0 },
     )))
 }
 
@@ -585,10 +544,8 @@ fn read_reverse_path(info: &[u8]) -> Result<Option<Condition>, Malformed> {
 fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed> {
     let flags = u8_at(info, 64)?;
     let mut conditions = Vec::new();
-    for (field, first, bit, side) in [
-        (Field::Source(family), 0, 1, "src"),
-        (Field::Destination(family), 32, 2, "dst"),
-    ] {
+    for (field, first, bit, side) in [(Field::Source(family), 0, 1, "src"), (Field::Destination(family), 32, 2, "dst")]
+    {
         if flags & bit == 0 {
             continue;
         }
@@ -596,16 +553,10 @@ fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed>
         let (first, last) = (held(first)?, held(first + 16)?);
         let negated = flags & bit << 4 != 0;
         let numbers = Intervals::new([(packets::rules::address(first), packets::rules::address(last))]);
-        let numbers = if negated {
-            field.any().without(&numbers)
-        } else {
-            numbers
-        };
+        let numbers = if negated { field.any().without(&numbers) } else { numbers };
         let name = if conditions.is_empty() { "-m iprange" } else { "" };
         conditions.push(Condition::Flags {
-            text: format!("{name}{} --{side}-range {first}-{last}", not(negated))
-                .trim_start()
-                .to_owned(),
+            text: format!("{name}{} --{side}-range {first}-{last}", not(negated)).trim_start().to_owned(),
             field,
             numbers,
         });
@@ -643,12 +594,7 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
 
 /// The rate of `struct xt_rateinfo`, as iptables has it: 10,000 over the packets of a second.
 fn rate(period: u32, burst: u32) -> String {
-    const UNITS: [(&str, u32); 4] = [
-        ("day", 864_000_000),
-        ("hour", 36_000_000),
-        ("min", 600_000),
-        ("sec", 10_000),
-    ];
+    const UNITS: [(&str, u32); 4] = [("day", 864_000_000), ("hour", 36_000_000), ("min", 600_000), ("sec", 10_000)];
     let mut shown = UNITS[0];
     for unit in UNITS.into_iter().skip(1) {
         if period == 0 || period > unit.1 || unit.1 / period < unit.1 % period {
@@ -657,10 +603,7 @@ fn rate(period: u32, burst: u32) -> String {
         shown = unit;
     }
     let (name, length) = shown;
-    format!(
-        "--limit {}/{name} --limit-burst {burst}",
-        length.checked_div(period).unwrap_or_default()
-    )
+    format!("--limit {}/{name} --limit-burst {burst}", length.checked_div(period).unwrap_or_default())
 }
 
 fn not(negated: bool) -> &'static str {
@@ -714,11 +657,7 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
             (DNAT, "DNAT"),
             (UNTRACKED, "UNTRACKED"),
         ];
-        let named: Vec<_> = names
-            .iter()
-            .filter(|(bit, _)| states & bit != 0)
-            .map(|(_, name)| *name)
-            .collect();
+        let named: Vec<_> = names.iter().filter(|(bit, _)| states & bit != 0).map(|(_, name)| *name).collect();
         let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
         conditions.push(tracked(text, |tracked| {
             let mut bits = match tracked.state {
@@ -738,13 +677,12 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         let text = format!("-m conntrack --ctdir {}", if is_reply { "REPLY" } else { "ORIGINAL" });
         // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
         let passes = kinds & STATE != 0;
-        conditions.push(tracked(text, |tracked| {
-            if tracked.has_entry() {
-                tracked.is_reply == is_reply
-            } else {
-                passes
-            }
-        }));
+        conditions.push(tracked(
+            text,
+            |tracked| {
+                if tracked.has_entry() { tracked.is_reply == is_reply } else { passes }
+            },
+        ));
     }
     Ok(Some(conditions))
 }
@@ -763,19 +701,9 @@ struct Layout {
     ports: usize,
 }
 
-const LAYOUT_V4: Layout = Layout {
-    size: 24,
-    flags: 4,
-    addresses: [8, 12],
-    ports: 16,
-};
+const LAYOUT_V4: Layout = Layout { size: 24, flags: 4, addresses: [8, 12], ports: 16 };
 
-const LAYOUT_V6: Layout = Layout {
-    size: 40,
-    flags: 0,
-    addresses: [4, 20],
-    ports: 36,
-};
+const LAYOUT_V6: Layout = Layout { size: 40, flags: 0, addresses: [4, 20], ports: 36 };
 
 /// A redirection to these ports.
 pub fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
@@ -804,17 +732,8 @@ fn read_ports(info: &[u8], layout: &Layout) -> Result<Option<(u16, u16)>, Malfor
 fn options(info: &[u8], layout: &Layout) -> Result<String, Malformed> {
     let flags = u32_at(info, layout.flags)?;
     // `NF_NAT_RANGE_PROTO_RANDOM` and the next ones; the last is a port that ports are counted from.
-    let named = [
-        (4, " --random"),
-        (16, " --random-fully"),
-        (8, " --persistent"),
-        (32, " [...]"),
-    ];
-    Ok(named
-        .iter()
-        .filter(|(flag, _)| flags & flag != 0)
-        .map(|(_, name)| *name)
-        .collect())
+    let named = [(4, " --random"), (16, " --random-fully"), (8, " --persistent"), (32, " [...]")];
+    Ok(named.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect())
 }
 
 /// To which addresses and ports a NAT target translates; `how` is its name and that option.
@@ -826,10 +745,7 @@ fn read_translation(how: &str, info: &[u8], family: Family, layout: &Layout) -> 
     let last = address(info.get(last..last + length).ok_or(Malformed)?)?;
     let has_addresses = u32_at(info, layout.flags)? & NF_NAT_RANGE_MAP_IPS != 0;
     let nat = Nat::between(how, has_addresses.then_some((first, last)), ports);
-    Ok(Nat {
-        text: nat.text + &options(info, layout)?,
-        ..nat
-    })
+    Ok(Nat { text: nat.text + &options(info, layout)?, ..nat })
 }
 
 #[cfg(test)]
@@ -850,11 +766,7 @@ mod tests {
     fn types_of_icmpv6_are_those_of_packets_with_code_0() {
         for (info, text, types) in [
             ([135, 0, 255, 0], "-m icmp6 --icmpv6-type 135", vec![(135, 135)]),
-            (
-                [135, 0, 255, 1],
-                "-m icmp6 ! --icmpv6-type 135",
-                vec![(0, 134), (136, 255)],
-            ),
+            ([135, 0, 255, 1], "-m icmp6 ! --icmpv6-type 135", vec![(0, 134), (136, 255)]),
             ([136, 0, 0, 0], "-m icmp6 --icmpv6-type 136/0", vec![(136, 136)]),
             ([1, 4, 4, 0], "-m icmp6 --icmpv6-type 1/4", vec![]),
             ([1, 3, 4, 1], "-m icmp6 ! --icmpv6-type 1/3-4", vec![(0, 255)]),
@@ -876,10 +788,7 @@ mod tests {
             assert_eq!(numbers(b"hl", &info), (text.to_owned(), Field::HopLimit, hops));
         }
         let unknown = vec![Condition::NotUnderstood("-m hl [...]".to_owned())];
-        assert_eq!(
-            read_match(b"hl", 0, &[4, 64], Family::V6),
-            Ok(Read::Conditions(unknown))
-        );
+        assert_eq!(read_match(b"hl", 0, &[4, 64], Family::V6), Ok(Read::Conditions(unknown)));
     }
 
     #[test]
@@ -889,11 +798,7 @@ mod tests {
             ([1, 2], None, "HL --hl-inc 2"),
             ([2, 1], None, "HL --hl-dec 1"),
         ] {
-            let effect = Effect::Mark {
-                field: Field::HopLimit,
-                to,
-                text: text.to_owned(),
-            };
+            let effect = Effect::Mark { field: Field::HopLimit, to, text: text.to_owned() };
             assert_eq!(read_target(b"HL", 0, &info, Family::V6), Ok(Target::Effect(effect)));
         }
     }

@@ -53,11 +53,7 @@ impl Allocator {
     pub(crate) const fn new(first: &'static First) -> Self {
         Self {
             is_taken: AtomicBool::new(false),
-            memory: UnsafeCell::new(Memory {
-                first: first.0.get().cast(),
-                cut: 0,
-                rest: Dlmalloc::new(),
-            }),
+            memory: UnsafeCell::new(Memory { first: first.0.get().cast(), cut: 0, rest: Dlmalloc::new() }),
         }
     }
 

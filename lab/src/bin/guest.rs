@@ -40,12 +40,8 @@ fn main() {
         }
     }
     let parameters = fs::read_to_string("/proc/cmdline").unwrap_or_default();
-    let variant = parameters
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix(PARAMETER)?.strip_prefix('='));
-    let variant = VARIANTS
-        .iter()
-        .find(|known| variant == Some(known.parameter().as_str()));
+    let variant = parameters.split_whitespace().find_map(|word| word.strip_prefix(PARAMETER)?.strip_prefix('='));
+    let variant = VARIANTS.iter().find(|known| variant == Some(known.parameter().as_str()));
     let Some(variant) = variant else {
         println!("{RESULT} the kernel's command line names no variant: {parameters}");
         let _ = reboot(RebootMode::RB_POWER_OFF);
@@ -69,10 +65,7 @@ fn main() {
     for mode in MODES {
         println!("{RESULT} {}", try_mode(mode, variant.modules.is_empty()));
     }
-    println!(
-        "{RESULT} {}",
-        told_of_legacy_rules(&unloaded).unwrap_or_else(|otherwise| otherwise)
-    );
+    println!("{RESULT} {}", told_of_legacy_rules(&unloaded).unwrap_or_else(|otherwise| otherwise));
     let _ = reboot(RebootMode::RB_POWER_OFF);
 }
 
@@ -89,10 +82,7 @@ fn remove(folder: &Path, module: &str) {
         let path = entry.path();
         if path.is_dir() {
             remove(&path, module);
-        } else if path
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().split('.').next() == Some(module))
-        {
+        } else if path.file_name().is_some_and(|name| name.to_string_lossy().split('.').next() == Some(module)) {
             let _ = fs::remove_file(path);
         }
     }
@@ -142,10 +132,7 @@ fn try_mode(mode: &str, is_whole: bool) -> String {
     // As Kubernetes runs an init container again.
     let again = proxy_init(&lab, &[], &flags);
     if !again.status.success() {
-        return format!(
-            "installed, but not again: {}",
-            essence(&String::from_utf8_lossy(&again.stdout))
-        );
+        return format!("installed, but not again: {}", essence(&String::from_utf8_lossy(&again.stdout)));
     }
     // Another list, and the same flags once more: sets and rules go and come.
     let other = [&flags[..], &["--inbound-ports-to-ignore", "90"]].concat();
@@ -160,17 +147,10 @@ fn try_mode(mode: &str, is_whole: bool) -> String {
             return format!("installed {} times, but {said}", index + 1);
         }
     }
-    if families() < 2
-        && !log
-            .lines()
-            .any(|line| line.contains("level=warning") && line.contains("IPv6"))
-    {
+    if families() < 2 && !log.lines().any(|line| line.contains("level=warning") && line.contains("IPv6")) {
         return "installed, but without a warning that this kernel has no IPv6".to_owned();
     }
-    let _servers = [
-        Server::start(&lab.pod, &[4143, 4140]),
-        Server::start(&lab.outside, &[80]),
-    ];
+    let _servers = [Server::start(&lab.pod, &[4143, 4140]), Server::start(&lab.outside, &[80])];
     for (pod, outside) in POD.into_iter().zip(NEIGHBOUR).take(families()) {
         let app = Owner { uid: 1000, gid: 1000 };
         for (from, owner, to, port) in [
@@ -189,9 +169,7 @@ fn try_mode(mode: &str, is_whole: bool) -> String {
         return format!("uninstalled: {} {LEFT_BEHIND}", log.replace('\n', "; "));
     }
     // "installed N rules in M mode for ..."
-    let taken = last
-        .split_once(" rules in ")
-        .and_then(|(_, rest)| rest.split(' ').next());
+    let taken = last.split_once(" rules in ").and_then(|(_, rest)| rest.split(' ').next());
     match taken.unwrap_or(last) {
         taken if taken == mode => "ok".to_owned(),
         taken if mode == "auto" => taken.to_owned(),
@@ -257,9 +235,7 @@ fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
     }
     let (with_rules, fresh) = (Namespace::new(), Namespace::new());
     let mut install = Command::new("/bin/proxy-init");
-    install
-        .env("PATH", "/usr/sbin:/sbin:/bin")
-        .args(["--iptables-mode", "legacy", "--no-fallback"]);
+    install.env("PATH", "/usr/sbin:/sbin:/bin").args(["--iptables-mode", "legacy", "--no-fallback"]);
     install.args(linkerd::CHART_ARGUMENTS);
     if !with_rules.output(&mut install).status.success() {
         return Ok(Told::Untried.word().to_owned());
@@ -286,10 +262,7 @@ fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
     {
         Told::NotKnown
     } else {
-        return Err(format!(
-            "told of none: {of_none:?}, of rules: {of_rules:?}, {:?}",
-            log.lines().last()
-        ));
+        return Err(format!("told of none: {of_none:?}, of rules: {of_rules:?}, {:?}", log.lines().last()));
     };
     match made {
         Ok(names) if names.is_empty() => Ok(told.word().to_owned()),

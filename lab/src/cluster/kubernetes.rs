@@ -17,13 +17,7 @@ const RELEASE: &str = "bookworm";
 const COMPILER: &str = "golang-1.19-go";
 const COMPILERS_ROOT: &str = "usr/lib/go-1.19";
 
-const PROGRAMS: [&str; 5] = [
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-proxy",
-    "kube-scheduler",
-    "kubelet",
-];
+const PROGRAMS: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet"];
 
 /// What is changed in it, and why.
 const PATCH: &str = include_str!("kubernetes.patch");
@@ -61,12 +55,7 @@ fn build(work: &Path, programs: &Path) -> Result<()> {
     fs::create_dir_all(&source)?;
     let archive = apt::download(ARCHIVE, work)?;
     let mut unpack = Command::new("tar");
-    unpack
-        .arg("-xzf")
-        .arg(&archive)
-        .arg("-C")
-        .arg(&source)
-        .arg("--strip-components=1");
+    unpack.arg("-xzf").arg(&archive).arg("-C").arg(&source).arg("--strip-components=1");
     unpack.run()?;
     let patch = work.join("kubernetes.patch");
     fs::write(&patch, PATCH)?;
@@ -88,9 +77,7 @@ fn build(work: &Path, programs: &Path) -> Result<()> {
     describe_api(&source, &go)?;
     let mut compile = go(&["build", "-trimpath", "-ldflags=-s -w", "-o"]);
     fs::create_dir_all(programs)?;
-    compile
-        .arg(programs.join(""))
-        .args(PROGRAMS.map(|name| format!("./cmd/{name}")));
+    compile.arg(programs.join("")).args(PROGRAMS.map(|name| format!("./cmd/{name}")));
     compile.run()
 }
 
@@ -98,10 +85,7 @@ fn build(work: &Path, programs: &Path) -> Result<()> {
 /// build/root/Makefile.generated_files does.
 fn describe_api(source: &Path, go: &dyn Fn(&[&str]) -> Command) -> Result<()> {
     let mut folders = Vec::new();
-    for (at, name) in [
-        ("vendor/k8s.io", "k8s.io/kubernetes/vendor/k8s.io"),
-        ("pkg", "k8s.io/kubernetes/pkg"),
-    ] {
+    for (at, name) in [("vendor/k8s.io", "k8s.io/kubernetes/vendor/k8s.io"), ("pkg", "k8s.io/kubernetes/pkg")] {
         find_described(&source.join(at), name, &mut folders)?;
     }
     folders.retain(|folder| !NOT_SERVED.iter().any(|other| folder.contains(other)));
@@ -117,12 +101,8 @@ fn describe_api(source: &Path, go: &dyn Fn(&[&str]) -> Command) -> Result<()> {
 }
 
 /// Packages with such types that the API server doesn't serve.
-const NOT_SERVED: [&str; 4] = [
-    "k8s.io/code-generator",
-    "k8s.io/sample-apiserver",
-    "k8s.io/gengo",
-    "k8s.io/kube-openapi",
-];
+const NOT_SERVED: [&str; 4] =
+    ["k8s.io/code-generator", "k8s.io/sample-apiserver", "k8s.io/gengo", "k8s.io/kube-openapi"];
 
 /// The packages below a folder, whose own name is this, in which a file asks for descriptions.
 fn find_described(folder: &Path, name: &str, found: &mut Vec<String>) -> Result<()> {

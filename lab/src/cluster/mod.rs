@@ -28,10 +28,8 @@ const NEEDS: [(&str, &str); 9] = [
 
 /// What else is Debian's, by release: it is unpacked and not installed. kubectl is newer than the cluster, because more
 /// people have one of that age: it knows the profiles of `kubectl debug`.
-const UNPACKED: [(&str, &str, &str); 2] = [
-    ("bookworm", "etcd-server", "usr/bin/etcd"),
-    ("trixie", "kubectl", "usr/bin/kubectl"),
-];
+const UNPACKED: [(&str, &str, &str); 2] =
+    [("bookworm", "etcd-server", "usr/bin/etcd"), ("trixie", "kubectl", "usr/bin/kubectl")];
 
 /// `cargo xtask cluster [--keep | --only WORD...]`
 ///
@@ -88,10 +86,7 @@ fn chart() -> Result<String> {
         ("disableIPv6", json!(false)),
         ("ignoreInboundPorts", json!("4567,4568")),
         ("ignoreOutboundPorts", json!("4567,4568")),
-        (
-            "agent",
-            json!({"image": {"name": "registry.example/proxy-init-cni", "version": "VERSION"}}),
-        ),
+        ("agent", json!({"image": {"name": "registry.example/proxy-init-cni", "version": "VERSION"}})),
     ] {
         values[value] = changed;
     }
@@ -112,9 +107,6 @@ fn add_linkerd_init(images: &Path) -> Result<()> {
     let busybox = apt::unpack("bookworm", "busybox-static")?;
     fs::create_dir_all(folder.join("bin"))?;
     fs::copy(busybox.join("bin/busybox"), folder.join("bin/busybox"))?;
-    let commands: Vec<_> = linkerd::commands("legacy", true)
-        .iter()
-        .map(|words| words.join(" "))
-        .collect();
+    let commands: Vec<_> = linkerd::commands("legacy", true).iter().map(|words| words.join(" ")).collect();
     Ok(fs::write(folder.join("commands"), commands.join("\n"))?)
 }

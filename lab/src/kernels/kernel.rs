@@ -84,25 +84,14 @@ impl Kernel {
             }
         }
         let initramfs = target("kernels").join(&version).join("root.cpio");
-        let mut kernel = Self {
-            architecture,
-            folders,
-            version,
-            has_hook_lists: false,
-            initramfs,
-        };
+        let mut kernel = Self { architecture, folders, version, has_hook_lists: false, initramfs };
         kernel.has_hook_lists = kernel.make_initramfs(guest)?.contains(HOOK_LISTS);
         Ok(kernel)
     }
 
     /// A path of the packages', of these the one that there is.
     fn find(&self, paths: &[String]) -> Result<PathBuf> {
-        let in_all = |path: &String| {
-            self.folders
-                .iter()
-                .map(|folder| folder.join(path))
-                .find(|path| path.exists())
-        };
+        let in_all = |path: &String| self.folders.iter().map(|folder| folder.join(path)).find(|path| path.exists());
         let found = paths.iter().find_map(in_all);
         found.ok_or_else(|| format!("{}: none of {paths:?}", self.version).into())
     }
@@ -134,21 +123,14 @@ impl Kernel {
     /// The modules and what they need, uncompressed, for busybox's modprobe. Returns their names.
     fn copy_modules(&self, root: &Path) -> Result<BTreeSet<String>> {
         let version = &self.version;
-        let from = self.find(&[
-            format!("lib/modules/{version}/kernel"),
-            format!("usr/lib/modules/{version}/kernel"),
-        ])?;
+        let from =
+            self.find(&[format!("lib/modules/{version}/kernel"), format!("usr/lib/modules/{version}/kernel")])?;
         let from = from.parent().unwrap_or(&from);
         // Newer packages leave this to their installation.
         if !from.join("modules.dep").exists() {
             let base = from.ancestors().nth(3).unwrap_or(from);
             // It warns of lists that the split packages have elsewhere.
-            Command::new("depmod")
-                .arg("-b")
-                .arg(base)
-                .arg(version)
-                .stderr(Stdio::null())
-                .run()?;
+            Command::new("depmod").arg("-b").arg(base).arg(version).stderr(Stdio::null()).run()?;
         }
         let dependencies = fs::read_to_string(from.join("modules.dep"))?;
         let mut files = BTreeSet::new();
@@ -160,26 +142,18 @@ impl Kernel {
             }
         }
         // What the kernel asks for by checksum, not by name.
-        files.extend(
-            dependencies
-                .lines()
-                .filter_map(|line| line.split_once(':'))
-                .map(|(file, _)| file)
-                .filter(|file| {
-                    let name = module_name(file);
-                    name.contains("crc32c")
-                }),
-        );
+        files.extend(dependencies.lines().filter_map(|line| line.split_once(':')).map(|(file, _)| file).filter(
+            |file| {
+                let name = module_name(file);
+                name.contains("crc32c")
+            },
+        ));
         let to = root.join("lib/modules").join(&self.version);
         for file in &files {
             let target = to.join(file.trim_end_matches(".xz"));
             fs::create_dir_all(target.parent().unwrap_or(&to))?;
             if file.ends_with(".xz") {
-                let unpacked = Command::new("xz")
-                    .arg("--decompress")
-                    .arg("--stdout")
-                    .arg(from.join(file))
-                    .output()?;
+                let unpacked = Command::new("xz").arg("--decompress").arg("--stdout").arg(from.join(file)).output()?;
                 fs::write(&target, unpacked.stdout)?;
             } else {
                 fs::copy(from.join(file), &target)?;
@@ -189,12 +163,7 @@ impl Kernel {
             // Without them depmod only warns.
             let _ = fs::copy(from.join(list), to.join(list));
         }
-        Command::new("depmod")
-            .arg("-b")
-            .arg(root)
-            .arg(&self.version)
-            .stderr(Stdio::null())
-            .run()?;
+        Command::new("depmod").arg("-b").arg(root).arg(&self.version).stderr(Stdio::null()).run()?;
         Ok(files.into_iter().map(module_name).collect())
     }
 
@@ -222,11 +191,7 @@ impl Kernel {
             .arg("-initrd")
             .arg(&self.initramfs)
             .arg("-append")
-            .arg(format!(
-                "console={console} quiet panic=-1 {PARAMETER}={} {}",
-                variant.parameter(),
-                variant.parameters
-            ))
+            .arg(format!("console={console} quiet panic=-1 {PARAMETER}={} {}", variant.parameter(), variant.parameters))
             .stdin(Stdio::null())
             .output()?;
         let text = String::from_utf8_lossy(&output.stdout);

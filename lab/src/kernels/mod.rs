@@ -67,10 +67,7 @@ fn write_page(architecture: Architecture, table: &str) -> Result<()> {
         if before.ends_with(&table) {
             tried.insert(other.name());
         } else {
-            println!(
-                "{PAGE} is no longer about {0}: cargo xtask kernels --arch {0}",
-                other.name()
-            );
+            println!("{PAGE} is no longer about {0}: cargo xtask kernels --arch {0}", other.name());
         }
     }
     let tried: Vec<String> = tried.iter().map(|name| format!("`--arch {name}`")).collect();
@@ -113,11 +110,7 @@ fn grouped(architecture: Architecture, table: &str) -> String {
         "| kernels | without | nft | native | legacy | auto | legacy rules, to uid 65534 |\n|---|---|---|---|---|---|---|\n",
     );
     for (did, of) in rows {
-        let of = if of.len() == kernels.len() {
-            "all".to_owned()
-        } else {
-            of.join(", ")
-        };
+        let of = if of.len() == kernels.len() { "all".to_owned() } else { of.join(", ") };
         let _ = writeln!(text, "| {of} | {did}");
     }
     let all: Vec<&str> = kernels.into_iter().collect();
@@ -130,9 +123,7 @@ fn grouped(architecture: Architecture, table: &str) -> String {
 /// What went otherwise than expected.
 pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Outcome<String>> {
     if let Err(error) = apt::mirror() {
-        return Ok(Outcome::Skipped(format!(
-            "the kernels are Debian's packages, and {error}"
-        )));
+        return Ok(Outcome::Skipped(format!("the kernels are Debian's packages, and {error}")));
     }
     let qemu = match architecture {
         Architecture::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
@@ -182,11 +173,7 @@ pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build
             wrong.push(format!("{}: {}", trial.name(), results.join(" | ")));
         }
     }
-    println!(
-        "\n{table}\n{} passed, {} failed",
-        trials.len() - wrong.len(),
-        wrong.len()
-    );
+    println!("\n{table}\n{} passed, {} failed", trials.len() - wrong.len(), wrong.len());
     if wrong.is_empty() {
         Ok(Outcome::AsExpected(table))
     } else {
@@ -241,22 +228,16 @@ impl Trial<'_> {
         let told = self.variant.told(self.kernel.has_hook_lists);
         results.len() == expected.len() + 1
             && results.last().is_some_and(|result| result == told.word())
-            && results
-                .iter()
-                .zip(expected)
-                .all(|(result, expected)| expected.is(result))
+            && results.iter().zip(expected).all(|(result, expected)| expected.is(result))
     }
 
     /// The cells of the table: an error that was expected in short, what wasn't in full.
     fn row(&self, results: &[String]) -> Vec<String> {
-        let cells = results
-            .iter()
-            .zip(self.variant.expected)
-            .map(|(result, expected)| match expected {
-                Fails(words) if expected.is(result) => format!("error: {words}"),
-                FallsBack(mode, words) if expected.is(result) => format!("{mode} ({words})"),
-                _ => result.clone(),
-            });
+        let cells = results.iter().zip(self.variant.expected).map(|(result, expected)| match expected {
+            Fails(words) if expected.is(result) => format!("error: {words}"),
+            FallsBack(mode, words) if expected.is(result) => format!("{mode} ({words})"),
+            _ => result.clone(),
+        });
         [self.kernel.version.clone(), self.variant.without.to_owned()]
             .into_iter()
             .chain(cells)
@@ -275,11 +256,7 @@ fn guest(architecture: Architecture, programs: Programs) -> Result<Guest> {
         let folder = apt::unpack_all("bookworm", "guest", &packages.each_ref().map(String::as_str))?;
         Origin::unpacked(folder, architecture)
     };
-    Ok(Guest {
-        architecture,
-        programs,
-        origin,
-    })
+    Ok(Guest { architecture, programs, origin })
 }
 
 /// A row's first cell.
@@ -301,12 +278,7 @@ mod tests {
         let rows: Vec<&str> = grouped.lines().skip(4).collect();
         assert_eq!(
             rows,
-            [
-                "| all | nothing | ok |",
-                "| 5.10 | xtables | native |",
-                "| 6.1 | xtables | ok |",
-                "| 6.1 | IPv6 | ok |"
-            ]
+            ["| all | nothing | ok |", "| 5.10 | xtables | native |", "| 6.1 | xtables | ok |", "| 6.1 | IPv6 | ok |"]
         );
     }
 }

@@ -102,12 +102,8 @@ impl Variant {
 }
 
 /// The kernel as it is.
-const WHOLE: Variant = Variant {
-    without: "nothing",
-    parameters: "",
-    modules: &[],
-    expected: [OK, OK, OK, Works("nft")],
-};
+const WHOLE: Variant =
+    Variant { without: "nothing", parameters: "", modules: &[], expected: [OK, OK, OK, Works("nft")] };
 
 /// All of them.
 pub const VARIANTS: [Variant; 11] = [
@@ -142,11 +138,7 @@ pub const VARIANTS: [Variant; 11] = [
         expected: [Fails("no nf_tables"), Fails("no nf_tables"), OK, Works("legacy")],
         ..WHOLE
     },
-    Variant {
-        without: "nfnetlink_hook",
-        modules: &[HOOK_LISTS],
-        ..WHOLE
-    },
+    Variant { without: "nfnetlink_hook", modules: &[HOOK_LISTS], ..WHOLE },
     Variant {
         without: "ip6 nat",
         modules: &["ip6table_nat"],
@@ -163,17 +155,8 @@ pub const VARIANTS: [Variant; 11] = [
     Variant {
         without: "xtables",
         modules: &["x_tables"],
-        expected: [
-            FallsBack("native", "nft_compat"),
-            OK,
-            FallsBack("native", NO_TABLE),
-            Works("native"),
-        ],
+        expected: [FallsBack("native", "nft_compat"), OK, FallsBack("native", NO_TABLE), Works("native")],
         ..WHOLE
     },
-    Variant {
-        without: "IPv6",
-        parameters: "ipv6.disable=1",
-        ..WHOLE
-    },
+    Variant { without: "IPv6", parameters: "ipv6.disable=1", ..WHOLE },
 ];

@@ -222,12 +222,7 @@ impl Feed {
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         // One page (F_SETPIPE_SZ rounds up): there is room to write if, and only if, everything has been read.
         fcntl(&writer, FcntlArg::F_SETPIPE_SZ(1))?;
-        let feed = Self {
-            _reader: reader.try_clone()?,
-            writer,
-            input: Vec::new(),
-            written: 0,
-        };
+        let feed = Self { _reader: reader.try_clone()?, writer, input: Vec::new(), written: 0 };
         Ok((reader, feed))
     }
 
@@ -282,13 +277,7 @@ struct Running {
 impl Running {
     fn start(mut command: Command) -> io::Result<Self> {
         let mut child = command.spawn()?;
-        Ok(Self {
-            stderr: child.stderr.take(),
-            child,
-            said: Vec::new(),
-            more: 0,
-            ended: false,
-        })
+        Ok(Self { stderr: child.stderr.take(), child, said: Vec::new(), more: 0, ended: false })
     }
 
     /// Reads what the command says on stderr, waiting this long for it, and tells whether it has closed its stderr, as
@@ -385,9 +374,7 @@ fn start(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::Result<Run
             Ok(commands.into_iter().map(Running::start).collect())
         })?;
         meanwhile();
-        starting
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
+        starting.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
     });
     started.unwrap_or_else(|error| vec![Err(error)])
 }

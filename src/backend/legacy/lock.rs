@@ -29,10 +29,7 @@ impl Drop for Lock {
 /// Takes the lock: with `wait` however long that takes, else within a second.
 pub(super) fn take(wait: bool) -> Result<Lock, Error> {
     let file = lock_file();
-    let unusable = |errno| Error::LockFile {
-        file: file.clone(),
-        errno,
-    };
+    let unusable = |errno| Error::LockFile { file: file.clone(), errno };
     // As iptables opens it (xtables_lock in iptables' xshared.c): reading is enough, and there may be no right to
     // write.
     let lock = OpenOptions::new()
@@ -43,11 +40,7 @@ pub(super) fn take(wait: bool) -> Result<Lock, Error> {
         .map_err(|error| unusable(error::Errno::of_io(&error)))?;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let taken = if wait {
-            lock.lock()
-        } else {
-            lock.try_lock().map_err(io::Error::from)
-        };
+        let taken = if wait { lock.lock() } else { lock.try_lock().map_err(io::Error::from) };
         match taken.map_err(|error| (error.kind(), error)) {
             Ok(()) => return Ok(Lock(lock)),
             Err((ErrorKind::Interrupted, _)) => {}

@@ -52,11 +52,7 @@ pub struct Commands {
 impl Commands {
     /// `iptables-legacy-restore` and so on or, if they are plain, `iptables-restore` and so on, whatever these are.
     pub fn new(is_plain: bool, folder: Option<PathBuf>) -> Self {
-        Self {
-            variant: if is_plain { "" } else { "-legacy" },
-            folder,
-            restores: Default::default(),
-        }
+        Self { variant: if is_plain { "" } else { "-legacy" }, folder, restores: Default::default() }
     }
 
     fn restore(&self, family: Family) -> Result<PathBuf, Error> {
@@ -144,10 +140,7 @@ impl Legacy {
         // family changed and the other not. A signal that asks for it waits.
         let _held = hold();
         match prepared.and_then(|prepared| commit(prepared, &changes, rulesets)) {
-            Ok(()) => Ok(changes
-                .into_iter()
-                .map(|change| change.before.map(|held| held.table))
-                .collect()),
+            Ok(()) => Ok(changes.into_iter().map(|change| change.before.map(|held| held.table)).collect()),
             Err((at_fault, error)) => {
                 let error = roll_back(&changes, at_fault, error);
                 let mut rules = rulesets.iter().flat_map(|ruleset| &ruleset.rules);
@@ -168,11 +161,7 @@ impl Legacy {
             let before = read::held(family).map_err(advise)?;
             let input = input(rulesets, family, before.as_ref());
             if !input.is_empty() {
-                let restore = Restore {
-                    family,
-                    program: self.commands.restore(family)?,
-                    input: input.uncommitted(),
-                };
+                let restore = Restore { family, program: self.commands.restore(family)?, input: input.uncommitted() };
                 changes.push(Change { restore, before });
             }
         }
@@ -293,13 +282,8 @@ impl Change {
 
 /// The rules that neither are in a chain of proxy-init's nor lead to one.
 fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
-    let others = table
-        .chains
-        .iter()
-        .filter(|chain| ChainName::own(&chain.name).is_none());
-    others
-        .flat_map(|chain| &chain.rules)
-        .filter(|rule| leads_to(rule, table).is_none())
+    let others = table.chains.iter().filter(|chain| ChainName::own(&chain.name).is_none());
+    others.flat_map(|chain| &chain.rules).filter(|rule| leads_to(rule, table).is_none())
 }
 
 /// After one family's change failed, rolls both back, and says what came of it.
@@ -328,25 +312,13 @@ fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
         // A failure that is the same for reading as for changing has changed nothing.
         (Some(_), None) if is_not_permitted(&error) => error,
         (Some(left), _) => {
-            return Error::NotRolledBack {
-                families,
-                cause: Box::new(error),
-                error: Box::new(left),
-            };
+            return Error::NotRolledBack { families, cause: Box::new(error), error: Box::new(left) };
         }
-        (None, Some(first)) => Error::RolledBack {
-            first,
-            second: at_fault,
-            error: Box::new(error),
-        },
+        (None, Some(first)) => Error::RolledBack { first, second: at_fault, error: Box::new(error) },
         (None, None) => error,
     };
     match uncounted {
-        Some((family, errno)) => Error::CountersLost {
-            family,
-            errno,
-            error: Box::new(error),
-        },
+        Some((family, errno)) => Error::CountersLost { family, errno, error: Box::new(error) },
         None => error,
     }
 }
@@ -403,11 +375,7 @@ fn remove_input(table: Option<&Table>) -> Input {
     let Some(table) = table else {
         return input;
     };
-    let held: Vec<ChainName> = table
-        .chains
-        .iter()
-        .filter_map(|chain| ChainName::own(&chain.name))
-        .collect();
+    let held: Vec<ChainName> = table.chains.iter().filter_map(|chain| ChainName::own(&chain.name)).collect();
     // Without their rules first: they may jump to one another.
     for &chain in &held {
         input.make_or_flush(chain);
@@ -434,10 +402,7 @@ fn failed(program: &Path, failure: Failure) -> Error {
     let command = program.to_owned();
     match failure {
         Failure::Failed(error) => Error::CommandFailed { command, error },
-        Failure::Hung => Error::CommandHung {
-            command,
-            seconds: LIMIT.as_secs(),
-        },
+        Failure::Hung => Error::CommandHung { command, seconds: LIMIT.as_secs() },
         Failure::Ended(ended) => refused(command, &ended),
     }
 }
@@ -455,11 +420,7 @@ fn refused(command: PathBuf, ended: &Ended) -> Error {
     } else if no_table {
         Error::NoLegacyTables { stderr }
     } else {
-        Error::CommandRefused {
-            command,
-            status: ended.status.to_string(),
-            stderr,
-        }
+        Error::CommandRefused { command, status: ended.status.to_string(), stderr }
     }
 }
 

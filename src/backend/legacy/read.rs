@@ -87,10 +87,7 @@ impl Lists {
     }
 
     pub(crate) fn presence(&self) -> Presence {
-        let mut presence = Presence {
-            families: Vec::new(),
-            unseen: None,
-        };
+        let mut presence = Presence { families: Vec::new(), unseen: None };
         for (family, list) in Family::ALL.into_iter().zip(&self.0) {
             let names = match list {
                 List::Open(file) => read_list(file),
@@ -138,10 +135,7 @@ fn read_table(family: Family, name: &str) -> Result<Table, Error> {
 fn unreadable(family: Family, errno: nix::errno::Errno) -> Error {
     match errno {
         nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read).in_mode(Mode::Legacy),
-        _ => Error::LegacyUnreadable {
-            family,
-            errno: Errno::of(errno),
-        },
+        _ => Error::LegacyUnreadable { family, errno: Errno::of(errno) },
     }
 }
 
@@ -185,9 +179,7 @@ pub(super) fn check_nat(families: impl IntoIterator<Item = Family>) -> Result<()
 
     for family in families {
         entries(family, NAT).map_err(|errno| match errno {
-            ENOPROTOOPT | ENOENT => Error::NoLegacyTables {
-                stderr: format!("{family}: {}", Errno::of(errno)),
-            },
+            ENOPROTOOPT | ENOENT => Error::NoLegacyTables { stderr: format!("{family}: {}", Errno::of(errno)) },
             _ => unreadable(family, errno),
         })?;
     }
@@ -218,10 +210,7 @@ pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollbac
     if now == wanted {
         return Ok(Rollback::Unneeded);
     }
-    replace(family, NAT, &before).map_err(|errno| Error::LegacyUnwritable {
-        family,
-        errno: Errno::of(errno),
-    })?;
+    replace(family, NAT, &before).map_err(|errno| Error::LegacyUnwritable { family, errno: Errno::of(errno) })?;
     Ok(match add_counters(family, NAT, &counters) {
         Ok(()) => Rollback::Done,
         Err(errno) => Rollback::WithoutCounters(Errno::of(errno)),

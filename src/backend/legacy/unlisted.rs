@@ -20,9 +20,7 @@ use crate::backend::kernel;
 ///   time (2 ms, measured without emulation). That is a node on which somebody uses legacy nat, so there it matters.
 pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] {
     let possible = Family::ALL.map(|family| wanted.iter().any(|table| may_have(family, table)));
-    let mut socket = (possible.contains(&true) && has_hook_lists())
-        .then(Socket::open)
-        .and_then(Result::ok);
+    let mut socket = (possible.contains(&true) && has_hook_lists()).then(Socket::open).and_then(Result::ok);
     let mut families = Family::ALL.into_iter().zip(possible);
     std::array::from_fn(|_| {
         let (family, is_possible) = families.next()?;

@@ -33,10 +33,7 @@ fn installed() -> Vec<Table> {
 
 /// What is said in nft mode where these tables were found.
 fn said(tables: Vec<Table>) -> Vec<String> {
-    let found = Found {
-        tables,
-        not_known: vec![],
-    };
+    let found = Found { tables, not_known: vec![] };
     let findings = differences(Mode::Nft, &installed(), &found, &Network::default());
     findings.iter().map(ToString::to_string).collect()
 }
@@ -58,10 +55,7 @@ fn rules_of<'a>(table: &'a mut Table, name: &str) -> &'a mut Vec<Rule> {
 
 /// A foreign table with a filter chain that runs before nat.
 fn early(rules: Vec<Rule>) -> Table {
-    table(
-        "ip mine",
-        vec![base("early", Kind::Filter, Hook::Prerouting, -150, rules)],
-    )
+    table("ip mine", vec![base("early", Kind::Filter, Hook::Prerouting, -150, rules)])
 }
 
 fn shadowed(place: &str, does: &str, by: &str) -> String {
@@ -75,10 +69,7 @@ fn what_is_as_expected_is_not_mentioned() {
     both.ipv6 = true;
     for mode in [Mode::Nft, Mode::Legacy] {
         let tables = of(mode, &both);
-        let found = Found {
-            tables: tables.clone(),
-            not_known: vec![],
-        };
+        let found = Found { tables: tables.clone(), not_known: vec![] };
         assert_eq!(differences(mode, &tables, &found, &Network::default()), []);
     }
     // Rules of others after the jumps, counters, and another mode's rules are none of its business.
@@ -86,9 +77,7 @@ fn what_is_as_expected_is_not_mentioned() {
     let table = &mut tables[0];
     rules_of(table, "PREROUTING").push(rule([], Action::Accept));
     rules_of(table, "OUTPUT").push(rule([to_port(80)], Action::Jump(Name::from("KUBE-SERVICES"))));
-    table
-        .chains
-        .push(chain("KUBE-SERVICES", vec![rule([], Action::Redirect(None))]));
+    table.chains.push(chain("KUBE-SERVICES", vec![rule([], Action::Redirect(None))]));
     rules_of(table, "PROXY_INIT_OUTPUT")[0].handle = 7;
     tables.extend(of(Mode::Legacy, &config()));
     assert!(said(tables).is_empty());
@@ -121,15 +110,11 @@ fn rules_that_differ() {
     );
     assert_eq!(
         after(|table| rules_of(table, output)[2].action = Action::Redirect(Some((1, 1)))),
-        [format!(
-            "IPv4, {output}: different\n  - {redirect} 4140\n  + {redirect} 1\n"
-        )]
+        [format!("IPv4, {output}: different\n  - {redirect} 4140\n  + {redirect} 1\n")]
     );
     assert_eq!(
         after(|table| rules_of(table, output).push(rule([to_port(80)], Action::Accept))),
-        [format!(
-            "IPv4, {output}: unexpected\n  + -A {output} -m tcp --dport 80 -j ACCEPT\n"
-        )]
+        [format!("IPv4, {output}: unexpected\n  + -A {output} -m tcp --dport 80 -j ACCEPT\n")]
     );
     // One rule twice is one too many, and a rule without its comment isn't the one that is missing.
     assert_eq!(
@@ -151,10 +136,7 @@ fn rules_that_differ() {
         rules_of(table, output)[1].conditions = vec![Condition::NotUnderstood("-o lo".to_owned())];
     });
     assert_eq!(same_text.len(), 1, "{same_text:?}");
-    assert!(
-        same_text[0].starts_with("IPv4, PROXY_INIT_OUTPUT: different\n"),
-        "{same_text:?}"
-    );
+    assert!(same_text[0].starts_with("IPv4, PROXY_INIT_OUTPUT: different\n"), "{same_text:?}");
 }
 
 #[test]
@@ -163,10 +145,7 @@ fn jumps_that_differ() {
         let rules = rules_of(table, "PREROUTING");
         rules.push(rules[0].clone());
     });
-    assert_eq!(
-        twice,
-        [format!("IPv4, PREROUTING: found more than once\n  + {JUMP_IN}\n")]
-    );
+    assert_eq!(twice, [format!("IPv4, PREROUTING: found more than once\n  + {JUMP_IN}\n")]);
 
     let goto = Action::Goto(Name::from("PROXY_INIT_REDIRECT"));
     let too = after(|table| rules_of(table, "PREROUTING").push(rule([to_port(80)], goto)));
@@ -181,11 +160,7 @@ fn jumps_that_differ() {
         [
             format!("IPv4, PREROUTING: missing\n  - {JUMP_IN}\n"),
             // Without a jump nothing gets past the accept's rule either, so only the drop is worse than nothing.
-            shadowed(
-                "PREROUTING",
-                "drops connections: to port 81",
-                "-A PREROUTING -m tcp --dport 81 -j DROP"
-            ),
+            shadowed("PREROUTING", "drops connections: to port 81", "-A PREROUTING -m tcp --dport 81 -j DROP"),
         ]
     );
 }
@@ -224,11 +199,7 @@ fn a_broken_way_is_not_blamed_on_rules_that_let_connections_pass() {
         said,
         [
             format!("IPv4, OUTPUT: missing\n  - {JUMP_OUT}\n"),
-            shadowed(
-                "PREROUTING",
-                "lets connections pass by: to port 80",
-                "-A PREROUTING -m tcp --dport 80 -j ACCEPT"
-            ),
+            shadowed("PREROUTING", "lets connections pass by: to port 80", "-A PREROUTING -m tcp --dport 80 -j ACCEPT"),
         ]
     );
     // A rule that is missing in proxy-init's own chain doesn't break the way to it.
@@ -258,23 +229,10 @@ fn what_is_missing_in_one_family_breaks_no_way_of_the_other() {
         rules_of(table, "PREROUTING").insert(0, rule([to_port(80)], Action::Accept));
     }
     rules_of(&mut tables[1], "PREROUTING").pop();
-    let found = Found {
-        tables,
-        not_known: vec![],
-    };
+    let found = Found { tables, not_known: vec![] };
     let findings = differences(Mode::Nft, &expected, &found, &Network::default());
-    let said: Vec<_> = findings
-        .iter()
-        .map(Finding::kind)
-        .zip(findings.iter().map(|one| &one.family))
-        .collect();
-    assert_eq!(
-        said,
-        [
-            (FindingKind::Missing, &"IPv6".to_owned()),
-            (FindingKind::Shadowed, &"IPv4".to_owned())
-        ]
-    );
+    let said: Vec<_> = findings.iter().map(Finding::kind).zip(findings.iter().map(|one| &one.family)).collect();
+    assert_eq!(said, [(FindingKind::Missing, &"IPv6".to_owned()), (FindingKind::Shadowed, &"IPv4".to_owned())]);
 }
 
 #[test]
@@ -284,11 +242,7 @@ fn rules_that_come_first() {
     for (action, does, target) in [
         (Action::Accept, "lets connections pass by", "ACCEPT"),
         (Action::Drop, "drops connections", "DROP"),
-        (
-            Action::Redirect(Some((1, 1))),
-            "redirects connections",
-            "REDIRECT --to-ports 1",
-        ),
+        (Action::Redirect(Some((1, 1))), "redirects connections", "REDIRECT --to-ports 1"),
     ] {
         let want = shadowed("PREROUTING", &format!("{does}: to port 80"), &line(target));
         assert_eq!(first(action), [want]);
@@ -320,10 +274,7 @@ fn a_rule_for_lo_takes_no_inbound_connections_away() {
 #[test]
 fn a_rule_that_is_met_twice_is_reported_once() {
     let twice = after(|table| {
-        table.chains.push(chain(
-            "sub",
-            vec![rule([to_port(80)], Action::NotUnderstood("NFQUEUE".to_owned()))],
-        ));
+        table.chains.push(chain("sub", vec![rule([to_port(80)], Action::NotUnderstood("NFQUEUE".to_owned()))]));
         let jump = rule([], Action::Jump(Name::from("sub")));
         rules_of(table, "PREROUTING").splice(0..0, [jump.clone(), jump]);
     });
@@ -349,12 +300,7 @@ fn a_rule_is_reported_once_with_all_its_connections() {
 #[test]
 fn a_rule_that_names_other_hosts_is_only_a_warning() {
     let network = Network {
-        addresses: Some(vec![Address {
-            device: 2,
-            address: [10, 77, 0, 2].into(),
-            prefix: 24,
-            broadcast: None,
-        }]),
+        addresses: Some(vec![Address { device: 2, address: [10, 77, 0, 2].into(), prefix: 24, broadcast: None }]),
         ..Network::default()
     };
     let (host, other) = (0x0a4d_0009, 0x0a4d_0100);
@@ -370,10 +316,7 @@ fn a_rule_that_names_other_hosts_is_only_a_warning() {
     ] {
         let rules = vec![Rule::new(conditions.clone(), Action::Drop)];
         let firewall = table("ip mine", vec![base("in", Kind::Filter, hook, -150, rules)]);
-        let found = Found {
-            tables: [installed(), vec![firewall]].concat(),
-            not_known: vec![],
-        };
+        let found = Found { tables: [installed(), vec![firewall]].concat(), not_known: vec![] };
         let findings = differences(Mode::Nft, &installed(), &found, &network);
         let problems: Vec<_> = findings.iter().map(|finding| finding.problem.is_warning()).collect();
         assert!(
@@ -387,17 +330,11 @@ fn a_rule_that_names_other_hosts_is_only_a_warning() {
 fn policies_that_drop() {
     let policy =
         |chain: &'static str| after(move |table| in_chain(table, chain).base.as_mut().unwrap().policy = Policy::Drop);
-    assert_eq!(
-        policy("OUTPUT"),
-        ["IPv4, OUTPUT: the chain's policy drops the connections that bypass the proxy\n"]
-    );
+    assert_eq!(policy("OUTPUT"), ["IPv4, OUTPUT: the chain's policy drops the connections that bypass the proxy\n"]);
     assert!(policy("PREROUTING").is_empty(), "nothing bypasses the proxy inbound");
 
     let with_policy = |priority, name| {
-        let mut table = table(
-            name,
-            vec![base("mine", Kind::Filter, Hook::Prerouting, priority, vec![])],
-        );
+        let mut table = table(name, vec![base("mine", Kind::Filter, Hook::Prerouting, priority, vec![])]);
         table.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
         let mut tables = installed();
         tables.push(table);
@@ -420,10 +357,7 @@ fn policies_that_drop() {
     tables.push(other);
     let said = said(tables);
     assert!(
-        !said.is_empty()
-            && said
-                .iter()
-                .all(|said| said.starts_with("IPv4, ip mine OUTPUT: dropped: ")),
+        !said.is_empty() && said.iter().all(|said| said.starts_with("IPv4, ip mine OUTPUT: dropped: ")),
         "{said:?}"
     );
 }
@@ -456,10 +390,8 @@ fn a_family_without_rules_should_have_none() {
 /// A small table as native mode makes them: the jumps for one family or for both, ports in a set.
 fn native_table(only: Option<Family>) -> Table {
     let conditions: Vec<Condition> = only.into_iter().map(is_of).collect();
-    let jump = |to: &str| Rule {
-        conditions: conditions.clone(),
-        ..commented("jump", rule([], Action::Jump(Name::from(to))))
-    };
+    let jump =
+        |to: &str| Rule { conditions: conditions.clone(), ..commented("jump", rule([], Action::Jump(Name::from(to)))) };
     let ignored = Condition::is(Field::DestinationPort, Values::Set(Name::from("ignored")));
     let tcp = Condition::is(Field::Protocol, TCP);
     let nat = |name, hook, to| base(name, Kind::Nat, hook, -100, vec![jump(to)]);
@@ -473,10 +405,7 @@ fn native_table(only: Option<Family>) -> Table {
                 commented("all", rule([tcp.clone()], Action::Redirect(Some((4143, 4143))))),
             ],
         ),
-        chain(
-            "PROXY_INIT_OUTPUT",
-            vec![commented("all", rule([tcp], Action::Redirect(Some((4140, 4140)))))],
-        ),
+        chain("PROXY_INIT_OUTPUT", vec![commented("all", rule([tcp], Action::Redirect(Some((4140, 4140)))))]),
     ];
     let mut table = table("inet proxy-init", chains);
     table.sets = vec![ports("ignored", &[(25, 25), (8000, 8100)])];
@@ -485,10 +414,7 @@ fn native_table(only: Option<Family>) -> Table {
 
 fn natively(only: Option<Family>, change: impl FnOnce(&mut Vec<Table>)) -> Vec<String> {
     let expected = [native_table(only)];
-    let mut found = Found {
-        tables: expected.to_vec(),
-        not_known: vec![],
-    };
+    let mut found = Found { tables: expected.to_vec(), not_known: vec![] };
     change(&mut found.tables);
     let findings = differences(Mode::Native, &expected, &found, &Network::default());
     findings.iter().map(ToString::to_string).collect()
@@ -499,10 +425,7 @@ fn native_modes_table_is_compared_as_a_whole() {
     assert!(natively(None, |_| ()).is_empty());
     let not_found = "inet, table inet proxy-init: not found\n";
     assert_eq!(natively(None, Vec::clear), [not_found]);
-    assert_eq!(
-        natively(None, |tables| tables[0].name = Name::from("other")),
-        [not_found]
-    );
+    assert_eq!(natively(None, |tables| tables[0].name = Name::from("other")), [not_found]);
     assert_eq!(
         natively(None, |tables| tables[0].dormant = true),
         ["inet, table inet proxy-init: the table is dormant: none of its chains is hooked\n"]
@@ -512,17 +435,11 @@ fn native_modes_table_is_compared_as_a_whole() {
         ["inet, OUTPUT: the chain is not hooked where it should be, so it sees no connection\n"]
     );
     assert_eq!(
-        natively(None, |tables| in_chain(&mut tables[0], "OUTPUT")
-            .base
-            .as_mut()
-            .unwrap()
-            .kind = Kind::Filter),
+        natively(None, |tables| in_chain(&mut tables[0], "OUTPUT").base.as_mut().unwrap().kind = Kind::Filter),
         ["inet, OUTPUT: the chain is not hooked where it should be, so it sees no connection\n"]
     );
     assert_eq!(
-        natively(None, |tables| drop(
-            rules_of(&mut tables[0], "PROXY_INIT_REDIRECT").remove(0)
-        )),
+        natively(None, |tables| drop(rules_of(&mut tables[0], "PROXY_INIT_REDIRECT").remove(0))),
         ["inet, PROXY_INIT_REDIRECT: missing\n  - tcp dport @ignored return comment \"ignored\"\n"]
     );
     assert_eq!(
@@ -530,16 +447,8 @@ fn native_modes_table_is_compared_as_a_whole() {
         [
             "inet, PROXY_INIT_OUTPUT: missing\n  - meta l4proto tcp redirect to :4140 comment \"all\"\n".to_owned(),
             // The jump leads nowhere.
-            native_shadow(
-                "IPv4",
-                "OUTPUT",
-                "may take connections away (it is not understood): all TCP connections"
-            ),
-            native_shadow(
-                "IPv6",
-                "OUTPUT",
-                "may take connections away (it is not understood): all TCP connections"
-            ),
+            native_shadow("IPv4", "OUTPUT", "may take connections away (it is not understood): all TCP connections"),
+            native_shadow("IPv6", "OUTPUT", "may take connections away (it is not understood): all TCP connections"),
         ]
     );
 }
@@ -558,15 +467,9 @@ fn native_modes_sets_are_compared_element_by_element() {
     assert!(with_elements(Some(&[(8000, 8100), (25, 25)])).is_empty());
     assert_eq!(
         with_elements(Some(&[(25, 25), (443, 443)])),
-        [
-            "inet, set ignored: missing\n  - 8000-8100\n",
-            "inet, set ignored: unexpected\n  + 443\n",
-        ]
+        ["inet, set ignored: missing\n  - 8000-8100\n", "inet, set ignored: unexpected\n  + 443\n",]
     );
-    let missing = [
-        "inet, set ignored: missing\n  - 25\n",
-        "inet, set ignored: missing\n  - 8000-8100\n",
-    ];
+    let missing = ["inet, set ignored: missing\n  - 25\n", "inet, set ignored: missing\n  - 8000-8100\n"];
     assert_eq!(with_elements(Some(&[])), missing);
     assert_eq!(
         natively(None, |tables| tables[0].sets.push(ports("other", &[(1, 1)]))),
@@ -579,21 +482,12 @@ fn native_modes_table_may_be_for_one_family() {
     let dropping = |tables: &mut Vec<Table>| {
         tables.push(table(
             "inet mine",
-            vec![base(
-                "early",
-                Kind::Filter,
-                Hook::Prerouting,
-                -150,
-                vec![rule([], Action::Drop)],
-            )],
+            vec![base("early", Kind::Filter, Hook::Prerouting, -150, vec![rule([], Action::Drop)])],
         ));
     };
     let families = |only| -> Vec<String> {
         let said = natively(only, dropping);
-        let mut families: Vec<_> = said
-            .iter()
-            .map(|line| line.split(',').next().unwrap().to_owned())
-            .collect();
+        let mut families: Vec<_> = said.iter().map(|line| line.split(',').next().unwrap().to_owned()).collect();
         families.dedup();
         families
     };
@@ -612,14 +506,8 @@ fn problems_have_names_and_sides_and_words() {
         connections: text("to port 80"),
         certain,
     };
-    let different = Problem::Different {
-        expected: text("a"),
-        found: text("b"),
-    };
-    let order = Problem::OutOfOrder {
-        expected: vec![text("a"), text("b")],
-        found: vec![text("b"), text("a")],
-    };
+    let different = Problem::Different { expected: text("a"), found: text("b") };
+    let order = Problem::OutOfOrder { expected: vec![text("a"), text("b")], found: vec![text("b"), text("a")] };
     let (a, b) = (vec!["a"], vec!["b"]);
     for (problem, kind, expected, found) in [
         (Problem::NoChain, "no-chain", vec![], vec![]),
@@ -637,16 +525,12 @@ fn problems_have_names_and_sides_and_words() {
         assert_eq!(problem.kind().to_string(), kind);
         assert_eq!(problem.sides(), (expected, found), "{kind}");
     }
-    let of_others: Vec<FindingKind> = [
-        shadowed(None, Fate::Dropped, true),
-        Problem::Policy,
-        Problem::NoChain,
-        Problem::NoRules(6),
-    ]
-    .iter()
-    .filter(|problem| problem.is_about_others())
-    .map(Problem::kind)
-    .collect();
+    let of_others: Vec<FindingKind> =
+        [shadowed(None, Fate::Dropped, true), Problem::Policy, Problem::NoChain, Problem::NoRules(6)]
+            .iter()
+            .filter(|problem| problem.is_about_others())
+            .map(Problem::kind)
+            .collect();
     assert_eq!(of_others, [FindingKind::Shadowed, FindingKind::Policy]);
     assert_eq!(Problem::NoRules(6).kind().to_string(), "no-rules");
     for (fate, certain, does) in [
@@ -654,11 +538,7 @@ fn problems_have_names_and_sides_and_words() {
         (Fate::Translated, true, "redirects connections"),
         (Fate::Dropped, true, "drops connections"),
         (Fate::Untracked, true, "keeps connections from being redirected"),
-        (
-            Fate::NotUnderstood,
-            false,
-            "may take connections away (it is not understood)",
-        ),
+        (Fate::NotUnderstood, false, "may take connections away (it is not understood)"),
         (Fate::Accepted, false, "may let connections pass by"),
         (Fate::Translated, false, "may redirect connections"),
         (Fate::Dropped, false, "may drop connections"),
@@ -674,37 +554,21 @@ fn what_drops_redirected_connections_is_a_finding_or_only_a_warning() {
     let of = |packet, certain| Finding {
         family: "IPv4".to_owned(),
         chain: "ip mine late".to_owned(),
-        problem: Problem::Dropped {
-            by: "drop".to_owned(),
-            connections: "to port 80".to_owned(),
-            packet,
-            certain,
-        },
+        problem: Problem::Dropped { by: "drop".to_owned(), connections: "to port 80".to_owned(), packet, certain },
     };
     for (packet, certain, words) in [
         (Packet::First, true, "drops connections that were redirected"),
         (Packet::Ack, true, "drops connections that were redirected"),
-        (
-            Packet::Reply,
-            true,
-            "drops the replies to connections that were redirected",
-        ),
+        (Packet::Reply, true, "drops the replies to connections that were redirected"),
         (Packet::First, false, "may drop connections that were redirected"),
-        (
-            Packet::Reply,
-            false,
-            "may drop the replies to connections that were redirected",
-        ),
+        (Packet::Reply, false, "may drop the replies to connections that were redirected"),
     ] {
         let finding = of(packet, certain);
         let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
         assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
         let in_a_line = said.replace("the rule marked +", "a rule");
         assert_eq!(finding.in_a_line(), format!("{in_a_line} (drop)"));
-        let of = |problem| Finding {
-            problem,
-            ..finding.clone()
-        };
+        let of = |problem| Finding { problem, ..finding.clone() };
         let missing = of(Problem::Missing("return".to_owned())).in_a_line();
         assert_eq!(missing, "IPv4, ip mine late: missing (return)");
         assert_eq!(of(Problem::NoChain).in_a_line(), "IPv4, ip mine late: not found");
@@ -730,25 +594,12 @@ fn replies_are_of_whoever_listens() {
         uid: 7,
     };
     let loses_replies = |uid, listeners: &[Listener]| {
-        let network = Network {
-            listeners: listeners.to_vec(),
-            ..Network::default()
-        };
-        let found = Found {
-            tables: [installed(), vec![dropping(uid)]].concat(),
-            not_known: vec![],
-        };
+        let network = Network { listeners: listeners.to_vec(), ..Network::default() };
+        let found = Found { tables: [installed(), vec![dropping(uid)]].concat(), not_known: vec![] };
         let findings = differences(Mode::Nft, &installed(), &found, &network);
-        findings.iter().any(|finding| {
-            matches!(
-                finding.problem,
-                Problem::Dropped {
-                    packet: Packet::Reply,
-                    certain: true,
-                    ..
-                }
-            )
-        })
+        findings
+            .iter()
+            .any(|finding| matches!(finding.problem, Problem::Dropped { packet: Packet::Reply, certain: true, .. }))
     };
     assert!(loses_replies(2102, &[]));
     assert!(loses_replies(7, &[listener]));

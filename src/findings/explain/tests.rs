@@ -20,10 +20,7 @@ fn installed(mode: Mode) -> Vec<Table> {
 
 /// The same in nft mode, with other tables before.
 fn beside(others: Vec<Table>) -> Found {
-    Found {
-        tables: [others, installed(Mode::Nft)].concat(),
-        not_known: vec![],
-    }
+    Found { tables: [others, installed(Mode::Nft)].concat(), not_known: vec![] }
 }
 
 fn inbound(to: &str) -> Connection {
@@ -39,11 +36,7 @@ fn inbound(to: &str) -> Connection {
 }
 
 fn outbound(to: &str) -> Connection {
-    Connection {
-        direction: Direction::Outbound,
-        device: Some(Name::from("eth0")),
-        ..inbound(to)
-    }
+    Connection { direction: Direction::Outbound, device: Some(Name::from("eth0")), ..inbound(to) }
 }
 
 /// A base chain of a filter table.
@@ -78,12 +71,7 @@ fn way(answer: &Answer<'_>) -> Vec<String> {
             Matched::No(_) => "no",
             Matched::Perhaps(..) => "?",
         };
-        format!(
-            "{} {}{} {number} {matched}",
-            step.hook,
-            "> ".repeat(step.depth),
-            chain.name
-        )
+        format!("{} {}{} {number} {matched}", step.hook, "> ".repeat(step.depth), chain.name)
     };
     answer.steps.iter().map(step).collect()
 }
@@ -91,39 +79,18 @@ fn way(answer: &Answer<'_>) -> Vec<String> {
 #[test]
 fn the_rule_that_decides_is_named_with_its_mode() {
     for mode in [Mode::Nft, Mode::Legacy] {
-        let found = Found {
-            tables: installed(mode),
-            not_known: vec![],
-        };
+        let found = Found { tables: installed(mode), not_known: vec![] };
         for (connection, verdict, rule) in [
-            (
-                inbound("10.0.0.1:80"),
-                "to the proxy, port 4143",
-                "PROXY_INIT_REDIRECT 2",
-            ),
+            (inbound("10.0.0.1:80"), "to the proxy, port 4143", "PROXY_INIT_REDIRECT 2"),
             (inbound("[fd00::1]:4191"), "bypasses the proxy", "PROXY_INIT_REDIRECT 1"),
-            (
-                outbound("10.0.0.1:80"),
-                "to the proxy, port 4140",
-                "PROXY_INIT_OUTPUT 4",
-            ),
+            (outbound("10.0.0.1:80"), "to the proxy, port 4140", "PROXY_INIT_OUTPUT 4"),
             (outbound("10.0.0.1:25"), "bypasses the proxy", "PROXY_INIT_OUTPUT 3"),
             (
-                Connection {
-                    device: Some(Name::from("lo")),
-                    ..outbound("10.0.0.1:80")
-                },
+                Connection { device: Some(Name::from("lo")), ..outbound("10.0.0.1:80") },
                 "bypasses the proxy",
                 "PROXY_INIT_OUTPUT 2",
             ),
-            (
-                Connection {
-                    uid: Some(2102),
-                    ..outbound("10.0.0.1:80")
-                },
-                "bypasses the proxy",
-                "PROXY_INIT_OUTPUT 1",
-            ),
+            (Connection { uid: Some(2102), ..outbound("10.0.0.1:80") }, "bypasses the proxy", "PROXY_INIT_OUTPUT 1"),
         ] {
             let answer = explain(&found, &connection);
             assert_eq!(answer.verdict.to_string(), verdict, "{connection:?}");
@@ -135,10 +102,7 @@ fn the_rule_that_decides_is_named_with_its_mode() {
     }
     let nothing = Found::default();
     let answer = explain(&nothing, &inbound("10.0.0.1:80"));
-    assert_eq!(
-        (answer.verdict, answer.at, answer.steps),
-        (Verdict::Bypass, None, vec![])
-    );
+    assert_eq!((answer.verdict, answer.at, answer.steps), (Verdict::Bypass, None, vec![]));
 }
 
 #[test]
@@ -147,10 +111,7 @@ fn each_step_is_recorded_in_the_kernels_order() {
         name: Name::from("map"),
         bits: 16,
         elements: Some(Intervals::new([(80, 81)])),
-        verdicts: vec![
-            (Intervals::one(80), Action::Jump(Name::from("of80"))),
-            (Intervals::one(81), Action::Drop),
-        ],
+        verdicts: vec![(Intervals::one(80), Action::Jump(Name::from("of80"))), (Intervals::one(81), Action::Drop)],
         expires: false,
     };
     let mapped = || rule([], Action::Map(Field::DestinationPort, Name::from("map")));
@@ -161,20 +122,13 @@ fn each_step_is_recorded_in_the_kernels_order() {
         rule([to_port(80)], Action::Goto(Name::from("of80"))),
         rule([], Action::Drop),
     ];
-    let of80 = vec![
-        rule([to_port(81)], Action::Accept),
-        rule([to_port(80)], Action::Return),
-        rule([], Action::Drop),
-    ];
+    let of80 = vec![rule([to_port(81)], Action::Accept), rule([to_port(80)], Action::Return), rule([], Action::Drop)];
     let mut mine = filter(Hook::Prerouting, rules);
     mine.chains[0].base.as_mut().unwrap().priority = -150;
     mine.chains.push(chain("of80", of80));
     mine.sets.push(map);
     let input = filter(Hook::Input, vec![mapped(), rule([to_port(4143)], Action::Accept)]);
-    let mut input = Table {
-        name: Name::from("other"),
-        ..input
-    };
+    let mut input = Table { name: Name::from("other"), ..input };
     input.sets.clone_from(&mine.sets);
     let found = beside(vec![mine, input]);
     let answer = explain(&found, &inbound("10.0.0.1:80"));
@@ -201,30 +155,18 @@ fn each_step_is_recorded_in_the_kernels_order() {
 
 #[test]
 fn a_connection_without_a_user_is_any_but_the_proxys() {
-    assert_eq!(
-        said(&beside(vec![]), &outbound("10.0.0.1:80")),
-        "to the proxy, port 4140"
-    );
+    assert_eq!(said(&beside(vec![]), &outbound("10.0.0.1:80")), "to the proxy, port 4140");
     let of_user = |action| nat(Hook::Output, -110, vec![rule([Condition::is(Field::Uid, 7)], action)]);
     assert_eq!(
         said(&beside(vec![of_user(redirect(1))]), &outbound("10.0.0.1:80")),
         "not known: it depends on the user, because of `meta skuid 7 redirect to :1` in inet mine, chain mine: give \
          --uid"
     );
-    assert_eq!(
-        said(&beside(vec![of_user(Action::Accept)]), &outbound("10.0.0.1:80")),
-        "to the proxy, port 4140"
-    );
-    let user = |uid| Connection {
-        uid: Some(uid),
-        ..outbound("10.0.0.1:80")
-    };
+    assert_eq!(said(&beside(vec![of_user(Action::Accept)]), &outbound("10.0.0.1:80")), "to the proxy, port 4140");
+    let user = |uid| Connection { uid: Some(uid), ..outbound("10.0.0.1:80") };
     let found = beside(vec![of_user(redirect(1))]);
     assert_eq!(said(&found, &user(8)), "to the proxy, port 4140");
-    assert_eq!(
-        said(&found, &user(7)),
-        "goes elsewhere: redirected to port 1 of this host"
-    );
+    assert_eq!(said(&found, &user(7)), "goes elsewhere: redirected to port 1 of this host");
 }
 
 #[test]
@@ -232,30 +174,16 @@ fn a_connection_without_a_device_is_of_none_that_is_ignored() {
     let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
     config.ignored_inbound_interfaces = vec!["net1".parse().unwrap()];
     config.ignored_outbound_interfaces = vec!["tun0".parse().unwrap()];
-    let found = Found {
-        tables: expected(Mode::Nft, &plan(&config)),
-        not_known: vec![],
-    };
-    let by = |connection: Connection, device: Option<&str>| Connection {
-        device: device.map(Name::from),
-        ..connection
-    };
+    let found = Found { tables: expected(Mode::Nft, &plan(&config)), not_known: vec![] };
+    let by = |connection: Connection, device: Option<&str>| Connection { device: device.map(Name::from), ..connection };
     for (device, port) in [(None, 4143), (Some("tun0"), 4143), (Some("net1"), 0)] {
         let verdict = explain(&found, &by(inbound("10.0.0.1:80"), device)).verdict;
-        let want = if port == 0 {
-            Verdict::Bypass
-        } else {
-            Verdict::Proxy(port)
-        };
+        let want = if port == 0 { Verdict::Bypass } else { Verdict::Proxy(port) };
         assert_eq!(verdict, want, "in by {device:?}");
     }
     for (device, port) in [("eth0", 4140), ("net1", 4140), ("tun0", 0)] {
         let verdict = explain(&found, &by(outbound("10.0.0.1:80"), Some(device))).verdict;
-        let want = if port == 0 {
-            Verdict::Bypass
-        } else {
-            Verdict::Proxy(port)
-        };
+        let want = if port == 0 { Verdict::Bypass } else { Verdict::Proxy(port) };
         assert_eq!(verdict, want, "out by {device}");
     }
 }
@@ -264,41 +192,21 @@ fn a_connection_without_a_device_is_of_none_that_is_ignored() {
 fn what_the_answer_depends_on_is_said() {
     let dropping = |condition| filter(Hook::Prerouting, vec![rule([condition], Action::Drop)]);
     for (condition, want) in [
-        (
-            Condition::is(Field::Source(Family::V4), 0x0a00_0007),
-            "the source address, because of ",
-        ),
-        (
-            Condition::is(Field::SourcePort, (1, 1023)),
-            "the source port, because of ",
-        ),
-        (
-            Condition::is(Field::InInterface, interface(b"eth1")),
-            "the interface on which it arrives, because of ",
-        ),
-        (
-            strange(),
-            "`numgen` in `numgen drop` in inet mine, chain mine, which is not understood",
-        ),
+        (Condition::is(Field::Source(Family::V4), 0x0a00_0007), "the source address, because of "),
+        (Condition::is(Field::SourcePort, (1, 1023)), "the source port, because of "),
+        (Condition::is(Field::InInterface, interface(b"eth1")), "the interface on which it arrives, because of "),
+        (strange(), "`numgen` in `numgen drop` in inet mine, chain mine, which is not understood"),
     ] {
         let said = said(&beside(vec![dropping(condition)]), &inbound("10.0.0.1:80"));
         assert!(said.starts_with(&format!("not known: it depends on {want}")), "{said}");
     }
     // After a redirection it isn't known which of the device's addresses it is for.
-    let to = filter(
-        Hook::Input,
-        vec![rule(
-            [Condition::is(Field::Destination(Family::V4), 0x0a00_0001)],
-            Action::Drop,
-        )],
-    );
+    let to =
+        filter(Hook::Input, vec![rule([Condition::is(Field::Destination(Family::V4), 0x0a00_0001)], Action::Drop)]);
     let found = beside(vec![to]);
     assert!(said(&found, &inbound("10.0.0.1:80")).contains("the address to which it is translated"));
     assert_eq!(said(&found, &inbound("10.0.0.1:4190")), "dropped");
-    let odd = filter(
-        Hook::Output,
-        vec![rule([], Action::NotUnderstood("queue to 1".to_owned()))],
-    );
+    let odd = filter(Hook::Output, vec![rule([], Action::NotUnderstood("queue to 1".to_owned()))]);
     assert_eq!(
         said(&beside(vec![odd]), &outbound("10.0.0.1:80")),
         "not known: `queue to 1` in inet mine, chain mine does something that is not understood"
@@ -336,15 +244,9 @@ fn whose_packet_it_is_is_said_as_the_user_can_tell_it() {
 
 #[test]
 fn where_a_rule_sends_a_connection_is_not_followed() {
-    let nat_to = Nat {
-        address: Some([10, 0, 0, 9].into()),
-        ..Nat::somewhere("dnat to 10.0.0.9")
-    };
+    let nat_to = Nat { address: Some([10, 0, 0, 9].into()), ..Nat::somewhere("dnat to 10.0.0.9") };
     let sending = nat(Hook::Prerouting, -110, vec![rule([], Action::Nat(nat_to))]);
-    let dropping = Table {
-        name: Name::from("other"),
-        ..filter(Hook::Input, vec![rule([], Action::Drop)])
-    };
+    let dropping = Table { name: Name::from("other"), ..filter(Hook::Input, vec![rule([], Action::Drop)]) };
     assert_eq!(
         said(&beside(vec![sending, dropping]), &inbound("10.0.0.1:80")),
         "not known: it depends on where `dnat to 10.0.0.9` sends it, which is not followed"
@@ -379,11 +281,7 @@ fn what_lets_a_connection_bypass_the_proxy_is_in_its_table() {
         let accepting = filter(Hook::Input, vec![rule([], Action::Accept)]);
         let mut found = beside(vec![accepting]);
         let table = &mut found.tables[1];
-        let base = table
-            .chains
-            .iter_mut()
-            .find(|chain| chain.name == *"PREROUTING")
-            .unwrap();
+        let base = table.chains.iter_mut().find(|chain| chain.name == *"PREROUTING").unwrap();
         base.rules.insert(0, rule([], action));
         table.chains.push(chain("empty", vec![]));
         let answer = explain(&found, &inbound("10.0.0.1:80"));
@@ -395,29 +293,15 @@ fn what_lets_a_connection_bypass_the_proxy_is_in_its_table() {
 
 #[test]
 fn the_reason_is_one_that_matters() {
-    let rules = vec![
-        rule([strange()], Action::Accept),
-        rule([Condition::is(Field::SourcePort, (1, 1023))], Action::Accept),
-    ];
+    let rules =
+        vec![rule([strange()], Action::Accept), rule([Condition::is(Field::SourcePort, (1, 1023))], Action::Accept)];
     let harmless = filter(Hook::Prerouting, rules);
-    let of_source = nat(
-        Hook::Prerouting,
-        -110,
-        vec![rule(
-            [Condition::is(Field::Source(Family::V4), 0x0a00_0007)],
-            redirect(1),
-        )],
-    );
-    let of_source = Table {
-        name: Name::from("two"),
-        ..of_source
-    };
+    let of_source =
+        nat(Hook::Prerouting, -110, vec![rule([Condition::is(Field::Source(Family::V4), 0x0a00_0007)], redirect(1))]);
+    let of_source = Table { name: Name::from("two"), ..of_source };
     let found = beside(vec![harmless, of_source]);
     let said = said(&found, &inbound("10.0.0.1:80"));
-    assert!(
-        said.starts_with("not known: it depends on the source address, because of"),
-        "{said}"
-    );
+    assert!(said.starts_with("not known: it depends on the source address, because of"), "{said}");
 }
 
 #[test]
@@ -440,11 +324,7 @@ fn a_doubt_that_changes_nothing_is_none() {
         assert_eq!(said(&found, &inbound("10.0.0.1:80")), "to the proxy, port 4143");
     }
     // To the same port by one rule or another.
-    let found = beside(vec![nat(
-        Hook::Prerouting,
-        -110,
-        vec![rule([strange()], redirect(4143))],
-    )]);
+    let found = beside(vec![nat(Hook::Prerouting, -110, vec![rule([strange()], redirect(4143))])]);
     assert_eq!(said(&found, &inbound("10.0.0.1:80")), "to the proxy, port 4143");
     assert!(said(&found, &inbound("10.0.0.1:4190")).starts_with("not known: it depends on `numgen`"));
 }
@@ -452,19 +332,13 @@ fn a_doubt_that_changes_nothing_is_none() {
 #[test]
 fn a_foreign_redirection_to_the_proxys_port_is_one_to_the_proxy() {
     let redirecting = |port| vec![nat(Hook::Prerouting, -110, vec![rule([], redirect(port))])];
-    assert_eq!(
-        said(&beside(redirecting(4143)), &inbound("10.0.0.1:4190")),
-        "to the proxy, port 4143"
-    );
+    assert_eq!(said(&beside(redirecting(4143)), &inbound("10.0.0.1:4190")), "to the proxy, port 4143");
     assert_eq!(
         said(&beside(redirecting(15006)), &inbound("10.0.0.1:80")),
         "goes elsewhere: redirected to port 15006 of this host"
     );
     // Without rules of proxy-init's nobody knows the proxy's ports.
-    let alone = Found {
-        tables: redirecting(4143),
-        not_known: vec![],
-    };
+    let alone = Found { tables: redirecting(4143), not_known: vec![] };
     assert!(said(&alone, &inbound("10.0.0.1:80")).starts_with("goes elsewhere"));
     let several = |ports| vec![nat(Hook::Prerouting, -110, vec![rule([], Action::Redirect(ports))])];
     assert_eq!(
@@ -480,13 +354,7 @@ fn a_foreign_redirection_to_the_proxys_port_is_one_to_the_proxy() {
 
 #[test]
 fn a_translated_connection_goes_elsewhere_and_its_source_may_change() {
-    let dnat = |hook, priority| {
-        nat(
-            hook,
-            priority,
-            vec![rule([], Action::Nat(Nat::somewhere("DNAT to 192.0.2.7")))],
-        )
-    };
+    let dnat = |hook, priority| nat(hook, priority, vec![rule([], Action::Nat(Nat::somewhere("DNAT to 192.0.2.7")))]);
     assert_eq!(
         said(&beside(vec![dnat(Hook::Output, -110)]), &outbound("10.0.0.1:80")),
         "goes elsewhere: DNAT to 192.0.2.7"
@@ -498,10 +366,7 @@ fn a_translated_connection_goes_elsewhere_and_its_source_may_change() {
     // Where it goes may matter later.
     let to = |hook| {
         let rules = vec![rule([Condition::is(Field::Destination(Family::V4), 7)], Action::Drop)];
-        Table {
-            name: Name::from("later"),
-            ..filter(hook, rules)
-        }
+        Table { name: Name::from("later"), ..filter(hook, rules) }
     };
     for (translated, later, connection) in [
         (Hook::Output, Hook::Postrouting, outbound("10.0.0.1:80")),
@@ -515,15 +380,9 @@ fn a_translated_connection_goes_elsewhere_and_its_source_may_change() {
         );
     }
     let forwarded = filter(Hook::Forward, vec![rule([], Action::Drop)]);
-    assert_eq!(
-        said(&beside(vec![forwarded]), &inbound("10.0.0.1:80")),
-        "to the proxy, port 4143"
-    );
+    assert_eq!(said(&beside(vec![forwarded]), &inbound("10.0.0.1:80")), "to the proxy, port 4143");
     // A masqueraded one goes where it was going.
-    for (hook, connection) in [
-        (Hook::Postrouting, outbound("10.0.0.1:25")),
-        (Hook::Input, inbound("10.0.0.1:4190")),
-    ] {
+    for (hook, connection) in [(Hook::Postrouting, outbound("10.0.0.1:25")), (Hook::Input, inbound("10.0.0.1:4190"))] {
         assert_eq!(said(&beside(vec![dnat(hook, 100)]), &connection), "bypasses the proxy");
     }
 }
@@ -534,10 +393,7 @@ fn a_redirected_connection_meets_what_drops_its_new_destination() {
         let rules = vec![rule([to_port(4143)], Action::Drop)];
         assert_eq!(said(&beside(vec![filter(hook, rules)]), &inbound("10.0.0.1:80")), want);
         let rules = vec![rule([to_port(80)], Action::Drop)];
-        assert_eq!(
-            said(&beside(vec![filter(hook, rules)]), &inbound("10.0.0.1:80")),
-            "to the proxy, port 4143"
-        );
+        assert_eq!(said(&beside(vec![filter(hook, rules)]), &inbound("10.0.0.1:80")), "to the proxy, port 4143");
     }
     // On its way out, by lo, to 127.0.0.1, and in again.
     let lo = || Condition::is(Field::OutInterface, interface(LOOPBACK));
@@ -547,25 +403,14 @@ fn a_redirected_connection_meets_what_drops_its_new_destination() {
     for (hook, conditions, want) in [
         (Hook::Output, vec![localhost(), not(lo())], "dropped"),
         (Hook::Output, vec![lo()], "dropped: the reply"),
-        (
-            Hook::Output,
-            vec![lo(), Condition::is(Field::DestinationPort, 80)],
-            "to the proxy, port 4140",
-        ),
+        (Hook::Output, vec![lo(), Condition::is(Field::DestinationPort, 80)], "to the proxy, port 4140"),
         (Hook::Postrouting, vec![localhost(), lo(), of_user()], "dropped"),
-        (
-            Hook::Prerouting,
-            vec![localhost(), in_by_lo(), to_port(4140)],
-            "dropped",
-        ),
+        (Hook::Prerouting, vec![localhost(), in_by_lo(), to_port(4140)], "dropped"),
         (Hook::Input, vec![localhost(), in_by_lo(), to_port(4140)], "dropped"),
         (Hook::Input, vec![of_user()], "to the proxy, port 4140"),
         (Hook::Input, vec![lo()], "to the proxy, port 4140"),
     ] {
-        let dropping = Rule {
-            conditions,
-            ..rule([], Action::Drop)
-        };
+        let dropping = Rule { conditions, ..rule([], Action::Drop) };
         let found = beside(vec![filter(hook, vec![dropping.clone()])]);
         assert_eq!(said(&found, &outbound("10.0.0.1:80")), want, "{hook} {dropping:?}");
     }
@@ -573,17 +418,10 @@ fn a_redirected_connection_meets_what_drops_its_new_destination() {
 
 #[test]
 fn what_comes_in_by_lo_is_not_redirected_again() {
-    let own = Connection {
-        device: Some(Name::from("lo")),
-        ..outbound("10.0.0.1:80")
-    };
+    let own = Connection { device: Some(Name::from("lo")), ..outbound("10.0.0.1:80") };
     let answer_of = beside(vec![]);
     let answer = explain(&answer_of, &own);
-    assert!(
-        way(&answer).iter().all(|step| !step.starts_with("prerouting")),
-        "{:?}",
-        way(&answer)
-    );
+    assert!(way(&answer).iter().all(|step| !step.starts_with("prerouting")), "{:?}", way(&answer));
 }
 
 #[test]
@@ -606,22 +444,13 @@ fn policies_drop_and_untracked_connections_are_left_alone() {
     // The packets after its answer are taken for a connection of their own, and redirected.
     let found = beside(vec![there.clone()]);
     assert_eq!(said(&found, &inbound("10.0.0.1:80")), "dropped: the reply");
-    let back = Table {
-        name: Name::from("back"),
-        ..raw(Hook::Output, Condition::is(Field::SourcePort, 80))
-    };
+    let back = Table { name: Name::from("back"), ..raw(Hook::Output, Condition::is(Field::SourcePort, 80)) };
     let found = beside(vec![there, back]);
     let answer = explain(&found, &inbound("10.0.0.1:80"));
     assert_eq!(answer.verdict, Verdict::Bypass);
-    assert_eq!(
-        answer.at.unwrap().to_string(),
-        "`tcp dport 80 notrack` in inet mine, chain mine"
-    );
+    assert_eq!(answer.at.unwrap().to_string(), "`tcp dport 80 notrack` in inet mine, chain mine");
     // Nor is it masqueraded, and so it keeps its source.
-    let known = Connection {
-        from: Some([192, 0, 2, 1].into()),
-        ..inbound("10.0.0.1:80")
-    };
+    let known = Connection { from: Some([192, 0, 2, 1].into()), ..inbound("10.0.0.1:80") };
     assert_eq!(said(&found, &known), "bypasses the proxy");
 }
 
@@ -649,11 +478,7 @@ fn later_rules_see_the_port_to_which_a_connection_is_translated() {
         later
     };
     let translated = |ports| {
-        let action = Action::Nat(Nat {
-            text: "dnat".to_owned(),
-            address: Some([192, 0, 2, 7].into()),
-            ports,
-        });
+        let action = Action::Nat(Nat { text: "dnat".to_owned(), address: Some([192, 0, 2, 7].into()), ports });
         nat(Hook::Output, -110, vec![rule([], action)])
     };
     for (ports, port, want) in [
@@ -662,10 +487,7 @@ fn later_rules_see_the_port_to_which_a_connection_is_translated() {
         (None, 80, "dropped"),
         (None, 8080, "goes elsewhere: dnat"),
     ] {
-        let found = beside(vec![
-            translated(ports),
-            later(Hook::Postrouting, Field::DestinationPort, port),
-        ]);
+        let found = beside(vec![translated(ports), later(Hook::Postrouting, Field::DestinationPort, port)]);
         assert_eq!(said(&found, &outbound("10.0.0.1:80")), want, "{ports:?} {port}");
     }
     // From which port a masqueraded one comes isn't known.
@@ -674,15 +496,9 @@ fn later_rules_see_the_port_to_which_a_connection_is_translated() {
         nat(Hook::Postrouting, 100, vec![rule([], masquerade)]),
         later(Hook::Postrouting, Field::SourcePort, 7),
     ]);
-    let from = Connection {
-        from_port: Some(40000),
-        ..outbound("10.0.0.1:25")
-    };
+    let from = Connection { from_port: Some(40000), ..outbound("10.0.0.1:25") };
     let answer = said(&found, &from);
-    assert!(
-        answer.starts_with("not known: it depends on the source port"),
-        "{answer}"
-    );
+    assert!(answer.starts_with("not known: it depends on the source port"), "{answer}");
 }
 
 #[test]
@@ -702,10 +518,7 @@ fn an_unknown_order_matters_only_where_answers_differ() {
         "not known: it depends on which runs first, ip nat PREROUTING or inet mine mine: their priorities are equal"
     );
     assert_eq!(said(&found, &inbound("10.0.0.1:81")), "to the proxy, port 4143");
-    assert_eq!(
-        said(&tied(vec![rule([], redirect(4143))]), &inbound("10.0.0.1:80")),
-        "to the proxy, port 4143"
-    );
+    assert_eq!(said(&tied(vec![rule([], redirect(4143))]), &inbound("10.0.0.1:80")), "to the proxy, port 4143");
     // Another kind of chain where nat chains run.
     let mut mixed = filter(Hook::Prerouting, vec![rule([to_port(80)], Action::Drop)]);
     mixed.chains[0].base.as_mut().unwrap().priority = -100;
@@ -713,22 +526,13 @@ fn an_unknown_order_matters_only_where_answers_differ() {
     // In one table, the order is known: the last one runs first.
     let chain_of = |name: &str, port| base(name, Kind::Nat, Hook::Prerouting, -110, vec![rule([], redirect(port))]);
     let two = table("inet mine", vec![chain_of("a", 1), chain_of("b", 2)]);
-    assert_eq!(
-        said(&beside(vec![two]), &inbound("10.0.0.1:80")),
-        "goes elsewhere: redirected to port 2 of this host"
-    );
+    assert_eq!(said(&beside(vec![two]), &inbound("10.0.0.1:80")), "goes elsewhere: redirected to port 2 of this host");
 }
 
 #[test]
 fn a_netdev_chain_sees_its_device_alone() {
     let at = |action| {
-        let mut ingress = base(
-            "edge",
-            Kind::Filter,
-            Hook::Ingress,
-            0,
-            vec![rule([to_port(80)], action)],
-        );
+        let mut ingress = base("edge", Kind::Filter, Hook::Ingress, 0, vec![rule([to_port(80)], action)]);
         ingress.devices = Some(Intervals::one(interface(b"eth1")));
         beside(vec![table("netdev edge", vec![ingress])])
     };
@@ -738,20 +542,11 @@ fn a_netdev_chain_sees_its_device_alone() {
          give --in"
     );
     for (device, want) in [("eth1", "dropped"), ("eth0", "to the proxy, port 4143")] {
-        let by = Connection {
-            device: Some(Name::from(device)),
-            ..inbound("10.0.0.1:80")
-        };
+        let by = Connection { device: Some(Name::from(device)), ..inbound("10.0.0.1:80") };
         assert_eq!(said(&at(Action::Drop), &by), want, "{device}");
     }
-    assert_eq!(
-        said(&at(Action::Drop), &inbound("10.0.0.1:81")),
-        "to the proxy, port 4143"
-    );
-    assert_eq!(
-        said(&at(Action::Accept), &inbound("10.0.0.1:80")),
-        "to the proxy, port 4143"
-    );
+    assert_eq!(said(&at(Action::Drop), &inbound("10.0.0.1:81")), "to the proxy, port 4143");
+    assert_eq!(said(&at(Action::Accept), &inbound("10.0.0.1:80")), "to the proxy, port 4143");
 }
 
 #[test]
@@ -759,10 +554,7 @@ fn a_reply_leaves_by_the_device_by_which_its_connection_came_in() {
     let mut egress = base("edge", Kind::Filter, Hook::Egress, 0, vec![rule([], Action::Drop)]);
     egress.devices = Some(Intervals::one(interface(b"eth1")));
     assert_eq!(
-        said(
-            &beside(vec![table("netdev edge", vec![egress])]),
-            &inbound("10.0.0.1:80")
-        ),
+        said(&beside(vec![table("netdev edge", vec![egress])]), &inbound("10.0.0.1:80")),
         "not known: it depends on the interface on which it arrives, because netdev edge, chain edge, is for some: \
          give --in"
     );
@@ -772,14 +564,8 @@ fn a_reply_leaves_by_the_device_by_which_its_connection_came_in() {
 fn a_chain_of_some_devices_sees_what_leaves_by_them() {
     let mut egress = base("edge", Kind::Filter, Hook::Egress, 0, vec![rule([], Action::Drop)]);
     egress.devices = Some(Intervals::one(interface(b"eth1")));
-    let found = Found {
-        tables: vec![table("netdev edge", vec![egress])],
-        not_known: vec![],
-    };
-    let by = |device: Option<&str>| Connection {
-        device: device.map(Name::from),
-        ..outbound("10.0.0.1:25")
-    };
+    let found = Found { tables: vec![table("netdev edge", vec![egress])], not_known: vec![] };
+    let by = |device: Option<&str>| Connection { device: device.map(Name::from), ..outbound("10.0.0.1:25") };
     assert_eq!(
         said(&found, &by(None)),
         "not known: it depends on the interface by which it leaves, because netdev edge, chain edge, is for some: give \
@@ -812,12 +598,7 @@ fn a_packet_has_the_state_of_its_place() {
         (Hook::Ingress, 300, CtState::Invalid, "dropped"),
         (Hook::Ingress, 300, CtState::New, to_proxy),
         (Hook::Input, -300, CtState::New, "dropped"),
-        (
-            Hook::Input,
-            -300,
-            CtState::Established,
-            "dropped: the ACK after the reply",
-        ),
+        (Hook::Input, -300, CtState::Established, "dropped: the ACK after the reply"),
         (Hook::Postrouting, -300, CtState::New, to_proxy),
         (Hook::Output, -300, CtState::Invalid, reply),
         (Hook::Output, -199, CtState::Established, reply),
@@ -860,20 +641,8 @@ fn a_reply_goes_back_as_it_is_translated() {
         (inbound("10.0.0.1:80"), Hook::Postrouting, 101, from_port(4143), false),
         (inbound("10.0.0.1:80"), Hook::Postrouting, 101, from_port(80), true),
         (inbound("10.0.0.1:80"), Hook::Egress, 0, from_port(80), true),
-        (
-            inbound("10.0.0.1:80"),
-            Hook::Output,
-            0,
-            Condition::is(Field::Uid, 2102),
-            true,
-        ),
-        (
-            inbound("10.0.0.1:80"),
-            Hook::Output,
-            0,
-            Condition::is(Field::Uid, 7),
-            false,
-        ),
+        (inbound("10.0.0.1:80"), Hook::Output, 0, Condition::is(Field::Uid, 2102), true),
+        (inbound("10.0.0.1:80"), Hook::Output, 0, Condition::is(Field::Uid, 7), false),
         (outbound("10.0.0.1:80"), Hook::Output, 0, from_port(4140), true),
         (outbound("10.0.0.1:80"), Hook::Input, 0, from_port(4140), false),
         (outbound("10.0.0.1:80"), Hook::Input, 0, from_port(80), true),

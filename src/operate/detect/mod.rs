@@ -92,11 +92,7 @@ fn look_around() -> Detected {
     let found = all::read().unwrap_or_else(|error| Found {
         tables: Vec::new(),
         not_known: [Subsystem::NfTables, Subsystem::Legacy]
-            .map(|subsystem| Unseen {
-                subsystem,
-                not_permitted: false,
-                reason: error.to_string(),
-            })
+            .map(|subsystem| Unseen { subsystem, not_permitted: false, reason: error.to_string() })
             .into(),
     });
     let Trial { features, mut nft } = Trial::all(&everything, is_like_new(&found));
@@ -159,11 +155,7 @@ fn hints(found: &Found) -> Vec<String> {
     let mut hints = Vec::new();
     for table in &found.tables {
         let chains: Vec<String> = table.chains.iter().map(|chain| chain.name.to_string()).collect();
-        hints.extend(kubernetes_hint(
-            &table.subsystem.to_string(),
-            &counted(table).name,
-            &chains,
-        ));
+        hints.extend(kubernetes_hint(&table.subsystem.to_string(), &counted(table).name, &chains));
     }
     hints
 }
@@ -228,10 +220,7 @@ impl Trial {
         };
         let nft = results.pop();
         let features = names.into_iter().zip(results);
-        Self {
-            features: features.map(|(name, works)| Feature { name, works }).collect(),
-            nft,
-        }
+        Self { features: features.map(|(name, works)| Feature { name, works }).collect(), nft }
     }
 }
 
@@ -248,15 +237,8 @@ const PARTS: [Part; 5] = [
 
 /// The iptables commands on PATH. None is run.
 fn binaries() -> Vec<Binary> {
-    let names = [
-        "iptables",
-        "iptables-nft",
-        "iptables-legacy",
-        "ip6tables",
-        "ip6tables-nft",
-        "ip6tables-legacy",
-        "nft",
-    ];
+    let names =
+        ["iptables", "iptables-nft", "iptables-legacy", "ip6tables", "ip6tables-nft", "ip6tables-legacy", "nft"];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut binaries = Vec::new();
     for name in names {

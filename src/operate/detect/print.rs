@@ -52,11 +52,8 @@ impl Detected {
 
     /// What nf_tables lacks that a mode needs.
     fn lacks(&self) -> Vec<String> {
-        let lacking: Vec<_> = self
-            .features
-            .iter()
-            .filter_map(|feature| Some((&feature.name, feature.works.as_ref().err()?)))
-            .collect();
+        let lacking: Vec<_> =
+            self.features.iter().filter_map(|feature| Some((&feature.name, feature.works.as_ref().err()?))).collect();
         match lacking.as_slice() {
             [] => vec!["has all that nft and native mode need, for IPv4 and IPv6".to_owned()],
             [(_, lack), ..] if lacking.len() == self.features.len() => vec![reason(lack)],
@@ -121,9 +118,7 @@ impl Detected {
 fn tables(tables: &Tables) -> Value {
     match tables {
         Ok(tables) => {
-            let rows = tables
-                .iter()
-                .map(|table| json!({"table": table.name, "rules": table.rules}));
+            let rows = tables.iter().map(|table| json!({"table": table.name, "rules": table.rules}));
             json!({ "tables": rows.collect::<Vec<_>>() })
         }
         Err(reason) => json!({ "unknown": reason }),

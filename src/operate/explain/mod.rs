@@ -111,11 +111,7 @@ pub fn explain<T: Send>(
         if !explain::exempted(&found, &connection, Field::InInterface).is_empty() {
             connection.device = routing.network.only_device().map(|device| device.name.clone());
         }
-        settle(
-            &mut found,
-            &routing.network,
-            routing::device_back(&routing, &connection),
-        );
+        settle(&mut found, &routing.network, routing::device_back(&routing, &connection));
         let mut below = None;
         let mut answer = answer_by(&found, asked, &connection, &routing, destination);
         let has_limits = || found.asks(|context| matches!(context, Context::Limit { .. }));
@@ -129,9 +125,7 @@ pub fn explain<T: Send>(
         let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
         let mut explained = Explained::new(&found, &connection, answer);
         explained.warnings = proxy::of_found(&found);
-        explained
-            .warnings
-            .retain(|warning| warning.is_about(&connection, &explained.verdict));
+        explained.warnings.retain(|warning| warning.is_about(&connection, &explained.verdict));
         Ok(report(&explained))
     })
 }
@@ -186,10 +180,7 @@ fn answer_by<'a>(
         answer = explain::after_discovery(found, &routing.network, neighbours, answer);
     }
     // What stays in this namespace meets neither ARP nor a bridge.
-    let leaves_host = connection
-        .device
-        .as_ref()
-        .is_some_and(|device| device.as_bytes() != LOOPBACK);
+    let leaves_host = connection.device.as_ref().is_some_and(|device| device.as_bytes() != LOOPBACK);
     let is_open = match answer.verdict {
         Verdict::Bypass => connection.direction == Direction::Inbound || leaves_host,
         Verdict::Proxy(_) | Verdict::Elsewhere(_) => connection.direction == Direction::Inbound,
@@ -219,16 +210,11 @@ impl<'a> Explained<'a> {
             place: place(at),
             mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(is_ours)),
         });
-        let stands = matches!(
-            answer.verdict,
-            Verdict::Proxy(_) | Verdict::Bypass | Verdict::Elsewhere(_)
-        );
+        let stands = matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Bypass | Verdict::Elsewhere(_));
         let exceptions = answer.exceptions.iter().filter(|_| stands);
         let limits = answer.limits.iter().map(ToString::to_string).collect();
         Self {
-            exceptions: exceptions
-                .map(|(field, numbers)| words::numbers(*field, numbers))
-                .collect(),
+            exceptions: exceptions.map(|(field, numbers)| words::numbers(*field, numbers)).collect(),
             limits,
             steps: answer.steps,
             at: answer.at,

@@ -144,10 +144,7 @@ impl Explained<'_> {
             let above = indent - 2;
             let (table, chain, whose) = (at.table(), at.chain(), whose(at));
             *text += &match chain.base {
-                Some(base) => format!(
-                    "{:above$}{table} {} (priority {}){whose}\n",
-                    "", chain.name, base.priority
-                ),
+                Some(base) => format!("{:above$}{table} {} (priority {}){whose}\n", "", chain.name, base.priority),
                 None => format!("{:above$}{}{whose}\n", "", chain.name),
             };
         }
@@ -221,9 +218,8 @@ fn is_in_chain_of(one: &Step<'_>, other: &Step<'_>) -> bool {
 
 /// How many of the steps after one are in the chain to which it leads, and in those to which that one does.
 fn jump_length(one: &Step<'_>, after: &[&Step<'_>]) -> usize {
-    let inside = after
-        .iter()
-        .take_while(|step| (step.packet, step.hook) == (one.packet, one.hook) && step.depth > one.depth);
+    let inside =
+        after.iter().take_while(|step| (step.packet, step.hook) == (one.packet, one.hook) && step.depth > one.depth);
     inside.count()
 }
 
@@ -253,9 +249,7 @@ fn once<'s, 'a>(steps: &[&'s Step<'a>]) -> Vec<&'s Step<'a>> {
         }
     }
     let whole = merged.into_iter().map(|(step, inside)| (step, once(&inside)));
-    whole
-        .flat_map(|(step, inside)| std::iter::once(step).chain(inside))
-        .collect()
+    whole.flat_map(|(step, inside)| std::iter::once(step).chain(inside)).collect()
 }
 
 fn indent(step: &Step<'_>) -> usize {

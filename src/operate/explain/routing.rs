@@ -117,20 +117,15 @@ pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result
     check_device(routing, connection)?;
     match connection.direction {
         Direction::Outbound => add_route(routing, connection),
-        Direction::Inbound
-            if connection
-                .from
-                .is_some_and(|from| is_refused(routing, from, connection)) =>
-        {
+        Direction::Inbound if connection.from.is_some_and(|from| is_refused(routing, from, connection)) => {
             no_connection(to, NOT_FROM_OTHERS)
         }
         Direction::Inbound if to.is_unspecified() => no_connection(to, "name an address of this network namespace"),
         Direction::Inbound => match to {
             // `ip6_rcv_core` drops it before any hook.
-            IpAddr::V6(Ipv6Addr::LOCALHOST) => no_connection(
-                to,
-                "the kernel drops what comes in to it from another host: use `explain outbound`",
-            ),
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => {
+                no_connection(to, "the kernel drops what comes in to it from another host: use `explain outbound`")
+            }
             IpAddr::V4(v4) if v4.is_loopback() => Ok(Destination::Loopback),
             _ => match routing.route(packet(connection.to, connection)) {
                 Ok(found) => match found.kind {
@@ -177,9 +172,7 @@ fn check_device(routing: &Routing, connection: &mut Connection) -> Result<(), Er
     match routing.device(named.as_bytes()) {
         Ok(device) => connection.device = Some(device.name),
         Err(ReadError::Socket(Errno::ENODEV)) => {
-            return Err(Error::NoDevice {
-                device: named.to_string(),
-            });
+            return Err(Error::NoDevice { device: named.to_string() });
         }
         // Where that can't be asked, the answer says so.
         Err(_) => (),
@@ -239,17 +232,9 @@ pub(super) fn device_back(routing: &Routing, connection: &Connection) -> Option<
         return Some(Field::InInterface.any());
     }
     let lo = interface(LOOPBACK);
-    match routing.route(Packet {
-        uid: None,
-        ..packet(SocketAddr::new(to, 0), connection)
-    }) {
+    match routing.route(Packet { uid: None, ..packet(SocketAddr::new(to, 0), connection) }) {
         // Then whatever comes in comes by that.
-        Ok(found)
-            if routing
-                .network
-                .only_device()
-                .is_some_and(|only| only.name == found.device.name) =>
-        {
+        Ok(found) if routing.network.only_device().is_some_and(|only| only.name == found.device.name) => {
             Some(Field::InInterface.any())
         }
         Ok(found) => Some(Intervals::each([lo, interface(found.device.name.as_bytes())])),
@@ -259,11 +244,7 @@ pub(super) fn device_back(routing: &Routing, connection: &Connection) -> Option<
 }
 
 fn no_route(connection: &Connection, error: &ReadError) -> Error {
-    Error::NoRoute {
-        to: connection.to.ip(),
-        from: connection.from,
-        errno: error::Errno::of(errno(error)),
-    }
+    Error::NoRoute { to: connection.to.ip(), from: connection.from, errno: error::Errno::of(errno(error)) }
 }
 
 /// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this
@@ -309,40 +290,22 @@ fn route_by(routing: &Routing, device: &Device, to: SocketAddr, connection: &Con
     let device_index = Some(device.index);
     // With a source, IPv6 answers as for a socket that isn't bound (`ip6_route_output_flags`): then the device is a
     // wish.
-    let freely = Packet {
-        device: device_index,
-        ..packet(to, connection)
-    };
-    let from_its_source = Packet {
-        device: device_index,
-        ..leaving(to, connection)
-    };
-    routing
-        .route(freely)
-        .or_else(|refused| match routing.route(from_its_source) {
-            Ok(found) if connection.from.is_some() && found.device.index == device.index => Ok(found),
-            _ => Err(refused),
-        })
+    let freely = Packet { device: device_index, ..packet(to, connection) };
+    let from_its_source = Packet { device: device_index, ..leaving(to, connection) };
+    routing.route(freely).or_else(|refused| match routing.route(from_its_source) {
+        Ok(found) if connection.from.is_some() && found.device.index == device.index => Ok(found),
+        _ => Err(refused),
+    })
 }
 
 /// A packet of the connection, to this address.
 fn leaving(to: SocketAddr, connection: &Connection) -> Packet {
-    Packet {
-        from: connection.from,
-        from_port: connection.from_port,
-        ..packet(to, connection)
-    }
+    Packet { from: connection.from, from_port: connection.from_port, ..packet(to, connection) }
 }
 
 /// A packet of the connection's user, to this address from any.
 fn packet(to: SocketAddr, connection: &Connection) -> Packet {
-    Packet {
-        to,
-        from: None,
-        from_port: None,
-        uid: connection.uid,
-        device: None,
-    }
+    Packet { to, from: None, from_port: None, uid: connection.uid, device: None }
 }
 
 fn errno(error: &ReadError) -> Errno {
@@ -381,10 +344,7 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
         return;
     }
     let leaves_by_lo = connection.direction == Direction::Outbound
-        && connection
-            .device
-            .as_ref()
-            .is_some_and(|device| device.as_bytes() == LOOPBACK);
+        && connection.device.as_ref().is_some_and(|device| device.as_bytes() == LOOPBACK);
     if answer.verdict == Verdict::Bypass && leaves_by_lo && routing.device(LOOPBACK).is_ok_and(|lo| !lo.is_up) {
         lose(connection.direction, answer, "lo is down".to_owned());
     }
@@ -401,13 +361,8 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
     };
     // What isn't for this namespace doesn't pass its hook for what is.
     let dropped_at_input = matches!(answer.verdict, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
-        && answer
-            .at
-            .is_some_and(|at| answer.steps.iter().any(|step| step.at == at && is_here(step)))
-        && !answer
-            .steps
-            .iter()
-            .any(|step| matches!(step.matched, Matched::Yes(Action::Redirect(_))));
+        && answer.at.is_some_and(|at| answer.steps.iter().any(|step| step.at == at && is_here(step)))
+        && !answer.steps.iter().any(|step| matches!(step.matched, Matched::Yes(Action::Redirect(_))));
     if answer.verdict != Verdict::Bypass && !dropped_at_input {
         return;
     }
@@ -425,9 +380,7 @@ fn to_loopback(routing: &Routing, connection: &Connection, to: IpAddr, what: &st
         IpAddr::V4(_) => match takes_localnet(routing, connection) {
             Some(true) => None,
             Some(false) => Some(Verdict::Lost(why)),
-            None => Some(Verdict::NotKnown(format!(
-                "{why}, unless net.ipv4.conf.*.route_localnet is set"
-            ))),
+            None => Some(Verdict::NotKnown(format!("{why}, unless net.ipv4.conf.*.route_localnet is set"))),
         },
         IpAddr::V6(_) => Some(Verdict::Lost(why)),
     }
@@ -464,9 +417,7 @@ fn lose(direction: Direction, answer: &mut Answer<'_>, why: String) {
         Direction::Outbound => [Hook::Prerouting, Hook::Input],
         Direction::Inbound => [Hook::Input, Hook::Forward],
     };
-    answer
-        .steps
-        .retain(|step| step.packet == walk::Packet::First && !after.contains(&step.hook));
+    answer.steps.retain(|step| step.packet == walk::Packet::First && !after.contains(&step.hook));
     answer.verdict = Verdict::Lost(why);
 }
 
@@ -578,10 +529,7 @@ pub(super) fn of_other_users(
             let Some(uid) = uid.filter(|uid| !is_proxys(*uid) && *uid != u32::MAX) else {
                 continue;
             };
-            let mut other = Connection {
-                uid: Some(uid),
-                ..asked.clone()
-            };
+            let mut other = Connection { uid: Some(uid), ..asked.clone() };
             let route = add_route(routing, &mut other);
             other.uid = None;
             let is_routed = route.is_ok();
@@ -597,17 +545,8 @@ pub(super) fn of_other_users(
 /// marks. What is for this namespace, as what was redirected on its way out, the local table routes before these.
 pub(super) fn marked<'a>(routing: &Routing, connection: &Connection, answer: &Answer<'a>) -> Option<Place<'a>> {
     let is_inbound = connection.direction == Direction::Inbound;
-    let is_local = !is_inbound
-        && connection
-            .device
-            .as_ref()
-            .is_some_and(|name| name.as_bytes() == LOOPBACK);
-    if is_local
-        || matches!(
-            answer.verdict,
-            Verdict::Dropped | Verdict::Rejected | Verdict::NotKnown(_)
-        )
-    {
+    let is_local = !is_inbound && connection.device.as_ref().is_some_and(|name| name.as_bytes() == LOOPBACK);
+    if is_local || matches!(answer.verdict, Verdict::Dropped | Verdict::Rejected | Verdict::NotKnown(_)) {
         return None;
     }
     let sets_mark = |effect: &Effect| matches!(effect, Effect::Mark { field: Field::Mark, .. });
@@ -665,11 +604,7 @@ fn asked_from_outside(routing: &Routing, connection: &Connection) -> Option<Neig
                 return None;
             }
             // A router asks from its own address on the link.
-            if back.gateway.is_some() {
-                Neighbours::link_local()
-            } else {
-                Intervals::one(address(from))
-            }
+            if back.gateway.is_some() { Neighbours::link_local() } else { Intervals::one(address(from)) }
         }
         None => {
             let is_pinned = |neighbour: &Neighbour| neighbour.is_permanent && !neighbour.address.is_multicast();
@@ -716,7 +651,5 @@ fn asking_outside(routing: &Routing, connection: &Connection, destination: Desti
 }
 
 fn is_known(known: &[Neighbour], device: &Device, host: IpAddr) -> bool {
-    known
-        .iter()
-        .any(|neighbour| (neighbour.device, neighbour.address) == (device.index, host))
+    known.iter().any(|neighbour| (neighbour.device, neighbour.address) == (device.index, host))
 }

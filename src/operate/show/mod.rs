@@ -169,12 +169,8 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
             }
         }
         for direction in Direction::ALL {
-            let mut way = ChainWalk {
-                ours,
-                proxy: proxy_ports(std::slice::from_ref(ours)),
-                direction,
-                chains: Vec::new(),
-            };
+            let mut way =
+                ChainWalk { ours, proxy: proxy_ports(std::slice::from_ref(ours)), direction, chains: Vec::new() };
             way.follow(found, family);
             for chain in way.chains {
                 // An inet table's chains are seen once in each family.
@@ -190,40 +186,24 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     });
     slots.retain(|slot| {
         let name = full_name(slot.table, slot.chain);
-        !chains
-            .iter()
-            .any(|chain| chain.family == slot.table.family && chain.name == name)
+        !chains.iter().any(|chain| chain.family == slot.table.family && chain.name == name)
     });
     let (flags, others) = exact(mode, found, network).unzip();
-    Backend {
-        mode,
-        flags,
-        others,
-        later: slots,
-        chains,
-    }
+    Backend { mode, flags, others, later: slots, chains }
 }
 
 /// What is noted of proxy-init's own chain if no rule leads there.
 const UNUSED: &str = "unused: nothing leads here";
 
 /// The hooks that redirected connections and their replies pass, in the order in which they are told.
-const WAY_OF_REDIRECTED: [Hook; 6] = [
-    Hook::Ingress,
-    Hook::Prerouting,
-    Hook::Input,
-    Hook::Output,
-    Hook::Postrouting,
-    Hook::Egress,
-];
+const WAY_OF_REDIRECTED: [Hook; 6] =
+    [Hook::Ingress, Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting, Hook::Egress];
 
 /// Whether a base chain, or one to which it leads, drops packets or does what isn't understood.
 fn can_drop(slot: &Slot<'_>) -> bool {
     let table = slot.table;
     let reached = table.reached(&slot.chain.rules).into_iter().chain([slot.chain]);
-    let mut actions = reached
-        .flat_map(|chain| &chain.rules)
-        .flat_map(|rule| table.outcomes(&rule.action));
+    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(|rule| table.outcomes(&rule.action));
     slot.base.policy == Policy::Drop
         || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::NotUnderstood(_)))
 }
@@ -235,21 +215,9 @@ fn full_name(table: &Table, chain: &Chain) -> String {
 
 /// Where a base chain is hooked: at which hook, of which devices if not of all, and with which priority.
 fn hooked(base: Base, chain: &Chain) -> String {
-    let field = if base.hook == Hook::Egress {
-        Field::OutInterface
-    } else {
-        Field::InInterface
-    };
-    let devices = chain
-        .devices
-        .as_ref()
-        .map(|devices| format!(", {}", words::numbers(field, devices)));
-    format!(
-        "{}{}, priority {}",
-        base.hook,
-        devices.unwrap_or_default(),
-        base.priority
-    )
+    let field = if base.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
+    let devices = chain.devices.as_ref().map(|devices| format!(", {}", words::numbers(field, devices)));
+    format!("{}{}, priority {}", base.hook, devices.unwrap_or_default(), base.priority)
 }
 
 /// The same without the family where each family may have a table of that name.
@@ -303,11 +271,7 @@ impl<'a> ChainWalk<'a> {
             if let Some(chain) = chain_of(self.ours, name)
                 && !self.has(self.ours, chain)
             {
-                let note = if self.ours.dormant {
-                    "switched off: the table is dormant"
-                } else {
-                    note
-                };
+                let note = if self.ours.dormant { "switched off: the table is dormant" } else { note };
                 if !is_base || !chain.rules.is_empty() {
                     self.add(self.ours, chain, Some(note));
                 }
@@ -317,9 +281,7 @@ impl<'a> ChainWalk<'a> {
 
     fn has(&self, table: &Table, chain: &Chain) -> bool {
         let name = self.name(table, chain, true);
-        self.chains
-            .iter()
-            .any(|known| known.family == table.family && known.name == name)
+        self.chains.iter().any(|known| known.family == table.family && known.name == name)
     }
 
     /// The chain's name; if it isn't in the table of proxy-init's rules, after that of its table, with or without the
@@ -340,9 +302,8 @@ impl<'a> ChainWalk<'a> {
             chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()
         });
         let (before, _) = chain.rules.split_at(jump.map_or(chain.rules.len(), |jump| jump + 1));
-        for (chain, note) in [(chain, note)]
-            .into_iter()
-            .chain(table.reached(before).into_iter().map(|chain| (chain, None)))
+        for (chain, note) in
+            [(chain, note)].into_iter().chain(table.reached(before).into_iter().map(|chain| (chain, None)))
         {
             if self.has(table, chain) {
                 continue;

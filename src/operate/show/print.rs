@@ -158,26 +158,17 @@ struct Cell {
 
 impl Cell {
     fn plain(text: impl Into<String>) -> Self {
-        Self {
-            style: Style::Plain,
-            text: text.into(),
-        }
+        Self { style: Style::Plain, text: text.into() }
     }
 }
 
 impl Line {
     fn text(style: Style, text: impl Into<String>) -> Self {
-        Self {
-            style,
-            cells: vec![Cell::plain(text)],
-        }
+        Self { style, cells: vec![Cell::plain(text)] }
     }
 
     fn row(style: Style, cells: &[&str]) -> Self {
-        Self {
-            style,
-            cells: cells.iter().map(|&text| Cell::plain(text)).collect(),
-        }
+        Self { style, cells: cells.iter().map(|&text| Cell::plain(text)).collect() }
     }
 }
 
@@ -224,11 +215,7 @@ fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
         let packets = of_it.map(|(_, rule)| rule.line.rule.counters.map(|counters| counters.packets));
         let is_of_one_family = row.iter().all(|(chain, _)| counted(chain) != both);
         cells.push(Cell {
-            style: if packets == Some(Some(0)) {
-                Style::Dim
-            } else {
-                Style::Plain
-            },
+            style: if packets == Some(Some(0)) { Style::Dim } else { Style::Plain },
             text: match packets {
                 Some(packets) => packets.map_or(String::new(), |packets| packets.to_string()),
                 // The other family has no such rule.
@@ -249,19 +236,10 @@ fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
     });
     cells.push(match (rule.is_ours(), why.as_str()) {
         (true, _) => Cell::plain(why),
-        (false, "") => Cell {
-            style: Style::Trouble,
-            text: "foreign".to_owned(),
-        },
-        (false, comment) => Cell {
-            style: Style::Trouble,
-            text: format!("foreign: {comment}"),
-        },
+        (false, "") => Cell { style: Style::Trouble, text: "foreign".to_owned() },
+        (false, comment) => Cell { style: Style::Trouble, text: format!("foreign: {comment}") },
     });
-    Some(Line {
-        style: Style::Plain,
-        cells,
-    })
+    Some(Line { style: Style::Plain, cells })
 }
 
 impl Backend<'_> {
@@ -288,10 +266,7 @@ impl Backend<'_> {
         lines.extend(self.interference(shown.not_known.is_empty()));
         let counters = vec!["pkts"; used.len()];
         lines.push(Line::row(Style::Dim, &[&[""], used.as_slice(), &["", "", ""]].concat()));
-        lines.push(Line::row(
-            Style::Dim,
-            &[&["#"], counters.as_slice(), &["matches", "does", "why"]].concat(),
-        ));
+        lines.push(Line::row(Style::Dim, &[&["#"], counters.as_slice(), &["matches", "does", "why"]].concat()));
         for direction in Direction::ALL {
             lines.push(Line::text(Style::Bold, direction.to_string()));
             self.add_lines(direction, &used, &mut lines);
@@ -300,10 +275,7 @@ impl Backend<'_> {
         if !self.later.is_empty() {
             let drops = |finding: &Finding| finding.kind() == FindingKind::Dropped;
             let (heading, style) = if self.others.as_ref().is_none_or(|others| others.iter().any(drops)) {
-                (
-                    "after these, and may drop connections (see proxy-init verify)",
-                    Style::Trouble,
-                )
+                ("after these, and may drop connections (see proxy-init verify)", Style::Trouble)
             } else {
                 ("after these, and drop nothing that is redirected", Style::Plain)
             };
@@ -315,10 +287,7 @@ impl Backend<'_> {
             lines.push(Line::text(Style::Plain, ""));
         }
         if let Some(flags) = &self.flags {
-            lines.push(Line::text(
-                Style::Bold,
-                "flags that install proxy-init's rules as found",
-            ));
+            lines.push(Line::text(Style::Bold, "flags that install proxy-init's rules as found"));
             lines.extend(wrapped(flags).lines().map(|line| Line::text(Style::Plain, line)));
         } else {
             lines.pop();
@@ -342,21 +311,14 @@ impl Backend<'_> {
     /// Whose connections no rule leads to proxy-init's chain.
     fn unused(&self) -> impl Iterator<Item = Line> {
         let unused = self.chains.iter().filter(|chain| chain.note == Some(UNUSED));
-        unused.map(
-            |ShownChain {
-                 name,
-                 direction,
-                 family,
-                 ..
-             }| {
-                let of = match family {
-                    TableFamily::Ip(family) => format!("{family} "),
-                    _ => String::new(),
-                };
-                let text = format!("no rule leads to {name}: {direction} {of}connections bypass the proxy");
-                Line::text(Style::Trouble, text)
-            },
-        )
+        unused.map(|ShownChain { name, direction, family, .. }| {
+            let of = match family {
+                TableFamily::Ip(family) => format!("{family} "),
+                _ => String::new(),
+            };
+            let text = format!("no rule leads to {name}: {direction} {of}connections bypass the proxy");
+            Line::text(Style::Trouble, text)
+        })
     }
 
     /// Whether rules of other programs come first, and what they and later ones do to connections.
@@ -373,25 +335,15 @@ impl Backend<'_> {
         let mut lines = match foreign {
             0 if !deeds.is_empty() => vec![],
             0 if is_all_seen => vec![Line::text(Style::Plain, "no rules of other programs run before these")],
-            0 => vec![Line::text(
-                Style::Plain,
-                "no rules of other programs that could be seen run before these",
-            )],
+            0 => vec![Line::text(Style::Plain, "no rules of other programs that could be seen run before these")],
             _ if self.others.is_some() && deeds.is_empty() && is_all_seen => vec![Line::text(
                 Style::Plain,
                 format!("{foreign} {rules} {run} before or among these, and {take} no connection"),
             )],
-            _ => vec![Line::text(
-                Style::Trouble,
-                format!("{foreign} {rules} {run} before or among these"),
-            )],
+            _ => vec![Line::text(Style::Trouble, format!("{foreign} {rules} {run} before or among these"))],
         };
         if !deeds.is_empty() {
-            let may = if others.iter().all(|finding| finding.problem.is_warning()) {
-                "may "
-            } else {
-                ""
-            };
+            let may = if others.iter().all(|finding| finding.problem.is_warning()) { "may " } else { "" };
             let heading = format!("rules of other programs {may}interfere (see proxy-init verify)");
             lines.push(Line::text(Style::Trouble, heading));
         }
@@ -435,10 +387,7 @@ impl Backend<'_> {
             }
             let mut foreign = 0;
             for alike in rows.chunk_by(|row, next| kind(row) == kind(next)) {
-                let is_ours = alike
-                    .first()
-                    .and_then(|row| row.first())
-                    .is_some_and(|(_, rule)| rule.is_ours());
+                let is_ours = alike.first().and_then(|row| row.first()).is_some_and(|(_, rule)| rule.is_ours());
                 let room = if !is_ours {
                     MOST.saturating_sub(foreign)
                 } else if alike.len() > MOST {
@@ -522,10 +471,7 @@ fn widths(lines: &[Line], counters: usize) -> Vec<usize> {
     }
     let between = ROW.len() + widths.len().saturating_sub(1) * 2 - counters;
     while widths.iter().sum::<usize>() + between > WIDTH {
-        let most = widths
-            .iter_mut()
-            .zip(&least)
-            .max_by_key(|(width, least)| **width - **least);
+        let most = widths.iter_mut().zip(&least).max_by_key(|(width, least)| **width - **least);
         match most {
             Some((width, least)) if *width > *least => *width -= 1,
             _ => break,
@@ -635,15 +581,9 @@ mod tests {
         let mut tables = expected(mode, &plan(config));
         let rules = tables.iter_mut().flat_map(|table| &mut table.chains);
         for (packets, rule) in (1..).zip(rules.flat_map(|chain| &mut chain.rules)) {
-            rule.counters = Some(Counters {
-                packets,
-                bytes: packets * 60,
-            });
+            rule.counters = Some(Counters { packets, bytes: packets * 60 });
         }
-        Found {
-            tables,
-            not_known: vec![],
-        }
+        Found { tables, not_known: vec![] }
     }
 
     #[test]
@@ -746,9 +686,8 @@ inbound
     #[test]
     fn what_only_one_family_has_stands_between_what_both_have() {
         let mut config = chart();
-        config.ignored_inbound_subnets = ["10.0.0.0/8", "fd00::/8", "192.0.2.0/24"]
-            .map(|net| net.parse().unwrap())
-            .into();
+        config.ignored_inbound_subnets =
+            ["10.0.0.0/8", "fd00::/8", "192.0.2.0/24"].map(|net| net.parse().unwrap()).into();
         let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).text(false);
         let want = "
   PROXY_INIT_REDIRECT
@@ -775,11 +714,7 @@ inbound
     fn foreign_rules_are_shown_where_they_run() {
         let mut found = installed(Mode::Nft, &chart());
         let accept = foreign(Field::DestinationPort, 80, Action::Accept);
-        let dnat = foreign(
-            Field::DestinationPort,
-            81,
-            Action::Nat(Nat::somewhere("DNAT to 192.0.2.1")),
-        );
+        let dnat = foreign(Field::DestinationPort, 81, Action::Nat(Nat::somewhere("DNAT to 192.0.2.1")));
         rules_of(&mut found, "PREROUTING").insert(0, accept.clone());
         rules_of(&mut found, "PREROUTING").push(dnat.clone());
         rules_of(&mut found, "PROXY_INIT_REDIRECT").insert(1, dnat);
@@ -814,17 +749,11 @@ inbound
             chain["rules"].as_array().unwrap().clone()
         };
         assert_eq!(rules("DOCKER").len(), 12);
-        let told: Vec<_> = rules("PREROUTING")
-            .iter()
-            .map(|rule| (rule["ours"].clone(), rule["effect"].clone()))
-            .collect();
+        let told: Vec<_> =
+            rules("PREROUTING").iter().map(|rule| (rule["ours"].clone(), rule["effect"].clone())).collect();
         assert_eq!(
             told,
-            [
-                (json!(false), json!("bypass")),
-                (json!(true), json!("jump")),
-                (json!(false), json!("other"))
-            ]
+            [(json!(false), json!("bypass")), (json!(true), json!("jump")), (json!(false), json!("other"))]
         );
         // One colour each for the proxy, for what bypasses it and for what is foreign, and only if asked for.
         assert!(!text.contains('\x1b'));
@@ -838,9 +767,7 @@ inbound
             assert!(coloured.contains(want), "{want:?} in {coloured:?}");
         }
         let plain = ["1", "2", "32", "33", "1;31", "0"];
-        let plain = plain
-            .iter()
-            .fold(coloured, |text, code| text.replace(&format!("\x1b[{code}m"), ""));
+        let plain = plain.iter().fold(coloured, |text, code| text.replace(&format!("\x1b[{code}m"), ""));
         assert_eq!(plain, text, "colours move nothing");
     }
 
@@ -877,10 +804,7 @@ inbound
         let mut found = installed(Mode::Native, &chart());
         rules_of(&mut found, "OUTPUT").clear();
         let text = Shown::of(&found, &Network::default()).text(false);
-        assert!(
-            text.contains("\n  PROXY_INIT_OUTPUT (unused: nothing leads here)\n"),
-            "{text}"
-        );
+        assert!(text.contains("\n  PROXY_INIT_OUTPUT (unused: nothing leads here)\n"), "{text}");
         assert!(
             text.contains("\nno rule leads to PROXY_INIT_OUTPUT: outbound connections bypass the proxy\n"),
             "{text}"
@@ -895,10 +819,7 @@ inbound
         assert_eq!((&json["schema"], &json["not_known"]), (&json!(1), &json!([])));
         let backend = &json["backends"][0];
         assert_eq!(backend["mode"], "legacy");
-        assert_eq!(
-            (&backend["flags"][0], &backend["flags"][1]),
-            (&json!("--iptables-mode"), &json!("legacy"))
-        );
+        assert_eq!((&backend["flags"][0], &backend["flags"][1]), (&json!("--iptables-mode"), &json!("legacy")));
         assert_eq!(
             backend["chains"][0],
             json!({

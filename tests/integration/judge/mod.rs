@@ -51,23 +51,12 @@ fn any_rules() -> impl Strategy<Value = Rules> {
         prop::collection::vec(xtables::any_rule(), 0..6),
         prop::bool::weighted(0.2),
     )
-        .prop_map(|(flags, tables, before, after, legacy)| Rules {
-            flags,
-            tables,
-            before,
-            after,
-            legacy,
-        })
+        .prop_map(|(flags, tables, before, after, legacy)| Rules { flags, tables, before, after, legacy })
 }
 
 /// Flags of an installation.
 fn any_flags() -> impl Strategy<Value = Flags> {
-    let ranges = || {
-        subsequence(
-            vec![(80, 80), (443, 443), (4190, 4191), (400, 500), (8000, 9000)],
-            0..=2,
-        )
-    };
+    let ranges = || subsequence(vec![(80, 80), (443, 443), (4190, 4191), (400, 500), (8000, 9000)], 0..=2);
     let subnets = [
         "10.77.0.1/32",
         "10.77.0.0/24",
@@ -103,32 +92,30 @@ fn any_flags() -> impl Strategy<Value = Flags> {
         (names(), names()),
         prop::bool::weighted(0.95),
     )
-        .prop_map(
-            move |((inbound, outbound, redirect, outbound_chosen), subnets, owners, names, ipv6)| {
-                let ((uid, gid), skip_uids, skip_gids) = owners;
-                let (inbound_subnets, outbound_subnets, mut chosen_subnets) = subnets;
-                // Subnets of IPv6 alone, without rules for it, are refused.
-                chosen_subnets.retain(|subnet| ipv6 || !subnet.contains(':'));
-                Flags {
-                    inbound_port: 4143,
-                    outbound_port: 4140,
-                    uid,
-                    gid,
-                    redirect,
-                    inbound,
-                    outbound,
-                    inbound_subnets,
-                    outbound_subnets,
-                    outbound_chosen,
-                    chosen_subnets,
-                    skip_uids,
-                    skip_gids,
-                    inbound_interfaces: owned(names.0),
-                    outbound_interfaces: owned(names.1),
-                    ipv6,
-                }
-            },
-        )
+        .prop_map(move |((inbound, outbound, redirect, outbound_chosen), subnets, owners, names, ipv6)| {
+            let ((uid, gid), skip_uids, skip_gids) = owners;
+            let (inbound_subnets, outbound_subnets, mut chosen_subnets) = subnets;
+            // Subnets of IPv6 alone, without rules for it, are refused.
+            chosen_subnets.retain(|subnet| ipv6 || !subnet.contains(':'));
+            Flags {
+                inbound_port: 4143,
+                outbound_port: 4140,
+                uid,
+                gid,
+                redirect,
+                inbound,
+                outbound,
+                inbound_subnets,
+                outbound_subnets,
+                outbound_chosen,
+                chosen_subnets,
+                skip_uids,
+                skip_gids,
+                inbound_interfaces: owned(names.0),
+                outbound_interfaces: owned(names.1),
+                ipv6,
+            }
+        })
 }
 
 /// What is done in an empty pod, and how to do it again.
@@ -140,10 +127,7 @@ struct Commands<'a> {
 
 impl<'a> Commands<'a> {
     fn new(namespace: &'a Namespace) -> Self {
-        Self {
-            namespace,
-            done: String::new(),
-        }
+        Self { namespace, done: String::new() }
     }
 
     fn feed(&mut self, line: &str, input: &str) -> Result<(), TestCaseError> {
@@ -167,9 +151,7 @@ impl<'a> Commands<'a> {
 /// The arguments of an installation, but for those that say nothing.
 fn arguments(mode: &str, flags: &Flags) -> String {
     let flags = flags.line();
-    let said = flags
-        .split(' ')
-        .filter(|flag| !flag.ends_with('=') && *flag != "--ipv6=true");
+    let said = flags.split(' ').filter(|flag| !flag.ends_with('=') && *flag != "--ipv6=true");
     said.fold(format!("--iptables-mode {mode}"), |line, flag| line + " " + flag)
 }
 
@@ -186,10 +168,7 @@ impl Rules {
             tables.map(|(number, table)| table.script(number)).collect()
         };
         commands.feed("nft -f -", &tables(true))?;
-        let early = self
-            .before
-            .iter()
-            .filter(|rule| !matches!(rule.spot, Spot::Between(..)));
+        let early = self.before.iter().filter(|rule| !matches!(rule.spot, Spot::Between(..)));
         self.apply_xtables(mode, early.collect(), 1, commands)?;
         // Other tests hold iptables' lock too.
         commands.run(&format!("-w {}", arguments(mode, &self.flags)))?;
@@ -280,13 +259,7 @@ impl Clean {
 fn check(pod: &Pod, mode: &str, rules: &Rules, cases: &[Case], count: &RefCell<Count>) -> Result<(), TestCaseError> {
     let mut commands = Commands::new(&pod.inside);
     rules.apply(mode, &mut commands)?;
-    let installed = Installed {
-        pod,
-        done: &commands.done,
-        mode,
-        flags: &rules.flags,
-        loses: false,
-    };
+    let installed = Installed { pod, done: &commands.done, mode, flags: &rules.flags, loses: false };
     compare(&installed, cases, count)
 }
 
@@ -303,35 +276,18 @@ struct Installed<'a> {
 
 /// Compares what is said of connections with what becomes of them.
 fn compare(installed: &Installed<'_>, cases: &[Case], count: &RefCell<Count>) -> Result<(), TestCaseError> {
-    let &Installed {
-        pod,
-        done,
-        mode,
-        flags,
-        loses,
-    } = installed;
+    let &Installed { pod, done, mode, flags, loses } = installed;
     let verify = format!("verify {} --output json", arguments(mode, flags));
     let verified = Run::new(&verify).output(&pod.inside);
-    prop_assert!(
-        matches!(verified.code(), Some(0 | 3)),
-        "{}\n{}{}",
-        verified.said(),
-        done,
-        verify
-    );
+    prop_assert!(matches!(verified.code(), Some(0 | 3)), "{}\n{}{}", verified.said(), done, verify);
     // What may drop connections, but is not understood, is a warning.
     let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
-    let warns = report["warnings"]
-        .as_array()
-        .is_some_and(|warnings| !warnings.is_empty());
+    let warns = report["warnings"].as_array().is_some_and(|warnings| !warnings.is_empty());
     let in_place = verified.code() == Some(0) && !warns;
     count.borrow_mut().in_place += u32::from(in_place);
     for (number, case) in cases.iter().enumerate() {
-        let verdict = if number % BY_PROGRAM == 0 {
-            by_program(&pod.inside, case)
-        } else {
-            by_library(&pod.inside, case)
-        };
+        let verdict =
+            if number % BY_PROGRAM == 0 { by_program(&pod.inside, case) } else { by_library(&pod.inside, case) };
         let arrival = pod.connect(case);
         if let Verdict::NotKnown(why) = &verdict {
             println!("{mode}, not known: {why}");
@@ -372,14 +328,7 @@ fn compare(installed: &Installed<'_>, cases: &[Case], count: &RefCell<Count>) ->
                 Verdict::NotKnown(_) => &mut count.not_known,
             } += 1;
         }
-        prop_assert!(
-            is_true,
-            "{}proxy-init {}\n# says: {}\n# true: {:?}",
-            done,
-            case.line(),
-            verdict,
-            arrival
-        );
+        prop_assert!(is_true, "{}proxy-init {}\n# says: {}\n# true: {:?}", done, case.line(), verdict, arrival);
         // That a socket is bound to a device, and so loses what is redirected to lo, is no fault of the rules. Of clients
         // with other ports than the kernel gives, verify says nothing.
         let wanted = flags.redirects(&case.seen_by_linkerd());
@@ -405,9 +354,7 @@ fn by_library(pod: &Namespace, case: &Case) -> Verdict {
 }
 
 fn by_program(pod: &Namespace, case: &Case) -> Verdict {
-    let said = Run::new(&format!("{} --output json", case.line()))
-        .output(pod)
-        .success();
+    let said = Run::new(&format!("{} --output json", case.line())).output(pod).success();
     let json: Value = serde_json::from_str(&said).unwrap();
     let text = Run::new(&case.line()).output(pod).success();
     let answer = json["answer"].as_str().unwrap();

@@ -42,15 +42,9 @@ const PRELUDES: [&str; 9] = [
 /// The sets and maps of a table, and the words by which rules name them.
 const SETS: [(&str, &str); 4] = [
     ("@some", "set some { type inet_service; elements = { 443 }; }"),
-    (
-        "@hosts",
-        "set hosts { type ipv4_addr; flags interval; elements = { 10.77.0.1, 192.0.2.0/25 }; }",
-    ),
+    ("@hosts", "set hosts { type ipv4_addr; flags interval; elements = { 10.77.0.1, 192.0.2.0/25 }; }"),
     ("@links", "set links { type ifname; elements = { \"eth0\" }; }"),
-    (
-        "@ways",
-        "map ways { type inet_service : verdict; elements = { 80 : jump two, 443 : drop, 8080 : return }; }",
-    ),
+    ("@ways", "map ways { type inet_service : verdict; elements = { 80 : jump two, 443 : drop, 8080 : return }; }"),
 ];
 
 pub(super) fn any_table() -> impl Strategy<Value = Table> {
@@ -82,11 +76,7 @@ pub(super) fn any_table() -> impl Strategy<Value = Table> {
         5 => -400..=300,
     ];
     (
-        (
-            select(&["inet", "inet", "ip", "ip6"][..]),
-            select(hooks.to_vec()),
-            priority,
-        ),
+        (select(&["inet", "inet", "ip", "ip6"][..]), select(hooks.to_vec()), priority),
         (select(&["eth0", "eth0", "eth1", "lo"][..]), any::<bool>()),
         (prop::bool::weighted(0.05), prop::bool::weighted(0.08)),
         select(&PRELUDES[..]),
@@ -210,14 +200,7 @@ fn any_action() -> impl Strategy<Value = String> {
 impl Table {
     /// What nft reads.
     pub(super) fn script(&self, number: usize) -> String {
-        let Self {
-            family,
-            hook,
-            kind,
-            priority,
-            device,
-            ..
-        } = self;
+        let Self { family, hook, kind, priority, device, .. } = self;
         let rules = |rules: &Rules, chains: &[&str]| {
             let mut text = String::new();
             for (condition, action) in rules {
@@ -249,11 +232,8 @@ impl Table {
                 all += rules;
             }
         }
-        let sets: String = SETS
-            .iter()
-            .filter(|(name, _)| all.contains(name))
-            .map(|(_, text)| format!("  {text}\n"))
-            .collect();
+        let sets: String =
+            SETS.iter().filter(|(name, _)| all.contains(name)).map(|(_, text)| format!("  {text}\n")).collect();
         let flags = if self.dormant { "  flags dormant;\n" } else { "" };
         let policy = if self.drops { "drop" } else { "accept" };
         format!(
@@ -285,9 +265,7 @@ impl Table {
         let has = |word: &str| condition.contains(word) || action.contains(word);
         let leads_to = |chain: &&str| action.contains(*chain) || (*chain == "two" && action.contains("@ways"));
         // No loops: the first chain may lead to the second one, and that nowhere.
-        let in_a_loop = ["one", "two"]
-            .iter()
-            .any(|chain| leads_to(chain) && !chains.contains(chain));
+        let in_a_loop = ["one", "two"].iter().any(|chain| leads_to(chain) && !chains.contains(chain));
         let words = |text: &str, word: &str| text.split_whitespace().any(|one| one == word);
         let v4 = words(condition, "ip") || words(action, "ip");
         let v6 = words(condition, "ip6");

@@ -29,10 +29,8 @@ const SECOND_NEIGHBOUR: [&str; 2] = ["10.78.0.1", "fd78::1"];
 
 /// The hardware addresses of the pod's two devices, and of the outside's. Neighbours are written down, so that no
 /// packet waits until one is found, and none is lost because a rule drops the question.
-const HARDWARE: [[&str; 2]; 2] = [
-    ["02:00:00:00:77:02", "02:00:00:00:77:01"],
-    ["02:00:00:00:78:02", "02:00:00:00:78:01"],
-];
+const HARDWARE: [[&str; 2]; 2] =
+    [["02:00:00:00:77:02", "02:00:00:00:77:01"], ["02:00:00:00:78:02", "02:00:00:00:78:01"]];
 
 /// The number of the pod, and of the world outside, among what [`Handshakes`] listens in.
 const IN_POD: usize = 0;
@@ -49,19 +47,13 @@ impl Pod {
         let (inside, outside) = (Namespace::new(), Namespace::new());
         let mut lines = [String::new(), String::new()];
         let second = |addresses: [&str; 2]| addresses.map(|address| address.parse::<IpAddr>().unwrap());
-        let links = [
-            ("0", POD, NEIGHBOUR, HARDWARE[0]),
-            ("1", second(SECOND), second(SECOND_NEIGHBOUR), HARDWARE[1]),
-        ];
+        let links = [("0", POD, NEIGHBOUR, HARDWARE[0]), ("1", second(SECOND), second(SECOND_NEIGHBOUR), HARDWARE[1])];
         for (number, ours, theirs, [our_hardware, their_hardware]) in links {
             lines[0] += &format!(
                 "link add eth{number} address {our_hardware} type veth peer name pod{number} address {their_hardware} netns {}\n",
                 outside.path().display()
             );
-            let ends = [
-                ("eth", ours, theirs, their_hardware),
-                ("pod", theirs, ours, our_hardware),
-            ];
+            let ends = [("eth", ours, theirs, their_hardware), ("pod", theirs, ours, our_hardware)];
             for (lines, (device, own, other, hardware)) in lines.iter_mut().zip(ends) {
                 for (address, length) in own.iter().zip([24, 64]).take(families()) {
                     *lines += &format!("address add {address}/{length} dev {device}{number} nodad\n");
@@ -81,11 +73,7 @@ impl Pod {
             feed(namespace, "ip -batch -", &lines).success();
         }
         let handshakes = Handshakes::new(&[&inside, &outside], &SERVED);
-        let pod = Self {
-            inside,
-            outside,
-            handshakes,
-        };
+        let pod = Self { inside, outside, handshakes };
         pod.wait();
         pod
     }
@@ -94,26 +82,10 @@ impl Pod {
     fn wait(&self) {
         let end = Instant::now() + Duration::from_secs(30);
         for family in 0..families() {
-            for way in [
-                Way::FromNeighbour,
-                Way::FromDistant,
-                Way::FromSecond,
-                Way::ToDistant,
-                Way::ToItself,
-            ] {
-                let case = Case {
-                    way,
-                    port: PORTS[0],
-                    family,
-                    owner: ROOT,
-                    from_port: 20_000,
-                    bound: false,
-                };
+            for way in [Way::FromNeighbour, Way::FromDistant, Way::FromSecond, Way::ToDistant, Way::ToItself] {
+                let case = Case { way, port: PORTS[0], family, owner: ROOT, from_port: 20_000, bound: false };
                 while self.connect(&case) != case.destination() {
-                    assert!(
-                        Instant::now() < end,
-                        "{case:?} arrives nowhere, though there are no rules"
-                    );
+                    assert!(Instant::now() < end, "{case:?} arrives nowhere, though there are no rules");
                 }
             }
         }
@@ -250,11 +222,7 @@ impl Case {
 
     /// Where it arrives if nothing changes that.
     pub(super) fn destination(&self) -> Arrival {
-        if self.is_inbound() || self.is_local() {
-            Arrival::Pod(self.port)
-        } else {
-            Arrival::Outside(self.port)
-        }
+        if self.is_inbound() || self.is_local() { Arrival::Pod(self.port) } else { Arrival::Outside(self.port) }
     }
 
     /// As the library explains it.
@@ -279,10 +247,9 @@ impl Case {
         let Owner { uid, gid } = self.owner;
         match self.is_inbound() {
             true => format!("explain inbound --to {to} --from {from} --in {}", self.device()),
-            false if self.is_bound() => format!(
-                "explain outbound --to {to} --from {from} --uid {uid} --gid {gid} --out {}",
-                self.device()
-            ),
+            false if self.is_bound() => {
+                format!("explain outbound --to {to} --from {from} --uid {uid} --gid {gid} --out {}", self.device())
+            }
             false => format!("explain outbound --to {to} --from {from} --uid {uid} --gid {gid}"),
         }
     }

@@ -116,10 +116,7 @@ fn judge(mode: &str, of_debian: bool) {
     if families() < 2 {
         return;
     }
-    let mut runner = TestRunner::new(Config {
-        rng_seed: RngSeed::Fixed(seed()),
-        ..Config::default()
-    });
+    let mut runner = TestRunner::new(Config { rng_seed: RngSeed::Fixed(seed()), ..Config::default() });
     let flags = Flags::default();
     let (mut wrong, mut tried, mut not_known) = (Vec::new(), 0, 0);
     for script in scripts() {
@@ -139,13 +136,7 @@ fn judge(mode: &str, of_debian: bool) {
             }
             let when = if is_first { "before" } else { "after" };
             let done = format!("# {name}, {when} this\n{}", commands.done);
-            let installed = Installed {
-                pod: &pod,
-                done: &done,
-                mode,
-                flags: &flags,
-                loses: true,
-            };
+            let installed = Installed { pod: &pod, done: &done, mode, flags: &flags, loses: true };
             let cases = pod::any_cases(EACH).new_tree(&mut runner).unwrap().current();
             let count = RefCell::default();
             if let Err(error) = compare(&installed, &cases, &count) {

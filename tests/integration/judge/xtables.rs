@@ -209,11 +209,7 @@ impl Rule {
                 .map(|(_, line)| line.replace("FOREIGN", &own))
                 .collect();
             if !lines.is_empty() {
-                let chain = if table == "nat" {
-                    format!(":{own} - [0:0]\n")
-                } else {
-                    String::new()
-                };
+                let chain = if table == "nat" { format!(":{own} - [0:0]\n") } else { String::new() };
                 text += &format!("*{table}\n{chain}{}\nCOMMIT\n", lines.join("\n"));
             }
         }

@@ -19,10 +19,7 @@ pub(super) fn add_manual(folder: &Path) -> Result<()> {
     let print = |subject: &[&str]| Command::new(&program).arg("man").args(subject).read();
     fs::write(folder.join("proxy-init.8"), print(&[])?)?;
     for subcommand in subcommands(&program)? {
-        fs::write(
-            folder.join(format!("proxy-init-{subcommand}.8")),
-            print(&[&subcommand])?,
-        )?;
+        fs::write(folder.join(format!("proxy-init-{subcommand}.8")), print(&[&subcommand])?)?;
     }
     Ok(())
 }
@@ -31,11 +28,7 @@ pub(super) fn add_manual(folder: &Path) -> Result<()> {
 pub(super) fn add_completions(folder: &Path) -> Result<()> {
     let folder = folder.join("completions");
     let program = program()?;
-    for (shell, file) in [
-        ("bash", "bash/proxy-init"),
-        ("zsh", "zsh/_proxy-init"),
-        ("fish", "fish/proxy-init.fish"),
-    ] {
+    for (shell, file) in [("bash", "bash/proxy-init"), ("zsh", "zsh/_proxy-init"), ("fish", "fish/proxy-init.fish")] {
         let file = folder.join(file);
         fs::create_dir_all(file.parent().unwrap_or(&folder))?;
         fs::write(file, Command::new(&program).args(["completions", shell]).read()?)?;
@@ -62,15 +55,10 @@ pub(super) fn add_kubectl_plugin(version: &str, folder: &Path) -> Result<()> {
 /// What CHANGELOG.md says of this version.
 pub(super) fn add_notes(version: &str, folder: &Path) -> Result<()> {
     let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
-    let section = changelog
-        .split("\n## ")
-        .find(|section| section.starts_with(&format!("[{version}]")));
+    let section = changelog.split("\n## ").find(|section| section.starts_with(&format!("[{version}]")));
     let section = section.ok_or_else(|| format!("CHANGELOG.md has nothing about {version}"))?;
     let (_, text) = section.split_once('\n').ok_or("the section of CHANGELOG.md is empty")?;
-    Ok(fs::write(
-        folder.join("RELEASE-NOTES.md"),
-        format!("# proxy-init {version}\n\n{}\n", text.trim()),
-    )?)
+    Ok(fs::write(folder.join("RELEASE-NOTES.md"), format!("# proxy-init {version}\n\n{}\n", text.trim()))?)
 }
 
 /// The source of the commit, which the licences of the programs ask for.
@@ -91,14 +79,7 @@ fn program() -> Result<PathBuf> {
 /// The subcommands that its help lists.
 fn subcommands(program: &Path) -> Result<Vec<String>> {
     let help = Command::new(program).arg("help").read()?;
-    let list = help
-        .split("\nSubcommands:\n")
-        .nth(1)
-        .and_then(|rest| rest.split("\n\n").next());
+    let list = help.split("\nSubcommands:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
     let list = list.ok_or("the help lists no subcommands")?;
-    Ok(list
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .map(ToOwned::to_owned)
-        .collect())
+    Ok(list.lines().filter_map(|line| line.split_whitespace().next()).map(ToOwned::to_owned).collect())
 }

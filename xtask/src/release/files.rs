@@ -11,11 +11,7 @@ const SUMS: &str = "SHA256SUMS";
 /// Writes SHA256SUMS, which `sha256sum --check` reads.
 pub(super) fn add_sums(folder: &Path) -> Result<()> {
     let files = all(folder)?;
-    let sums = Command::new("sha256sum")
-        .current_dir(folder)
-        .arg("--")
-        .args(&files)
-        .read()?;
+    let sums = Command::new("sha256sum").current_dir(folder).arg("--").args(&files).read()?;
     Ok(fs::write(folder.join(SUMS), sums)?)
 }
 

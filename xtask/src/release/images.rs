@@ -72,11 +72,7 @@ fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
         let config = read(blob(&manifest["config"])?)?;
         expect("architecture", &config["architecture"], json!(architecture.name()))?;
         expect("user", &config["config"]["User"], json!(stage.user))?;
-        expect(
-            "entry point",
-            &config["config"]["Entrypoint"],
-            json!(stage.entry_point.map(|word| [word])),
-        )?;
+        expect("entry point", &config["config"]["Entrypoint"], json!(stage.entry_point.map(|word| [word])))?;
         for (label, value) in image::labels(stage, architecture, commit)? {
             let name = format!("org.opencontainers.image.{label}");
             expect(label, &config["config"]["Labels"][name], json!(value))?;
@@ -84,12 +80,7 @@ fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
         let root = target("image/unpacked").join(architecture.name());
         fs::create_dir_all(&root)?;
         Command::new("tar")
-            .args([
-                "--extract",
-                "--gzip",
-                "--xattrs",
-                "--xattrs-include=security.capability",
-            ])
+            .args(["--extract", "--gzip", "--xattrs", "--xattrs-include=security.capability"])
             .arg("--directory")
             .arg(&root)
             .arg("--file")
@@ -101,11 +92,7 @@ fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
             let capabilities = capabilities.split_whitespace().nth(1);
             expect("file capabilities", &json!(capabilities), json!(stage.capabilities))?;
             let expected = fs::read(build::program(program, architecture)?)?;
-            expect(
-                "the program is that of the release",
-                &json!(fs::read(file)? == expected),
-                json!(true),
-            )?;
+            expect("the program is that of the release", &json!(fs::read(file)? == expected), json!(true))?;
         }
     }
     Ok(())
@@ -115,15 +102,10 @@ fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
 /// a tag may name something else by then.
 pub(super) fn print_how_to_push(folder: &Path) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    println!(
-        "\nTo push the images, and sign them and the checksums:\n\n  cd {}",
-        folder.display()
-    );
+    println!("\nTo push the images, and sign them and the checksums:\n\n  cd {}", folder.display());
     for Stage { image, .. } in &STAGES {
         let top: Value = serde_json::from_slice(&fs::read(folder.join(FOLDER).join(image).join("index.json"))?)?;
-        let digest = top["manifests"][0]["digest"]
-            .as_str()
-            .ok_or("a layout without an index")?;
+        let digest = top["manifests"][0]["digest"].as_str().ok_or("a layout without an index")?;
         println!(
             "  skopeo copy --all --preserve-digests oci:{FOLDER}/{image}:{version} docker://REGISTRY/{image}:{version}\n  \
              cosign sign --recursive REGISTRY/{image}@{digest}"

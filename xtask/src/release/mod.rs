@@ -57,17 +57,11 @@ fn print(folder: &Path) -> Result<()> {
 /// Makes it anew and returns its folder.
 fn make() -> Result<PathBuf> {
     // Before minutes of compiling.
-    need_root(
-        "cargo xtask release",
-        "to give the images' program its file capabilities",
-    )?;
+    need_root("cargo xtask release", "to give the images' program its file capabilities")?;
     let version = env!("CARGO_PKG_VERSION");
     let commit = Commit::of_checkout()?;
     if commit.is_modified {
-        println!(
-            "NOTE: the checkout differs from the commit {}, and so will the release",
-            commit.hash
-        );
+        println!("NOTE: the checkout differs from the commit {}, and so will the release", commit.hash);
     }
     let folder = folder();
     if folder.exists() {

@@ -42,27 +42,16 @@ pub(super) fn of(
     }
     let described = sbom.pointer_mut("/metadata/component").and_then(Value::as_object_mut);
     let described = described.ok_or("the SBOM describes no component")?;
-    described.insert(
-        "hashes".to_owned(),
-        json!([{"alg": "SHA-256", "content": files::sum(file)?}]),
-    );
-    described.insert(
-        "licenses".to_owned(),
-        json!([{"expression": licences::expression(components)?}]),
-    );
+    described.insert("hashes".to_owned(), json!([{"alg": "SHA-256", "content": files::sum(file)?}]));
+    described.insert("licenses".to_owned(), json!([{"expression": licences::expression(components)?}]));
     let reference = described.get("bom-ref").cloned().unwrap_or_default();
     let others: Vec<Value> = components.iter().filter_map(|one| entry(one, architecture)).collect();
     let references: Vec<Value> = others.iter().filter_map(|one| one.get("bom-ref").cloned()).collect();
     array(&mut sbom, "/components")?.extend(others);
     let dependencies = array(&mut sbom, "/dependencies")?;
-    let own = dependencies
-        .iter_mut()
-        .find(|entry| entry.get("ref") == Some(&reference));
-    let own = own
-        .and_then(|entry| entry.get_mut("dependsOn"))
-        .and_then(Value::as_array_mut);
-    own.ok_or("the SBOM lists no dependencies of the program")?
-        .extend(references.iter().cloned());
+    let own = dependencies.iter_mut().find(|entry| entry.get("ref") == Some(&reference));
+    let own = own.and_then(|entry| entry.get_mut("dependsOn")).and_then(Value::as_array_mut);
+    own.ok_or("the SBOM lists no dependencies of the program")?.extend(references.iter().cloned());
     dependencies.extend(references.into_iter().map(|reference| json!({"ref": reference})));
     Ok(format!("{sbom:#}\n"))
 }
@@ -71,13 +60,7 @@ pub(super) fn of(
 fn crates(program: &str, architecture: Architecture, commit: &Commit) -> Result<Value> {
     setup::cargo_tool("cargo-cyclonedx")?;
     cargo(&["cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5"])
-        .args([
-            "--describe",
-            "binaries",
-            "--no-build-deps",
-            "--target",
-            &target::of(architecture)?.triple(),
-        ])
+        .args(["--describe", "binaries", "--no-build-deps", "--target", &target::of(architecture)?.triple()])
         .env("SOURCE_DATE_EPOCH", &commit.seconds)
         .run()?;
     // It writes a file for each program of the workspace, beside the manifest of its package.
@@ -85,11 +68,7 @@ fn crates(program: &str, architecture: Architecture, commit: &Commit) -> Result<
     let metadata: Value = serde_json::from_str(&metadata)?;
     let packages = metadata.get("packages").and_then(Value::as_array);
     let mut found = None;
-    for manifest in packages
-        .into_iter()
-        .flatten()
-        .filter_map(|package| package["manifest_path"].as_str())
-    {
+    for manifest in packages.into_iter().flatten().filter_map(|package| package["manifest_path"].as_str()) {
         for file in fs::read_dir(Path::new(manifest).parent().unwrap_or(root()))?.flatten() {
             let name = file.file_name();
             let name = name.to_string_lossy();
@@ -115,11 +94,7 @@ fn entry(component: &Component, architecture: Architecture) -> Option<Value> {
         Origin::CrateOfStandardLibrary => format!("pkg:cargo/{name}@{version}"),
         Origin::Debian(package, version) => {
             // The cross compiler's libraries are of no architecture, for apt.
-            let architecture = if package.ends_with("-cross") {
-                "all"
-            } else {
-                architecture.name()
-            };
+            let architecture = if package.ends_with("-cross") { "all" } else { architecture.name() };
             // A package URL has these in the version encoded: 2:2.36-9+deb12u14.
             let version = version.replace(':', "%3A").replace('+', "%2B");
             format!("pkg:deb/debian/{package}@{version}?arch={architecture}")

@@ -39,12 +39,8 @@ impl Batch {
     /// Starts a batch. If a generation is given, the kernel refuses the batch with `ERESTART` unless the ruleset is at
     /// it.
     pub(crate) fn begin(generation: Option<Generation>) -> Self {
-        let mut batch = Self {
-            writer: Writer::with_capacity(USUAL),
-            sequence: 0,
-            last: None,
-            is_trial: generation.is_none(),
-        };
+        let mut batch =
+            Self { writer: Writer::with_capacity(USUAL), sequence: 0, last: None, is_trial: generation.is_none() };
         batch.delimiter(|buffer| {
             // SAFETY: the buffer has room for a header of 20 bytes, and is aligned for it.
             let header = unsafe { sys::nftnl_batch_begin(buffer, 0) };
@@ -61,13 +57,7 @@ impl Batch {
     /// acknowledgement.
     pub(crate) fn add(&mut self, message: i32, flags: i32, family: ProtoFamily, write: impl FnOnce(&mut Writer)) {
         self.sequence += 1;
-        let header = Header {
-            subsystem: libc::NFNL_SUBSYS_NFTABLES,
-            message,
-            flags,
-            sequence: self.sequence,
-            family,
-        };
+        let header = Header { subsystem: libc::NFNL_SUBSYS_NFTABLES, message, flags, sequence: self.sequence, family };
         self.last = Some(self.writer.message(header, write));
     }
 

@@ -88,33 +88,18 @@ mod tests {
     }
 
     fn read(payload: &[u8]) -> Result<Listener, Malformed> {
-        listener(&Message {
-            kind: 0,
-            flags: 0,
-            sequence: 0,
-            payload,
-        })
+        listener(&Message { kind: 0, flags: 0, sequence: 0, payload })
     }
 
     #[test]
     fn a_listener_has_an_address_a_port_and_a_user() {
-        let want = Listener {
-            address: [127, 0, 0, 1].into(),
-            port: 4143,
-            device: 7,
-            is_ipv6_only: false,
-            uid: 2102,
-        };
+        let want = Listener { address: [127, 0, 0, 1].into(), port: 4143, device: 7, is_ipv6_only: false, uid: 2102 };
         assert_eq!(read(&answer(libc::AF_INET, &[127, 0, 0, 1], &[])), Ok(want));
         // struct nlattr: a length of 5, the type, and a byte with its padding.
         let mut v6_only = 5u16.to_ne_bytes().to_vec();
         v6_only.extend(INET_DIAG_SKV6ONLY.to_ne_bytes());
         v6_only.extend([1, 0, 0, 0]);
-        let want = Listener {
-            address: [0; 16].into(),
-            is_ipv6_only: true,
-            ..want
-        };
+        let want = Listener { address: [0; 16].into(), is_ipv6_only: true, ..want };
         assert_eq!(read(&answer(libc::AF_INET6, &[0; 16], &v6_only)), Ok(want));
     }
 

@@ -67,12 +67,8 @@ impl<'a> Iterator for Messages<'a> {
 fn first_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
     let length = u32_at(bytes, 0)? as usize;
     let payload = bytes.get(HEADER..length).ok_or(Malformed)?;
-    let message = Message {
-        kind: u16_at(bytes, 4)?,
-        flags: u16_at(bytes, FLAGS)?,
-        sequence: u32_at(bytes, 8)?,
-        payload,
-    };
+    let message =
+        Message { kind: u16_at(bytes, 4)?, flags: u16_at(bytes, FLAGS)?, sequence: u32_at(bytes, 8)?, payload };
     Ok((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
@@ -133,9 +129,7 @@ pub(crate) fn be64(value: &[u8]) -> Result<u64, Malformed> {
 
 /// An attribute's value as a C string, without its NUL. It need not be UTF-8.
 pub(crate) fn string(value: &[u8]) -> Result<&[u8], Malformed> {
-    CStr::from_bytes_until_nul(value)
-        .map(CStr::to_bytes)
-        .map_err(|_| Malformed)
+    CStr::from_bytes_until_nul(value).map(CStr::to_bytes).map_err(|_| Malformed)
 }
 
 pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
@@ -168,8 +162,7 @@ pub(crate) fn number(bytes: &[u8]) -> u128 {
 /// An address by its bytes: 4 of IPv4, 16 of IPv6.
 pub(crate) fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-        .map_err(|_| Malformed)
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).map_err(|_| Malformed)
 }
 
 /// Writes bytes at an offset of a structure of the kernel's, which has room for them there.
@@ -196,11 +189,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self {
-            bytes: vec![0; bytes],
-            end: 0,
-            unwritable: None,
-        }
+        Self { bytes: vec![0; bytes], end: 0, unwritable: None }
     }
 
     /// Records that something can't be written, such as `a port of 70000`.
@@ -370,13 +359,8 @@ mod tests {
     fn what_is_written_is_read_back() {
         let mut writer = Writer::with_capacity(64);
         for sequence in [1, 2] {
-            let header = Header {
-                subsystem: 10,
-                message: 7,
-                flags: libc::NLM_F_ACK,
-                sequence,
-                family: ProtoFamily::Ipv4,
-            };
+            let header =
+                Header { subsystem: 10, message: 7, flags: libc::NLM_F_ACK, sequence, family: ProtoFamily::Ipv4 };
             writer.message(header, |attributes| {
                 attributes.string(1, "nat");
                 attributes.nest(2, |nested| nested.string(3, b"\xff"));

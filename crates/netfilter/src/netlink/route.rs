@@ -100,12 +100,7 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
         RouteKind::Local => ask_device(&socket, Which::Named(LOOPBACK)),
         RouteKind::Unicast | RouteKind::NotUnicast => ask_device(&socket, Which::Numbered(index)),
     };
-    Ok(Route {
-        kind,
-        device: device?,
-        source: source.or(packet.from),
-        gateway,
-    })
+    Ok(Route { kind, device: device?, source: source.or(packet.from), gateway })
 }
 
 fn open() -> Result<Socket, ReadError> {
@@ -150,9 +145,7 @@ pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
 }
 
 pub fn devices() -> Result<Vec<Device>, ReadError> {
-    dump(libc::RTM_GETLINK, &[0; IFINFOMSG], |message| {
-        read_device(message).map(Some)
-    })
+    dump(libc::RTM_GETLINK, &[0; IFINFOMSG], |message| read_device(message).map(Some))
 }
 
 #[derive(Clone, Copy)]
@@ -256,9 +249,7 @@ pub fn rules_like(of: IpAddr) -> Result<Vec<RoutingRule>, ReadError> {
         let attributes = Attributes(message.payload.get(FIB_RULE_HDR..).ok_or(Malformed)?);
         let users = attributes.find(FRA_UID_RANGE)?;
         Ok(Some(RoutingRule {
-            users: users
-                .map(|range| Ok((u32_at(range, 0)?, u32_at(range, 4)?)))
-                .transpose()?,
+            users: users.map(|range| Ok((u32_at(range, 0)?, u32_at(range, 4)?))).transpose()?,
             is_by_mark: attributes.find(FRA_FWMARK)?.is_some(),
         }))
     })
@@ -375,10 +366,7 @@ mod tests {
         let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
         assert_eq!(answer(libc::RTN_UNICAST, &[device]), Ok((RouteKind::Unicast, 7, None)));
         let v4 = (libc::RTA_PREFSRC, &[10, 77, 0, 2][..]);
-        assert_eq!(
-            answer(libc::RTN_LOCAL, &[v4, device]),
-            Ok((RouteKind::Local, 7, Some([10, 77, 0, 2].into())))
-        );
+        assert_eq!(answer(libc::RTN_LOCAL, &[v4, device]), Ok((RouteKind::Local, 7, Some([10, 77, 0, 2].into()))));
         for kind in [libc::RTN_BROADCAST, libc::RTN_MULTICAST, libc::RTN_ANYCAST] {
             assert_eq!(answer(kind, &[device]), Ok((RouteKind::NotUnicast, 7, None)));
         }
@@ -394,10 +382,7 @@ mod tests {
         assert_eq!(answer(libc::RTN_UNICAST, &[]), Err(Malformed));
         assert_eq!(answer(libc::RTN_UNICAST, &[(libc::RTA_OIF, &[7, 0])]), Err(Malformed));
         let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
-        assert_eq!(
-            answer(libc::RTN_UNICAST, &[device, (libc::RTA_PREFSRC, &[10])]),
-            Err(Malformed)
-        );
+        assert_eq!(answer(libc::RTN_UNICAST, &[device, (libc::RTA_PREFSRC, &[10])]), Err(Malformed));
     }
 
     /// What the kernel says of `ip link add wg0 type wireguard`, without most attributes, and of lo.

@@ -136,10 +136,7 @@ impl Socket {
                 )
             };
         }
-        Ok(Self {
-            socket,
-            answer: RefCell::default(),
-        })
+        Ok(Self { socket, answer: RefCell::default() })
     }
 
     /// The number of the network namespace that the socket is in, which no other gets until the next boot. `ENOPROTOOPT`: the
@@ -178,9 +175,8 @@ impl Socket {
                 Err(errno) => return Err(CommitError::Unanswered(errno)),
             };
             for message in Messages(answer) {
-                let (sequence, errno, text) = message
-                    .and_then(|message| verdict(&message))
-                    .map_err(CommitError::Malformed)?;
+                let (sequence, errno, text) =
+                    message.and_then(|message| verdict(&message)).map_err(CommitError::Malformed)?;
                 match (sequence, errno) {
                     (_, None) if failures.is_empty() => return Ok(()),
                     (_, None) => return Err(CommitError::Messages(failures)),
@@ -362,11 +358,7 @@ mod tests {
     fn answers_are_read_as_the_kernel_gives_them() {
         for (answer, sequence, errno) in [
             // To NFT_MSG_NEWTABLE with NLM_F_ACK.
-            (
-                "24000000020000010100000022140000000000001c000000000a05040100000000000000",
-                1,
-                None,
-            ),
+            ("24000000020000010100000022140000000000001c000000000a05040100000000000000", 1, None),
             // To NFT_MSG_NEWCHAIN in a table that isn't there. An attribute says which (NLMSGERR_ATTR_OFFS), not a
             // text.
             (
@@ -375,11 +367,7 @@ mod tests {
                 Some(Errno::ENOENT),
             ),
             // To a batch for generation 1, when the ruleset was at another: no message is named.
-            (
-                "24000000020000010000000022140000abffffff1c000000100001000000000000000000",
-                0,
-                Some(Errno::ERESTART),
-            ),
+            ("24000000020000010000000022140000abffffff1c000000100001000000000000000000", 0, Some(Errno::ERESTART)),
         ] {
             let bytes = recorded(answer);
             let message = Messages(&bytes).next().unwrap().unwrap();
@@ -389,11 +377,7 @@ mod tests {
 
     #[test]
     fn an_error_is_about_the_messages_that_failed() {
-        let failure = |sequence| Failure {
-            sequence,
-            errno: Errno::ENOENT,
-            text: String::new(),
-        };
+        let failure = |sequence| Failure { sequence, errno: Errno::ENOENT, text: String::new() };
         let failed = |messages| match CommitError::Messages(vec![failure(2), failure(5)]).among(messages) {
             Some(CommitError::Messages(failures)) => failures.iter().map(|failure| failure.sequence).collect(),
             _ => Vec::new(),

@@ -71,11 +71,7 @@ pub fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
         let mut entries = vec![0; ENTRIES + size as usize];
         put(&mut entries, NAME, &size.to_ne_bytes());
         get(&socket, level, table, GET_ENTRIES, &mut entries)?;
-        Ok(Entries {
-            base_chains,
-            count,
-            bytes: entries.split_off(ENTRIES),
-        })
+        Ok(Entries { base_chains, count, bytes: entries.split_off(ENTRIES) })
     })
 }
 
@@ -200,14 +196,7 @@ fn get(
     name(structure, table);
     let mut length = structure.len() as libc::socklen_t;
     // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            structure.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, structure.as_mut_ptr().cast(), &raw mut length) };
     Errno::result(result).map(drop)
 }

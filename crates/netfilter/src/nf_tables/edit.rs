@@ -108,10 +108,7 @@ pub fn batch(edits: &[Edit<'_>], generation: Option<Generation>) -> Result<Finis
             return Err(Unwritten { edit, what });
         }
     }
-    batch.finish().map_err(|what| Unwritten {
-        edit: "the batch".to_owned(),
-        what,
-    })
+    batch.finish().map_err(|what| Unwritten { edit: "the batch".to_owned(), what })
 }
 
 /// The command that the edit stands for: iptables' in the tables of one family, nft's elsewhere.
@@ -153,28 +150,11 @@ mod tests {
 
     #[test]
     fn an_edit_is_shown_as_the_command_that_it_stands_for() {
-        let nat = TableId {
-            family: TableFamily::Ip(Family::V6),
-            name: "nat",
-        };
-        let own = TableId {
-            family: TableFamily::Inet,
-            name: "proxy-init",
-        };
-        let chain = ChainId {
-            name: "OUTPUT",
-            hook: Some(Hook::Output),
-        };
+        let nat = TableId { family: TableFamily::Ip(Family::V6), name: "nat" };
+        let own = TableId { family: TableFamily::Inet, name: "proxy-init" };
+        let chain = ChainId { name: "OUTPUT", hook: Some(Hook::Output) };
         let (set, rule) = (ports("web", &[(80, 80)]), rule([], Action::Return));
-        let add_rule = |table, before| {
-            Edit::AddRule(NewRule {
-                table,
-                chain,
-                rule: &rule,
-                sets: &[],
-                before,
-            })
-        };
+        let add_rule = |table, before| Edit::AddRule(NewRule { table, chain, rule: &rule, sets: &[], before });
         for (edit, table, words) in [
             (Edit::AddTable(nat), nat, "nft add table ip6 nat"),
             (Edit::DeleteTable(own), own, "nft delete table inet proxy-init"),
@@ -184,37 +164,13 @@ mod tests {
             (add_rule(nat, None), nat, "ip6tables-nft -t nat -A OUTPUT -j RETURN"),
             (add_rule(nat, Some(7)), nat, "ip6tables-nft -t nat -I OUTPUT -j RETURN"),
             (Edit::AddChain(own, chain), own, "nft add chain inet proxy-init OUTPUT"),
-            (
-                Edit::FlushChain(own, chain),
-                own,
-                "nft flush chain inet proxy-init OUTPUT",
-            ),
-            (
-                Edit::DeleteChain(own, chain),
-                own,
-                "nft delete chain inet proxy-init OUTPUT",
-            ),
-            (
-                add_rule(own, Some(7)),
-                own,
-                "nft add rule inet proxy-init OUTPUT return",
-            ),
+            (Edit::FlushChain(own, chain), own, "nft flush chain inet proxy-init OUTPUT"),
+            (Edit::DeleteChain(own, chain), own, "nft delete chain inet proxy-init OUTPUT"),
+            (add_rule(own, Some(7)), own, "nft add rule inet proxy-init OUTPUT return"),
             (Edit::AddSet(own, &set, 1), own, "nft add set inet proxy-init web"),
-            (
-                Edit::DeleteSet(own, set.name.clone()),
-                own,
-                "nft delete set inet proxy-init web",
-            ),
-            (
-                Edit::AddElements(own, &set, vec![(80, false)]),
-                own,
-                "nft add element inet proxy-init web",
-            ),
-            (
-                Edit::DeleteRule(nat, Name::from("OUTPUT"), 7),
-                nat,
-                "nft delete rule ip6 nat OUTPUT handle 7",
-            ),
+            (Edit::DeleteSet(own, set.name.clone()), own, "nft delete set inet proxy-init web"),
+            (Edit::AddElements(own, &set, vec![(80, false)]), own, "nft add element inet proxy-init web"),
+            (Edit::DeleteRule(nat, Name::from("OUTPUT"), 7), nat, "nft delete rule ip6 nat OUTPUT handle 7"),
         ] {
             assert_eq!(edit.to_string(), words);
             assert_eq!(edit.table(), table, "{words}");

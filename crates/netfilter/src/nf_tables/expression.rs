@@ -382,21 +382,12 @@ impl<'a> Expression<'a> {
             return Some(Self::Meta(Meta { key, register }));
         }
         let (_, (base, offset, length)) = PAYLOAD_FIELDS.into_iter().find(|(known, _)| *known == field)?;
-        Some(Self::Payload(Payload {
-            register,
-            base,
-            offset,
-            length,
-        }))
+        Some(Self::Payload(Payload { register, base, offset, length }))
     }
 
     /// Compares what was loaded: `operation` is one of `NFT_CMP_*`.
     pub(crate) fn compare(operation: i32, value: &'a [u8]) -> Self {
-        Self::Compare(Compare {
-            operation,
-            register: REGISTER,
-            value: Data(value),
-        })
+        Self::Compare(Compare { operation, register: REGISTER, value: Data(value) })
     }
 
     pub(crate) fn decide(verdict: Verdict<'a>) -> Self {
@@ -413,18 +404,9 @@ mod tests {
     /// All others are read by expressions of their own, and not written.
     #[test]
     fn every_field_has_its_place() {
-        let only_read = [
-            Field::State,
-            Field::ConnectionMark,
-            Field::TcpFlags,
-            Field::IcmpType,
-            Field::HopLimit,
-        ];
+        let only_read = [Field::State, Field::ConnectionMark, Field::TcpFlags, Field::IcmpType, Field::HopLimit];
         for field in Field::ALL {
-            assert!(
-                Expression::load(field).is_some() != only_read.contains(&field),
-                "{field:?}"
-            );
+            assert!(Expression::load(field).is_some() != only_read.contains(&field), "{field:?}");
         }
     }
 
@@ -434,33 +416,12 @@ mod tests {
         let (base, offset, length) = (1, 12, 4);
         for expression in [
             Expression::Meta(Meta { key: 7, register: 1 }),
-            Expression::Payload(Payload {
-                base,
-                offset,
-                length,
-                register: 1,
-            }),
+            Expression::Payload(Payload { base, offset, length, register: 1 }),
             Expression::SetMeta(SetMeta { key: 3, register: 1 }),
-            Expression::Conntrack(Conntrack {
-                key: 0,
-                register: 1,
-                direction: None,
-            }),
-            Expression::Conntrack(Conntrack {
-                key: libc::NFT_CT_SRC,
-                register: 1,
-                direction: Some(1),
-            }),
-            Expression::SetConntrack(SetConntrack {
-                key: libc::NFT_CT_ZONE,
-                register: 1,
-                direction: None,
-            }),
-            Expression::SetConntrack(SetConntrack {
-                key: libc::NFT_CT_ZONE,
-                register: 1,
-                direction: Some(1),
-            }),
+            Expression::Conntrack(Conntrack { key: 0, register: 1, direction: None }),
+            Expression::Conntrack(Conntrack { key: libc::NFT_CT_SRC, register: 1, direction: Some(1) }),
+            Expression::SetConntrack(SetConntrack { key: libc::NFT_CT_ZONE, register: 1, direction: None }),
+            Expression::SetConntrack(SetConntrack { key: libc::NFT_CT_ZONE, register: 1, direction: Some(1) }),
             Expression::compare(libc::NFT_CMP_EQ, &[6]),
             Expression::Range(Range {
                 register: 9,
@@ -468,13 +429,7 @@ mod tests {
                 first: Data(&[0, 80]),
                 last: Data(&[0, 90]),
             }),
-            Expression::Mask(Mask {
-                from: 1,
-                to: 2,
-                length: 2,
-                mask: Data(&[255, 0]),
-                xor: Data(&[0, 0]),
-            }),
+            Expression::Mask(Mask { from: 1, to: 2, length: 2, mask: Data(&[255, 0]), xor: Data(&[0, 0]) }),
             Expression::ByteOrder(ByteOrder {
                 from: 1,
                 to: 1,
@@ -488,40 +443,18 @@ mod tests {
                 to: Some(0),
                 flags: Some(libc::NFT_LOOKUP_F_INV as u32),
             }),
-            Expression::Lookup(Lookup {
-                register: 1,
-                set: Text(b"\xff"),
-                to: None,
-                flags: None,
-            }),
-            Expression::Value(Value {
-                register: 1,
-                value: Data(&[16, 47]),
-            }),
+            Expression::Lookup(Lookup { register: 1, set: Text(b"\xff"), to: None, flags: None }),
+            Expression::Value(Value { register: 1, value: Data(&[16, 47]) }),
             Expression::decide(Verdict::Accept),
             Expression::decide(Verdict::Drop),
             Expression::decide(Verdict::Continue),
             Expression::decide(Verdict::Return),
             Expression::decide(Verdict::Jump(b"CHAIN")),
             Expression::decide(Verdict::Goto(b"CHAIN")),
-            Expression::Redirect(Redirect {
-                first: Some(1),
-                last: Some(2),
-                flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED),
-            }),
-            Expression::Redirect(Redirect {
-                first: None,
-                last: None,
-                flags: None,
-            }),
-            Expression::Reject(Reject {
-                kind: libc::NFT_REJECT_TCP_RST,
-                code: None,
-            }),
-            Expression::Reject(Reject {
-                kind: libc::NFT_REJECT_ICMPX_UNREACH,
-                code: Some(1),
-            }),
+            Expression::Redirect(Redirect { first: Some(1), last: Some(2), flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED) }),
+            Expression::Redirect(Redirect { first: None, last: None, flags: None }),
+            Expression::Reject(Reject { kind: libc::NFT_REJECT_TCP_RST, code: None }),
+            Expression::Reject(Reject { kind: libc::NFT_REJECT_ICMPX_UNREACH, code: Some(1) }),
             Expression::Counter(Counter { packets: 0, bytes: 0 }),
             Expression::Counter(Counter { packets: 1, bytes: 60 }),
             Expression::Match(Match { name, revision, info }),
@@ -539,18 +472,9 @@ mod tests {
     fn what_is_only_read_is_not_written() {
         let (base, offset, length) = (1, 12, 4);
         for expression in [
-            Expression::SetPayload(SetPayload {
-                register: 1,
-                base,
-                offset,
-                length,
-            }),
+            Expression::SetPayload(SetPayload { register: 1, base, offset, length }),
             Expression::LoadOption(LoadOption { register: 1 }),
-            Expression::SetOption(SetOption {
-                register: 1,
-                kind: 2,
-                operation: 1,
-            }),
+            Expression::SetOption(SetOption { register: 1, kind: 2, operation: 1 }),
             Expression::SetObject(SetObject { kind: 1 }),
             Expression::Nat(Nat {
                 kind: libc::NFT_NAT_DNAT,

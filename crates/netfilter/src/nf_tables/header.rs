@@ -11,15 +11,9 @@ pub(crate) type Place = (i32, u32, u32);
 /// `struct tcphdr` in linux/tcp.h.
 pub(crate) const PAYLOAD_FIELDS: [(Field, Place); 6] = [
     (Field::Source(Family::V4), (libc::NFT_PAYLOAD_NETWORK_HEADER, 12, 4)),
-    (
-        Field::Destination(Family::V4),
-        (libc::NFT_PAYLOAD_NETWORK_HEADER, 16, 4),
-    ),
+    (Field::Destination(Family::V4), (libc::NFT_PAYLOAD_NETWORK_HEADER, 16, 4)),
     (Field::Source(Family::V6), (libc::NFT_PAYLOAD_NETWORK_HEADER, 8, 16)),
-    (
-        Field::Destination(Family::V6),
-        (libc::NFT_PAYLOAD_NETWORK_HEADER, 24, 16),
-    ),
+    (Field::Destination(Family::V6), (libc::NFT_PAYLOAD_NETWORK_HEADER, 24, 16)),
     (Field::SourcePort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)),
     (Field::DestinationPort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)),
 ];
@@ -82,12 +76,8 @@ pub(crate) fn rewritten(family: Option<Family>, (base, offset, length): Place, k
         // What is in both.
         None => ([0, 0xf0], u32::MAX),
     };
-    let changed = (0..length).map(|index| {
-        (
-            offset.saturating_add(index),
-            !kept.get(index as usize).copied().unwrap_or(0),
-        )
-    });
+    let changed =
+        (0..length).map(|index| (offset.saturating_add(index), !kept.get(index as usize).copied().unwrap_or(0)));
     let mut changed = changed.filter(|(_, bits)| *bits != 0).peekable();
     if changed.peek().is_some_and(|(byte, _)| *byte == hops) {
         let is_all = changed.all(|(byte, _)| byte == hops);
@@ -98,11 +88,7 @@ pub(crate) fn rewritten(family: Option<Family>, (base, offset, length): Place, k
         };
     }
     let is_class = |(byte, bits): (u32, u8)| class.get(byte as usize).is_some_and(|class| bits & !class == 0);
-    if changed.all(is_class) {
-        Rewritten::Harmless
-    } else {
-        Rewritten::Other
-    }
+    if changed.all(is_class) { Rewritten::Harmless } else { Rewritten::Other }
 }
 
 /// The family in nfnetlink's header: `NFPROTO_*` in linux/netfilter.h.

@@ -45,10 +45,7 @@ fn has_nat_chain(socket: &Socket, family: Family) -> Result<bool, ReadError> {
         Err(ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => Vec::new(),
         Err(error) => return Err(error),
     };
-    let mut chains = tables
-        .iter()
-        .filter(|table| table.family.sees(family))
-        .flat_map(|table| &table.chains);
+    let mut chains = tables.iter().filter(|table| table.family.sees(family)).flat_map(|table| &table.chains);
     Ok(chains.any(|chain| chain.base.is_some_and(|base| base.kind == Kind::Nat)))
 }
 
@@ -70,11 +67,7 @@ impl Hooked {
             family: header::protocol(TableFamily::Ip(family)),
         };
         let output = header::hook_number(Hook::Output).ok_or(Malformed)?;
-        socket.ask(
-            request,
-            |to| to.be32(NFNLA_HOOK_HOOKNUM, output),
-            |message| hooked.add(message.attributes()?),
-        )?;
+        socket.ask(request, |to| to.be32(NFNLA_HOOK_HOOKNUM, output), |message| hooked.add(message.attributes()?))?;
         Ok(hooked)
     }
 
@@ -101,10 +94,7 @@ impl Hooked {
 fn table_at(priority: i32) -> Option<&'static str> {
     // With its parameter raw_before_defrag, raw comes before all others.
     let priority = if priority == -450 { -300 } else { priority };
-    XTABLES
-        .into_iter()
-        .find(|(_, known)| *known == priority)
-        .map(|(name, _)| name)
+    XTABLES.into_iter().find(|(_, known)| *known == priority).map(|(name, _)| name)
 }
 
 #[cfg(test)]
@@ -141,10 +131,7 @@ mod tests {
              0000000308000200ffffff384c000000000c020001000000000000000a0000000b0005006e665f6e6174000019000400\
              6e665f6e61745f697076365f6c6f63616c5f666e00000000080001000000000308000200ffffff9c",
         ] {
-            let want = Hooked {
-                tables: Vec::new(),
-                nf_nat: true,
-            };
+            let want = Hooked { tables: Vec::new(), nf_nat: true };
             assert_eq!(recorded(bytes), want);
         }
     }
@@ -170,10 +157,7 @@ mod tests {
              0800010000000003080002000000000048000000000c020001000000000000000a0000000f0005006970365f7461626c\
              6573000012000400697036745f646f5f7461626c6500000008000100000000030800020000000032",
         ] {
-            let want = Hooked {
-                tables: vec!["raw", "mangle", "filter", "security"],
-                nf_nat: true,
-            };
+            let want = Hooked { tables: vec!["raw", "mangle", "filter", "security"], nf_nat: true };
             assert_eq!(recorded(bytes), want);
         }
     }

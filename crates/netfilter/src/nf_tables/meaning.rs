@@ -190,23 +190,14 @@ impl<'a> Reader<'a> {
             }
             Expression::SetOption(_) => self.other(b"exthdr"),
             Expression::SetObject(object) => self.set_object(object.kind),
-            Expression::Decide(Decide {
-                verdict: Verdict::Continue,
-                ..
-            }) => {}
+            Expression::Decide(Decide { verdict: Verdict::Continue, .. }) => {}
             Expression::Decide(Decide { verdict, .. }) => self.decide(action(verdict)),
             Expression::Redirect(redirect) => self.redirect(redirect),
             Expression::Nat(nat) => self.nat(nat),
             Expression::Reject(reject) => self.decide(Action::Reject(rejection(reject))),
             Expression::Fib(fib) => self.load(fib.register, looked_up(fib)),
             Expression::Limit(limit) => {
-                let units = [
-                    (1, "second"),
-                    (60, "minute"),
-                    (3600, "hour"),
-                    (86400, "day"),
-                    (604_800, "week"),
-                ];
+                let units = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604_800, "week")];
                 let unit = units.iter().find(|(seconds, _)| *seconds == limit.seconds);
                 let over = if limit.flags & 1 == 0 { "" } else { "over " };
                 // `NFT_LIMIT_PKT_BYTES`
@@ -260,12 +251,7 @@ impl<'a> Reader<'a> {
         Loaded::Field(Part::whole(field))
     }
 
-    fn payload(
-        &self,
-        Payload {
-            base, offset, length, ..
-        }: Payload,
-    ) -> Loaded {
+    fn payload(&self, Payload { base, offset, length, .. }: Payload) -> Loaded {
         let place = (base, offset, length);
         if self.is_arp {
             return Loaded::Other("[payload]".to_owned());
@@ -293,11 +279,7 @@ impl<'a> Reader<'a> {
                 _ => length == known_length,
             };
             if (base, offset) == (known_base, known_offset) && is_length {
-                return Loaded::Field(Part {
-                    field,
-                    bytes: length as usize,
-                    host_order: false,
-                });
+                return Loaded::Field(Part { field, bytes: length as usize, host_order: false });
             }
         }
         Loaded::Bytes(place, None)
@@ -312,11 +294,7 @@ impl<'a> Reader<'a> {
             Loaded::Status(_) if is_plain => return Some(Loaded::Status(u32_at(mask, 0).ok()?)),
             &Loaded::Bytes(place, None) => return Some(Loaded::Bytes(place, Some(mask.to_vec()))),
             &Loaded::Bits(Bits { field, xor: 0, .. }) => field,
-            &Loaded::Field(Part {
-                field,
-                bytes,
-                host_order,
-            }) => match field {
+            &Loaded::Field(Part { field, bytes, host_order }) => match field {
                 Field::Source(_) | Field::Destination(_) if is_plain && mask.len() == bytes => {
                     let mask = mask.to_vec();
                     return Some(Loaded::Masked { field, mask });
@@ -333,10 +311,7 @@ impl<'a> Reader<'a> {
 
     fn in_network_order(&self, register: u32) -> Loaded {
         match self.registers.get(register) {
-            Some(&Loaded::Field(part)) => Loaded::Field(Part {
-                host_order: false,
-                ..part
-            }),
+            Some(&Loaded::Field(part)) => Loaded::Field(Part { host_order: false, ..part }),
             Some(other) => other.clone(),
             None => Loaded::Other("[byteorder]".to_owned()),
         }
@@ -344,19 +319,11 @@ impl<'a> Reader<'a> {
 
     /// Adds a condition. nft writes `80-90` as two conditions, at least 80 and at most 90; these are joined into one.
     fn condition(&mut self, condition: Condition) {
-        let Condition::In {
-            field,
-            values: Values::Interval((first, last)),
-            negated: false,
-        } = condition
-        else {
+        let Condition::In { field, values: Values::Interval((first, last)), negated: false } = condition else {
             return self.rule.conditions.push(condition);
         };
-        if let Some(Condition::In {
-            field: before,
-            values: Values::Interval((least, most)),
-            negated: false,
-        }) = self.rule.conditions.last_mut()
+        if let Some(Condition::In { field: before, values: Values::Interval((least, most)), negated: false }) =
+            self.rule.conditions.last_mut()
             && (*before, *most) == (field, field.largest())
             && first == 0
             && *least <= last
@@ -470,10 +437,7 @@ impl<'a> Reader<'a> {
         }
         self.rule.conditions.push(condition);
         if let Some(to) = lookup.to {
-            let mapped = field.map(|field| Loaded::Mapped {
-                field,
-                map: Name::from(lookup.set.0),
-            });
+            let mapped = field.map(|field| Loaded::Mapped { field, map: Name::from(lookup.set.0) });
             self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
         }
     }
@@ -555,11 +519,7 @@ impl<'a> Reader<'a> {
             }
             // A set whose elements have several fields is looked up by several registers; this one is only a part of
             // the key.
-            Loaded::Field(Part {
-                field,
-                bytes,
-                host_order,
-            }) if bytes == field.bytes() && set.bits == field.bits() => {
+            Loaded::Field(Part { field, bytes, host_order }) if bytes == field.bytes() && set.bits == field.bits() => {
                 set.elements.as_ref()?;
                 let values = if host_order {
                     // The set's elements are in the machine's byte order.
@@ -577,10 +537,7 @@ impl<'a> Reader<'a> {
 
     fn xt_match(&mut self, xt: expression::Match<'_>) -> Result<(), Malformed> {
         let family = self.family.unwrap_or(Family::V4);
-        match (
-            xt::read_match(xt.name.0, xt.revision, xt.info.0, family)?,
-            &self.changes,
-        ) {
+        match (xt::read_match(xt.name.0, xt.revision, xt.info.0, family)?, &self.changes) {
             (xt::Read::Comment(comment), _) => self.rule.comment = Some(comment),
             (xt::Read::Conditions(_), Some(change)) => self.unknown(change.clone()),
             (xt::Read::Conditions(conditions), None) => self.rule.conditions.extend(conditions),
@@ -617,21 +574,17 @@ impl<'a> Reader<'a> {
         };
         match header::rewritten(self.family, place, kept) {
             Rewritten::Harmless => self.effect("[payload]"),
-            Rewritten::HopLimit => self.rule.effects.push(Effect::Mark {
-                field: Field::HopLimit,
-                to: None,
-                text: "[payload]".to_owned(),
-            }),
+            Rewritten::HopLimit => {
+                self.rule.effects.push(Effect::Mark { field: Field::HopLimit, to: None, text: "[payload]".to_owned() })
+            }
             Rewritten::Other => self.changes = Some("[payload]".to_owned()),
         }
     }
 
     fn set_object(&mut self, kind: u32) {
         let text = "[objref]";
-        self.rule.needs_tracking |= !matches!(
-            kind,
-            NFT_OBJECT_COUNTER | NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_SECMARK
-        );
+        self.rule.needs_tracking |=
+            !matches!(kind, NFT_OBJECT_COUNTER | NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_SECMARK);
         match kind {
             NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_CONNLIMIT => self.unknown(text),
             NFT_OBJECT_COUNTER
@@ -799,9 +752,7 @@ fn looked_up(fib: expression::Fib) -> Loaded {
         // `NFT_FIB_RESULT_OIF` and `NFT_FIB_RESULT_ADDRTYPE`
         (1, SOURCE) => Loaded::ReversePath { is_loose: true },
         (1, flags) if flags == SOURCE | IN => Loaded::ReversePath { is_loose: false },
-        (3, SOURCE | DESTINATION) => Loaded::AddressType {
-            is_source: flags == SOURCE,
-        },
+        (3, SOURCE | DESTINATION) => Loaded::AddressType { is_source: flags == SOURCE },
         _ => Loaded::Other("[fib]".to_owned()),
     }
 }
@@ -813,12 +764,7 @@ fn address_type(is_source: bool, types: u16, negated: bool) -> Condition {
         [only] => format!("fib {side} type {not}{only}"),
         list => format!("fib {side} type {not}{{ {} }}", list.join(", ")),
     };
-    let context = Context::AddressType {
-        is_source,
-        types,
-        negated,
-        is_xt: false,
-    };
+    let context = Context::AddressType { is_source, types, negated, is_xt: false };
     Condition::in_context(text, context)
 }
 
@@ -917,9 +863,7 @@ mod tests {
     #[test]
     fn rules_are_read_as_the_kernel_dumps_them() {
         let mut wrong = Vec::new();
-        let recorded_rules = include_str!("recorded/rules.txt")
-            .lines()
-            .filter(|line| !line.starts_with('#'));
+        let recorded_rules = include_str!("recorded/rules.txt").lines().filter(|line| !line.starts_with('#'));
         for line in recorded_rules {
             let [family, written, wanted, hex] = line.split(" ; ").collect::<Vec<_>>().try_into().unwrap();
             let family = match family {
@@ -961,11 +905,7 @@ mod tests {
             for expression in [
                 Expression::Value(expression::Value { register, value }),
                 Expression::Meta(expression::Meta { key, register }),
-                Expression::Compare(Compare {
-                    operation,
-                    register,
-                    value,
-                }),
+                Expression::Compare(Compare { operation, register, value }),
             ] {
                 reader.expression(expression).unwrap();
             }
@@ -977,10 +917,7 @@ mod tests {
     #[test]
     fn a_name_ends_at_its_nul() {
         let whole = |name: &[u8; 16]| Part::whole(Field::InInterface).interval(name);
-        assert_eq!(
-            whole(b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
-            Some((interface(b"lo"), interface(b"lo")))
-        );
+        assert_eq!(whole(b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), Some((interface(b"lo"), interface(b"lo"))));
         assert_eq!(whole(b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0x"), None);
     }
 }

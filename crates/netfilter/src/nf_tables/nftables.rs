@@ -20,17 +20,9 @@ pub(super) fn missing(rule: &Rule) -> Missing {
 /// Writes a redirection to these ports; none if this writes no such one.
 pub(super) fn write_redirect(list: &mut Writer, ports: Option<(u16, u16)>) -> Option<()> {
     let (port, _) = ports.filter(|(port, last)| port == last)?;
-    Expression::Value(Value {
-        register: REGISTER,
-        value: Data(&port.to_be_bytes()),
-    })
-    .write(list);
-    Expression::Redirect(Redirect {
-        first: Some(REGISTER),
-        last: None,
-        flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED),
-    })
-    .write(list);
+    Expression::Value(Value { register: REGISTER, value: Data(&port.to_be_bytes()) }).write(list);
+    Expression::Redirect(Redirect { first: Some(REGISTER), last: None, flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED) })
+        .write(list);
     Some(())
 }
 
@@ -45,8 +37,7 @@ pub(super) fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condi
     match values {
         Values::Set(name) => {
             // The elements are in network order.
-            sets.iter()
-                .find(|set| set.name == *name && set.bits == field.bits() && !host_order)?;
+            sets.iter().find(|set| set.name == *name && set.bits == field.bits() && !host_order)?;
             Expression::Lookup(Lookup {
                 register: REGISTER,
                 set: Text(name.as_bytes()),
@@ -79,11 +70,7 @@ pub(super) fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condi
             }
             Expression::Range(Range {
                 register: REGISTER,
-                operation: if *negated {
-                    libc::NFT_RANGE_NEQ
-                } else {
-                    libc::NFT_RANGE_EQ
-                },
+                operation: if *negated { libc::NFT_RANGE_NEQ } else { libc::NFT_RANGE_EQ },
                 first: Data(last_bytes(&first.to_be_bytes(), length)?),
                 last: Data(last_bytes(&last.to_be_bytes(), length)?),
             })

@@ -39,10 +39,7 @@ pub(crate) fn snapshot_by(socket: &impl Ask) -> Result<Snapshot, ReadError> {
         back_off(attempt);
         let generation = generation_by(socket)?;
         if generation == Generation::FRESH {
-            return Ok(Snapshot {
-                generation,
-                tables: Vec::new(),
-            });
+            return Ok(Snapshot { generation, tables: Vec::new() });
         }
         match tables(socket) {
             Ok(tables) if generation_by(socket)? == generation => return Ok(Snapshot { generation, tables }),
@@ -78,10 +75,7 @@ pub fn generation(socket: &Socket) -> Result<Generation, ReadError> {
 
 fn generation_by(socket: &impl Ask) -> Result<Generation, ReadError> {
     let mut generation = None;
-    let request = Header {
-        flags: libc::NLM_F_ACK,
-        ..request(libc::NFT_MSG_GETGEN)
-    };
+    let request = Header { flags: libc::NLM_F_ACK, ..request(libc::NFT_MSG_GETGEN) };
     socket.ask(
         request,
         |_| (),
@@ -143,10 +137,8 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
         let holds_chain = |table: &Table| is_table(table) && table.chains.get(last.1).is_some_and(is_chain);
         if !tables.get(last.0).is_some_and(holds_chain) {
             let table = tables.iter().position(is_table);
-            let chain = tables
-                .iter()
-                .find(|table| is_table(table))
-                .and_then(|table| table.chains.iter().position(is_chain));
+            let chain =
+                tables.iter().find(|table| is_table(table)).and_then(|table| table.chains.iter().position(is_chain));
             last = match (table, chain) {
                 (Some(table), Some(chain)) => (table, chain),
                 _ => return Ok(()), // made since the tables were listed, so the generation has changed
@@ -180,9 +172,7 @@ fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
     match (before, position) {
         (_, Some(position)) => before.last().is_some_and(|last| last.handle == position),
         // The first rule of a chain has none before it. No rule of the kernel's has the handle 0.
-        (_, None) => before
-            .first()
-            .is_none_or(|first| first.handle != rule.handle || rule.handle == 0),
+        (_, None) => before.first().is_none_or(|first| first.handle != rule.handle || rule.handle == 0),
     }
 }
 
@@ -223,9 +213,7 @@ fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
         Ok(())
     })?;
     for (family, table, name, flags) in flags {
-        let found = tables
-            .iter_mut()
-            .find(|found| found.family == family && found.name == table);
+        let found = tables.iter_mut().find(|found| found.family == family && found.name == table);
         let Some(set) = found.and_then(|table| table.sets.iter_mut().find(|set| set.name == name)) else {
             continue;
         };
@@ -235,10 +223,7 @@ fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
             continue;
         }
         let mut elements = Elements::default();
-        let request = Header {
-            family: header::protocol(family),
-            ..request(libc::NFT_MSG_GETSETELEM)
-        };
+        let request = Header { family: header::protocol(family), ..request(libc::NFT_MSG_GETSETELEM) };
         let write = |to: &mut Writer| {
             to.string(NFTA_SET_ELEM_LIST_TABLE, table.as_bytes());
             to.string(NFTA_SET_ELEM_LIST_SET, name.as_bytes());
@@ -309,12 +294,7 @@ mod tests {
         ];
         for tear in tears {
             let (torn, whole) = (Recording::new(), Recording::new());
-            for (request, answer) in torn
-                .0
-                .borrow_mut()
-                .iter_mut()
-                .filter(|(request, _)| request == "GETRULE")
-            {
+            for (request, answer) in torn.0.borrow_mut().iter_mut().filter(|(request, _)| request == "GETRULE") {
                 let mut rules: Vec<Vec<u8>> = Vec::new();
                 let mut rest = answer.as_slice();
                 while let Some(length) = rest.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
@@ -349,16 +329,12 @@ mod tests {
                 let elements = set.elements.as_ref().map(|elements| elements.as_slice().to_vec());
                 let expires = if set.expires { " expires" } else { "" };
                 lines.push(format!("set {} of {} bits{expires}: {elements:?}", set.name, set.bits));
-                let verdicts = set
-                    .verdicts
-                    .iter()
-                    .map(|(numbers, action)| format!("{:?} {action:?}", numbers.as_slice()));
+                let verdicts =
+                    set.verdicts.iter().map(|(numbers, action)| format!("{:?} {action:?}", numbers.as_slice()));
                 lines.extend(verdicts);
             }
             for chain in &table.chains {
-                let base = chain
-                    .base
-                    .map(|base| (base.kind, base.hook, base.priority, base.policy));
+                let base = chain.base.map(|base| (base.kind, base.hook, base.priority, base.policy));
                 lines.push(format!("chain {} {:?} {base:?}", chain.name, chain.comment));
                 lines.extend(chain.rules.iter().map(|rule| format!("    {}", NftRule(rule))));
             }

@@ -15,11 +15,7 @@ pub(super) struct Part {
 
 impl Part {
     pub(super) fn whole(field: Field) -> Self {
-        Self {
-            field,
-            bytes: field.bytes(),
-            host_order: field.facts().is_in_host_order,
-        }
+        Self { field, bytes: field.bytes(), host_order: field.facts().is_in_host_order }
     }
 
     /// The numbers of the field whose bytes in the register are these: a single number or, if only part of an address
@@ -172,8 +168,7 @@ impl Registers {
         let first = slot(register);
         // A garbled message may name registers that the kernel doesn't have, up to the largest number.
         let end = first.saturating_add(loaded.slots());
-        self.held
-            .retain(|(other, before)| *other >= end || other.saturating_add(before.slots()) <= first);
+        self.held.retain(|(other, before)| *other >= end || other.saturating_add(before.slots()) <= first);
         self.held.push((first, loaded));
     }
 
@@ -283,10 +278,7 @@ mod tests {
 
     #[test]
     fn the_first_bytes_of_an_address_or_a_name_are_an_interval() {
-        let source = |bytes| Part {
-            bytes,
-            ..Part::whole(Field::Source(packets::rules::Family::V4))
-        };
+        let source = |bytes| Part { bytes, ..Part::whole(Field::Source(packets::rules::Family::V4)) };
         assert_eq!(source(4).interval(&[10, 0, 0, 1]), Some((0x0a00_0001, 0x0a00_0001)));
         assert_eq!(source(1).interval(&[10]), Some((0x0a00_0000, 0x0aff_ffff)));
         assert_eq!(source(2).interval(&[10]), None);

@@ -97,10 +97,6 @@ impl NewRule<'_> {
 /// In the syntax of the tool that shows the table.
 impl fmt::Display for NewRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_of_xtables() {
-            write!(f, "{:#}", IptablesRule(self.rule))
-        } else {
-            NftRule(self.rule).fmt(f)
-        }
+        if self.is_of_xtables() { write!(f, "{:#}", IptablesRule(self.rule)) } else { NftRule(self.rule).fmt(f) }
     }
 }

@@ -33,9 +33,7 @@ pub(super) fn add(batch: &mut Batch, table: TableId, set: &Set, id: u32) {
             // How often to look for elements that have expired; without this, each second.
             to.be32(NFTA_SET_GC_INTERVAL, DAY);
             // A hash table has room for so many elements from the start, and for no more.
-            to.nest(NFTA_SET_DESC, |desc| {
-                desc.be32(NFTA_SET_DESC_SIZE, set_size(set) as u32)
-            });
+            to.nest(NFTA_SET_DESC, |desc| desc.be32(NFTA_SET_DESC_SIZE, set_size(set) as u32));
         }
         to.be32(NFTA_SET_KEY_TYPE, datatype);
         to.be32(NFTA_SET_KEY_LEN, set.bits / 8);
@@ -61,11 +59,9 @@ fn add_element(list: &mut Writer, bytes: u32, (number, end): Element) {
         if end {
             element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
         }
-        element.nest(NFTA_SET_ELEM_KEY, |key| {
-            match header::last_bytes(&number.to_be_bytes(), bytes as usize) {
-                Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
-                None => key.refuse(format!("{number} in {bytes} bytes")),
-            }
+        element.nest(NFTA_SET_ELEM_KEY, |key| match header::last_bytes(&number.to_be_bytes(), bytes as usize) {
+            Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
+            None => key.refuse(format!("{number} in {bytes} bytes")),
         });
     });
 }
@@ -144,8 +140,7 @@ impl Elements {
                 continue;
             }
             let number = number(key);
-            self.list
-                .push((number, flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
+            self.list.push((number, flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
         }
         Ok(())
     }
@@ -177,10 +172,8 @@ impl Elements {
         }
         all.extend(begun.map(|(first, verdict)| ((first, max), verdict)));
         let mut numbers = Intervals::new(all.iter().map(|(interval, _)| *interval));
-        let mut verdicts: Vec<_> = all
-            .into_iter()
-            .filter_map(|(interval, verdict)| Some((Intervals::new([interval]), verdict?)))
-            .collect();
+        let mut verdicts: Vec<_> =
+            all.into_iter().filter_map(|(interval, verdict)| Some((Intervals::new([interval]), verdict?))).collect();
         if let Some(verdict) = self.everything_else {
             let rest = Intervals::up_to(max).without(&numbers);
             verdicts.extend(verdict.map(|verdict| (rest, verdict)));

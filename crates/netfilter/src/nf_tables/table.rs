@@ -68,11 +68,7 @@ fn read_base(family: TableFamily, chain: Attributes<'_>, hook: Attributes<'_>) -
         kind: if kind == Some(b"nat") { Kind::Nat } else { Kind::Filter },
         hook: header::hook(family, number).ok_or(Malformed)?,
         priority: be32(hook.get(NFTA_HOOK_PRIORITY)?)? as i32,
-        policy: if policy == Some(libc::NF_DROP as u32) {
-            Policy::Drop
-        } else {
-            Policy::Accept
-        },
+        policy: if policy == Some(libc::NF_DROP as u32) { Policy::Drop } else { Policy::Accept },
     })
 }
 

@@ -99,11 +99,9 @@ fn missing_extension(socket: &Socket, family: Family, extension: Extension) -> O
         to.be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
     };
     match socket.ask(request, attributes, |_| Ok(())) {
-        Err(ReadError::Socket(Errno::EINVAL)) => Some((
-            "xt extensions in nf_tables".to_owned(),
-            "nft_compat",
-            "CONFIG_NFT_COMPAT",
-        )),
+        Err(ReadError::Socket(Errno::EINVAL)) => {
+            Some(("xt extensions in nf_tables".to_owned(), "nft_compat", "CONFIG_NFT_COMPAT"))
+        }
         Err(ReadError::Socket(_)) => Some(extension.described()),
         _ => None,
     }

@@ -14,12 +14,7 @@ use crate::nf_tables::{meaning, table, user_data};
 
 /// Feeds one input to every reader. Each rule that comes of it is handed on, in a table.
 pub fn read_all(input: &[u8], mut hand_on: impl FnMut(Table)) {
-    let families = [
-        TableFamily::Ip(Family::V4),
-        TableFamily::Ip(Family::V6),
-        TableFamily::Inet,
-        TableFamily::Netdev,
-    ];
+    let families = [TableFamily::Ip(Family::V4), TableFamily::Ip(Family::V6), TableFamily::Inet, TableFamily::Netdev];
     for message in Messages(input).flatten() {
         let _ = socket::verdict(&message);
         let _ = (route::read_route(&message), route::read_device(&message));
@@ -51,10 +46,7 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mu
         return;
     };
     // Whatever is taken to be written, is written as what it is.
-    let written = Rule {
-        handle: 0,
-        ..rule.clone()
-    };
+    let written = Rule { handle: 0, ..rule.clone() };
     if matches!(family, TableFamily::Ip(_) | TableFamily::Inet)
         && let Ok(again) = written_and_read(family, &written, &[])
     {
@@ -69,20 +61,13 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mu
 /// Reads bytes as a legacy table, whose first word says where its base chains are.
 fn read_legacy(input: &[u8], family: Family, hand_on: &mut impl FnMut(Table)) {
     let place = |index: usize| u32_at(input, 4 * index).unwrap_or_default() as usize % (input.len() + 1);
-    let entries = Entries {
-        base_chains: vec![(0, 0, place(0)), (3, place(1), place(2))],
-        count: 0,
-        bytes: input.to_vec(),
-    };
+    let entries =
+        Entries { base_chains: vec![(0, 0, place(0)), (3, place(1), place(2))], count: 0, bytes: input.to_vec() };
     if let Ok(table) = ip_tables::table(family, "nat", &entries) {
         hand_on(table);
     }
 }
 
 fn with_chain(family: TableFamily, chain: Chain) -> Table {
-    Table {
-        objects: 1,
-        chains: vec![chain],
-        ..Table::new(Subsystem::NfTables, family, Name::from("nat"))
-    }
+    Table { objects: 1, chains: vec![chain], ..Table::new(Subsystem::NfTables, family, Name::from("nat")) }
 }

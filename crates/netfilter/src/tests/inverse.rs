@@ -12,10 +12,7 @@ use super::written_and_read;
 
 /// The sets of native mode's table.
 fn sets() -> Vec<Set> {
-    let set = |name: &str, bits| Set {
-        bits,
-        ..packets::rules::examples::ports(name, &[(1, 2)])
-    };
+    let set = |name: &str, bits| Set { bits, ..packets::rules::examples::ports(name, &[(1, 2)]) };
     vec![set("ports", 16), set("v4", 32), set("v6", 128)]
 }
 
@@ -59,13 +56,7 @@ fn condition() -> impl Strategy<Value = Condition> {
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let name = || {
-        prop::sample::select(vec![
-            Name::from("PROXY_INIT_OUTPUT"),
-            Name::from("a\0b"),
-            Name::from(b"\xff"),
-        ])
-    };
+    let name = || prop::sample::select(vec![Name::from("PROXY_INIT_OUTPUT"), Name::from("a\0b"), Name::from(b"\xff")]);
     prop_oneof![
         Just(Action::Return),
         name().prop_map(Action::Jump),
@@ -95,15 +86,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     ];
     let conditions = prop::collection::vec(condition(), 0..4);
     (conditions, effects, action(), comment, counters).prop_map(|(conditions, effects, action, comment, counters)| {
-        Rule {
-            effects,
-            conditions,
-            action,
-            comment,
-            needs_tracking: false,
-            counters,
-            handle: 0,
-        }
+        Rule { effects, conditions, action, comment, needs_tracking: false, counters, handle: 0 }
     })
 }
 
@@ -136,31 +119,11 @@ fn what_is_refused_is_named() {
     for (condition, nft, native) in [
         (not(tcp()), Some("meta l4proto != tcp"), None),
         (Condition::is(Field::Family, 2), Some("meta nfproto ipv4"), None),
-        (
-            Condition::is(Field::DestinationPort, Values::Listed(vec![])),
-            Some("tcp dport {  }"),
-            Some("tcp dport {  }"),
-        ),
-        (
-            Condition::is(Field::DestinationPort, Values::Listed(vec![(80, 80)])),
-            None,
-            Some("tcp dport 80"),
-        ),
-        (
-            Condition::is(Field::DestinationPort, many),
-            Some("tcp dport { 1, 2"),
-            Some("tcp dport { 1, 2"),
-        ),
-        (
-            Condition::is(Field::DestinationPort, (80, 90)),
-            None,
-            Some("tcp dport 80-90"),
-        ),
-        (
-            Condition::is(Field::DestinationPort, 65_536),
-            Some("tcp dport 65536"),
-            Some("tcp dport 65536"),
-        ),
+        (Condition::is(Field::DestinationPort, Values::Listed(vec![])), Some("tcp dport {  }"), Some("tcp dport {  }")),
+        (Condition::is(Field::DestinationPort, Values::Listed(vec![(80, 80)])), None, Some("tcp dport 80")),
+        (Condition::is(Field::DestinationPort, many), Some("tcp dport { 1, 2"), Some("tcp dport { 1, 2")),
+        (Condition::is(Field::DestinationPort, (80, 90)), None, Some("tcp dport 80-90")),
+        (Condition::is(Field::DestinationPort, 65_536), Some("tcp dport 65536"), Some("tcp dport 65536")),
         (
             Condition::is(Field::Source(Family::V4), (1, 6)),
             Some("ip saddr 0.0.0.1-0.0.0.6"),
@@ -177,11 +140,7 @@ fn what_is_refused_is_named() {
             Some("fib daddr type local"),
             Some("fib daddr type local"),
         ),
-        (
-            ct_state(|state| state == CtState::New),
-            Some("ct state new"),
-            Some("ct state new"),
-        ),
+        (ct_state(|state| state == CtState::New), Some("ct state new"), Some("ct state new")),
     ] {
         let rule = packets::rules::examples::rule([tcp(), condition], Action::Return);
         for (result, wanted) in [
@@ -204,10 +163,7 @@ fn what_is_refused_is_named() {
         Action::NotUnderstood("queue".to_owned()),
     ] {
         let rule = packets::rules::examples::rule([tcp()], action);
-        assert!(
-            written_and_read(TableFamily::Ip(Family::V4), &rule, &[]).is_err(),
-            "{rule:?}"
-        );
+        assert!(written_and_read(TableFamily::Ip(Family::V4), &rule, &[]).is_err(), "{rule:?}");
         assert!(written_and_read(TableFamily::Inet, &rule, &sets()).is_err(), "{rule:?}");
     }
 }

@@ -18,9 +18,7 @@ use crate::nf_tables::{ChainId, TableId, meaning};
 #[cfg(test)]
 pub(crate) fn recorded(hex: &str) -> Vec<u8> {
     let digits = hex.as_bytes().chunks(2);
-    digits
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-        .collect()
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
 /// Writes the message that adds a rule to a table of this family with these sets, and reads it as if the kernel had dumped
@@ -28,10 +26,7 @@ pub(crate) fn recorded(hex: &str) -> Vec<u8> {
 pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Result<Rule, String> {
     let edit = Edit::AddRule(NewRule {
         table: TableId { family, name: "nat" },
-        chain: ChainId {
-            name: "OUTPUT",
-            hook: Some(Hook::Output),
-        },
+        chain: ChainId { name: "OUTPUT", hook: Some(Hook::Output) },
         rule,
         sets,
         before: None,

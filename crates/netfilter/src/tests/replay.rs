@@ -65,10 +65,7 @@ impl Replay {
         let name = |message: &Message<'_>| message.attributes()?.get(NFTA_TABLE_NAME).map(<[u8]>::to_vec);
         let made = [libc::NFT_MSG_NEWCHAIN, libc::NFT_MSG_NEWSET].map(|made| libc::NFNL_SUBSYS_NFTABLES << 8 | made);
         let mut objects = 0;
-        for message in Messages(&self.0)
-            .flatten()
-            .filter(|message| made.contains(&message.kind.into()))
-        {
+        for message in Messages(&self.0).flatten().filter(|message| made.contains(&message.kind.into())) {
             objects += u32::from(message.family() == table.family() && name(&message)? == name(table)?);
         }
         Ok(objects)

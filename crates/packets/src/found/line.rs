@@ -29,12 +29,7 @@ impl<'a> Line<'a> {
     /// The rules of a chain of a table, first to last.
     pub fn all(table: &'a Table, chain: &'a Chain) -> impl Iterator<Item = Self> {
         let numbered = chain.rules.iter().zip(1..);
-        numbered.map(move |(rule, number)| Self {
-            table,
-            chain,
-            rule,
-            number,
-        })
+        numbered.map(move |(rule, number)| Self { table, chain, rule, number })
     }
 }
 
@@ -58,12 +53,7 @@ mod tests {
     fn a_rule_is_the_same_only_in_its_own_place() {
         let rules = || vec![rule([to_port(80)], Action::Accept); 2];
         let named = |name| table(name, vec![chain("ONE", rules()), chain("TWO", rules())]);
-        let tables = [
-            named("ip nat"),
-            named("ip mine"),
-            named("ip6 nat"),
-            named("legacy ip nat"),
-        ];
+        let tables = [named("ip nat"), named("ip mine"), named("ip6 nat"), named("legacy ip nat")];
         let lines = tables.iter().flat_map(|table| {
             let chains = table.chains.iter();
             chains.flat_map(move |chain| Line::all(table, chain))

@@ -45,18 +45,9 @@ mod tests {
     use super::*;
 
     fn accepted(address: &str, is_ipv6_only: bool, device: u32) -> Vec<(Direction, Family)> {
-        let listener = Listener {
-            address: address.parse().unwrap(),
-            port: 4143,
-            device,
-            is_ipv6_only,
-            uid: 2102,
-        };
-        let all = Direction::ALL
-            .into_iter()
-            .flat_map(|direction| Family::ALL.map(|family| (direction, family)));
-        all.filter(|&(direction, family)| listener.accepts(direction, family))
-            .collect()
+        let listener = Listener { address: address.parse().unwrap(), port: 4143, device, is_ipv6_only, uid: 2102 };
+        let all = Direction::ALL.into_iter().flat_map(|direction| Family::ALL.map(|family| (direction, family)));
+        all.filter(|&(direction, family)| listener.accepts(direction, family)).collect()
     }
 
     #[test]

@@ -35,11 +35,7 @@ pub struct Unseen {
 impl Found {
     /// Whether a condition asks for a context that is such a one and isn't known.
     pub fn asks(&self, is_such: impl Fn(Context) -> bool) -> bool {
-        let mut conditions = self
-            .tables
-            .iter()
-            .flat_map(Table::rules)
-            .flat_map(|rule| &rule.conditions);
+        let mut conditions = self.tables.iter().flat_map(Table::rules).flat_map(|rule| &rule.conditions);
         conditions.any(
             |condition| matches!(condition, Condition::Context { context, holding: None, .. } if is_such(*context)),
         )
@@ -54,9 +50,7 @@ impl Found {
                 let hook = chain.base.map(|base| base.hook);
                 let is_first = is_xtables || matches!(hook, Some(Hook::Ingress | Hook::Prerouting));
                 for condition in chain.rules.iter_mut().flat_map(|rule| &mut rule.conditions) {
-                    if let Condition::Context {
-                        context, holding: held, ..
-                    } = condition
+                    if let Condition::Context { context, holding: held, .. } = condition
                         && held.is_none()
                         && (is_first || !matches!(context, Context::ReversePath { .. }))
                     {
@@ -74,14 +68,12 @@ impl Found {
 
     /// The table of this name.
     pub fn table(&self, subsystem: Subsystem, family: TableFamily, name: &str) -> Option<&Table> {
-        self.tables_of(subsystem)
-            .find(|table| table.family == family && table.name == *name)
+        self.tables_of(subsystem).find(|table| table.family == family && table.name == *name)
     }
 
     /// The `ip nat` and `ip6 nat` tables of a subsystem.
     pub fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
-        self.tables_of(subsystem)
-            .filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
+        self.tables_of(subsystem).filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
     }
 
     /// How many rules these hold together, as iptables-save would print them.
@@ -116,10 +108,7 @@ mod tests {
         assert_eq!(nat.set(&Name::from("B")), None);
 
         let names = ["legacy ip nat", "ip filter", "ip6 nat", "ip nat", "inet nat"];
-        let found = Found {
-            tables: names.map(|name| table(name, vec![])).into(),
-            not_known: vec![],
-        };
+        let found = Found { tables: names.map(|name| table(name, vec![])).into(), not_known: vec![] };
         let v4 = TableFamily::Ip(Family::V4);
         for (subsystem, family, name, want) in [
             (Subsystem::NfTables, v4, "nat", Some("ip nat")),
@@ -139,16 +128,9 @@ mod tests {
     /// nft's lookup of the route back is another one at input. What is known already stays.
     #[test]
     fn conditions_are_settled_where_what_they_ask_is_known() {
-        let back = Context::ReversePath {
-            is_loose: false,
-            negated: false,
-        };
+        let back = Context::ReversePath { is_loose: false, negated: false };
         let limit = Context::Limit { holds_below: true };
-        let known = Condition::Context {
-            text: "known".to_owned(),
-            context: limit,
-            holding: Some(always(true)),
-        };
+        let known = Condition::Context { text: "known".to_owned(), context: limit, holding: Some(always(true)) };
         let asking = |context| Condition::in_context("asking".to_owned(), context);
         let table = |name: &str, hook| {
             let rule = rule([asking(back), asking(limit), known.clone()], Action::Accept);
@@ -160,10 +142,7 @@ mod tests {
             ("netdev mine", Hook::Ingress, true),
             ("ip filter", Hook::Input, true),
         ] {
-            let mut found = Found {
-                tables: vec![table(name, hook)],
-                not_known: vec![],
-            };
+            let mut found = Found { tables: vec![table(name, hook)], not_known: vec![] };
             assert!(found.asks(|context| context == back) && found.asks(|context| context == limit));
             found.settle(|_| Some(always(false)));
             assert_eq!(found.asks(|context| context == back), !is_back_settled, "{name} {hook}");
@@ -182,18 +161,11 @@ mod tests {
                 table("ip filter", rules(1)),
                 table("inet nat", rules(1)),
             ],
-            not_known: vec![Unseen {
-                subsystem: Subsystem::Legacy,
-                not_permitted: true,
-                reason: "EPERM".to_owned(),
-            }],
+            not_known: vec![Unseen { subsystem: Subsystem::Legacy, not_permitted: true, reason: "EPERM".to_owned() }],
         };
         assert_eq!(found.nat_rules(Subsystem::NfTables), 5);
         assert_eq!(found.nat_rules(Subsystem::Legacy), 0);
-        assert_eq!(
-            found.unseen(Subsystem::Legacy).map(|unseen| unseen.reason.as_str()),
-            Some("EPERM")
-        );
+        assert_eq!(found.unseen(Subsystem::Legacy).map(|unseen| unseen.reason.as_str()), Some("EPERM"));
         assert_eq!(found.unseen(Subsystem::NfTables), None);
         assert_eq!(found.unseen_subsystems(), [Subsystem::Legacy]);
     }

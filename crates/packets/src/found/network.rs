@@ -65,12 +65,8 @@ pub struct Address {
 /// One of which nothing is known.
 impl Default for &Network {
     fn default() -> Self {
-        static UNKNOWN: Network = Network {
-            devices: None,
-            addresses: None,
-            listeners: Vec::new(),
-            settings: Settings::USUAL,
-        };
+        static UNKNOWN: Network =
+            Network { devices: None, addresses: None, listeners: Vec::new(), settings: Settings::USUAL };
         &UNKNOWN
     }
 }
@@ -200,10 +196,7 @@ mod tests {
                 of(1, "127.0.0.1", 8),
                 of(2, "10.77.0.2", 24),
                 of(2, "10.77.0.9", 32),
-                Address {
-                    broadcast: Some(Ipv4Addr::new(10, 78, 0, 77)),
-                    ..of(3, "10.78.0.2", 31)
-                },
+                Address { broadcast: Some(Ipv4Addr::new(10, 78, 0, 77)), ..of(3, "10.78.0.2", 31) },
                 of(2, "fd77::2", 64),
                 of(2, "fe80::2", 64),
             ]),

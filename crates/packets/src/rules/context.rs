@@ -9,11 +9,7 @@ use crate::rules::rule::{Context, Holding, LOOPBACK, address, interface};
 
 /// All packets, or none.
 pub fn always(holds: bool) -> Holding {
-    let all = if holds {
-        Field::Family.any()
-    } else {
-        Intervals::default()
-    };
+    let all = if holds { Field::Family.any() } else { Intervals::default() };
     vec![(Field::Family, all)]
 }
 
@@ -44,12 +40,7 @@ impl RoutingFacts {
     /// Where a condition holds; none if that isn't known.
     pub fn holding(&self, context: Context) -> Option<Holding> {
         match context {
-            Context::AddressType {
-                is_source,
-                types,
-                negated,
-                is_xt,
-            } => {
+            Context::AddressType { is_source, types, negated, is_xt } => {
                 let field = if is_source { Field::Source } else { Field::Destination };
                 let mut holding = Vec::new();
                 for family in Family::ALL {
@@ -68,11 +59,7 @@ impl RoutingFacts {
                 // `nft_fib_is_loopback`).
                 let lo = Intervals::one(interface(LOOPBACK));
                 let any = Field::InInterface.any();
-                let by = if is_loose && *back != lo {
-                    any.clone()
-                } else {
-                    back.clone()
-                };
+                let by = if is_loose && *back != lo { any.clone() } else { back.clone() };
                 let held = if negated { any.without(&by) } else { by };
                 Some(vec![(Field::InInterface, held)])
             }
@@ -84,10 +71,7 @@ impl RoutingFacts {
     fn of_types(&self, family: Family, types: u16, is_xt: bool) -> Option<Intervals> {
         let has = |kind: u8| types & 1 << kind != 0;
         let table = |wanted: u8| {
-            let entries = self
-                .local
-                .iter()
-                .filter(|(kind, of, _)| (*kind, *of) == (wanted, family));
+            let entries = self.local.iter().filter(|(kind, of, _)| (*kind, *of) == (wanted, family));
             Intervals::new(entries.map(|(.., addresses)| *addresses))
         };
         let all = Field::Source(family).any();
@@ -114,23 +98,17 @@ impl RoutingFacts {
         // The narrower entries come first.
         let local = table(LOCAL).without(&broadcast).without(&anycast);
         let mut rest = all;
-        let named = [
-            (UNSPEC, unspecified),
-            (BROADCAST, broadcast),
-            (MULTICAST, multicast),
-            (ANYCAST, anycast),
-            (LOCAL, local),
-        ];
+        let named =
+            [(UNSPEC, unspecified), (BROADCAST, broadcast), (MULTICAST, multicast), (ANYCAST, anycast), (LOCAL, local)];
         for (_, addresses) in &named {
             rest = rest.without(addresses);
         }
         if family == Family::V6 && is_xt {
             // `match_type6` in net/netfilter/xt_addrtype.c: all types that are asked for have to be so.
             return match types.trailing_zeros() as u8 {
-                kind @ (LOCAL | MULTICAST | UNSPEC) if types == 1 << kind => named
-                    .into_iter()
-                    .find(|(of, _)| *of == kind)
-                    .map(|(_, addresses)| addresses),
+                kind @ (LOCAL | MULTICAST | UNSPEC) if types == 1 << kind => {
+                    named.into_iter().find(|(of, _)| *of == kind).map(|(_, addresses)| addresses)
+                }
                 UNICAST if types == 1 << UNICAST => {
                     let [(_, unspecified), _, (_, multicast), ..] = &named;
                     Some(Field::Source(family).any().without(unspecified).without(multicast))
@@ -206,11 +184,7 @@ mod tests {
             for other in [UNICAST, LOCAL, BROADCAST, MULTICAST] {
                 for negated in [false, true] {
                     let want = Some((other == kind) != negated);
-                    assert_eq!(
-                        holds(&[other], true, negated, Family::V4, address),
-                        want,
-                        "{address:x} {other}"
-                    );
+                    assert_eq!(holds(&[other], true, negated, Family::V4, address), want, "{address:x} {other}");
                 }
             }
         }
@@ -239,12 +213,7 @@ mod tests {
     fn without_an_address_nothing_is_known() {
         let mut facts = facts();
         facts.local.retain(|(_, _, (first, _))| *first != OWN);
-        let context = Context::AddressType {
-            is_source: false,
-            types: 1 << LOCAL,
-            negated: false,
-            is_xt: false,
-        };
+        let context = Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: false };
         let fields = facts.holding(context).into_iter().flatten().map(|(field, _)| field);
         assert_eq!(fields.collect::<Vec<_>>(), [Field::Destination(Family::V6)]);
     }

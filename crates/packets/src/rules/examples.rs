@@ -21,11 +21,7 @@ pub fn random(cases: u32) -> ProptestConfig {
     let given = std::env::var(NAME).map(|seed| seed.parse().unwrap());
     let seed = given.unwrap_or_else(|_| RandomState::new().build_hasher().finish());
     println!("{NAME}={seed}");
-    ProptestConfig {
-        failure_persistence: None,
-        rng_seed: RngSeed::Fixed(seed),
-        ..ProptestConfig::with_cases(cases)
-    }
+    ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..ProptestConfig::with_cases(cases) }
 }
 
 /// A table by the name by which people know it: `ip nat`, `inet mine`, `legacy ip6 nat`.
@@ -47,10 +43,7 @@ pub fn table(name: &str, chains: Vec<Chain>) -> Table {
         "bridge" => TableFamily::Bridge,
         other => panic!("no family: {other}"),
     };
-    Table {
-        chains,
-        ..Table::new(subsystem, family, Name::from(words[1]))
-    }
+    Table { chains, ..Table::new(subsystem, family, Name::from(words[1])) }
 }
 
 pub fn chain(name: &str, rules: Vec<Rule>) -> Chain {
@@ -59,12 +52,7 @@ pub fn chain(name: &str, rules: Vec<Rule>) -> Chain {
 
 /// A base chain whose policy is accept.
 pub fn base(name: &str, kind: Kind, hook: Hook, priority: i32, rules: Vec<Rule>) -> Chain {
-    let base = Base {
-        kind,
-        hook,
-        priority,
-        policy: Policy::Accept,
-    };
+    let base = Base { kind, hook, priority, policy: Policy::Accept };
     Chain::new(Name::from(name), Some(base), rules)
 }
 
@@ -79,28 +67,18 @@ pub fn rule<const N: usize>(conditions: [Condition; N], action: Action) -> Rule 
 
 /// A rule that does this and decides nothing.
 pub fn effect_of<const N: usize>(conditions: [Condition; N], effect: Effect) -> Rule {
-    Rule {
-        effects: vec![effect],
-        ..rule(conditions, Action::Continue)
-    }
+    Rule { effects: vec![effect], ..rule(conditions, Action::Continue) }
 }
 
 /// The same with a comment.
 pub fn commented(comment: &str, rule: Rule) -> Rule {
-    Rule {
-        comment: Some(Name::from(comment)),
-        ..rule
-    }
+    Rule { comment: Some(Name::from(comment)), ..rule }
 }
 
 /// A condition that holds where this one doesn't.
 pub fn not(condition: Condition) -> Condition {
     match condition {
-        Condition::In { field, values, negated } => Condition::In {
-            field,
-            values,
-            negated: !negated,
-        },
+        Condition::In { field, values, negated } => Condition::In { field, values, negated: !negated },
         other => panic!("not negated: {other:?}"),
     }
 }

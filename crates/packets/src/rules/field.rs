@@ -72,11 +72,7 @@ pub enum IptablesOption {
     Header(u8, &'static str),
     /// By a match and its option, for a number or an interval and for a list: `-m owner --uid-owner 1-2`. The sign stands
     /// between the ends of an interval.
-    Match {
-        one: (&'static str, &'static str),
-        list: (&'static str, &'static str),
-        to: char,
-    },
+    Match { one: (&'static str, &'static str), list: (&'static str, &'static str), to: char },
     /// It has no words for it: what isn't understood is in brackets.
     None,
 }
@@ -146,12 +142,7 @@ impl Field {
     /// The row of the table.
     pub const fn facts(self) -> &'static FieldFacts {
         match self {
-            Self::Family => &FieldFacts {
-                nft: "meta nfproto",
-                any: "any family",
-                open: "the protocol",
-                ..PLAIN
-            },
+            Self::Family => &FieldFacts { nft: "meta nfproto", any: "any family", open: "the protocol", ..PLAIN },
             Self::Protocol => &FieldFacts {
                 nft: "meta l4proto",
                 iptables: IptablesOption::Header(4, "-p"),
@@ -161,18 +152,12 @@ impl Field {
             },
             Self::Source(Family::V4) => &SOURCE,
             Self::Destination(Family::V4) => &DESTINATION,
-            Self::Source(Family::V6) => &FieldFacts {
-                bits: 128,
-                turned: Some(Self::Destination(Family::V6)),
-                nft: "ip6 saddr",
-                ..SOURCE
-            },
-            Self::Destination(Family::V6) => &FieldFacts {
-                bits: 128,
-                turned: Some(Self::Source(Family::V6)),
-                nft: "ip6 daddr",
-                ..DESTINATION
-            },
+            Self::Source(Family::V6) => {
+                &FieldFacts { bits: 128, turned: Some(Self::Destination(Family::V6)), nft: "ip6 saddr", ..SOURCE }
+            }
+            Self::Destination(Family::V6) => {
+                &FieldFacts { bits: 128, turned: Some(Self::Source(Family::V6)), nft: "ip6 daddr", ..DESTINATION }
+            }
             Self::SourcePort => &FieldFacts {
                 bits: 16,
                 turned: Some(Self::DestinationPort),
@@ -360,9 +345,7 @@ mod tests {
     #[test]
     fn every_field_has_words_of_its_own() {
         for field in Field::ALL {
-            let FieldFacts {
-                nft, any, open, flag, ..
-            } = field.facts();
+            let FieldFacts { nft, any, open, flag, .. } = field.facts();
             assert!([nft, any, open].iter().all(|words| !words.is_empty()), "{field:?}");
             let is_asked_for = matches!(
                 field,

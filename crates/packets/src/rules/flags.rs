@@ -21,13 +21,7 @@ pub enum CtState {
 
 impl CtState {
     /// Every state, in the order in which nft lists them.
-    pub const ALL: [Self; 5] = [
-        Self::Invalid,
-        Self::Established,
-        Self::Related,
-        Self::New,
-        Self::Untracked,
-    ];
+    pub const ALL: [Self; 5] = [Self::Invalid, Self::Established, Self::Related, Self::New, Self::Untracked];
 
     pub fn bit(self) -> u32 {
         self as u32
@@ -102,11 +96,7 @@ pub fn ct_state(holds: impl Fn(CtState) -> bool) -> Condition {
 
 /// The condition that this holds for what connection tracking has.
 pub fn tracked(text: String, holds: impl Fn(Tracked) -> bool) -> Condition {
-    Condition::Flags {
-        text,
-        field: Field::State,
-        numbers: numbers(holds),
-    }
+    Condition::Flags { text, field: Field::State, numbers: numbers(holds) }
 }
 
 fn numbers(holds: impl Fn(Tracked) -> bool) -> Intervals {
@@ -147,11 +137,9 @@ mod tests {
     #[test]
     fn states_are_written_as_nft_lists_them() {
         let is = |bits: u32| ct_state(|state| state.bit() & bits != 0);
-        for (bits, text) in [
-            (2 | 4, "ct state established,related"),
-            (8, "ct state new"),
-            (1 | 2 | 4 | 64, "ct state != new"),
-        ] {
+        for (bits, text) in
+            [(2 | 4, "ct state established,related"), (8, "ct state new"), (1 | 2 | 4 | 64, "ct state != new")]
+        {
             assert!(matches!(is(bits), Condition::Flags { text: said, .. } if said == text));
         }
     }

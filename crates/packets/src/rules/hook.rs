@@ -24,14 +24,8 @@ pub enum Hook {
 
 impl Hook {
     /// The hooks of IP packets, by their numbers (`enum nf_inet_hooks` in linux/netfilter.h).
-    pub const INET: [Self; 6] = [
-        Self::Prerouting,
-        Self::Input,
-        Self::Forward,
-        Self::Output,
-        Self::Postrouting,
-        Self::Ingress,
-    ];
+    pub const INET: [Self; 6] =
+        [Self::Prerouting, Self::Input, Self::Forward, Self::Output, Self::Postrouting, Self::Ingress];
     /// The hooks of ARP's packets, by their numbers (`NF_ARP_IN` and the others in linux/netfilter_arp.h).
     pub const ARP: [Self; 3] = [Self::Input, Self::Output, Self::Forward];
     /// The hooks of a netdev table, by their numbers (`enum nf_dev_hooks` there).
@@ -49,13 +43,8 @@ pub fn nat_priority(hook: Hook) -> i32 {
 
 /// xtables' tables, and where each one's chains are in the order of a hook (`enum nf_ip_hook_priorities` in
 /// linux/netfilter_ipv4.h); nat's are elsewhere where sources are changed ([`nat_priority`]).
-pub const XTABLES: [(&str, i32); 5] = [
-    ("raw", -300),
-    ("mangle", -150),
-    (NAT, NAT_PRIORITY),
-    ("filter", 0),
-    ("security", 50),
-];
+pub const XTABLES: [(&str, i32); 5] =
+    [("raw", -300), ("mangle", -150), (NAT, NAT_PRIORITY), ("filter", 0), ("security", 50)];
 
 /// The table in which nft mode and legacy mode keep a family's rules.
 pub const NAT: &str = "nat";
@@ -71,22 +60,16 @@ mod tests {
     #[test]
     fn hooks_are_numbered_and_named_as_in_the_kernel_and_nft() {
         let names = Hook::INET.map(|hook| hook.to_string());
-        assert_eq!(
-            names,
-            ["prerouting", "input", "forward", "output", "postrouting", "ingress"]
-        );
+        assert_eq!(names, ["prerouting", "input", "forward", "output", "postrouting", "ingress"]);
         assert_eq!(Hook::NETDEV.map(|hook| hook.to_string()), ["ingress", "egress"]);
     }
 
     /// What nft calls `dstnat` and `srcnat`.
     #[test]
     fn nat_of_destinations_is_before_filters_and_of_sources_after() {
-        for (hook, priority) in [
-            (Hook::Prerouting, -100),
-            (Hook::Output, -100),
-            (Hook::Input, 100),
-            (Hook::Postrouting, 100),
-        ] {
+        for (hook, priority) in
+            [(Hook::Prerouting, -100), (Hook::Output, -100), (Hook::Input, 100), (Hook::Postrouting, 100)]
+        {
             assert_eq!(nat_priority(hook), priority, "{hook}");
         }
     }

@@ -195,10 +195,7 @@ mod tests {
     #[test]
     fn what_overlaps_or_touches_is_merged() {
         let merged = |list: &[(u128, u128)]| Intervals::new(list.iter().copied()).as_slice().to_vec();
-        assert_eq!(
-            merged(&[(5, 9), (1, 2), (8, 12), (3, 3), (20, 20)]),
-            [(1, 3), (5, 12), (20, 20)]
-        );
+        assert_eq!(merged(&[(5, 9), (1, 2), (8, 12), (3, 3), (20, 20)]), [(1, 3), (5, 12), (20, 20)]);
         assert_eq!(merged(&[(0, u128::MAX), (7, 7)]), [(0, u128::MAX)]);
         assert_eq!(merged(&[(9, 3)]), []);
         assert_eq!(merged(&[]), []);
@@ -207,19 +204,12 @@ mod tests {
     fn any_intervals() -> impl Strategy<Value = Intervals> {
         // The ends of the range too: that is where an addition could overflow.
         let number = || prop_oneof![0..20u128, u128::MAX - 19..=u128::MAX];
-        prop::collection::vec((number(), 0..5u128), 0..6).prop_map(|list| {
-            Intervals::new(
-                list.into_iter()
-                    .map(|(first, more)| (first, first.saturating_add(more))),
-            )
-        })
+        prop::collection::vec((number(), 0..5u128), 0..6)
+            .prop_map(|list| Intervals::new(list.into_iter().map(|(first, more)| (first, first.saturating_add(more)))))
     }
 
     fn has(intervals: &Intervals, number: u128) -> bool {
-        intervals
-            .as_slice()
-            .iter()
-            .any(|&(first, last)| (first..=last).contains(&number))
+        intervals.as_slice().iter().any(|&(first, last)| (first..=last).contains(&number))
     }
 
     proptest! {

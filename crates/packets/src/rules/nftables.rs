@@ -129,16 +129,8 @@ pub fn element(field: Field, (first, last): (u128, u128)) -> String {
 }
 
 /// The names of the most usual protocols in /etc/protocols, by which nft and iptables-save write them.
-const PROTOCOLS: [(u128, &str); 8] = [
-    (1, "icmp"),
-    (2, "igmp"),
-    (TCP, "tcp"),
-    (17, "udp"),
-    (47, "gre"),
-    (50, "esp"),
-    (58, "ipv6-icmp"),
-    (132, "sctp"),
-];
+const PROTOCOLS: [(u128, &str); 8] =
+    [(1, "icmp"), (2, "igmp"), (TCP, "tcp"), (17, "udp"), (47, "gre"), (50, "esp"), (58, "ipv6-icmp"), (132, "sctp")];
 
 fn number(field: Field, number: u128) -> String {
     match field {
@@ -238,11 +230,7 @@ pub fn datatype(field: Field) -> (&'static str, u32) {
 
 /// An element of a set as nft writes it: a number, or both ends of an interval.
 pub fn set_element(field: Field, (first, last): (u128, u128)) -> String {
-    if first == last {
-        number(field, first)
-    } else {
-        format!("{}-{}", number(field, first), number(field, last))
-    }
+    if first == last { number(field, first) } else { format!("{}-{}", number(field, first), number(field, last)) }
 }
 
 fn chain_script(chain: &Chain) -> String {
@@ -253,11 +241,7 @@ fn chain_script(chain: &Chain) -> String {
             Kind::Filter => "filter",
         };
         let policy = base.policy;
-        let _ = writeln!(
-            script,
-            "\t\ttype {kind} hook {} priority {}; policy {policy};",
-            base.hook, base.priority
-        );
+        let _ = writeln!(script, "\t\ttype {kind} hook {} priority {}; policy {policy};", base.hook, base.priority);
     }
     for rule in &chain.rules {
         let _ = writeln!(script, "\t\t{}", NftRule(rule));

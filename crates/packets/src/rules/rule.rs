@@ -126,11 +126,7 @@ pub enum Condition {
         negated: bool,
     },
     /// The same of a field whose numbers are flags that have names: `ct state new`.
-    Flags {
-        text: String,
-        field: Field,
-        numbers: Intervals,
-    },
+    Flags { text: String, field: Field, numbers: Intervals },
     /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
     Masked {
         text: String,
@@ -284,20 +280,12 @@ pub struct Bits {
 impl Bits {
     /// The number of this field.
     pub fn all(field: Field) -> Self {
-        Self {
-            field,
-            mask: field.largest(),
-            xor: 0,
-        }
+        Self { field, mask: field.largest(), xor: 0 }
     }
 
     /// This number, whatever the field is.
     pub fn constant(field: Field, number: u128) -> Self {
-        Self {
-            field,
-            mask: 0,
-            xor: number,
-        }
+        Self { field, mask: 0, xor: number }
     }
 
     /// What it is where the field is this number.
@@ -377,11 +365,7 @@ impl Nat {
     }
 
     pub fn somewhere(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            address: None,
-            ports: None,
-        }
+        Self { text: text.into(), address: None, ports: None }
     }
 }
 
@@ -399,11 +383,7 @@ mod tests {
     #[test]
     fn rules_do_the_same_whatever_they_have_counted() {
         let one = commented("mine", rule([to_port(80)], Action::Accept));
-        let counted = Rule {
-            counters: Some(Counters { packets: 1, bytes: 60 }),
-            handle: 7,
-            ..one.clone()
-        };
+        let counted = Rule { counters: Some(Counters { packets: 1, bytes: 60 }), handle: 7, ..one.clone() };
         assert!(one.same_rule(&counted));
         let tcp = || Condition::is(Field::Protocol, TCP);
         let both = |conditions| rule(conditions, Action::Accept);
@@ -421,15 +401,8 @@ mod tests {
 
     #[test]
     fn a_rule_that_only_counts_does_nothing() {
-        let with = |effects: &[Effect], action| Rule {
-            effects: effects.to_vec(),
-            ..rule([to_port(80)], action)
-        };
-        let mark = Effect::Mark {
-            field: Field::Mark,
-            to: None,
-            text: "meta mark set 1".to_owned(),
-        };
+        let with = |effects: &[Effect], action| Rule { effects: effects.to_vec(), ..rule([to_port(80)], action) };
+        let mark = Effect::Mark { field: Field::Mark, to: None, text: "meta mark set 1".to_owned() };
         let log = Effect::Other("log".to_owned());
         let goes_on = || Action::Continue;
         for (rule, does) in [
@@ -444,11 +417,7 @@ mod tests {
 
     #[test]
     fn bits_are_those_under_the_mask_turned_round() {
-        let bits = |mask, xor| Bits {
-            field: Field::Mark,
-            mask,
-            xor,
-        };
+        let bits = |mask, xor| Bits { field: Field::Mark, mask, xor };
         assert_eq!(bits(6, 0).of(5), 4);
         assert_eq!(bits(6, 5).of(4), 1);
         assert_eq!(Bits::all(Field::Mark).of(5), 5);
@@ -540,11 +509,8 @@ mod tests {
 
     #[test]
     fn a_condition_is_made_of_a_number_or_an_interval() {
-        let interval = |interval| Condition::In {
-            field: Field::Uid,
-            values: Values::Interval(interval),
-            negated: false,
-        };
+        let interval =
+            |interval| Condition::In { field: Field::Uid, values: Values::Interval(interval), negated: false };
         assert_eq!(Condition::is(Field::Uid, 7), interval((7, 7)));
         assert_eq!(Condition::is(Field::Uid, (7, 9)), interval((7, 9)));
     }

@@ -30,9 +30,7 @@ impl Set {
     /// A map's verdicts for a field's numbers; none if they aren't understood.
     pub fn verdicts_of(&self, field: Field) -> Option<Vec<(Intervals, &Action)>> {
         let verdicts = self.verdicts.iter();
-        verdicts
-            .map(|(numbers, action)| Some((as_field(field, numbers)?, action)))
-            .collect()
+        verdicts.map(|(numbers, action)| Some((as_field(field, numbers)?, action))).collect()
     }
 }
 
@@ -124,10 +122,7 @@ mod tests {
 
     #[test]
     fn native_modes_sets_are_known_by_their_bits() {
-        let of = |bits| Set {
-            bits,
-            ..examples::ports("set", &[])
-        };
+        let of = |bits| Set { bits, ..examples::ports("set", &[]) };
         assert_eq!(set_field(&of(16)), Field::DestinationPort);
         assert_eq!(set_field(&of(32)), Field::Destination(Family::V4));
         assert_eq!(set_field(&of(128)), Field::Destination(Family::V6));
@@ -142,10 +137,7 @@ mod tests {
         let uid = u32::from_ne_bytes(80u32.to_be_bytes());
         let uids = examples::ports("set", &[(80, 80)]).numbers_of(Field::Uid);
         assert_eq!(uids, Some(Intervals::one(uid.into())));
-        let unknown = Set {
-            elements: None,
-            ..ports
-        };
+        let unknown = Set { elements: None, ..ports };
         assert_eq!(unknown.numbers_of(Field::DestinationPort), None);
     }
 
@@ -165,10 +157,7 @@ mod tests {
         ] {
             assert_eq!(Shape::of(&examples::ports("set", &ports)), shape, "{ports:?}");
         }
-        let addresses = Set {
-            bits: 32,
-            ..examples::ports("set", &[(1, 1)])
-        };
+        let addresses = Set { bits: 32, ..examples::ports("set", &[(1, 1)]) };
         assert_eq!(Shape::of(&addresses), Shape::Intervals);
     }
 }

@@ -39,14 +39,8 @@ mod tests {
 
     #[test]
     fn addresses_are_a_subnet_only_if_they_are_all_of_one() {
-        assert_eq!(
-            subnet(Family::V4, (0x0a00_0000, 0x0aff_ffff)).unwrap().to_string(),
-            "10.0.0.0/8"
-        );
-        assert_eq!(
-            subnet(Family::V4, (0, u128::from(u32::MAX))).unwrap().to_string(),
-            "0.0.0.0/0"
-        );
+        assert_eq!(subnet(Family::V4, (0x0a00_0000, 0x0aff_ffff)).unwrap().to_string(), "10.0.0.0/8");
+        assert_eq!(subnet(Family::V4, (0, u128::from(u32::MAX))).unwrap().to_string(), "0.0.0.0/0");
         assert_eq!(subnet(Family::V6, (0, u128::MAX)).unwrap().to_string(), "::/0");
         assert_eq!(subnet(Family::V6, (1, 1)).unwrap().to_string(), "::1/128");
         for interval in [(1, 2), (3, 1), (0, 2), (1, 3)] {

@@ -186,13 +186,7 @@ pub struct Chain {
 impl Chain {
     /// A chain of this name, regular unless `base` says where it is hooked.
     pub fn new(name: Name, base: Option<Base>, rules: Vec<Rule>) -> Self {
-        Self {
-            name,
-            base,
-            devices: None,
-            comment: None,
-            rules,
-        }
+        Self { name, base, devices: None, comment: None, rules }
     }
 }
 
@@ -233,14 +227,8 @@ mod tests {
 
     #[test]
     fn numbers_are_a_conditions_own_or_its_sets() {
-        let inferred = Set {
-            elements: None,
-            ..ports("inferred", &[])
-        };
-        let table = Table {
-            sets: vec![ports("web", &[(80, 80), (443, 443)]), inferred],
-            ..table("inet mine", vec![])
-        };
+        let inferred = Set { elements: None, ..ports("inferred", &[]) };
+        let table = Table { sets: vec![ports("web", &[(80, 80), (443, 443)]), inferred], ..table("inet mine", vec![]) };
         let of_set = |name| Values::Set(Name::from(name));
         for (values, numbers) in [
             (Values::from(7), Some(&[(7, 7)][..])),

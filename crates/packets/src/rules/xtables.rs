@@ -165,21 +165,13 @@ mod tests {
         };
         let ports = [(80, 80), (90, 100)];
         for (conditions, action, text) in [
-            (
-                vec![tcp(), to_port(80)],
-                Action::Accept,
-                "-p tcp -m tcp --dport 80 -j ACCEPT",
-            ),
+            (vec![tcp(), to_port(80)], Action::Accept, "-p tcp -m tcp --dport 80 -j ACCEPT"),
             (
                 vec![tcp(), not(Condition::is(Field::DestinationPort, (80, 90)))],
                 Action::Drop,
                 "-p tcp -m tcp ! --dport 80:90 -j DROP",
             ),
-            (
-                vec![tcp(), Condition::is(Field::SourcePort, 80)],
-                Action::Return,
-                "-p tcp -m tcp --sport 80 -j RETURN",
-            ),
+            (vec![tcp(), Condition::is(Field::SourcePort, 80)], Action::Return, "-p tcp -m tcp --sport 80 -j RETURN"),
             (
                 vec![tcp(), listed(Field::DestinationPort, &ports)],
                 Action::Return,
@@ -203,11 +195,7 @@ mod tests {
                 "-s 10.0.0.0/8 -d 192.0.2.0/24 -i eth+ -o eth0 -p tcp -j RETURN",
             ),
             (
-                vec![
-                    to_port(1),
-                    Condition::NotUnderstood("-m recent --rcheck".to_owned()),
-                    tcp(),
-                ],
+                vec![to_port(1), Condition::NotUnderstood("-m recent --rcheck".to_owned()), tcp()],
                 Action::Accept,
                 "-p tcp -m tcp --dport 1 -m recent --rcheck -j ACCEPT",
             ),
@@ -217,48 +205,16 @@ mod tests {
                 Action::Accept,
                 "! -i eth0 ! -p tcp -j ACCEPT",
             ),
-            (
-                vec![Condition::is(Field::Protocol, 17)],
-                Action::Accept,
-                "-p udp -j ACCEPT",
-            ),
-            (
-                vec![tcp()],
-                Action::Redirect(Some((80, 80))),
-                "-p tcp -j REDIRECT --to-ports 80",
-            ),
-            (
-                vec![tcp()],
-                Action::Redirect(Some((80, 90))),
-                "-p tcp -j REDIRECT --to-ports 80-90",
-            ),
+            (vec![Condition::is(Field::Protocol, 17)], Action::Accept, "-p udp -j ACCEPT"),
+            (vec![tcp()], Action::Redirect(Some((80, 80))), "-p tcp -j REDIRECT --to-ports 80"),
+            (vec![tcp()], Action::Redirect(Some((80, 90))), "-p tcp -j REDIRECT --to-ports 80-90"),
             (vec![], Action::Jump(Name::from("SUB")), "-j SUB"),
             (vec![], Action::Goto(Name::from("SUB")), "-g SUB"),
-            (
-                vec![Condition::is(Field::OutInterface, interface(b"lo"))],
-                Action::Return,
-                "-o lo -j RETURN",
-            ),
-            (
-                vec![not(Condition::is(Field::OutInterface, beginning(b"lo")))],
-                Action::Return,
-                "! -o lo+ -j RETURN",
-            ),
-            (
-                vec![Condition::is(Field::Uid, 7)],
-                Action::Return,
-                "-m owner --uid-owner 7 -j RETURN",
-            ),
-            (
-                vec![Condition::is(Field::Uid, (7, 9))],
-                Action::Return,
-                "-m owner --uid-owner 7-9 -j RETURN",
-            ),
-            (
-                vec![not(Condition::is(Field::Gid, 7))],
-                Action::Return,
-                "-m owner ! --gid-owner 7 -j RETURN",
-            ),
+            (vec![Condition::is(Field::OutInterface, interface(b"lo"))], Action::Return, "-o lo -j RETURN"),
+            (vec![not(Condition::is(Field::OutInterface, beginning(b"lo")))], Action::Return, "! -o lo+ -j RETURN"),
+            (vec![Condition::is(Field::Uid, 7)], Action::Return, "-m owner --uid-owner 7 -j RETURN"),
+            (vec![Condition::is(Field::Uid, (7, 9))], Action::Return, "-m owner --uid-owner 7-9 -j RETURN"),
+            (vec![not(Condition::is(Field::Gid, 7))], Action::Return, "-m owner ! --gid-owner 7 -j RETURN"),
             (vec![], Action::Continue, ""),
             (
                 vec![],
@@ -267,10 +223,7 @@ mod tests {
             ),
             (vec![], Action::NotUnderstood("NFQUEUE".to_owned()), "-j NFQUEUE"),
         ] {
-            let rule = Rule {
-                conditions,
-                ..rule([], action)
-            };
+            let rule = Rule { conditions, ..rule([], action) };
             assert_eq!(written(&rule), text);
         }
         let commented = commented("a b", rule([tcp()], Action::Accept));
@@ -285,17 +238,12 @@ mod tests {
             (set(Field::DestinationPort), "[DestinationPort @web] -j ACCEPT"),
             (not(set(Field::Uid)), "! [Uid @web] -j ACCEPT"),
             (Condition::is(Field::Family, 2), "[Family 2] -j ACCEPT"),
-            (
-                listed(Field::Protocol, &[(6, 6), (17, 17)]),
-                "[Protocol 6,17] -j ACCEPT",
-            ),
+            (listed(Field::Protocol, &[(6, 6), (17, 17)]), "[Protocol 6,17] -j ACCEPT"),
         ] {
             assert_eq!(written(&rule([condition], Action::Accept)), text);
         }
-        let effects = |action| Rule {
-            effects: vec![Effect::Other("[log]".to_owned()), Effect::Untrack],
-            ..rule([], action)
-        };
+        let effects =
+            |action| Rule { effects: vec![Effect::Other("[log]".to_owned()), Effect::Untrack], ..rule([], action) };
         assert_eq!(written(&effects(Action::Accept)), "[log] [notrack] -j ACCEPT");
         assert_eq!(written(&effects(Action::Continue)), "-j [log] notrack");
         let doing = |effect| written(&effect_of([], effect));

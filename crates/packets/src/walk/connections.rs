@@ -50,12 +50,9 @@ impl Connections {
         ];
         match direction {
             Direction::Inbound => fields.extend([any(Field::InInterface), none(Field::OutInterface)]),
-            Direction::Outbound => fields.extend([
-                none(Field::InInterface),
-                any(Field::OutInterface),
-                any(Field::Uid),
-                any(Field::Gid),
-            ]),
+            Direction::Outbound => {
+                fields.extend([none(Field::InInterface), any(Field::OutInterface), any(Field::Uid), any(Field::Gid)])
+            }
         }
         Self { fields: fields.into() }
     }
@@ -68,8 +65,7 @@ impl Connections {
             Direction::Inbound => (all.with(Field::InInterface, &any_but_lo()), others(family)),
             Direction::Outbound => (all, hosts(family)),
         };
-        all.with(Field::Source(family), &addresses)
-            .with(Field::Destination(family), &addresses)
+        all.with(Field::Source(family), &addresses).with(Field::Destination(family), &addresses)
     }
 
     /// Messages of neighbour discovery: of this type, from and to these addresses, by these devices in one of the two fields.
@@ -152,18 +148,14 @@ impl Connections {
     #[must_use]
     pub fn having(&self, field: Field, numbers: Intervals) -> Self {
         let others = self.fields.iter().filter(|(other, _)| *other != field).cloned();
-        Self {
-            fields: others.chain([(field, numbers)]).collect(),
-        }
+        Self { fields: others.chain([(field, numbers)]).collect() }
     }
 
     /// The same connections, which don't have these fields any more.
     #[must_use]
     pub fn lacking(&self, fields: &[Field]) -> Self {
         let others = self.fields.iter().filter(|(field, _)| !fields.contains(field));
-        Self {
-            fields: others.cloned().collect(),
-        }
+        Self { fields: others.cloned().collect() }
     }
 
     /// What a condition looks at in them; of several fields, the one that they have.
@@ -192,11 +184,7 @@ impl Connections {
     #[must_use]
     pub fn turned(&self) -> Self {
         let fields = self.fields.iter();
-        Self {
-            fields: fields
-                .map(|(field, numbers)| (field.turned(), numbers.clone()))
-                .collect(),
-        }
+        Self { fields: fields.map(|(field, numbers)| (field.turned(), numbers.clone())).collect() }
     }
 
     /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many
@@ -205,10 +193,7 @@ impl Connections {
         match self.get(field).map(|known| split(known, numbers, false)) {
             None | Some(Meeting::None | Meeting::NotUnderstood) => (None, Some(self.clone())),
             Some(Meeting::All) => (Some(self.clone()), None),
-            Some(Meeting::Some(held)) => (
-                Some(self.replaced(field, held.clone())),
-                Some(self.but_for(field, &held)),
-            ),
+            Some(Meeting::Some(held)) => (Some(self.replaced(field, held.clone())), Some(self.but_for(field, &held))),
         }
     }
 
@@ -296,10 +281,7 @@ pub(super) fn is_few(numbers: &Intervals) -> bool {
 /// Whether it is plain that no number which the field may have meets a condition; none if the field doesn't exist. Most
 /// rules are for other connections: that is found out without making a set.
 fn misses(known: Option<&Intervals>, condition: &Condition) -> bool {
-    let Condition::In {
-        values, negated: false, ..
-    } = condition
-    else {
+    let Condition::In { values, negated: false, .. } = condition else {
         return false;
     };
     known.is_none_or(|known| values.listed().is_some_and(|list| !known.meets(list)))
@@ -323,12 +305,7 @@ pub(super) fn meeting(
             let none = Intervals::default();
             split(known, of_field.map_or(&none, |(_, numbers)| numbers), false)
         }
-        (
-            Condition::Masked {
-                mask, number, negated, ..
-            },
-            Some(known),
-        ) => {
+        (Condition::Masked { mask, number, negated, .. }, Some(known)) => {
             let Some(few) = few_numbers(known) else {
                 return Meeting::NotUnderstood;
             };
@@ -350,11 +327,7 @@ fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
     if !negated && !known.is_empty() && numbers.includes(known) {
         return Meeting::All;
     }
-    let held = if negated {
-        known.without(numbers)
-    } else {
-        known.and(numbers)
-    };
+    let held = if negated { known.without(numbers) } else { known.and(numbers) };
     match held.is_empty() {
         true => Meeting::None,
         false if held == *known => Meeting::All,
@@ -374,9 +347,9 @@ impl fmt::Display for Connections {
             };
             let list = intervals.as_slice();
             let all = match field {
-                Field::Source(family) | Field::Destination(family) => [others(*family), hosts(*family)]
-                    .into_iter()
-                    .find(|addresses| addresses.includes(intervals)),
+                Field::Source(family) | Field::Destination(family) => {
+                    [others(*family), hosts(*family)].into_iter().find(|addresses| addresses.includes(intervals))
+                }
                 _ => None,
             };
             let all = all.unwrap_or_else(|| field.any());
@@ -396,11 +369,7 @@ impl fmt::Display for Connections {
                 few if few.len() < list.len() => (all_but, few),
                 _ => (what, list),
             };
-            let mut elements: Vec<_> = list
-                .iter()
-                .take(MOST)
-                .map(|&interval| element(*field, interval))
-                .collect();
+            let mut elements: Vec<_> = list.iter().take(MOST).map(|&interval| element(*field, interval)).collect();
             if list.len() > MOST {
                 elements.push("...".to_owned());
             }
@@ -441,17 +410,9 @@ mod tests {
         let ten = 0x0a00_0000;
         let every_second: Vec<_> = (1..=9).map(|number| (number * 2, number * 2)).collect();
         for (field, numbers, want) in [
-            (
-                Field::DestinationPort,
-                set(&[(80, 80), (8000, 8100)]),
-                "to port 80,8000-8100",
-            ),
+            (Field::DestinationPort, set(&[(80, 80), (8000, 8100)]), "to port 80,8000-8100"),
             (Field::SourcePort, set(&[(1, 2)]), "from port 1-2"),
-            (
-                Field::Source(Family::V4),
-                set(&[(ten, ten + 0xff_ffff)]),
-                "from 10.0.0.0/8",
-            ),
+            (Field::Source(Family::V4), set(&[(ten, ten + 0xff_ffff)]), "from 10.0.0.0/8"),
             (
                 Field::Destination(Family::V4),
                 set(&[(ten, ten + 1), (ten + 3, ten + 4)]),
@@ -460,31 +421,15 @@ mod tests {
             (Field::Uid, set(&[(2102, 2102)]), "from user 2102"),
             (Field::Gid, set(&[(0, 7)]), "from group 0-7"),
             (Field::OutInterface, lo.clone(), "leaving by \"lo\""),
-            (
-                Field::OutInterface,
-                any_but_lo(),
-                "leaving by any interface except \"lo\"",
-            ),
-            (
-                Field::DestinationPort,
-                set(&[(0, 79), (81, 65535)]),
-                "to any port except 80",
-            ),
+            (Field::OutInterface, any_but_lo(), "leaving by any interface except \"lo\""),
+            (Field::DestinationPort, set(&[(0, 79), (81, 65535)]), "to any port except 80"),
             (
                 Field::Source(Family::V4),
                 set(&[(0, ten - 1), (ten + (1 << 24), u32::MAX.into())]),
                 "from any address except 10.0.0.0/8",
             ),
-            (
-                Field::DestinationPort,
-                set(&every_second[..8]),
-                "to port 2,4,6,8,10,12,14,16",
-            ),
-            (
-                Field::DestinationPort,
-                set(&every_second),
-                "to port 2,4,6,8,10,12,14,16,...",
-            ),
+            (Field::DestinationPort, set(&every_second[..8]), "to port 2,4,6,8,10,12,14,16"),
+            (Field::DestinationPort, set(&every_second), "to port 2,4,6,8,10,12,14,16,..."),
             // What these connections don't have, or have anyway.
             (Field::InInterface, set(&[(0, u128::MAX)]), "all TCP connections"),
             (Field::Destination(Family::V6), set(&[(1, 1)]), "all TCP connections"),
@@ -493,10 +438,7 @@ mod tests {
             assert_eq!(all(Direction::Outbound).with(field, &numbers).to_string(), want);
         }
         let to_80 = all(Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
-        assert_eq!(
-            to_80.with(Field::InInterface, &lo).to_string(),
-            "to port 80 arriving on \"lo\""
-        );
+        assert_eq!(to_80.with(Field::InInterface, &lo).to_string(), "to port 80 arriving on \"lo\"");
         let others = any_but_lo().without(&Intervals::one(interface(b"eth0")));
         assert_eq!(
             to_80.with(Field::InInterface, &others).to_string(),
@@ -505,11 +447,7 @@ mod tests {
         assert_eq!(to_80.with(Field::InInterface, &any_but_lo()).to_string(), "to port 80");
         assert_eq!(to_80.with(Field::DestinationPort, &Intervals::one(80)), to_80);
         let inbound = all(Direction::Inbound);
-        assert_eq!(
-            inbound.with(Field::Uid, &Intervals::one(7)),
-            inbound,
-            "no user sends them"
-        );
+        assert_eq!(inbound.with(Field::Uid, &Intervals::one(7)), inbound, "no user sends them");
         let v6 = Connections::all(Family::V6, Direction::Inbound);
         let from = v6.with(Field::Source(Family::V6), &Intervals::one(1));
         assert_eq!(from.to_string(), "from ::1");
@@ -520,11 +458,7 @@ mod tests {
         let table = table("ip nat", vec![]);
         let all = Connections::all(Family::V4, Direction::Inbound);
         let to_80 = all.with(Field::DestinationPort, &Intervals::one(80));
-        let port = |values: Values, negated| Condition::In {
-            field: Field::DestinationPort,
-            values,
-            negated,
-        };
+        let port = |values: Values, negated| Condition::In { field: Field::DestinationPort, values, negated };
         for (condition, misses) in [
             (port(80.into(), false), false),
             (port((79, 81).into(), false), false),
@@ -539,10 +473,7 @@ mod tests {
             (Condition::is(Field::Uid, 0), true),
         ] {
             assert_eq!(to_80.miss(&condition), misses, "{condition:?}");
-            assert!(
-                !misses || to_80.meeting(&table, &condition) == Meeting::None,
-                "{condition:?}"
-            );
+            assert!(!misses || to_80.meeting(&table, &condition) == Meeting::None, "{condition:?}");
         }
     }
 
@@ -552,13 +483,7 @@ mod tests {
         let all = Connections::all(Family::V4, Direction::Inbound);
         let marks = |list: &[(u128, u128)]| Intervals::new(list.iter().copied());
         let marked = all.replaced(Field::Mark, marks(&[(0, 3)]));
-        let odd = |negated| Condition::Masked {
-            field: Field::Mark,
-            mask: 1,
-            number: 1,
-            negated,
-            text: String::new(),
-        };
+        let odd = |negated| Condition::Masked { field: Field::Mark, mask: 1, number: 1, negated, text: String::new() };
         let (even_ones, odd_ones) = (marks(&[(0, 0), (2, 2)]), marks(&[(1, 1), (3, 3)]));
         let met = |connections: &Connections, condition| connections.meeting(&table, &condition);
         assert_eq!(met(&marked, odd(false)), Meeting::Some(odd_ones));
@@ -573,15 +498,8 @@ mod tests {
         }
         // What doesn't exist meets nothing.
         let none = all.lacking(&[Field::Mark]);
-        assert_eq!(
-            (met(&none, odd(false)), met(&none, odd(true))),
-            (Meeting::None, Meeting::None)
-        );
-        let to_80 = |negated| Condition::In {
-            field: Field::DestinationPort,
-            values: 80.into(),
-            negated,
-        };
+        assert_eq!((met(&none, odd(false)), met(&none, odd(true))), (Meeting::None, Meeting::None));
+        let to_80 = |negated| Condition::In { field: Field::DestinationPort, values: 80.into(), negated };
         let (those, others) = (marks(&[(80, 80)]), marks(&[(0, 79), (81, 65535)]));
         assert_eq!(met(&all, to_80(false)), Meeting::Some(those.clone()));
         assert_eq!(met(&all, to_80(true)), Meeting::Some(others.clone()));

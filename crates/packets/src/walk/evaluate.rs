@@ -22,10 +22,9 @@ impl<'a> Split<'a> {
     pub(super) fn parts(self, state: State<'a>) -> (State<'a>, Option<State<'a>>) {
         let rest = match (self.setting_apart, self.left.as_slice()) {
             (0, _) => None,
-            (1, [(field, held)]) => Some(State {
-                connections: state.connections.but_for(*field, held),
-                ..state.clone()
-            }),
+            (1, [(field, held)]) => {
+                Some(State { connections: state.connections.but_for(*field, held), ..state.clone() })
+            }
             _ => Some(state.clone()),
         };
         let mut matching = state;
@@ -41,12 +40,7 @@ impl<'a> Split<'a> {
 /// # Errors
 /// None of them meets this condition. Most rules are for others.
 pub(super) fn ask<'a>(table: &Table, rule: &'a Rule, state: &State<'_>) -> Result<Split<'a>, Reason<'a>> {
-    let mut split = Split {
-        reason: None,
-        is_told: true,
-        left: Vec::new(),
-        setting_apart: 0,
-    };
+    let mut split = Split { reason: None, is_told: true, left: Vec::new(), setting_apart: 0 };
     for condition in &rule.conditions {
         let field = state.connections.field_of(condition);
         let numbers = field.and_then(|field| state.connections.get(field));

@@ -45,10 +45,8 @@ impl Found {
     /// Whether connections of this family are tracked: they are where a rule needs that, whether it is ever asked or
     /// not (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c), and not for a nat chain alone.
     pub(super) fn tracks(&self, family: Family) -> bool {
-        let tables = self
-            .tables
-            .iter()
-            .filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
+        let tables =
+            self.tables.iter().filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
         // proxy-init's tables, whose redirects need it, are among the last.
         let mut rules = tables.rev().flat_map(Table::rules);
         rules.any(|rule| needs_tracking(rule, family))
@@ -200,15 +198,9 @@ mod tests {
 
     /// The chains at a hook, as `table/chain`.
     fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
-        let found = Found {
-            tables: tables.to_vec(),
-            not_known: vec![],
-        };
+        let found = Found { tables: tables.to_vec(), not_known: vec![] };
         let slots = found.chains_at(family, hook);
-        slots
-            .iter()
-            .map(|slot| format!("{}/{}", slot.table, slot.chain.name))
-            .collect()
+        slots.iter().map(|slot| format!("{}/{}", slot.table, slot.chain.name)).collect()
     }
 
     #[test]
@@ -232,23 +224,11 @@ mod tests {
         ];
         assert_eq!(
             order(&tables, Family::V4, Hook::Prerouting),
-            [
-                "inet mine/early",
-                "inet mine/nat-first",
-                "ip nat/PREROUTING",
-                "inet mine/nat-last",
-                "inet mine/late",
-            ]
+            ["inet mine/early", "inet mine/nat-first", "ip nat/PREROUTING", "inet mine/nat-last", "inet mine/late",]
         );
         assert_eq!(
             order(&tables, Family::V6, Hook::Prerouting),
-            [
-                "inet mine/early",
-                "inet mine/nat-first",
-                "ip6 nat/PREROUTING",
-                "inet mine/nat-last",
-                "inet mine/late",
-            ]
+            ["inet mine/early", "inet mine/nat-first", "ip6 nat/PREROUTING", "inet mine/nat-last", "inet mine/late",]
         );
         assert_eq!(order(&tables, Family::V4, Hook::Output), ["inet mine/out"]);
         assert!(order(&tables, Family::V4, Hook::Forward).is_empty());
@@ -277,14 +257,8 @@ mod tests {
     #[test]
     fn of_equal_priorities_the_later_chain_runs_first() {
         let at_0 = |name| base(name, Kind::Filter, Hook::Output, 0, vec![]);
-        let tables = [
-            table("inet one", vec![at_0("a"), at_0("b")]),
-            table("inet two", vec![at_0("c")]),
-        ];
-        assert_eq!(
-            order(&tables, Family::V4, Hook::Output),
-            ["inet two/c", "inet one/b", "inet one/a"]
-        );
+        let tables = [table("inet one", vec![at_0("a"), at_0("b")]), table("inet two", vec![at_0("c")])];
+        assert_eq!(order(&tables, Family::V4, Hook::Output), ["inet two/c", "inet one/b", "inet one/a"]);
     }
 
     #[test]
@@ -294,19 +268,11 @@ mod tests {
             tables: vec![
                 table(
                     "inet one",
-                    vec![
-                        output("a", Kind::Filter, 0),
-                        output("b", Kind::Filter, 0),
-                        output("nat", Kind::Nat, 0),
-                    ],
+                    vec![output("a", Kind::Filter, 0), output("b", Kind::Filter, 0), output("nat", Kind::Nat, 0)],
                 ),
                 table(
                     "inet two",
-                    vec![
-                        output("c", Kind::Filter, 0),
-                        output("d", Kind::Filter, 1),
-                        output("other-nat", Kind::Nat, 0),
-                    ],
+                    vec![output("c", Kind::Filter, 0), output("d", Kind::Filter, 1), output("other-nat", Kind::Nat, 0)],
                 ),
             ],
             not_known: vec![],
@@ -326,10 +292,7 @@ mod tests {
     fn tables(names: &[&str], kind: Kind, priority: i32) -> Vec<Table> {
         let one = |name: &&str| {
             let rules = vec![rule([], Action::Drop)];
-            table(
-                &format!("ip {name}"),
-                vec![base(name, kind, Hook::Output, priority, rules)],
-            )
+            table(&format!("ip {name}"), vec![base(name, kind, Hook::Output, priority, rules)])
         };
         names.iter().map(one).collect()
     }
@@ -337,10 +300,7 @@ mod tests {
     /// Of the chains at output: in how many orders they may run, whether there are more, and whether each order is
     /// another one and has each chain once.
     fn count(tables: Vec<Table>) -> (usize, bool) {
-        let found = Found {
-            tables,
-            not_known: vec![],
-        };
+        let found = Found { tables, not_known: vec![] };
         let places = places(found.chains_at(Family::V4, Hook::Output));
         let [place] = places.as_slice() else {
             panic!("not one place: {places:?}");
@@ -366,10 +326,7 @@ mod tests {
         assert_eq!(count(filter(&["a", "b", "c", "d", "e"])), (2, true));
         // Those of one table keep their order, however many there are.
         let mut one = table("ip t", vec![]);
-        one.chains = filter(&["a", "b", "c", "d", "e"])
-            .into_iter()
-            .flat_map(|table| table.chains)
-            .collect();
+        one.chains = filter(&["a", "b", "c", "d", "e"]).into_iter().flat_map(|table| table.chains).collect();
         assert_eq!(count(vec![one]), (1, false));
     }
 
@@ -394,22 +351,13 @@ mod tests {
     #[test]
     fn connections_are_tracked_where_a_rule_needs_it() {
         let tracks = |rule: Rule, name: &str, family: Family| {
-            let found = Found {
-                tables: vec![table(name, vec![chain("c", vec![rule])])],
-                not_known: vec![],
-            };
+            let found = Found { tables: vec![table(name, vec![chain("c", vec![rule])])], not_known: vec![] };
             found.tracks(family)
         };
         let nat = |address: Option<&str>| {
-            Action::Nat(Nat {
-                address: address.map(|address| address.parse().unwrap()),
-                ..Nat::somewhere("dnat")
-            })
+            Action::Nat(Nat { address: address.map(|address| address.parse().unwrap()), ..Nat::somewhere("dnat") })
         };
-        let looking = Rule {
-            needs_tracking: true,
-            ..rule([], Action::Drop)
-        };
+        let looking = Rule { needs_tracking: true, ..rule([], Action::Drop) };
         let (v4, v6) = (Family::V4, Family::V6);
         for (rule, families) in [
             (rule([], Action::Redirect(None)), &[v4, v6][..]),

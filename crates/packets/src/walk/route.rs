@@ -92,21 +92,13 @@ impl Surroundings<'_> {
         });
         let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
         if !uids.is_empty() {
-            let uids = if uids.contains(&Listener::UNMAPPED) {
-                Field::Uid.any()
-            } else {
-                Intervals::each(uids)
-            };
+            let uids = if uids.contains(&Listener::UNMAPPED) { Field::Uid.any() } else { Intervals::each(uids) };
             // The kernel doesn't tell whose group a socket's file is of.
             return (uids, Field::Gid.any());
         }
         let is_proxys = ports.is_some_and(|ports| ports.without(&self.ports).is_empty());
         let ids = |field: Field, known: &Intervals| {
-            if is_proxys && !known.is_empty() {
-                known.clone()
-            } else {
-                field.any().without(known)
-            }
+            if is_proxys && !known.is_empty() { known.clone() } else { field.any().without(known) }
         };
         (ids(Field::Uid, &self.uids), ids(Field::Gid, &self.gids))
     }
@@ -175,17 +167,14 @@ pub fn there_and_back<'a>(
     }
     let mut arrived = Vec::new();
     if watched.is_some() {
-        let (redirected, others): (Vec<_>, Vec<_>) = states
-            .into_iter()
-            .partition(|state| state.after_watched && state.is_redirected());
+        let (redirected, others): (Vec<_>, Vec<_>) =
+            states.into_iter().partition(|state| state.after_watched && state.is_redirected());
         states = redirected;
         let passing_by = others.iter().filter(|state| !state.after_watched && !state.is_settled);
         arrived.extend(passing_by.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?)))));
     }
     // What comes now changes sources.
-    states
-        .iter_mut()
-        .for_each(|state| state.is_settled = !state.tracked.has_entry());
+    states.iter_mut().for_each(|state| state.is_settled = !state.tracked.has_entry());
     let at = first_hooks(direction).last().copied();
     let are_flags_read = found.tables.iter().flat_map(Table::rules).any(reads_flags);
     for (way, states) in ways(&mut walker, direction, states, around) {
@@ -257,13 +246,7 @@ impl Neighbours {
 
 /// Takes the solicitation and the advertisement by which neighbours find each other through the hooks of their way.
 pub fn discovery<'a>(found: &'a Found, network: &Network, neighbours: &Neighbours) -> Walk<'a> {
-    let Neighbours {
-        family,
-        direction,
-        devices,
-        asking,
-        asked,
-    } = neighbours;
+    let Neighbours { family, direction, devices, asking, asked } = neighbours;
     let is_ipv6 = *family == Family::V6;
     let mut walker = Walker::new(found, is_ipv6.then_some(Family::V6), None, network);
     let is_tracked = is_ipv6 && found.tracks(Family::V6);
@@ -371,10 +354,7 @@ fn follow<'a>(
 ) -> Vec<State<'a>> {
     let settings = walker.network.settings;
     let hooks = way.hooks();
-    let passed = hooks
-        .iter()
-        .position(|hook| Some(*hook) == after)
-        .map_or(0, |index| index + 1);
+    let passed = hooks.iter().position(|hook| Some(*hook) == after).map_or(0, |index| index + 1);
     for &hook in hooks.iter().skip(passed) {
         states.iter_mut().for_each(|state| enter(state, way, hook, settings));
         states = pass(walker, hook, states);
@@ -425,10 +405,7 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
         let (mut inside, mut others) = (Vec::new(), Vec::new());
         for state in states {
             let (by_it, by_others) = state.connections.split(field, &name);
-            let with = |connections| State {
-                connections,
-                ..state.clone()
-            };
+            let with = |connections| State { connections, ..state.clone() };
             inside.extend(by_it.map(with));
             others.extend(by_others.map(with));
         }
@@ -462,11 +439,7 @@ fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, mut states: Vec<Stat
     for state in states.drain(..) {
         let before = state.connections.clone();
         let mut anywhere = state;
-        for field in [
-            Field::DestinationPort,
-            Field::Destination(Family::V4),
-            Field::Destination(Family::V6),
-        ] {
+        for field in [Field::DestinationPort, Field::Destination(Family::V4), Field::Destination(Family::V6)] {
             anywhere.set(field, field.any());
         }
         for mut state in walker.bridge_hook(hook, vec![anywhere]) {

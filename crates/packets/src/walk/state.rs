@@ -111,11 +111,7 @@ impl<'a> State<'a> {
         Self {
             packet,
             is_settled: true,
-            tracked: if is_tracked {
-                CtState::Untracked
-            } else {
-                CtState::Invalid
-            },
+            tracked: if is_tracked { CtState::Untracked } else { CtState::Invalid },
             ..Self::new(connections, is_tracked)
         }
     }
@@ -140,10 +136,7 @@ impl<'a> State<'a> {
         let mut this = self.of_client();
         let port = this.connections.get(Field::DestinationPort).cloned();
         let flow = this.flow_mut();
-        let back = flow
-            .mapping
-            .iter()
-            .map(|known| (known.field.turned(), known.from.clone()));
+        let back = flow.mapping.iter().map(|known| (known.field.turned(), known.from.clone()));
         flow.pending = back.collect();
         flow.port = port;
         let mark = this.connections.get(Field::Mark).filter(|_| keeps_mark).cloned();
@@ -170,10 +163,7 @@ impl<'a> State<'a> {
             CtState::Established => again.collect(),
             _ => Vec::new(),
         };
-        Self {
-            is_settled: tracked != CtState::New,
-            ..self.turned(Packet::Ack, &ACK, tracked)
-        }
+        Self { is_settled: tracked != CtState::New, ..self.turned(Packet::Ack, &ACK, tracked) }
     }
 
     /// Whether the server's next packet is taken for the first one of a connection, because none of the others were
@@ -183,10 +173,7 @@ impl<'a> State<'a> {
     }
 
     pub(super) fn next_reply(self) -> Self {
-        Self {
-            is_settled: false,
-            ..self.turned(Packet::Reply, &ACK, CtState::New)
-        }
+        Self { is_settled: false, ..self.turned(Packet::Reply, &ACK, CtState::New) }
     }
 
     /// The packet that answers one: it goes the other way.
@@ -225,11 +212,7 @@ impl<'a> State<'a> {
 
     /// Gives the packet the server's socket, or the client's, if that is of this namespace.
     pub(super) fn join_socket(&mut self, is_servers: bool) {
-        let owner = if is_servers {
-            &self.flow.server
-        } else {
-            &self.flow.client
-        };
+        let owner = if is_servers { &self.flow.server } else { &self.flow.client };
         if let Some((uids, gids)) = owner.clone() {
             let connections = self.connections.having(Field::Uid, uids);
             self.connections = connections.having(Field::Gid, gids);
@@ -341,12 +324,7 @@ impl<'a> State<'a> {
     /// Whether the packet is of no connection, as far as connection tracking has told, and may still be exempted from
     /// it.
     pub(super) fn is_invalid(&self) -> bool {
-        let invalid = Tracked {
-            state: CtState::Invalid,
-            is_reply: false,
-            has_snat: false,
-            has_dnat: false,
-        };
+        let invalid = Tracked { state: CtState::Invalid, is_reply: false, has_snat: false, has_dnat: false };
         self.connections.get(Field::State) == Some(&Intervals::one(invalid.number()))
     }
 
@@ -579,10 +557,8 @@ pub(super) fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     let mut rest = states.drain(..);
     for mut state in rest.by_ref() {
         // A state that is made one with another may be one with a third.
-        while let Some((index, both)) = merged
-            .iter()
-            .enumerate()
-            .find_map(|(index, known)| Some((index, known.joined(&state)?)))
+        while let Some((index, both)) =
+            merged.iter().enumerate().find_map(|(index, known)| Some((index, known.joined(&state)?)))
         {
             let mut known = merged.remove(index);
             known.join(&state, both);
@@ -668,10 +644,7 @@ mod tests {
         // It isn't certain that all get here, or the rule that has let them out of the watched chain tells of them.
         assert_eq!(assumed(&[all(&[yes(1)]), state(80, &[])]), [&[yes(1)], none]);
         assert_eq!(assumed(&[all(&[yes(1)]), state(80, &[no(1)])]), [[yes(1)], [no(1)]]);
-        let told = [all(&[]), state(80, &[])].map(|state| State {
-            after_watched: true,
-            ..state
-        });
+        let told = [all(&[]), state(80, &[])].map(|state| State { after_watched: true, ..state });
         assert_eq!(assumed(&told), [none, none]);
     }
 
@@ -689,26 +662,15 @@ mod tests {
         assert_eq!(of_80(&[&[yes(1)], none]), [none]);
         assert_eq!(of_80(&[none, &[yes(1)]]), [none]);
         // What becomes one may be one with a third.
-        assert_eq!(
-            of_80(&[&[yes(1), yes(2)], &[no(1)], &[yes(1), no(2)]]),
-            [none],
-            "all that there may be"
-        );
+        assert_eq!(of_80(&[&[yes(1), yes(2)], &[no(1)], &[yes(1), no(2)]]), [none], "all that there may be");
         // Other questions, and one of three answers.
         assert_eq!(of_80(&[&[yes(1)], &[yes(2)]]), [[yes(1)], [yes(2)]]);
         assert_eq!(of_80(&[&[yes(1)], &[no(2)]]), [[yes(1)], [no(2)]]);
-        let of_three = |answer| Assumption {
-            question: Question(1),
-            answer,
-            answers: 3,
-        };
+        let of_three = |answer| Assumption { question: Question(1), answer, answers: 3 };
         assert_eq!(of_80(&[&[of_three(0)], &[of_three(1)]]).len(), 2);
         // Other connections, or the same ones that something else has become of.
         assert_eq!(assumed(&[state(80, &[yes(1)]), state(81, &[no(1)])]).len(), 2);
-        let settled = State {
-            is_settled: true,
-            ..state(80, &[no(1)])
-        };
+        let settled = State { is_settled: true, ..state(80, &[no(1)]) };
         assert_eq!(assumed(&[state(80, &[yes(1)]), settled]).len(), 2);
     }
 
@@ -725,16 +687,10 @@ mod tests {
             };
             state.connections.get(Field::DestinationPort).cloned().unwrap()
         };
-        assert_eq!(
-            ports(states(17)),
-            Intervals::new((1..=17).map(|port| (2 * port, 2 * port)))
-        );
+        assert_eq!(ports(states(17)), Intervals::new((1..=17).map(|port| (2 * port, 2 * port))));
         // Those of another kind stay apart.
         let mut two_kinds = states(16);
-        two_kinds.push(State {
-            after_watched: true,
-            ..state(80, &[])
-        });
+        two_kinds.push(State { after_watched: true, ..state(80, &[]) });
         assert_eq!(merged(two_kinds).len(), 2);
     }
 
@@ -750,10 +706,7 @@ mod tests {
                     from: numbers(&[number]),
                     to: numbers(&[number + 100]),
                 }],
-                pending: vec![
-                    (Field::SourcePort, numbers(&[number])),
-                    (Field::DestinationPort, numbers(&[7])),
-                ],
+                pending: vec![(Field::SourcePort, numbers(&[number])), (Field::DestinationPort, numbers(&[7]))],
                 mark: numbers(&[number]),
                 sent_by: numbers(&[number]),
                 via: numbers(&[number + 1]),
@@ -761,10 +714,7 @@ mod tests {
                 client: owner.clone(),
                 server: owner,
             };
-            State {
-                flow: Rc::new(flow),
-                ..state
-            }
+            State { flow: Rc::new(flow), ..state }
         };
         let both = |other: State<'static>| {
             let merged = merged(vec![one(1, Some(1)), other]);
@@ -774,13 +724,7 @@ mod tests {
         let state = both(one(5, Some(2)));
         assert_eq!(state.mapping[0].from, numbers(&[1, 5]));
         assert_eq!(state.mapping[0].to, numbers(&[101, 105]));
-        assert_eq!(
-            state.pending,
-            [
-                (Field::SourcePort, numbers(&[1, 5])),
-                (Field::DestinationPort, numbers(&[7])),
-            ]
-        );
+        assert_eq!(state.pending, [(Field::SourcePort, numbers(&[1, 5])), (Field::DestinationPort, numbers(&[7])),]);
         assert_eq!(state.mark, numbers(&[1, 5]));
         assert_eq!((state.sent_by, state.via), (numbers(&[1, 5]), numbers(&[2, 6])));
         assert_eq!(state.port, Some(numbers(&[1, 5])));
@@ -797,10 +741,7 @@ mod tests {
         assert!(one().is_like(&one()));
         assert!(!one().is_like(&state(81, &[yes(1)])));
         assert!(!one().is_like(&state(80, &[])));
-        let settled = State {
-            is_settled: true,
-            ..one()
-        };
+        let settled = State { is_settled: true, ..one() };
         assert!(!one().is_like(&settled));
         let mut marked = one();
         marked.flow_mut().mark = Intervals::one(1);
@@ -810,11 +751,7 @@ mod tests {
     #[test]
     fn a_translation_has_changed_what_it_cannot_have_left() {
         let has_nat = |is_source, from: Intervals, to: Intervals| {
-            let field = if is_source {
-                Field::SourcePort
-            } else {
-                Field::DestinationPort
-            };
+            let field = if is_source { Field::SourcePort } else { Field::DestinationPort };
             let mut state = state(80, &[]);
             state.set(field, from);
             state.translate(is_source, vec![(field, to.clone()), (Field::Uid, Intervals::one(1))]);
@@ -850,11 +787,7 @@ mod tests {
         assert_eq!(set(bits(Field::Mark, 2, 0)), (true, Intervals::new([(0, 0), (2, 2)])));
         assert_eq!(set(bits(Field::Mark, 1, 4)), (true, Intervals::new([(4, 5)])));
         assert_eq!(set(bits(Field::DestinationPort, 1, 0)), (true, Intervals::one(0)));
-        assert_eq!(
-            set(bits(Field::SourcePort, 1, 0)),
-            (true, any.clone()),
-            "of too many to look at"
-        );
+        assert_eq!(set(bits(Field::SourcePort, 1, 0)), (true, any.clone()), "of too many to look at");
         assert_eq!(set(None), (true, any));
         // The rule ends where it reads what isn't there; a constant is read nowhere.
         assert!(!set(bits(Field::Uid, 1, 0)).0);

@@ -100,18 +100,11 @@ pub struct Assumption {
 
 impl Assumption {
     pub(super) const fn yes(question: Question) -> Self {
-        Self {
-            question,
-            answer: 0,
-            answers: 2,
-        }
+        Self { question, answer: 0, answers: 2 }
     }
 
     pub(super) const fn no(question: Question) -> Self {
-        Self {
-            answer: 1,
-            ..Self::yes(question)
-        }
+        Self { answer: 1, ..Self::yes(question) }
     }
 
     /// Whether one of both is so, whatever the answer is.

@@ -117,12 +117,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     pub(super) fn finish(self, arrived: Vec<Outcome<'a>>) -> Walk<'a> {
-        Walk {
-            decisions: self.decisions,
-            arrived,
-            questions: self.questions,
-            steps: self.steps.unwrap_or_default(),
-        }
+        Walk { decisions: self.decisions, arrived, questions: self.questions, steps: self.steps.unwrap_or_default() }
     }
 
     /// Takes connections through the base chains of a hook.
@@ -214,11 +209,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         });
         let mut arrived = Vec::new();
         for (answer, (decisions, states)) in ways.iter().enumerate() {
-            let assumption = Assumption {
-                question,
-                answer,
-                answers: ways.len(),
-            };
+            let assumption = Assumption { question, answer, answers: ways.len() };
             for decision in decisions {
                 let is_certain = is_in_each(&|(decisions, _)| decisions.contains(decision));
                 if is_certain && answer > 0 {
@@ -266,13 +257,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     fn record(&mut self, depth: usize, at: Place<'a>, matched: Matched<'a>) {
         let (hook, packet) = (self.hook, self.packet);
         if let Some(steps) = &mut self.steps {
-            steps.push(Step {
-                packet,
-                hook,
-                depth,
-                at,
-                matched,
-            });
+            steps.push(Step { packet, hook, depth, at, matched });
         }
     }
 
@@ -280,10 +265,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// one visit to that chain: then it is one step, and if the answers differ, it isn't known.
     fn record_or_join(&mut self, visit: &Visit<'a>, at: Place<'a>, matched: Matched<'a>) {
         let depth = visit.depth;
-        let steps = self
-            .steps
-            .as_mut()
-            .and_then(|steps| steps.get_mut(visit.steps_before..));
+        let steps = self.steps.as_mut().and_then(|steps| steps.get_mut(visit.steps_before..));
         let mut same = steps.into_iter().flatten().rev();
         let Some(step) = same.find(|step| step.depth == depth && step.at == at) else {
             return self.record(depth, at, matched);
@@ -308,10 +290,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         let (mut next, entering): (Vec<_>, Vec<_>) = states.into_iter().partition(|state| is_nat && state.is_settled);
         let policy = Place::Policy(slot);
         let entering = self.of_its_devices(slot, entering, &mut next);
-        let entering = entering
-            .into_iter()
-            .flat_map(|state| self.as_seen(slot, state))
-            .collect();
+        let entering = entering.into_iter().flat_map(|state| self.as_seen(slot, state)).collect();
         let out = self.chain(slot.table, slot.chain, entering, 0);
         match slot.base.policy {
             Policy::Accept => next.extend(out.returned),
@@ -339,10 +318,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         let mut seen = Vec::new();
         for state in states {
             let (of_these, of_others) = state.connections.split(field, devices);
-            let with = |connections| State {
-                connections,
-                ..state.clone()
-            };
+            let with = |connections| State { connections, ..state.clone() };
             if of_these.is_some() && of_others.is_some() && self.steps.is_some() {
                 let policy = Place::Policy(slot);
                 self.ask(Open::Match(policy, Reason::Device(self.hook), self.packet, self.hook));
@@ -360,16 +336,11 @@ impl<'a, 'g> Walker<'a, 'g> {
         let priority = slot.order().0;
         let hook = if self.is_on_bridge { Hook::Ingress } else { self.hook };
         let side = state.translation(hook, priority);
-        let translated = self.on_side(
-            side,
-            Open::Side(slot, "translates the packet"),
-            state,
-            |state, is_after| {
-                if is_after {
-                    state.translate_again(hook);
-                }
-            },
-        );
+        let translated = self.on_side(side, Open::Side(slot, "translates the packet"), state, |state, is_after| {
+            if is_after {
+                state.translate_again(hook);
+            }
+        });
         let mut seen = Vec::new();
         for mut state in translated.into_iter().rev() {
             let side = state.tracking(hook, priority);
@@ -402,10 +373,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Visit<'a> {
-        let mut visit = Visit {
-            depth,
-            ..Visit::default()
-        };
+        let mut visit = Visit { depth, ..Visit::default() };
         let mut now = entering;
         let is_watched = self.watched.is_some_and(|watched| watched.is(table, chain));
         if is_watched {
@@ -450,11 +418,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         visit.returned.extend(now);
         if is_watched {
             // Those that a rule of the watched chain lets bypass the proxy.
-            let ended = visit
-                .returned
-                .iter()
-                .chain(&visit.left_chain)
-                .filter(|state| !state.is_settled);
+            let ended = visit.returned.iter().chain(&visit.left_chain).filter(|state| !state.is_settled);
             let bypassing = ended.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?))));
             self.decisions.extend(bypassing);
         }
@@ -629,16 +593,11 @@ impl<'a, 'g> Walker<'a, 'g> {
                     let (Some(connections), _) = state.connections.split(*field, numbers) else {
                         continue;
                     };
-                    let taken = State {
-                        connections,
-                        ..state.clone()
-                    };
+                    let taken = State { connections, ..state.clone() };
                     self.act(line, taken, action, visit);
                     rest = rest.and_then(|rest| rest.split(*field, numbers).1);
                 }
-                visit
-                    .next
-                    .extend(rest.map(|connections| State { connections, ..state }));
+                visit.next.extend(rest.map(|connections| State { connections, ..state }));
             }
         }
     }
@@ -654,11 +613,7 @@ impl Walker<'_, '_> {
         let is_others = self.network.addresses.as_ref();
         let is_others = is_others.is_some_and(|own| own.iter().all(|known| known.address != *to));
         let is_on_lo = |field| state.connections.get(field) == Some(&lo());
-        let is_routed = || {
-            self.routes
-                .iter()
-                .any(|(address, device)| address == to && device.is_some())
-        };
+        let is_routed = || self.routes.iter().any(|(address, device)| address == to && device.is_some());
         is_others
             && match self.hook {
                 Hook::Input => is_on_lo(Field::InInterface) || !is_routed(),
@@ -700,12 +655,10 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
         return Matched::Yes(action);
     };
     let reason = Reason::Map(*field, name, connections.clone());
-    let said = verdicts
-        .into_iter()
-        .find_map(|(numbers, action)| match connections.split(*field, &numbers) {
-            (None, _) => None,
-            (Some(_), others) => Some((action, others.is_none())),
-        });
+    let said = verdicts.into_iter().find_map(|(numbers, action)| match connections.split(*field, &numbers) {
+        (None, _) => None,
+        (Some(_), others) => Some((action, others.is_none())),
+    });
     match said {
         None => Matched::No(reason),
         Some((action, true)) => Matched::Yes(action),
@@ -719,11 +672,8 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
 /// the device (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in net/netfilter/nf_nat_redirect.c).
 fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action, network: &Network) {
     let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
-    let (port, field): (Field, fn(Family) -> Field) = if is_source {
-        (Field::SourcePort, Field::Source)
-    } else {
-        (Field::DestinationPort, Field::Destination)
-    };
+    let (port, field): (Field, fn(Family) -> Field) =
+        if is_source { (Field::SourcePort, Field::Source) } else { (Field::DestinationPort, Field::Destination) };
     let (to, ports) = match action {
         Action::Redirect(ports) => (None, *ports),
         Action::Nat(nat) => (nat.address, nat.ports),
@@ -731,11 +681,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
     };
     let is_redirection = matches!(action, Action::Redirect(_));
     let devices = state.connections.get(Field::InInterface).cloned().unwrap_or_default();
-    let own = |family| {
-        network
-            .redirected_to(family, &devices)
-            .unwrap_or_else(|| others(family))
-    };
+    let own = |family| network.redirected_to(family, &devices).unwrap_or_else(|| others(family));
     let mut fields = Vec::from(Family::ALL.map(|family| {
         let field = field(family);
         let to = match to {

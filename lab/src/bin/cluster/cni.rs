@@ -42,10 +42,9 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             with_agent(world, &[], |agent| beside(world, agent))
         })
         .alone(),
-        Scenario::new(
-            "the node's agent, by the Helm chart with linkerd2-cni's values",
-            |world| with_kustomization(world, &of_chart()?, |agent| replace_linkerds(world, agent)),
-        )
+        Scenario::new("the node's agent, by the Helm chart with linkerd2-cni's values", |world| {
+            with_kustomization(world, &of_chart()?, |agent| replace_linkerds(world, agent))
+        })
         .alone(),
     ]
 }
@@ -77,11 +76,7 @@ type Change = (&'static str, &'static str, &'static str);
 /// Without these, there is no image, and drift is seen late.
 const NEEDED: [Change; 2] = [
     ("base/kustomization.yaml", "REGISTRY/", "registry.example/"),
-    (
-        "base/daemonset.yaml",
-        r#""--admin-addr""#,
-        r#""--verify-every", "3", "--admin-addr""#,
-    ),
+    ("base/daemonset.yaml", r#""--admin-addr""#, r#""--verify-every", "3", "--admin-addr""#),
 ];
 
 /// For the connections that scenarios try, in both families.
@@ -92,10 +87,8 @@ const TRIED: [Change; 4] = [
     ("components/api/kustomization.yaml", PORTS.0, PORTS.1),
 ];
 const IPV6: (&str, &str) = (r#""ipv6": false"#, r#""ipv6": true"#);
-const PORTS: (&str, &str) = (
-    r#"["4191", "4190"]"#,
-    r#"["4190", "4191", "4567", "4568"], "outbound-ports-to-ignore": ["4567", "4568"]"#,
-);
+const PORTS: (&str, &str) =
+    (r#"["4191", "4190"]"#, r#"["4190", "4191", "4567", "4568"], "outbound-ports-to-ignore": ["4567", "4568"]"#);
 
 /// Does this with deploy/cni as whoever reads its pages has it, which is gone afterwards.
 pub(crate) fn with_manifest(world: &World<'_>, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
@@ -113,11 +106,7 @@ pub(crate) fn with_agent(
 
 fn with_kustomization(world: &World<'_>, folder: &Path, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
     let kubectl = &world.cluster.kubectl;
-    let agent = Agent {
-        kubectl,
-        folder: folder.to_string_lossy().into_owned(),
-        before: fs::read(NETWORK)?,
-    };
+    let agent = Agent { kubectl, folder: folder.to_string_lossy().into_owned(), before: fs::read(NETWORK)? };
     let outcome = work(&agent);
     // Pods of other scenarios are to start without it. It is gone already unless something failed.
     kubectl.output("", &["delete", "--kustomize", &agent.folder, "--ignore-not-found"])?;
@@ -131,10 +120,7 @@ fn of_chart() -> Result<PathBuf> {
     fs::copy(target("cluster").join(CHART), folder.join(CHART))?;
     let namespace = "namespace.yaml";
     fs::copy(root().join("deploy/cni/base").join(namespace), folder.join(namespace))?;
-    fs::write(
-        folder.join("kustomization.yaml"),
-        json!({"resources": [namespace, CHART]}).to_string(),
-    )?;
+    fs::write(folder.join("kustomization.yaml"), json!({"resources": [namespace, CHART]}).to_string())?;
     Ok(folder)
 }
 
@@ -231,9 +217,7 @@ fn ask(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     // With the same annotation of its namespace's, which the injector would have copied.
     kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}=8080")])?;
     start(world, &injected("of-namespace"))?.try_injected_but(&world.neighbour, skips_8080)?;
-    wait_for("a look at each pod", || {
-        metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(4)
-    })?;
+    wait_for("a look at each pod", || metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(4))?;
     kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}-")])?;
     // The control plane's pods have to reach the API server without a proxy.
     let mut destination = injected("destination");
@@ -285,13 +269,7 @@ fn leave(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     pod_starts("without-account")?;
     agent.install()?;
     // It is killed with no time to do anything.
-    in_namespace(&[
-        "delete",
-        "pod",
-        "--selector=k8s-app=linkerd-cni",
-        "--force",
-        "--grace-period=0",
-    ])?;
+    in_namespace(&["delete", "pod", "--selector=k8s-app=linkerd-cni", "--force", "--grace-period=0"])?;
     agent.rolled("linkerd-cni")?;
     agent.is_installed()?;
     // Its DaemonSet leaves it behind, so that nothing says what becomes of it.
@@ -302,14 +280,7 @@ fn leave(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     // By hand, as docs/node.md has it.
     let image = format!("--image={}", images::AGENT);
     let uninstall = ["--", "/usr/lib/linkerd/linkerd-cni-agent", "uninstall"];
-    let debug = [
-        "debug",
-        "node/node",
-        "--profile=sysadmin",
-        &image,
-        "--namespace",
-        namespace,
-    ];
+    let debug = ["debug", "node/node", "--profile=sysadmin", &image, "--namespace", namespace];
     kubectl.run(&[&debug[..], &uninstall].concat())?;
     wait_for("a node without the plugin", || agent.is_gone().is_ok())?;
     agent.uninstall()?;
@@ -331,29 +302,13 @@ fn beside(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
         start(world, &injected(&format!("meshed-{started}")))?.try_injected(&world.neighbour, true)
     };
     let delete = |name: &str| {
-        let arguments = [
-            "delete",
-            "daemonset",
-            "--namespace",
-            AGENTS,
-            name,
-            "--cascade=foreground",
-        ];
+        let arguments = ["delete", "daemonset", "--namespace", AGENTS, name, "--cascade=foreground"];
         kubectl.run(&arguments).map(drop)
     };
     agent.install()?;
     // So that its agents know whether others follow.
     let patch = json!([{"op": "add", "path": "/rules/1/resourceNames/-", "value": CANARY}]).to_string();
-    kubectl.run(&[
-        "patch",
-        "role",
-        "linkerd-cni",
-        "--namespace",
-        AGENTS,
-        "--type=json",
-        "--patch",
-        &patch,
-    ])?;
+    kubectl.run(&["patch", "role", "linkerd-cni", "--namespace", AGENTS, "--type=json", "--patch", &patch])?;
     kubectl.create(AGENTS, &agent.daemonset(CANARY, 9990)?)?;
     wait_for("a pod that waits for a port", || {
         let events = kubectl.run(&["get", "events", "--namespace", AGENTS]);
@@ -405,17 +360,8 @@ fn outlive(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     let many = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "many"},
         "spec": {"replicas": MANY, "selector": {"matchLabels": {"app": "many"}}, "template": template}});
     kubectl.create(namespace, &many)?;
-    kubectl.run(&[
-        "rollout",
-        "status",
-        "--timeout=300s",
-        "--namespace",
-        namespace,
-        "deployment/many",
-    ])?;
-    wait_for("a look at each of many pods", || {
-        metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(MANY)
-    })?;
+    kubectl.run(&["rollout", "status", "--timeout=300s", "--namespace", namespace, "deployment/many"])?;
+    wait_for("a look at each of many pods", || metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(MANY))?;
     if metric("linkerd_cni_agent_repair_seconds_count") != Some(0) {
         return Err("of many pods that started at once, one had to be healed".into());
     }
@@ -435,17 +381,13 @@ fn outlive(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
         return Err("after a reboot, a pod had to be healed".into());
     }
     agent.uninstall()?;
-    Ok(format!(
-        "the taint is gone once the node is ready; {MANY} pods at once; a reboot; removed"
-    ))
+    Ok(format!("the taint is gone once the node is ready; {MANY} pods at once; a reboot; removed"))
 }
 
 /// A metric of the agent's.
 pub(crate) fn metric(name: &str) -> Option<i64> {
     let text = Command::new("curl").args(["--silent", METRICS]).read().ok()?;
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     value.trim().parse().ok()
 }
 
@@ -476,8 +418,7 @@ fn copied(changes: &[Change], components: &[&str]) -> Result<PathBuf> {
 impl Agent<'_> {
     pub(crate) fn install(&self) -> Result<()> {
         // This version of Kubernetes doesn't know all of it; what it doesn't know, it leaves out.
-        self.kubectl
-            .run(&["apply", "--validate=false", "--kustomize", &self.folder])?;
+        self.kubectl.run(&["apply", "--validate=false", "--kustomize", &self.folder])?;
         self.rolled("linkerd-cni")?;
         self.is_installed()
     }
@@ -506,15 +447,12 @@ impl Agent<'_> {
 
     /// What the agent of a DaemonSet has logged.
     fn log(&self, daemonset: &str) -> Result<String> {
-        self.kubectl
-            .run(&["logs", "--namespace", AGENTS, &format!("daemonset/{daemonset}")])
+        self.kubectl.run(&["logs", "--namespace", AGENTS, &format!("daemonset/{daemonset}")])
     }
 
     /// The installed DaemonSet under another name, and with this and the next port of the node's.
     fn daemonset(&self, name: &str, port: u16) -> Result<Value> {
-        let mut object = self
-            .kubectl
-            .json(&["get", "daemonset", "--namespace", AGENTS, "linkerd-cni"])?;
+        let mut object = self.kubectl.json(&["get", "daemonset", "--namespace", AGENTS, "linkerd-cni"])?;
         let mut container = object.pointer_mut("/spec/template/spec/containers/0").map(Value::take);
         let container = container.as_mut().ok_or("a DaemonSet without a container")?;
         let probes = port + 1;
@@ -542,13 +480,7 @@ impl Agent<'_> {
 
     /// The agent leaves the node as it was.
     fn uninstall(&self) -> Result<()> {
-        self.kubectl.run(&[
-            "delete",
-            "--kustomize",
-            &self.folder,
-            "--ignore-not-found",
-            "--timeout=120s",
-        ])?;
+        self.kubectl.run(&["delete", "--kustomize", &self.folder, "--ignore-not-found", "--timeout=120s"])?;
         self.is_gone()
     }
 
@@ -566,11 +498,7 @@ impl Agent<'_> {
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .filter(|name| name.contains("linkerd"))
             .collect();
-        if left.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("left behind: {}", left.join(", ")).into())
-        }
+        if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", ")).into()) }
     }
 }
 
@@ -585,11 +513,7 @@ fn unmeshed(world: &World<'_>, name: &str) -> Result<()> {
     let mut object = pod::plain(name);
     object["spec"]["containers"][0]["name"] = json!("other");
     let pod = start(world, &object)?;
-    pod.try_connections(
-        &world.neighbour,
-        &pod.connections(&world.neighbour, false)?,
-        ["app", "other"],
-    )
+    pod.try_connections(&world.neighbour, &pod.connections(&world.neighbour, false)?, ["app", "other"])
 }
 
 /// A pod as the injector makes it where `cniEnabled` is set, but for the validator.

@@ -26,15 +26,9 @@ const PAGES: [PodsPage; 2] = [
 ];
 
 /// A page about the node, of which every command is run here, there; what happens before them, and what does after each.
-type NodesPage = (
-    &'static str,
-    fn(&Agent<'_>, &World<'_>) -> Result<()>,
-    fn(&str, &World<'_>) -> Result<()>,
-);
-const NODES_PAGES: [NodesPage; 2] = [
-    ("docs/cni.md", set_up, |_, _| Ok(())),
-    ("docs/node.md", started_early, start_when_rolled),
-];
+type NodesPage = (&'static str, fn(&Agent<'_>, &World<'_>) -> Result<()>, fn(&str, &World<'_>) -> Result<()>);
+const NODES_PAGES: [NodesPage; 2] =
+    [("docs/cni.md", set_up, |_, _| Ok(())), ("docs/node.md", started_early, start_when_rolled)];
 
 /// The pages' other blocks, by their first lines: none of their commands is run as it stands there.
 const NOT_RUN: [&str; 16] = [
@@ -223,9 +217,7 @@ fn start_when_rolled(command: &str, world: &World<'_>) -> Result<()> {
     let changed = Pod::new(kubectl, namespace, "changed");
     changed.look("nft insert rule ip nat PROXY_INIT_OUTPUT tcp dport 5432 return")?;
     changed.warned("LinkerdCNIDrifted")?;
-    wait_for("a look at each pod", || {
-        cni::metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(2)
-    })
+    wait_for("a look at each pod", || cni::metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(2))
 }
 
 /// A line's words: columns are as wide as addresses are long.
@@ -248,38 +240,21 @@ impl Names {
             // Others run scenarios in this cluster, and it has no control plane of Linkerd's.
             ("get pods -A ".to_owned(), format!("get pods -n {namespace} ")),
             ("-n linkerd ".to_owned(), format!("-n {namespace} ")),
-            (
-                format!("{LINKERDS}:{LINKERDS_VERSION}"),
-                images::LINKERD_INIT.to_owned(),
-            ),
+            (format!("{LINKERDS}:{LINKERDS_VERSION}"), images::LINKERD_INIT.to_owned()),
             (REGISTRY.to_owned(), "registry.example/".to_owned()),
             // As the scenarios change it; what this version of Kubernetes doesn't know of it, it leaves out.
-            (
-                "apply -k deploy/cni/".to_owned(),
-                format!("apply --validate=false -k {}/", cni::CHANGED),
-            ),
-            (
-                "delete -k deploy/cni/".to_owned(),
-                format!("delete -k {}/", cni::CHANGED),
-            ),
+            ("apply -k deploy/cni/".to_owned(), format!("apply --validate=false -k {}/", cni::CHANGED)),
+            ("delete -k deploy/cni/".to_owned(), format!("delete -k {}/", cni::CHANGED)),
         ];
         let found = kubectl.json(&["get", "pods", "--namespace", namespace])?;
         let found = found["items"].as_array().cloned().unwrap_or_default();
         for (name, addresses, _) in PODS {
             if found.iter().any(|pod| pod["metadata"]["name"] == name) {
                 let real = Pod::new(kubectl, namespace, name).addresses()?;
-                pairs.extend(
-                    addresses
-                        .iter()
-                        .zip(real)
-                        .map(|(page, real)| (page.to_string(), real.to_string())),
-                );
+                pairs.extend(addresses.iter().zip(real).map(|(page, real)| (page.to_string(), real.to_string())));
             }
         }
-        Ok(Self {
-            namespace: namespace.to_owned(),
-            pairs,
-        })
+        Ok(Self { namespace: namespace.to_owned(), pairs })
     }
 
     fn to_cluster(&self, text: &str) -> String {
@@ -358,27 +333,19 @@ mod tests {
     fn each_command_of_the_pages_is_run_or_known_not_to_be() {
         let pages = PAGES.map(|(page, begin, _)| (page, begin)).into_iter();
         let pages = pages.chain(NODES_PAGES.map(|(page, ..)| (page, "")));
-        let pages: Vec<_> = pages
-            .map(|(page, begin)| (fs::read_to_string(root().join(page)).unwrap(), begin))
-            .collect();
+        let pages: Vec<_> =
+            pages.map(|(page, begin)| (fs::read_to_string(root().join(page)).unwrap(), begin)).collect();
         for (page, begin) in &pages {
             all_are_run(page, begin).unwrap();
             // In a list, a command is indented by more than those that are run.
-            for new in [
-                "    kubectl get nodes",
-                "    proxy-init show",
-                "      $ kubectl get pods",
-            ] {
+            for new in ["    kubectl get nodes", "    proxy-init show", "      $ kubectl get pods"] {
                 let with_new = format!("{page}\nFor example:\n\n{new}\n");
                 let said = all_are_run(&with_new, begin).unwrap_err().to_string();
                 assert!(said.contains(new.trim_start()), "{said}");
             }
         }
         for block in NOT_RUN {
-            assert!(
-                pages.iter().any(|(page, _)| page.contains(block)),
-                "no page has {block}"
-            );
+            assert!(pages.iter().any(|(page, _)| page.contains(block)), "no page has {block}");
         }
     }
 }

@@ -87,9 +87,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         }));
     }
     for case in &REFUSED {
-        scenarios.push(Scenario::new(format!("refused: {}", case.name), |world| {
-            refused(world, case)
-        }));
+        scenarios.push(Scenario::new(format!("refused: {}", case.name), |world| refused(world, case)));
     }
     scenarios.push(Scenario::new("--timeout-close-wait-secs, privileged", close_wait));
     scenarios.push(Scenario::new("limits of processor time and memory", limited));
@@ -122,11 +120,7 @@ fn as_deployed(world: &World<'_>) -> Result<String> {
 /// The chart's pod: its init container succeeds, all connections arrive where they must, and kubelet has nothing to warn of.
 fn in_mode(world: &World<'_>, image: &str, mode: &str, comes_to: &str) -> Result<String> {
     let namespace = world.namespace.as_str();
-    let pod = Pod::create(
-        &world.cluster.kubectl,
-        namespace,
-        &pod::meshed("web", &in_chart(image, mode)),
-    )?;
+    let pod = Pod::create(&world.cluster.kubectl, namespace, &pod::meshed("web", &in_chart(image, mode)))?;
     let last = installed(&pod)?;
     if !last.contains(&format!("in {comes_to} mode")) {
         return Err(last.into());
@@ -161,10 +155,7 @@ fn refused(world: &World<'_>, case: &Refused) -> Result<String> {
     if left.to_uppercase().contains("PROXY_INIT") {
         return Err(format!("left behind: {left}").into());
     }
-    let states = world
-        .cluster
-        .kubectl
-        .run(&["get", "pod", "--namespace", namespace, "--no-headers"])?;
+    let states = world.cluster.kubectl.run(&["get", "pod", "--namespace", namespace, "--no-headers"])?;
     if !states.contains("Init:") {
         return Err(states.into());
     }
@@ -200,12 +191,7 @@ fn limited(world: &World<'_>) -> Result<String> {
     let id = pod.until("has no container", |pod| {
         let statuses = pod.pointer("/status/containerStatuses")?.as_array()?;
         let status = statuses.iter().find(|status| status["name"] == "app")?;
-        Some(
-            status["containerID"]
-                .as_str()?
-                .strip_prefix("containerd://")?
-                .to_owned(),
-        )
+        Some(status["containerID"].as_str()?.strip_prefix("containerd://")?.to_owned())
     })?;
     world.cluster.limits_of_chart(&id)
 }
@@ -214,23 +200,12 @@ fn limited(world: &World<'_>) -> Result<String> {
 /// ended containers: in a network namespace that has the rules, beside containers that use them.
 fn again(world: &World<'_>) -> Result<String> {
     let namespace = world.namespace.as_str();
-    let pod = Pod::create(
-        &world.cluster.kubectl,
-        namespace,
-        &pod::meshed("web", &in_chart(images::PROXY_INIT, "nft")),
-    )?;
+    let pod =
+        Pod::create(&world.cluster.kubectl, namespace, &pod::meshed("web", &in_chart(images::PROXY_INIT, "nft")))?;
     installed(&pod)?;
-    let id = |pod: &Value| {
-        Some(
-            pod.pointer("/status/initContainerStatuses/0/containerID")?
-                .as_str()?
-                .to_owned(),
-        )
-    };
+    let id = |pod: &Value| Some(pod.pointer("/status/initContainerStatuses/0/containerID")?.as_str()?.to_owned());
     let first = pod.until("has no init container", id)?;
-    world
-        .cluster
-        .forget_container(first.trim_start_matches("containerd://"))?;
+    world.cluster.forget_container(first.trim_start_matches("containerd://"))?;
     pod.until("does not run its init container again", |pod| {
         let ended = pod.pointer("/status/initContainerStatuses/0/state/terminated")?;
         (id(pod)? != first).then_some(())?;
@@ -266,9 +241,7 @@ fn on_the_node(world: &World<'_>) -> Result<String> {
         }
         kubectl.run(&["delete", "pod", "--namespace", namespace, &pod.name])?;
         // The rules stay, and lead to a proxy that is gone once its container is.
-        wait_for("the node without its API server", || {
-            sent(&api, "refused").is_ok_and(|refused| refused)
-        })
+        wait_for("the node without its API server", || sent(&api, "refused").is_ok_and(|refused| refused))
     };
     if !sent(&nowhere, "refused")? {
         return Err("the node is redirected already".into());
@@ -285,10 +258,7 @@ fn on_the_node(world: &World<'_>) -> Result<String> {
         return Err("the node is still redirected".into());
     }
     kubectl.run(&["delete", "pod", "--namespace", namespace, &unmeshed.name])?;
-    Ok(
-        "the node is redirected, and its API server is refused without the pod; mended by kubectl debug node"
-            .to_owned(),
-    )
+    Ok("the node is redirected, and its API server is refused without the pod; mended by kubectl debug node".to_owned())
 }
 
 /// Removes proxy-init's rules from the node by the command of docs/faq.md.
@@ -299,17 +269,13 @@ fn remove_from_node(world: &World<'_>) -> Result<()> {
     if !fs::read_to_string(root().join("docs/faq.md"))?.contains(COMMAND) {
         return Err(format!("docs/faq.md doesn't say {COMMAND}").into());
     }
-    let command = COMMAND
-        .replace("NODE", "node")
-        .replace("REGISTRY/proxy-init:VERSION", images::PROXY_INIT);
+    let command = COMMAND.replace("NODE", "node").replace("REGISTRY/proxy-init:VERSION", images::PROXY_INIT);
     let words: Vec<_> = command.split(' ').skip(1).collect();
     let said = kubectl.run(&words)?;
     let name = said.split(' ').find(|word| word.starts_with("node-debugger-"));
     let pod = Pod::new(kubectl, "default", name.ok_or_else(|| format!("no pod in {said}"))?);
-    let ended = pod.until("does not end", |pod| {
-        pod.pointer("/status/containerStatuses/0/state/terminated/exitCode")?
-            .as_i64()
-    })?;
+    let ended = pod
+        .until("does not end", |pod| pod.pointer("/status/containerStatuses/0/state/terminated/exitCode")?.as_i64())?;
     let log = pod.logs("debugger")?;
     kubectl.run(&["delete", "pod", "--namespace", "default", &pod.name])?;
     let rules = Command::new("nft").args(["list", "ruleset"]).read()?;

@@ -20,10 +20,7 @@ pub(crate) struct Kubectl {
 impl Kubectl {
     /// The program, and the folder with the node's files.
     pub(crate) fn new(program: &Path, node: &Path) -> Self {
-        Self {
-            program: program.to_owned(),
-            node: node.to_owned(),
-        }
+        Self { program: program.to_owned(), node: node.to_owned() }
     }
 
     /// Runs a command, and returns what it prints. It is an error if it fails.
@@ -49,10 +46,7 @@ impl Kubectl {
 
     /// Makes an object, in this namespace.
     pub(crate) fn create(&self, namespace: &str, object: &Value) -> Result<()> {
-        self.run_with(
-            &object.to_string(),
-            &["create", "--namespace", namespace, "--filename=-"],
-        )?;
+        self.run_with(&object.to_string(), &["create", "--namespace", namespace, "--filename=-"])?;
         Ok(())
     }
 

@@ -45,16 +45,8 @@ const SETTINGS: [(&str, &str); 6] = [
 pub(crate) fn prepare(cgroup: &str) -> Result<()> {
     // What is written there is not left behind.
     cover(&["/etc", "/opt", "/var"])?;
-    for folder in [
-        NODE,
-        NETWORKS,
-        PLUGINS,
-        "/var/log/pods",
-        "/run/settings",
-        "/run/cgroup",
-        "/run/netns",
-        "/run/lock",
-    ] {
+    for folder in [NODE, NETWORKS, PLUGINS, "/var/log/pods", "/run/settings", "/run/cgroup", "/run/netns", "/run/lock"]
+    {
         fs::create_dir_all(folder)?;
     }
     // That of this network namespace, with the cgroups that the machine has there.
@@ -68,13 +60,7 @@ pub(crate) fn prepare(cgroup: &str) -> Result<()> {
         bind(&file.to_string_lossy(), &format!("/proc/sys/{setting}"))?;
     }
     // kubelet mounts volumes where containers are to see them.
-    mount(
-        None::<&str>,
-        "/",
-        None::<&str>,
-        MsFlags::MS_REC | MsFlags::MS_SHARED,
-        None::<&str>,
-    )?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SHARED, None::<&str>)?;
     for hierarchy in hierarchies() {
         let own = hierarchy.join(cgroup);
         fs::create_dir_all(&own)?;
@@ -110,12 +96,6 @@ fn network() -> Result<()> {
 }
 
 fn bind(from: &str, to: &str) -> Result<()> {
-    mount(
-        Some(from),
-        to,
-        None::<&str>,
-        MsFlags::MS_BIND | MsFlags::MS_REC,
-        None::<&str>,
-    )
-    .map_err(|errno| format!("cannot mount {from} on {to}: {errno}").into())
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+        .map_err(|errno| format!("cannot mount {from} on {to}: {errno}").into())
 }

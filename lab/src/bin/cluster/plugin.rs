@@ -44,17 +44,11 @@ fn asked(world: &World<'_>) -> Result<String> {
         return Err(verified.to_string().into());
     }
     let address = *pod.addresses()?.first().ok_or("a pod without an address")?;
-    let explained = ask(
-        0,
-        &format!("explain web inbound --to {}", SocketAddr::new(address, 4190)),
-    )?;
+    let explained = ask(0, &format!("explain web inbound --to {}", SocketAddr::new(address, 4190)))?;
     if !explained.starts_with("bypasses the proxy") {
         return Err(explained.into());
     }
-    ask(
-        3,
-        "verify web --incoming-proxy-port 4444 --outgoing-proxy-port 4140 --proxy-uid 2102",
-    )?;
+    ask(3, "verify web --incoming-proxy-port 4444 --outgoing-proxy-port 4140 --proxy-uid 2102")?;
     ask(1, "show nobody")?;
     Ok(shown.lines().next().unwrap_or_default().to_owned())
 }

@@ -117,11 +117,7 @@ pub(crate) fn specification(init: &[&Value]) -> Value {
 impl<'a> Pod<'a> {
     /// A pod that is there.
     pub(crate) fn new(kubectl: &'a Kubectl, namespace: &str, name: &str) -> Self {
-        Self {
-            kubectl,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
+        Self { kubectl, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
     /// Makes a pod.
@@ -133,26 +129,17 @@ impl<'a> Pod<'a> {
 
     /// What the API server says of it.
     pub(crate) fn object(&self) -> Result<Value> {
-        self.kubectl
-            .json(&["get", "pod", "--namespace", &self.namespace, &self.name])
+        self.kubectl.json(&["get", "pod", "--namespace", &self.namespace, &self.name])
     }
 
     /// What `kubectl describe` says of it, its events among that.
     pub(crate) fn describe(&self) -> Result<String> {
-        self.kubectl
-            .run(&["describe", "pod", "--namespace", &self.namespace, &self.name])
+        self.kubectl.run(&["describe", "pod", "--namespace", &self.namespace, &self.name])
     }
 
     /// What a container has written.
     pub(crate) fn logs(&self, container: &str) -> Result<String> {
-        let arguments = [
-            "logs",
-            "--namespace",
-            &self.namespace,
-            &self.name,
-            "--container",
-            container,
-        ];
+        let arguments = ["logs", "--namespace", &self.namespace, &self.name, "--container", container];
         self.kubectl.run(&arguments)
     }
 
@@ -186,15 +173,9 @@ impl<'a> Pod<'a> {
         self.until("has an init container that does not end", |pod| {
             let statuses = pod.pointer("/status/initContainerStatuses")?.as_array()?;
             let status = statuses.iter().find(|status| status["name"] == container)?;
-            let ended = status
-                .pointer("/lastState/terminated")
-                .or_else(|| status.pointer("/state/terminated"))?;
+            let ended = status.pointer("/lastState/terminated").or_else(|| status.pointer("/state/terminated"))?;
             let text = |key: &str| ended[key].as_str().unwrap_or_default().to_owned();
-            Some(Ended {
-                code: ended["exitCode"].as_i64()?,
-                reason: text("reason"),
-                message: text("message"),
-            })
+            Some(Ended { code: ended["exitCode"].as_i64()?, reason: text("reason"), message: text("message") })
         })
     }
 
@@ -202,10 +183,8 @@ impl<'a> Pod<'a> {
     pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>> {
         self.until("has no addresses", |pod| {
             let addresses = pod.pointer("/status/podIPs")?.as_array()?;
-            let addresses: Option<Vec<_>> = addresses
-                .iter()
-                .map(|address| address["ip"].as_str()?.parse().ok())
-                .collect();
+            let addresses: Option<Vec<_>> =
+                addresses.iter().map(|address| address["ip"].as_str()?.parse().ok()).collect();
             addresses.filter(|addresses| addresses.len() == 2)
         })
     }
@@ -223,14 +202,7 @@ impl<'a> Pod<'a> {
 
     /// kubectl's arguments for a command in a container.
     fn in_container<'c>(&'c self, exec: &[&'c str], container: &'c str, command: &[&'c str]) -> Vec<&'c str> {
-        let of_pod = [
-            "--namespace",
-            &self.namespace,
-            &self.name,
-            "--container",
-            container,
-            "--",
-        ];
+        let of_pod = ["--namespace", &self.namespace, &self.name, "--container", container, "--"];
         [exec, &of_pod, command].concat()
     }
 
@@ -271,8 +243,7 @@ impl<'a> Pod<'a> {
         let address = format!(" {}/", self.addresses()?[0]);
         let has_address = |netns: &PathBuf| {
             let mut ip = Command::new("nsenter");
-            ip.arg(format!("--net={}", netns.display()))
-                .args(["ip", "-oneline", "addr"]);
+            ip.arg(format!("--net={}", netns.display())).args(["ip", "-oneline", "addr"]);
             ip.read().is_ok_and(|addresses| addresses.contains(&address))
         };
         let namespaces = fs::read_dir("/run/netns")?.flatten().map(|entry| entry.path());
@@ -302,14 +273,7 @@ impl<'a> Pod<'a> {
     /// The kinds, reasons and messages of its events, oldest first.
     pub(crate) fn events(&self) -> Result<Vec<String>> {
         let of_pod = format!("involvedObject.name={}", self.name);
-        let arguments = [
-            "get",
-            "events",
-            "--namespace",
-            &self.namespace,
-            "--field-selector",
-            &of_pod,
-        ];
+        let arguments = ["get", "events", "--namespace", &self.namespace, "--field-selector", &of_pod];
         let events = self.kubectl.json(&arguments)?;
         let events = events["items"].as_array().cloned().unwrap_or_default();
         let line = |event: &Value| {

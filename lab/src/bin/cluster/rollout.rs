@@ -13,10 +13,9 @@ const REPLICAS: usize = 2;
 pub(crate) fn scenarios() -> Vec<Scenario> {
     ["Deployment", "StatefulSet"]
         .map(|kind| {
-            Scenario::new(
-                format!("rollout of a {kind} under load, to proxy-init and back"),
-                move |world| rolled(world, kind),
-            )
+            Scenario::new(format!("rollout of a {kind} under load, to proxy-init and back"), move |world| {
+                rolled(world, kind)
+            })
         })
         .into()
 }
@@ -34,12 +33,8 @@ fn rolled(world: &World<'_>, kind: &str) -> Result<String> {
     wait_until_rolled(world, &workload_name)?;
     check(world, images::LINKERD_INIT)?;
     let found = kubectl.json(&["get", "service", "--namespace", namespace, "web"])?;
-    let address = found["spec"]["clusterIP"]
-        .as_str()
-        .ok_or("a service without an address")?;
-    let load = world
-        .neighbour
-        .start("client", &["/peer", "load", &format!("{address}:8080")])?;
+    let address = found["spec"]["clusterIP"].as_str().ok_or("a service without an address")?;
+    let load = world.neighbour.start("client", &["/peer", "load", &format!("{address}:8080")])?;
     for (init, image) in [(&ours, images::PROXY_INIT), (&linkerd, images::LINKERD_INIT)] {
         kubectl.run_with(
             &workload(kind, REPLICAS, init).to_string(),
@@ -69,14 +64,7 @@ pub(crate) fn linkerd_init() -> Value {
 /// Waits until all pods are new ones and ready.
 pub(crate) fn wait_until_rolled(world: &World<'_>, workload: &str) -> Result<()> {
     let namespace = world.namespace.as_str();
-    let arguments = [
-        "rollout",
-        "status",
-        "--timeout=300s",
-        "--namespace",
-        namespace,
-        workload,
-    ];
+    let arguments = ["rollout", "status", "--timeout=300s", "--namespace", namespace, workload];
     world.cluster.kubectl.run(&arguments)?;
     Ok(())
 }

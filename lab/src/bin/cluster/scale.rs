@@ -73,20 +73,10 @@ fn one_node(world: &World<'_>) -> Result<()> {
         "replicas": pods, "progressDeadlineSeconds": 1200, "selector": {"matchLabels": {"app": "full"}},
         "template": {"metadata": {"labels": labels}, "spec": spec}}});
     kubectl.create(namespace, &deployment)?;
-    kubectl.run(&[
-        "rollout",
-        "status",
-        "--timeout=1200s",
-        "--namespace",
-        namespace,
-        "deployment/full",
-    ])?;
+    kubectl.run(&["rollout", "status", "--timeout=1200s", "--namespace", namespace, "deployment/full"])?;
     let in_place = || metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == i64::try_from(pods).ok();
     wait::until(PATIENCE, || in_place().then_some(())).ok_or("the agent has not looked at all pods")?;
-    say(&format!(
-        "{pods} meshed pods started in {:.0} s",
-        begun.elapsed().as_secs_f64()
-    ));
+    say(&format!("{pods} meshed pods started in {:.0} s", begun.elapsed().as_secs_f64()));
     requests.say("while they started", pods, "pod")?;
     // The scenario's agents look at all pods every three seconds.
     let agent = process_of("linkerd-cni-age").ok_or("no agent runs")?;
@@ -100,14 +90,7 @@ fn one_node(world: &World<'_>) -> Result<()> {
         memory(agent, "VmHWM:")?
     ));
     requests.say("in the minute after that", 1, "node")?;
-    kubectl.run(&[
-        "delete",
-        "deployment",
-        "full",
-        "--cascade=foreground",
-        "--namespace",
-        namespace,
-    ])?;
+    kubectl.run(&["delete", "deployment", "full", "--cascade=foreground", "--namespace", namespace])?;
     Ok(())
 }
 
@@ -128,19 +111,13 @@ fn watch(world: &World<'_>) -> Result<()> {
     let nodes: Vec<usize> = (0..FLEET).collect();
     let chunks: Vec<&[usize]> = nodes.chunks(FLEET / 20).collect();
     let made = each(4, &chunks, |nodes| {
-        let pods = nodes
-            .iter()
-            .flat_map(|node| (0..PODS).map(move |pod| object(*node, pod)));
+        let pods = nodes.iter().flat_map(|node| (0..PODS).map(move |pod| object(*node, pod)));
         let list = json!({"apiVersion": "v1", "kind": "List", "items": pods.collect::<Vec<_>>()});
         let made = kubectl.run_with(&list.to_string(), &["create", "--namespace", namespace, "--filename=-"]);
         made.map(drop).map_err(|error| error.to_string())
     });
     made.into_iter().collect::<std::result::Result<(), _>>()?;
-    say(&format!(
-        "{} pods made in {:.0} s",
-        FLEET * PODS,
-        begun.elapsed().as_secs_f64()
-    ));
+    say(&format!("{} pods made in {:.0} s", FLEET * PODS, begun.elapsed().as_secs_f64()));
     let account = account(world)?;
     let mut requests = Requests::default();
     requests.new_ones()?;
@@ -162,27 +139,12 @@ fn watch(world: &World<'_>) -> Result<()> {
         memory_before >> 10,
     ));
     requests.say("at their start", FLEET, "agent")?;
-    let each_has: u64 = agents
-        .0
-        .iter()
-        .filter_map(|agent| memory(agent.id(), "VmRSS:").ok())
-        .sum();
-    say(&format!(
-        "an agent has {} KiB of memory",
-        each_has / u64::try_from(FLEET)?
-    ));
-    let own: f64 = agents
-        .0
-        .iter()
-        .filter_map(|agent| processor_time(agent.id()).ok())
-        .sum();
+    let each_has: u64 = agents.0.iter().filter_map(|agent| memory(agent.id(), "VmRSS:").ok()).sum();
+    say(&format!("an agent has {} KiB of memory", each_has / u64::try_from(FLEET)?));
+    let own: f64 = agents.0.iter().filter_map(|agent| processor_time(agent.id()).ok()).sum();
     let cpu = processor_time(api)?;
     sleep(QUIET);
-    let after: f64 = agents
-        .0
-        .iter()
-        .filter_map(|agent| processor_time(agent.id()).ok())
-        .sum();
+    let after: f64 = agents.0.iter().filter_map(|agent| processor_time(agent.id()).ok()).sum();
     say(&format!(
         "in {} s of quiet, the API server used {:.1} s of processor time, and all agents {:.1} s",
         QUIET.as_secs(),
@@ -240,10 +202,7 @@ fn account(world: &World<'_>) -> Result<String> {
     let is_its = |secret: &&Value| {
         secret.pointer("/metadata/annotations/kubernetes.io~1service-account.name") == Some(&json!("linkerd-cni"))
     };
-    let token = secrets
-        .iter()
-        .find(is_its)
-        .and_then(|secret| secret["data"]["token"].as_str());
+    let token = secrets.iter().find(is_its).and_then(|secret| secret["data"]["token"].as_str());
     let token = token.ok_or("the agent's account has no token")?;
     let encoded = format!("{folder}/token.base64");
     fs::write(&encoded, token)?;
@@ -264,10 +223,7 @@ fn start(world: &World<'_>, account: &str, number: usize) -> Result<Child> {
         .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         .env("KUBERNETES_SERVICE_PORT", "443")
         .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", format!("fleet-{number}"))
-        .env(
-            "LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME",
-            format!("linkerd-cni-{number}"),
-        )
+        .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", format!("linkerd-cni-{number}"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
@@ -297,12 +253,7 @@ fn lists(world: &World<'_>) -> Result<u64> {
             && line.contains(r#"operation="list""#)
             && line.contains("core.Pod\"")
     };
-    Ok(text
-        .lines()
-        .filter(is_its)
-        .filter_map(last_word)
-        .map(|count| count as u64)
-        .sum())
+    Ok(text.lines().filter(is_its).filter_map(last_word).map(|count| count as u64).sum())
 }
 
 fn last_word(line: &str) -> Option<f64> {
@@ -335,9 +286,7 @@ impl Requests {
             let who = text(&request["userAgent"]);
             let [verb, resource] = [&request["verb"], &request["objectRef"]["resource"]].map(text);
             let code = &request["responseStatus"]["code"];
-            *requests
-                .entry(format!("{who}: {verb} {resource} ({code})"))
-                .or_default() += 1;
+            *requests.entry(format!("{who}: {verb} {resource} ({code})")).or_default() += 1;
         }
         Ok(requests)
     }
@@ -346,9 +295,7 @@ impl Requests {
         for (request, number) in self.new_ones()? {
             #[expect(clippy::cast_precision_loss, reason = "these are some thousands")]
             let each = number as f64 / by as f64;
-            say(&format!(
-                "  requests {when}: {number} of {request}, {each:.2} for each {what}"
-            ));
+            say(&format!("  requests {when}: {number} of {request}, {each:.2} for each {what}"));
         }
         Ok(())
     }

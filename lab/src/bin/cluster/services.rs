@@ -74,28 +74,18 @@ impl Cluster {
         for service in ["kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"] {
             cluster.start_service(service)?;
         }
-        wait_for("the node", || {
-            cluster
-                .kubectl
-                .run(&["get", "nodes"])
-                .is_ok_and(|nodes| nodes.contains(" Ready"))
-        })?;
+        wait_for("the node", || cluster.kubectl.run(&["get", "nodes"]).is_ok_and(|nodes| nodes.contains(" Ready")))?;
         Ok(cluster)
     }
 
     /// Waits until the API server answers.
     pub(crate) fn wait_for_api(&self) -> Result<()> {
-        wait_for("the API server", || {
-            self.kubectl.run(&["get", "--raw", "/readyz"]).is_ok()
-        })
+        wait_for("the API server", || self.kubectl.run(&["get", "--raw", "/readyz"]).is_ok())
     }
 
     /// Starts one of the programs.
     pub(crate) fn start_service(&self, name: &'static str) -> Result<()> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(Path::new(NODE).join("logs").join(name))?;
+        let log = File::options().create(true).append(true).open(Path::new(NODE).join("logs").join(name))?;
         let own = self.folder.join("bin").join(name);
         let program = if own.exists() { own } else { name.into() };
         let child = Command::new(program)
@@ -135,16 +125,10 @@ impl Cluster {
     /// Makes the runtime forget a container that has ended: containerd's own client removes it, and containerd notices
     /// when it is started again. Containers that run are not its children, and run on.
     pub(crate) fn forget_container(&self, id: &str) -> Result<()> {
-        Command::new("ctr")
-            .args(["--address", SOCKET, "--namespace", "k8s.io", "containers", "delete", id])
-            .run()?;
+        Command::new("ctr").args(["--address", SOCKET, "--namespace", "k8s.io", "containers", "delete", id]).run()?;
         self.kill_service("containerd")?;
         self.start_service("containerd")?;
-        wait_for("the node", || {
-            self.kubectl
-                .run(&["get", "nodes"])
-                .is_ok_and(|nodes| nodes.contains(" Ready"))
-        })
+        wait_for("the node", || self.kubectl.run(&["get", "nodes"]).is_ok_and(|nodes| nodes.contains(" Ready")))
     }
 
     /// Reboots the node as if its power had failed. Its programs and all processes of its pods are killed, and what is
@@ -166,10 +150,7 @@ impl Cluster {
             format!("{NODE}/kubelet/pods/"),
         ];
         // What is mounted last is above the others.
-        for point in points
-            .rev()
-            .filter(|point| state.iter().any(|folder| point.starts_with(folder)))
-        {
+        for point in points.rev().filter(|point| state.iter().any(|folder| point.starts_with(folder))) {
             umount2(point, MntFlags::MNT_DETACH)?;
         }
         for folder in &state[..3] {
@@ -282,11 +263,7 @@ impl Cluster {
                 format!("--cert-dir={own}"),
                 FEATURES.to_owned(),
             ],
-            "kube-scheduler" => vec![
-                kubeconfig,
-                "--leader-elect=false".to_owned(),
-                format!("--cert-dir={own}"),
-            ],
+            "kube-scheduler" => vec![kubeconfig, "--leader-elect=false".to_owned(), format!("--cert-dir={own}")],
             "kube-proxy" => vec![
                 kubeconfig,
                 "--proxy-mode=iptables".to_owned(),

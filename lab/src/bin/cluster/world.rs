@@ -42,11 +42,7 @@ pub(crate) fn make_neighbour(cluster: &Cluster) -> Result<Pod<'_>> {
 pub(crate) fn try_scenario(cluster: &'static Cluster, neighbour: &Pod<'static>, scenario: &Scenario) -> Result<String> {
     static NAMESPACES: AtomicU32 = AtomicU32::new(0);
     let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
-    let world = World {
-        cluster,
-        neighbour: neighbour.clone(),
-        namespace: format!("scenario-{number}"),
-    };
+    let world = World { cluster, neighbour: neighbour.clone(), namespace: format!("scenario-{number}") };
     let (kubectl, namespace) = (&cluster.kubectl, world.namespace.as_str());
     kubectl.run(&["create", "namespace", namespace])?;
     wait_for_account(cluster, namespace)?;

@@ -32,10 +32,7 @@ const PLUGINS: &str = "cni/opt/cni/bin";
 const NODE: &str = "/run/agents-node";
 const NAMESPACE: &str = "shop";
 const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/linkerd-cni";
-const BRIDGE: Bridge = Bridge {
-    name: "cni1",
-    subnets: ["10.89.0.0/16", "fd89::/64"],
-};
+const BRIDGE: Bridge = Bridge { name: "cni1", subnets: ["10.89.0.0/16", "fd89::/64"] };
 
 /// How long something may take that is to happen at once, while other scenarios use the machine.
 const SOON: Duration = Duration::from_secs(20);
@@ -45,9 +42,7 @@ pub(crate) const UNSUCCESSFUL: i32 = 95;
 
 pub(crate) fn scenario(folder: &Path) -> Scenario {
     let folder = folder.to_owned();
-    Scenario::new("the node's agent, from its start to its end".to_owned(), move |world| {
-        live(world, &folder)
-    })
+    Scenario::new("the node's agent, from its start to its end".to_owned(), move |world| live(world, &folder))
 }
 
 /// The node's folders and the API server, as its agents have them.
@@ -114,11 +109,7 @@ impl Host<'_> {
 
     /// A meshed pod's sandbox.
     fn pod<'a>(&self, world: &World<'a>) -> Result<Pod<'a>> {
-        let meta = Meta {
-            name: "web".to_owned(),
-            namespace: NAMESPACE.to_owned(),
-            ..Meta::default()
-        };
+        let meta = Meta { name: "web".to_owned(), namespace: NAMESPACE.to_owned(), ..Meta::default() };
         Pod::start(world.node, "agent", &meta)
     }
 
@@ -173,14 +164,7 @@ fn running() -> Value {
 
 /// Runs the network validator in a pod; its exit code.
 pub(crate) fn validated(world: &World<'_>, pod: &Pod<'_>) -> Result<i32> {
-    let args = [
-        "--listen-addr",
-        "0.0.0.0:4140",
-        "--connect-addr",
-        "192.0.2.1:20001",
-        "--timeout",
-        "1s",
-    ];
+    let args = ["--listen-addr", "0.0.0.0:4140", "--connect-addr", "192.0.2.1:20001", "--timeout", "1s"];
     Ok(pod.run(&mesh::validator(world.images.scratch(), &args))?.code)
 }
 
@@ -196,24 +180,14 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
         image_folder: folder,
     })?;
     let world = &World::new(&node, outer.images, "agent")?;
-    let host = Host {
-        folder,
-        server: ApiServer::start(TcpListener::bind("127.0.0.1:0")?),
-    };
+    let host = Host { folder, server: ApiServer::start(TcpListener::bind("127.0.0.1:0")?) };
     let server = &host.server;
     let account = Path::new(NODE).join("account");
     fs::create_dir_all(&account)?;
-    for (name, text) in [
-        ("token", "good-token"),
-        ("namespace", "linkerd-cni"),
-        ("ca.crt", server.authority()),
-    ] {
+    for (name, text) in [("token", "good-token"), ("namespace", "linkerd-cni"), ("ca.crt", server.authority())] {
         fs::write(account.join(name), text)?;
     }
-    let meshed = Object {
-        containers: &["app", "linkerd-proxy"],
-        ..Object::default()
-    };
+    let meshed = Object { containers: &["app", "linkerd-proxy"], ..Object::default() };
     server.add_pod(NAMESPACE, "web", &meshed);
     server.add("namespaces/linkerd-cni", json!({"metadata": {"name": "linkerd-cni"}}));
     server.add(SET, json!({"metadata": {"name": "linkerd-cni", "uid": "set"}}));
@@ -336,9 +310,7 @@ fn rewrites_and_updates(world: &World<'_>, host: &Host<'_>, first: Agent) -> Res
             }
         });
         let log = || fs::read_to_string(Path::new(NODE).join("second.log")).unwrap_or_default();
-        let contested = until("the agent says who rewrites the list", || {
-            log().contains("again and again")
-        });
+        let contested = until("the agent says who rewrites the list", || log().contains("again and again"));
         let work = || -> Result<()> {
             contested?;
             let pod = host.pod(world)?;

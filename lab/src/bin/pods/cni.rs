@@ -80,10 +80,7 @@ impl Servers {
             fs::create_dir_all(&folder)?;
             server.kubeconfig(&folder, token);
         }
-        let meshed = Object {
-            containers: &["app", "linkerd-proxy"],
-            ..Object::default()
-        };
+        let meshed = Object { containers: &["app", "linkerd-proxy"], ..Object::default() };
         for server in [&servers.good, &servers.slow, &servers.flapping, &servers.waiting] {
             server.add_pod(NAMESPACE, "web", &meshed);
         }
@@ -94,43 +91,19 @@ impl Servers {
         good.add_pod(
             NAMESPACE,
             "native-sidecar",
-            &Object {
-                containers: &["app"],
-                init_containers: &["linkerd-proxy"],
-                ..Object::default()
-            },
+            &Object { containers: &["app"], init_containers: &["linkerd-proxy"], ..Object::default() },
         );
-        good.add_pod(
-            NAMESPACE,
-            "plain",
-            &Object {
-                containers: &["app"],
-                ..Object::default()
-            },
-        );
-        good.add_pod(
-            NAMESPACE,
-            "with-init",
-            &Object {
-                init_containers: &["linkerd-init"],
-                ..meshed
-            },
-        );
+        good.add_pod(NAMESPACE, "plain", &Object { containers: &["app"], ..Object::default() });
+        good.add_pod(NAMESPACE, "with-init", &Object { init_containers: &["linkerd-init"], ..meshed });
         good.add_pod(
             NAMESPACE,
             "wrong",
-            &Object {
-                annotations: &[("config.linkerd.io/skip-outbound-ports", "3306,http")],
-                ..meshed
-            },
+            &Object { annotations: &[("config.linkerd.io/skip-outbound-ports", "3306,http")], ..meshed },
         );
         good.add_pod(
             "linkerd",
             "destination",
-            &Object {
-                labels: &[("linkerd.io/control-plane-component", "destination")],
-                ..meshed
-            },
+            &Object { labels: &[("linkerd.io/control-plane-component", "destination")], ..meshed },
         );
         good.add(
             "namespaces/default/services/kubernetes",
@@ -176,10 +149,7 @@ pub(crate) fn by_annotations() -> Value {
 
 /// One for each server, with Linkerd's default configuration in nft mode, and those by annotations.
 pub(crate) fn networks(servers: &Servers) -> Vec<Network> {
-    let chained = |name: &'static str, entry: Value| Network {
-        chained: vec![entry],
-        ..Network::new(name)
-    };
+    let chained = |name: &'static str, entry: Value| Network { chained: vec![entry], ..Network::new(name) };
     let by_api = BY_API.map(|name| chained(name, entry(&servers.kubeconfig(name), "api")));
     let mut networks: Vec<_> = by_api.into();
     networks.push(chained(BY_ANNOTATIONS, by_annotations()));
@@ -195,31 +165,20 @@ pub(crate) fn scenarios(servers: &Arc<Servers>) -> Vec<Scenario> {
     for (name, network, pod, carried) in [
         ("by annotations, meshed", BY_ANNOTATIONS, "web", meshed()),
         ("by the API server, meshed", "good", "web", HashMap::new()),
-        (
-            "by the API server, native sidecar",
-            "good",
-            "native-sidecar",
-            HashMap::new(),
-        ),
+        ("by the API server, native sidecar", "good", "native-sidecar", HashMap::new()),
         ("by an API server that takes two seconds", "slow", "web", HashMap::new()),
     ] {
-        add(Scenario::new(named(name), move |world| {
-            in_the_mesh(world, network, pod, &carried)
-        }));
+        add(Scenario::new(named(name), move |world| in_the_mesh(world, network, pod, &carried)));
     }
     for (name, network, pod) in [
         ("by annotations, not meshed", BY_ANNOTATIONS, "plain"),
         ("by the API server, not meshed", "good", "plain"),
         ("by the API server, with linkerd-init", "good", "with-init"),
     ] {
-        add(Scenario::new(named(name), move |world| {
-            not_in_the_mesh(world, network, pod)
-        }));
+        add(Scenario::new(named(name), move |world| not_in_the_mesh(world, network, pod)));
     }
-    let control_plane = |port| Flags {
-        outbound: [4567, 4568, 443, port].map(|port| (port, port)).into(),
-        ..Flags::default()
-    };
+    let control_plane =
+        |port| Flags { outbound: [4567, 4568, 443, port].map(|port| (port, port)).into(), ..Flags::default() };
     let mut overridden = Flags {
         outbound: [3306, 5000].map(|port| (port, port)).into(),
         inbound_subnets: ["192.0.2.0/24", "fd00::/8"].map(str::to_owned).into(),
@@ -233,30 +192,9 @@ pub(crate) fn scenarios(servers: &Arc<Servers>) -> Vec<Scenario> {
         ("config.linkerd.io/skip-subnets", "192.0.2.0/24,fd00::/8"),
     ]);
     for (name, network, namespace, pod, carried, flags) in [
-        (
-            "by annotations, control plane",
-            BY_ANNOTATIONS,
-            "linkerd",
-            "x",
-            meshed(),
-            control_plane(6443),
-        ),
-        (
-            "by the API server, control plane",
-            "good",
-            "linkerd",
-            "destination",
-            HashMap::new(),
-            control_plane(16443),
-        ),
-        (
-            "by annotations, overridden by the pod",
-            BY_ANNOTATIONS,
-            "shop",
-            "x",
-            by_pod,
-            overridden.clone(),
-        ),
+        ("by annotations, control plane", BY_ANNOTATIONS, "linkerd", "x", meshed(), control_plane(6443)),
+        ("by the API server, control plane", "good", "linkerd", "destination", HashMap::new(), control_plane(16443)),
+        ("by annotations, overridden by the pod", BY_ANNOTATIONS, "shop", "x", by_pod, overridden.clone()),
         (
             "by the API server, overridden by pod and namespace",
             "good",
@@ -273,67 +211,16 @@ pub(crate) fn scenarios(servers: &Arc<Servers>) -> Vec<Scenario> {
             Ok("its rules are linkerd-init's for these flags".to_owned())
         }));
     }
-    let wrong = annotations(&[
-        ("linkerd.io/proxy-version", "edge-1"),
-        ("config.linkerd.io/skip-outbound-ports", "3306,http"),
-    ]);
+    let wrong =
+        annotations(&[("linkerd.io/proxy-version", "edge-1"), ("config.linkerd.io/skip-outbound-ports", "3306,http")]);
     for (name, network, pod, carried, words, longest) in [
-        (
-            "by annotations, a wrong one",
-            BY_ANNOTATIONS,
-            "web",
-            wrong,
-            "skip-outbound-ports of pod emojivoto/web",
-            5,
-        ),
-        (
-            "by the API server, a wrong annotation",
-            "good",
-            "wrong",
-            HashMap::new(),
-            "of pod emojivoto/wrong",
-            5,
-        ),
-        (
-            "by annotations, none handed over",
-            NOTHING,
-            "web",
-            HashMap::new(),
-            "handed over no annotations",
-            5,
-        ),
-        (
-            "by the API server, no such pod",
-            "good",
-            "unknown",
-            HashMap::new(),
-            "404",
-            5,
-        ),
-        (
-            "by the API server, expired token",
-            "expired",
-            "web",
-            HashMap::new(),
-            "401",
-            5,
-        ),
-        (
-            "by an API server that is away",
-            "away",
-            "web",
-            HashMap::new(),
-            "try again later",
-            14,
-        ),
-        (
-            "by an API server that answers 500",
-            "failing",
-            "web",
-            HashMap::new(),
-            "the double's words for 500",
-            14,
-        ),
+        ("by annotations, a wrong one", BY_ANNOTATIONS, "web", wrong, "skip-outbound-ports of pod emojivoto/web", 5),
+        ("by the API server, a wrong annotation", "good", "wrong", HashMap::new(), "of pod emojivoto/wrong", 5),
+        ("by annotations, none handed over", NOTHING, "web", HashMap::new(), "handed over no annotations", 5),
+        ("by the API server, no such pod", "good", "unknown", HashMap::new(), "404", 5),
+        ("by the API server, expired token", "expired", "web", HashMap::new(), "401", 5),
+        ("by an API server that is away", "away", "web", HashMap::new(), "try again later", 14),
+        ("by an API server that answers 500", "failing", "web", HashMap::new(), "the double's words for 500", 14),
     ] {
         add(Scenario::new(named(name), move |world| {
             let begun = Instant::now();
@@ -344,23 +231,18 @@ pub(crate) fn scenarios(servers: &Arc<Servers>) -> Vec<Scenario> {
             if !error.contains(words) || took > Duration::from_secs(longest) {
                 return Err(format!("after {took:?}: {error}").into());
             }
-            Ok(format!(
-                "the sandbox failed after {:.1} s, saying why",
-                took.as_secs_f64()
-            ))
+            Ok(format!("the sandbox failed after {:.1} s, saying why", took.as_secs_f64()))
         }));
     }
     add(Scenario::new(named("DEL twice"), deleted_twice));
     let shared = Arc::clone(servers);
-    add(Scenario::new(
-        named("a network namespace that vanishes during ADD"),
-        move |world| vanishing(world, &shared.waiting),
-    ));
+    add(Scenario::new(named("a network namespace that vanishes during ADD"), move |world| {
+        vanishing(world, &shared.waiting)
+    }));
     let shared = Arc::clone(servers);
-    add(Scenario::new(
-        named("30 pods, 8 at a time, while the API server goes away and comes back"),
-        move |world| storm(world, &shared.flapping),
-    ));
+    add(Scenario::new(named("30 pods, 8 at a time, while the API server goes away and comes back"), move |world| {
+        storm(world, &shared.flapping)
+    }));
     scenarios
 }
 
@@ -395,9 +277,7 @@ fn saved(netns: &Path) -> Result<String> {
     let mut text = String::new();
     for save in ["iptables-nft-save", "ip6tables-nft-save"] {
         let mut command = Command::new("nsenter");
-        command
-            .arg(format!("--net={}", netns.display()))
-            .args([save, "-t", "nat"]);
+        command.arg(format!("--net={}", netns.display())).args([save, "-t", "nat"]);
         for line in command.read()?.lines().filter(|line| !line.starts_with('#')) {
             text += line.split(" [").next().unwrap_or_default();
             text.push('\n');
@@ -409,8 +289,7 @@ fn saved(netns: &Path) -> Result<String> {
 /// All rules in a pod's network namespace.
 pub(crate) fn rules(pod: &Pod<'_>) -> Result<String> {
     let mut nft = Command::new("nsenter");
-    nft.arg(format!("--net={}", pod.netns.display()))
-        .args(["nft", "list", "ruleset"]);
+    nft.arg(format!("--net={}", pod.netns.display())).args(["nft", "list", "ruleset"]);
     nft.read()
 }
 
@@ -502,11 +381,7 @@ fn netns_of_add(pod: &str) -> Option<PathBuf> {
         let name = fs::read_to_string(process.path().join("comm")).ok()?;
         let environment = fs::read(process.path().join("environ")).ok()?;
         let environment = String::from_utf8_lossy(&environment);
-        let value = |name: &str| {
-            environment
-                .split('\0')
-                .find_map(|it| it.strip_prefix(name)?.strip_prefix('='))
-        };
+        let value = |name: &str| environment.split('\0').find_map(|it| it.strip_prefix(name)?.strip_prefix('='));
         let is_it = name.trim() == "linkerd-cni"
             && value("CNI_COMMAND") == Some("ADD")
             && value("CNI_ARGS")?.contains(&format!("K8S_POD_NAME={pod}-"));

@@ -46,13 +46,9 @@ impl Client {
     pub(crate) fn call<C: Call>(&self, request: C) -> Result<C::Response> {
         let answer: std::result::Result<C::Response, Status> = self.runtime.block_on(async {
             let mut grpc = Grpc::new(self.channel.clone());
-            grpc.ready()
-                .await
-                .map_err(|error| Status::unavailable(error.to_string()))?;
+            grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
             let codec: ProstCodec<C, C::Response> = ProstCodec::default();
-            let answer = grpc
-                .unary(Request::new(request), PathAndQuery::from_static(C::PATH), codec)
-                .await?;
+            let answer = grpc.unary(Request::new(request), PathAndQuery::from_static(C::PATH), codec).await?;
             Ok(answer.into_inner())
         });
         answer.map_err(|status| format!("{}: {}", C::PATH, status.message()).into())

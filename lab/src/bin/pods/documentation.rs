@@ -23,10 +23,7 @@ const END_OF_KUBECTL: &str = "--";
 
 /// The networks of the page's pods.
 pub(crate) fn networks() -> impl Iterator<Item = Network> {
-    PODS.iter().map(|&(name, addresses, _)| Network {
-        addresses: Some(addresses),
-        ..Network::new(name)
-    })
+    PODS.iter().map(|&(name, addresses, _)| Network { addresses: Some(addresses), ..Network::new(name) })
 }
 
 /// The page's scenario; what is really said goes into this folder, for whoever has to bring the page up to date.
@@ -62,11 +59,7 @@ fn debug<'a>(world: &World<'a>, pods: &mut HashMap<String, Pod<'a>>, command: &s
         // What the page's root.json says.
         user: kubectl.contains(&"--custom=root.json").then_some(0),
         tty: kubectl.contains(&"-it"),
-        add: if kubectl.contains(&"--profile=netadmin") {
-            &["NET_ADMIN", "NET_RAW"]
-        } else {
-            &[]
-        },
+        add: if kubectl.contains(&"--profile=netadmin") { &["NET_ADMIN", "NET_RAW"] } else { &[] },
         ..mesh::debugger(world.images.scratch(), &command[1..])
     };
     let mut said = pod.run(&container)?;
@@ -89,10 +82,7 @@ fn start<'a>(world: &World<'a>, name: &str) -> Result<Pod<'a>> {
     }
     Containers::start(world, &pod)?.try_connections(world, &mesh::connections(world, &pod, meshed))?;
     if name == "shadowed" {
-        Command::new("nsenter")
-            .arg(format!("--net={}", pod.netns.display()))
-            .args(SHADOW.split(' '))
-            .run()?;
+        Command::new("nsenter").arg(format!("--net={}", pod.netns.display())).args(SHADOW.split(' ')).run()?;
     }
     Ok(pod)
 }

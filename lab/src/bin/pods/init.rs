@@ -19,11 +19,7 @@ pub(crate) fn network() -> Network {
 }
 
 /// An image, a mode, and the mode that this comes to.
-pub(crate) type Combination = (
-    &'static str,
-    fn(&Images) -> &Image,
-    &'static [(&'static str, &'static str)],
-);
+pub(crate) type Combination = (&'static str, fn(&Images) -> &Image, &'static [(&'static str, &'static str)]);
 pub(crate) const COMBINATIONS: [Combination; 3] = [
     (
         "scratch",
@@ -40,19 +36,9 @@ pub(crate) const COMBINATIONS: [Combination; 3] = [
     (
         "legacy",
         Images::legacy,
-        &[
-            ("nft", "nft"),
-            ("native", "native"),
-            ("auto", "nft"),
-            ("legacy", "legacy"),
-            ("plain", "legacy"),
-        ],
+        &[("nft", "nft"), ("native", "native"), ("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")],
     ),
-    (
-        "file-capabilities",
-        Images::file_capabilities,
-        &[("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")],
-    ),
+    ("file-capabilities", Images::file_capabilities, &[("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")]),
 ];
 
 /// How proxy-init's container may differ from the chart's, a mode, and the mode that this comes to.
@@ -60,18 +46,8 @@ type Change = (&'static str, fn(&mut Container<'_>), &'static str, &'static str)
 const CHANGES: [Change; 4] = [
     ("with NET_ADMIN alone", |init| init.add = &["NET_ADMIN"], "auto", "nft"),
     ("as root", |init| init.user = Some(0), "legacy", "legacy"),
-    (
-        "with privilege escalation",
-        |init| init.no_new_privs = false,
-        "legacy",
-        "legacy",
-    ),
-    (
-        "with the runtime's capabilities kept",
-        |init| init.drop = &[],
-        "legacy",
-        "legacy",
-    ),
+    ("with privilege escalation", |init| init.no_new_privs = false, "legacy", "legacy"),
+    ("with the runtime's capabilities kept", |init| init.drop = &[], "legacy", "legacy"),
 ];
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
@@ -79,27 +55,13 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     for (name, image, modes) in COMBINATIONS {
         for &(mode, becomes) in modes {
             scenarios.push(Scenario::new(format!("image {name}, mode {mode}"), move |world| {
-                meshed(
-                    world,
-                    mesh::pod(world, NETWORK)?,
-                    image(world.images),
-                    mode,
-                    becomes,
-                    |_| {},
-                )
+                meshed(world, mesh::pod(world, NETWORK)?, image(world.images), mode, becomes, |_| {})
             }));
         }
     }
     for (name, change, mode, becomes) in CHANGES {
         scenarios.push(Scenario::new(format!("mode {mode} {name}"), move |world| {
-            meshed(
-                world,
-                mesh::pod(world, NETWORK)?,
-                world.images.legacy(),
-                mode,
-                becomes,
-                change,
-            )
+            meshed(world, mesh::pod(world, NETWORK)?, world.images.legacy(), mode, becomes, change)
         }));
     }
     scenarios.push(Scenario::new("limits".to_owned(), limited));
@@ -218,10 +180,7 @@ fn explained(world: &World<'_>, pod: &Pod<'_>, user: Option<u32>, connection: &C
 fn refused(world: &World<'_>, mode: &str) -> Result<String> {
     let pod = mesh::pod(world, NETWORK)?;
     let flags = flags(mode);
-    let init = Container {
-        add: &[],
-        ..mesh::init(world.images.legacy(), &flags)
-    };
+    let init = Container { add: &[], ..mesh::init(world.images.legacy(), &flags) };
     let ended = pod.run(&init)?;
     if ended.code != 1 || !ended.said().contains("CAP_NET_ADMIN") {
         return Err(format!("without capabilities: {}", ended.said()).into());

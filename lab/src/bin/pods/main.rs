@@ -36,10 +36,7 @@ use scenario::{Images, World};
 const NODE: &str = "/run/node";
 
 /// The bridge of its networks.
-const BRIDGE: Bridge = Bridge {
-    name: "cni0",
-    subnets: ["10.88.0.0/16", "fd88::/64"],
-};
+const BRIDGE: Bridge = Bridge { name: "cni0", subnets: ["10.88.0.0/16", "fd88::/64"] };
 
 fn main() -> ExitCode {
     confined::main(|inside| run(inside).inspect_err(|_| say_what_containerd_says(&inside.folder)))

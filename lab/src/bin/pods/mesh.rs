@@ -59,11 +59,7 @@ pub(crate) fn pod<'a>(world: &World<'a>, network: &str) -> Result<Pod<'a>> {
 
 /// The metadata of such a pod.
 pub(crate) fn meta() -> Meta {
-    Meta {
-        name: "web".to_owned(),
-        namespace: "emojivoto".to_owned(),
-        ..Meta::default()
-    }
+    Meta { name: "web".to_owned(), namespace: "emojivoto".to_owned(), ..Meta::default() }
 }
 
 /// The containers of a pod's that run on.
@@ -111,10 +107,7 @@ impl<'a> Containers<'a> {
 /// Runs proxy-init in a debug container of the pod, as this user or as the image's.
 pub(crate) fn debug(world: &World<'_>, pod: &Pod<'_>, user: Option<u32>, arguments: &[&str]) -> Result<Ended> {
     let command = [&["proxy-init"][..], arguments].concat();
-    pod.run(&Container {
-        user,
-        ..debugger(world.images.scratch(), &command)
-    })
+    pod.run(&Container { user, ..debugger(world.images.scratch(), &command) })
 }
 
 /// How many connections the rules of `show`'s JSON have sent to this port.

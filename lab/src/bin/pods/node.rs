@@ -80,23 +80,13 @@ impl Node {
             symlink(Path::new(PLUGINS).join(plugin), plugins.join(plugin))?;
         }
         for plugin in setup.plugins {
-            let name = plugin
-                .file_name()
-                .ok_or_else(|| format!("no name: {}", plugin.display()))?;
+            let name = plugin.file_name().ok_or_else(|| format!("no name: {}", plugin.display()))?;
             symlink(plugin, plugins.join(name))?;
         }
         // The plugin takes the bridge that is there. One that looks for multicast routers sends reports of its own,
         // which the pods' rules would count.
         let mut bridge = Command::new("ip");
-        bridge.args([
-            "link",
-            "add",
-            setup.bridge.name,
-            "type",
-            "bridge",
-            "mcast_snooping",
-            "0",
-        ]);
+        bridge.args(["link", "add", setup.bridge.name, "type", "bridge", "mcast_snooping", "0"]);
         bridge.run()?;
         let socket = folder.join("containerd.sock");
         fs::write(folder.join("containerd.toml"), configuration(setup, &socket)?)?;
@@ -110,12 +100,7 @@ impl Node {
         for image in setup.images {
             image.import(setup.image_folder, &socket, &folder)?;
         }
-        Ok(Self {
-            client,
-            cgroup: setup.cgroup.to_owned(),
-            folder,
-            containerd: Mutex::new(containerd),
-        })
+        Ok(Self { client, cgroup: setup.cgroup.to_owned(), folder, containerd: Mutex::new(containerd) })
     }
 
     /// Kills containerd, does this, and starts it again. Its pods go on.
@@ -126,13 +111,9 @@ impl Node {
         meanwhile()?;
         *containerd = start(&self.folder)?;
         // Stopping what isn't there does nothing.
-        let none = || StopPodSandboxRequest {
-            pod_sandbox_id: "none".to_owned(),
-        };
+        let none = || StopPodSandboxRequest { pod_sandbox_id: "none".to_owned() };
         let answers = wait::until(Self::PATIENCE, || self.client.call(none()).ok());
-        answers
-            .map(drop)
-            .ok_or_else(|| "containerd does not answer after its restart".into())
+        answers.map(drop).ok_or_else(|| "containerd does not answer after its restart".into())
     }
 
     /// A number that no other pod has, of whichever node.
@@ -192,11 +173,7 @@ cni_conf_dir = "{}"
 impl Network {
     /// The bridge alone.
     pub(crate) fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            addresses: None,
-            chained: Vec::new(),
-        }
+        Self { name, addresses: None, chained: Vec::new() }
     }
 
     /// All networks share the bridge and its addresses.

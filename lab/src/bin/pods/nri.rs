@@ -41,34 +41,13 @@ const MODES: [(&str, &str); 5] = [
 
 /// The bridges of the nodes, one for each scenario.
 const BRIDGES: [Bridge; 7] = [
-    Bridge {
-        name: "nri0",
-        subnets: ["10.90.0.0/16", "fd90::/64"],
-    },
-    Bridge {
-        name: "nri1",
-        subnets: ["10.91.0.0/16", "fd91::/64"],
-    },
-    Bridge {
-        name: "nri2",
-        subnets: ["10.92.0.0/16", "fd92::/64"],
-    },
-    Bridge {
-        name: "nri3",
-        subnets: ["10.93.0.0/16", "fd93::/64"],
-    },
-    Bridge {
-        name: "nri4",
-        subnets: ["10.94.0.0/16", "fd94::/64"],
-    },
-    Bridge {
-        name: "nri5",
-        subnets: ["10.95.0.0/16", "fd95::/64"],
-    },
-    Bridge {
-        name: "nri6",
-        subnets: ["10.96.0.0/16", "fd96::/64"],
-    },
+    Bridge { name: "nri0", subnets: ["10.90.0.0/16", "fd90::/64"] },
+    Bridge { name: "nri1", subnets: ["10.91.0.0/16", "fd91::/64"] },
+    Bridge { name: "nri2", subnets: ["10.92.0.0/16", "fd92::/64"] },
+    Bridge { name: "nri3", subnets: ["10.93.0.0/16", "fd93::/64"] },
+    Bridge { name: "nri4", subnets: ["10.94.0.0/16", "fd94::/64"] },
+    Bridge { name: "nri5", subnets: ["10.95.0.0/16", "fd95::/64"] },
+    Bridge { name: "nri6", subnets: ["10.96.0.0/16", "fd96::/64"] },
 ];
 
 type Work = fn(&Host<'_>) -> Result<String>;
@@ -86,10 +65,7 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
     let all = all.into_iter().zip(&BRIDGES).enumerate();
     let all = all.map(|(number, ((name, work), bridge))| {
         let folder = folder.to_owned();
-        Scenario::new(format!("nri, {name}"), move |outer| {
-            on_a_node(outer, &folder, number, bridge, work)
-        })
-        .alone()
+        Scenario::new(format!("nri, {name}"), move |outer| on_a_node(outer, &folder, number, bridge, work)).alone()
     });
     all.collect()
 }
@@ -120,13 +96,7 @@ fn on_a_node(
     Command::new("mount").args(["--make-rshared", "/"]).run()?;
     let path = PathBuf::from(format!("/run/nri-node-{number}"));
     let chained = vec![by_annotations()];
-    let networks = [
-        Network::new(BY_NRI),
-        Network {
-            chained,
-            ..Network::new(BY_CNI)
-        },
-    ];
+    let networks = [Network::new(BY_NRI), Network { chained, ..Network::new(BY_CNI) }];
     let node = Node::start(&Setup {
         folder: path.clone(),
         cgroup: &outer.node.cgroup,
@@ -175,20 +145,11 @@ impl Host<'_> {
         let mut linkerd = linkerd::cni_section("annotations");
         linkerd["iptables-mode"] = json!(mode);
         let entry = json!({"name": "linkerd-cni", "type": "linkerd-cni", "linkerd": linkerd});
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.path.join("agent.log"))?;
+        let log = File::options().create(true).append(true).open(self.path.join("agent.log"))?;
         let mut command = Command::new("/usr/bin/unshare");
         // It sees namespaces that are made after it, as with mountPropagation: HostToContainer.
         command
-            .args([
-                "--mount",
-                "--propagation",
-                "slave",
-                "/usr/bin/setpriv",
-                "--no-new-privs",
-            ])
+            .args(["--mount", "--propagation", "slave", "/usr/bin/setpriv", "--no-new-privs"])
             .args(["--bounding-set=-all,+sys_admin,+net_admin,+net_raw", "--inh-caps=-all"])
             .arg(self.images.join(AGENT))
             .args(["--nri", "--admin-addr", &self.address.to_string(), "--nri-socket"])
@@ -209,10 +170,7 @@ impl Host<'_> {
         let asked = || -> Result<String> {
             let mut stream = TcpStream::connect(self.address)?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            write!(
-                stream,
-                "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n"
-            )?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
             Ok(answer)
@@ -230,8 +188,7 @@ impl Host<'_> {
 
     fn metric(&self, name: &str) -> Option<String> {
         let text = self.get("/metrics");
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
     }
 
     pub(crate) fn meshed(&self, network: &str) -> Result<Pod<'_>> {
@@ -253,12 +210,7 @@ impl Host<'_> {
 }
 
 fn meta(pairs: &[(&str, &str)]) -> Meta {
-    Meta {
-        name: "web".to_owned(),
-        namespace: "shop".to_owned(),
-        annotations: annotations(pairs),
-        ..Meta::default()
-    }
+    Meta { name: "web".to_owned(), namespace: "shop".to_owned(), annotations: annotations(pairs), ..Meta::default() }
 }
 
 fn in_each_mode(host: &Host<'_>) -> Result<String> {
@@ -268,10 +220,7 @@ fn in_each_mode(host: &Host<'_>) -> Result<String> {
         let pod = host.meshed(BY_NRI).map_err(failed)?;
         in_the_mesh(&host.world, &pod, becomes).map_err(failed)?;
         pod.remove()?;
-        let own_users = Meta {
-            own_users: true,
-            ..meta(&[("linkerd.io/proxy-version", "edge-1")])
-        };
+        let own_users = Meta { own_users: true, ..meta(&[("linkerd.io/proxy-version", "edge-1")]) };
         let pod = Pod::start(host.world.node, BY_NRI, &own_users)?;
         in_the_mesh(&host.world, &pod, "native").map_err(failed)?;
         pod.remove()?;
@@ -302,11 +251,7 @@ fn at_once(host: &Host<'_>) -> Result<String> {
     if ended.as_deref() != Some("60") {
         return Err(format!("the agent counts {ended:?} pods").into());
     }
-    let slow = host
-        .said()
-        .lines()
-        .filter(|line| line.contains("the runtime waited"))
-        .count();
+    let slow = host.said().lines().filter(|line| line.contains("the runtime waited")).count();
     drop(agent);
     Ok(format!(
         "all have their rules; half of the sandboxes were there after {:.1?}, all after {:.1?}; {slow} answers took longer than \
@@ -323,9 +268,7 @@ fn storm(host: &Host<'_>) -> Result<String> {
     // Made while no agent is there. Their containers come after it.
     let early: Vec<Pod<'_>> = (0..6).map(|_| host.meshed(BY_NRI)).collect::<Result<_>>()?;
     let mut agent = host.agent("nft")?;
-    let outcomes = each(3, &early, |pod| {
-        host.is_redirected(pod).map_err(|error| error.to_string())
-    });
+    let outcomes = each(3, &early, |pod| host.is_redirected(pod).map_err(|error| error.to_string()));
     for outcome in outcomes {
         if !outcome? {
             return Err("an application of a pod that started without the agent has no rules".into());
@@ -387,9 +330,7 @@ fn restarted(host: &Host<'_>) -> Result<String> {
     let before = host.meshed(BY_NRI)?;
     let ready = || host.is_ready();
     for _ in 0..3 {
-        host.world
-            .node
-            .restart(|| until("the agent is not ready", || !ready()))?;
+        host.world.node.restart(|| until("the agent is not ready", || !ready()))?;
         let begun = Instant::now();
         host.until_ready()?;
         let took = begun.elapsed();
@@ -408,9 +349,7 @@ fn restarted(host: &Host<'_>) -> Result<String> {
     pod.remove()?;
     drop(agent);
     let agent = host.start("nft")?;
-    until("the agent says that it is gone", || {
-        host.said().contains("No such file or directory")
-    })?;
+    until("the agent says that it is gone", || host.said().contains("No such file or directory"))?;
     if ready() {
         return Err("the agent is ready without a socket".into());
     }
@@ -460,10 +399,7 @@ fn hanging(host: &Host<'_>) -> Result<String> {
 
 fn wrong(host: &Host<'_>) -> Result<String> {
     let agent = host.agent("nft")?;
-    let pairs = [
-        ("linkerd.io/proxy-version", "edge-1"),
-        ("config.linkerd.io/skip-outbound-ports", "3306,http"),
-    ];
+    let pairs = [("linkerd.io/proxy-version", "edge-1"), ("config.linkerd.io/skip-outbound-ports", "3306,http")];
     let begun = Instant::now();
     let Err(error) = host.annotated(BY_NRI, &pairs) else {
         return Err("the sandbox was made".into());
@@ -492,11 +428,7 @@ fn moved(host: &Host<'_>) -> Result<String> {
             let mut pods = Vec::new();
             while !over.load(Ordering::Relaxed) {
                 let work = || -> Result<Pod<'_>> {
-                    let network = if has_plugin.load(Ordering::Relaxed) {
-                        BY_CNI
-                    } else {
-                        BY_NRI
-                    };
+                    let network = if has_plugin.load(Ordering::Relaxed) { BY_CNI } else { BY_NRI };
                     let pod = host.meshed(network)?;
                     if !host.is_redirected(&pod)? {
                         return Err(format!("an application on the network {network} started without rules").into());

@@ -35,10 +35,7 @@ pub(crate) fn networks() -> impl Iterator<Item = Network> {
     MODES.iter().map(|&(mode, name)| {
         let mut entry = cni::by_annotations();
         entry["linkerd"]["iptables-mode"] = json!(mode);
-        Network {
-            chained: vec![entry],
-            ..Network::new(name)
-        }
+        Network { chained: vec![entry], ..Network::new(name) }
     })
 }
 

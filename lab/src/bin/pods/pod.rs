@@ -89,11 +89,7 @@ pub(crate) struct Ended {
 impl Ended {
     /// Itself, unless the exit code isn't 0.
     pub(crate) fn succeeded(self) -> Result<Self> {
-        if self.code == 0 {
-            Ok(self)
-        } else {
-            Err(self.said().into())
-        }
+        if self.code == 0 { Ok(self) } else { Err(self.said().into()) }
     }
 
     /// All of it, for errors.
@@ -141,11 +137,7 @@ impl<'a> Pod<'a> {
         let folder = node.pod_folder(&name)?;
         let uid = format!("00000000-0000-4000-8000-{number:012}");
         // As kubelet gives them: as many ids as 16 bits have, and to each pod others.
-        let users = meta.own_users.then(|| IdMapping {
-            host_id: (number + 1) << 16,
-            container_id: 0,
-            length: 1 << 16,
-        });
+        let users = meta.own_users.then(|| IdMapping { host_id: (number + 1) << 16, container_id: 0, length: 1 << 16 });
         // As kubelet names it.
         let cgroup = format!("{}/pod{uid}", node.cgroup);
         let config = PodSandboxConfig {
@@ -166,10 +158,9 @@ impl<'a> Pod<'a> {
                 }),
             }),
         };
-        let made = node.client.call(RunPodSandboxRequest {
-            config: Some(config.clone()),
-            runtime_handler: network.to_owned(),
-        })?;
+        let made = node
+            .client
+            .call(RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: network.to_owned() })?;
         let mut pod = Self {
             node,
             name,
@@ -183,15 +174,9 @@ impl<'a> Pod<'a> {
             netns: PathBuf::new(),
             gone: false,
         };
-        let status = node.client.call(PodSandboxStatusRequest {
-            pod_sandbox_id: pod.id.clone(),
-            verbose: true,
-        })?;
+        let status = node.client.call(PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: true })?;
         let network = status.status.and_then(|status| status.network).unwrap_or_default();
-        for address in [network.ip]
-            .into_iter()
-            .chain(network.additional_ips.into_iter().map(|ip| ip.ip))
-        {
+        for address in [network.ip].into_iter().chain(network.additional_ips.into_iter().map(|ip| ip.ip)) {
             pod.addresses.push(address.parse()?);
         }
         let info: Value = serde_json::from_str(status.info.get("info").map_or("null", String::as_str))?;
@@ -223,13 +208,8 @@ impl<'a> Pod<'a> {
             });
         }
         let config = ContainerConfig {
-            metadata: Some(ContainerMetadata {
-                name: container.name.to_owned(),
-                attempt: self.node.next(),
-            }),
-            image: Some(ImageSpec {
-                image: container.image.reference().to_owned(),
-            }),
+            metadata: Some(ContainerMetadata { name: container.name.to_owned(), attempt: self.node.next() }),
+            image: Some(ImageSpec { image: container.image.reference().to_owned() }),
             command: owned(container.command),
             args: owned(container.args),
             mounts,
@@ -242,9 +222,7 @@ impl<'a> Pod<'a> {
             config: Some(config),
             sandbox_config: Some(self.config.clone()),
         })?;
-        self.node.client.call(StartContainerRequest {
-            container_id: made.container_id.clone(),
-        })?;
+        self.node.client.call(StartContainerRequest { container_id: made.container_id.clone() })?;
         Ok(Running {
             node: self.node,
             cgroup: self.cgroup.clone(),
@@ -261,9 +239,7 @@ impl<'a> Pod<'a> {
 
     /// Stops the sandbox, as often as kubelet may: the CNI plugins get a DEL each time.
     pub(crate) fn stop(&self) -> Result<()> {
-        self.node.client.call(StopPodSandboxRequest {
-            pod_sandbox_id: self.id.clone(),
-        })?;
+        self.node.client.call(StopPodSandboxRequest { pod_sandbox_id: self.id.clone() })?;
         Ok(())
     }
 
@@ -275,9 +251,7 @@ impl<'a> Pod<'a> {
 
     fn try_remove(&self) -> Result<()> {
         self.stop()?;
-        self.node.client.call(RemovePodSandboxRequest {
-            pod_sandbox_id: self.id.clone(),
-        })?;
+        self.node.client.call(RemovePodSandboxRequest { pod_sandbox_id: self.id.clone() })?;
         Ok(())
     }
 }
@@ -336,9 +310,7 @@ impl<'a> Container<'a> {
                 seccomp: Some(if self.seccomp {
                     runtime_default()
                 } else {
-                    SecurityProfile {
-                        profile_type: ProfileType::Unconfined.into(),
-                    }
+                    SecurityProfile { profile_type: ProfileType::Unconfined.into() }
                 }),
             }),
         }
@@ -349,9 +321,7 @@ impl Running<'_> {
     /// Waits for its end.
     pub(crate) fn wait(&self) -> Result<Ended> {
         let ended = || -> Result<_> {
-            let status = self.node.client.call(ContainerStatusRequest {
-                container_id: self.id.clone(),
-            })?;
+            let status = self.node.client.call(ContainerStatusRequest { container_id: self.id.clone() })?;
             let status = status.status.unwrap_or_default();
             Ok((status.state == i32::from(ContainerState::Exited)).then_some(status))
         };
@@ -361,11 +331,7 @@ impl Running<'_> {
         if status.reason == "OOMKilled" {
             stderr += "OOMKilled";
         }
-        Ok(Ended {
-            code: status.exit_code,
-            stdout,
-            stderr,
-        })
+        Ok(Ended { code: status.exit_code, stdout, stderr })
     }
 
     /// Its limits, if they are the chart's.
@@ -397,11 +363,7 @@ fn read_log(log: &str) -> (String, String) {
         let (Some(stream), Some(tag), Some(text)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
-        let to = if stream == "stderr" {
-            &mut streams.1
-        } else {
-            &mut streams.0
-        };
+        let to = if stream == "stderr" { &mut streams.1 } else { &mut streams.0 };
         to.push_str(text);
         if tag == "F" {
             to.push('\n');
@@ -422,9 +384,7 @@ fn namespaces(users: Option<&IdMapping>) -> NamespaceOption {
 }
 
 fn runtime_default() -> SecurityProfile {
-    SecurityProfile {
-        profile_type: ProfileType::RuntimeDefault.into(),
-    }
+    SecurityProfile { profile_type: ProfileType::RuntimeDefault.into() }
 }
 
 fn owned(words: &[&str]) -> Vec<String> {

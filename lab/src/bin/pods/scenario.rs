@@ -68,10 +68,7 @@ impl Images {
 
 impl<'a> World<'a> {
     pub(crate) fn new(node: &'a Node, images: &'a Images, network: &str) -> Result<Self> {
-        let meta = Meta {
-            name: "neighbour".to_owned(),
-            ..Meta::default()
-        };
+        let meta = Meta { name: "neighbour".to_owned(), ..Meta::default() };
         let (neighbour, client) = with_living_shims("the neighbour", || {
             let neighbour = Pod::start(node, network, &meta)?;
             let client = neighbour.start_container(&Container {
@@ -80,12 +77,7 @@ impl<'a> World<'a> {
             })?;
             Ok((neighbour, client))
         })?;
-        Ok(Self {
-            node,
-            images,
-            neighbour,
-            client,
-        })
+        Ok(Self { node, images, neighbour, client })
     }
 }
 
@@ -104,7 +96,5 @@ pub(crate) fn with_living_shims<T>(what: &str, work: impl Fn() -> Result<T>) -> 
 
 /// Whether containerd lost the shim that it had asked to start a container.
 fn is_dead_shim(error: &dyn Error) -> bool {
-    error
-        .to_string()
-        .ends_with("failed to create shim task: ttrpc: closed: unknown")
+    error.to_string().ends_with("failed to create shim task: ttrpc: closed: unknown")
 }

@@ -51,11 +51,7 @@ const fn way(name: &'static str, by: By, is_validated: bool) -> Way {
 
 const WAYS: [Way; 8] = [
     way("no mesh", By::Nothing, false),
-    way(
-        "init container: linkerd-init's 24 commands",
-        By::Commands("/24.sh"),
-        false,
-    ),
+    way("init container: linkerd-init's 24 commands", By::Commands("/24.sh"), false),
     way("init container: its 12, for IPv4 alone", By::Commands("/12.sh"), false),
     way("init container: proxy-init", By::ProxyInit, false),
     way("CNI: linkerd-cni", By::Plugin, false),
@@ -106,9 +102,7 @@ fn turns_of(host: &Host<'_>, at_once: usize, turns: usize) -> Result<Vec<(Sample
         }
     }
     let named = WAYS.iter().zip(all);
-    Ok(named
-        .map(|(way, (waits, processor))| (Samples::new(way.name, waits), processor))
-        .collect())
+    Ok(named.map(|(way, (waits, processor))| (Samples::new(way.name, waits), processor)).collect())
 }
 
 /// So many pods at once: how long each waited, and the processor time of one, in microseconds.
@@ -118,9 +112,7 @@ fn pods(host: &Host<'_>, way: &Way, at_once: usize) -> Result<(Vec<f64>, f64)> {
     sleep(Duration::from_millis(200));
     let cgroup = &host.world.node.cgroup;
     let before = used(cgroup)?;
-    let started = each(at_once, &vec![(); at_once], |()| {
-        start(host, way).map_err(|error| error.to_string())
-    });
+    let started = each(at_once, &vec![(); at_once], |()| start(host, way).map_err(|error| error.to_string()));
     let took = (used(cgroup)? - before) / at_once as f64;
     let mut waits = Vec::new();
     for outcome in started {
@@ -153,10 +145,7 @@ fn start<'a>(host: &'a Host<'_>, way: &Way) -> Result<(Pod<'a>, Duration)> {
             pod.run(&container)?.succeeded()?;
         }
         By::ProxyInit => {
-            let container = Container {
-                limits: None,
-                ..init(images.scratch(), &CHART_ARGUMENTS)
-            };
+            let container = Container { limits: None, ..init(images.scratch(), &CHART_ARGUMENTS) };
             pod.run(&container)?.succeeded()?;
         }
         By::Nothing | By::Plugin | By::Nri => {}
@@ -165,10 +154,7 @@ fn start<'a>(host: &'a Host<'_>, way: &Way) -> Result<(Pod<'a>, Duration)> {
         return Err("the validator finds no rules".into());
     }
     let listens_on = if way.by == By::Nothing { APP } else { PROXY };
-    pod.start_container(&Container {
-        args: &["serve", listens_on],
-        ..Container::new("app", images.peer())
-    })?;
+    pod.start_container(&Container { args: &["serve", listens_on], ..Container::new("app", images.peer()) })?;
     let address = *pod.addresses.first().ok_or("the pod has no address")?;
     let to = (address, APP.parse()?).into();
     loop {

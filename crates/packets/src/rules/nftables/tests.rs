@@ -30,10 +30,7 @@ fn conditions_are_written_as_nft_lists_them() {
     for (condition, text) in [
         (is_of(v4), "meta nfproto ipv4"),
         (masked(Field::Mark, 1, 1, false), "meta mark & 0x00000001 == 0x00000001"),
-        (
-            masked(Field::ConnectionMark, 0xff, 2, true),
-            "ct mark & 0x000000ff != 0x00000002",
-        ),
+        (masked(Field::ConnectionMark, 0xff, 2, true), "ct mark & 0x000000ff != 0x00000002"),
         (is_of(v6), "meta nfproto ipv6"),
         (Condition::is(Field::Protocol, TCP), "meta l4proto tcp"),
         (Condition::is(Field::Protocol, 17), "meta l4proto udp"),
@@ -41,56 +38,23 @@ fn conditions_are_written_as_nft_lists_them() {
         (Condition::is(Field::Protocol, 200), "meta l4proto 200"),
         (not(Condition::is(Field::Protocol, TCP)), "meta l4proto != tcp"),
         (Condition::is(Field::Source(v4), TEN), "ip saddr 10.0.0.0/8"),
-        (
-            not(Condition::is(Field::Destination(v4), TEST_NET + 1)),
-            "ip daddr != 192.0.2.1",
-        ),
-        (
-            Condition::is(Field::Source(v4), (TEST_NET + 1, TEST_NET + 3)),
-            "ip saddr 192.0.2.1-192.0.2.3",
-        ),
-        (
-            Condition::is(Field::Source(v6), (0xfd << 120, (0xfe << 120) - 1)),
-            "ip6 saddr fd00::/8",
-        ),
-        (
-            Condition::is(Field::Destination(v6), (V6 + 1, V6 + 3)),
-            "ip6 daddr 2001:db8::1-2001:db8::3",
-        ),
+        (not(Condition::is(Field::Destination(v4), TEST_NET + 1)), "ip daddr != 192.0.2.1"),
+        (Condition::is(Field::Source(v4), (TEST_NET + 1, TEST_NET + 3)), "ip saddr 192.0.2.1-192.0.2.3"),
+        (Condition::is(Field::Source(v6), (0xfd << 120, (0xfe << 120) - 1)), "ip6 saddr fd00::/8"),
+        (Condition::is(Field::Destination(v6), (V6 + 1, V6 + 3)), "ip6 daddr 2001:db8::1-2001:db8::3"),
         (Condition::is(Field::SourcePort, 80), "tcp sport 80"),
-        (
-            Condition::is(Field::DestinationPort, (8000, 8100)),
-            "tcp dport 8000-8100",
-        ),
-        (
-            listed(Field::DestinationPort, &[(25, 25), (8000, 8100)]),
-            "tcp dport { 25, 8000-8100 }",
-        ),
-        (
-            not(listed(Field::DestinationPort, &[(25, 25), (26, 26)])),
-            "tcp dport != { 25, 26 }",
-        ),
-        (
-            Condition::is(Field::DestinationPort, Values::Set(Name::from("ignored"))),
-            "tcp dport @ignored",
-        ),
-        (
-            Condition::is(Field::InInterface, interface(b"eth0")),
-            "iifname \"eth0\"",
-        ),
+        (Condition::is(Field::DestinationPort, (8000, 8100)), "tcp dport 8000-8100"),
+        (listed(Field::DestinationPort, &[(25, 25), (8000, 8100)]), "tcp dport { 25, 8000-8100 }"),
+        (not(listed(Field::DestinationPort, &[(25, 25), (26, 26)])), "tcp dport != { 25, 26 }"),
+        (Condition::is(Field::DestinationPort, Values::Set(Name::from("ignored"))), "tcp dport @ignored"),
+        (Condition::is(Field::InInterface, interface(b"eth0")), "iifname \"eth0\""),
         (Condition::is(Field::InInterface, beginning(b"eth")), "iifname \"eth*\""),
-        (
-            not(Condition::is(Field::OutInterface, interface(b"lo"))),
-            "oifname != \"lo\"",
-        ),
+        (not(Condition::is(Field::OutInterface, interface(b"lo"))), "oifname != \"lo\""),
         (Condition::is(Field::Uid, 2102), "meta skuid 2102"),
         (Condition::is(Field::Uid, (0, 7)), "meta skuid 0-7"),
         (not(Condition::is(Field::Gid, 5)), "meta skgid != 5"),
         (ct_state(|state| state == CtState::New), "ct state new"),
-        (
-            Condition::NotUnderstood("fib daddr type local".to_owned()),
-            "fib daddr type local",
-        ),
+        (Condition::NotUnderstood("fib daddr type local".to_owned()), "fib daddr type local"),
     ] {
         let written = NftRule(&rule([condition], Action::Accept)).to_string();
         assert_eq!(written, format!("{text} accept"));
@@ -117,10 +81,9 @@ fn actions_are_written_as_nft_lists_them() {
         assert_eq!(NftRule(&rule([], action)).to_string(), text);
     }
     assert_eq!(NftAction(&Action::Continue).to_string(), "continue");
-    for (effect, text) in [
-        (Effect::Untrack, "notrack"),
-        (Effect::Other("log prefix \"x\"".to_owned()), "log prefix \"x\""),
-    ] {
+    for (effect, text) in
+        [(Effect::Untrack, "notrack"), (Effect::Other("log prefix \"x\"".to_owned()), "log prefix \"x\"")]
+    {
         assert_eq!(NftRule(&effect_of([], effect)).to_string(), text);
     }
 }
@@ -128,10 +91,7 @@ fn actions_are_written_as_nft_lists_them() {
 #[test]
 fn a_rule_is_its_conditions_counter_action_and_comment() {
     let tcp = || Condition::is(Field::Protocol, TCP);
-    let counted = |rule: Rule| Rule {
-        counters: Some(Counters::default()),
-        ..rule
-    };
+    let counted = |rule: Rule| Rule { counters: Some(Counters::default()), ..rule };
     let source = Condition::is(Field::Source(Family::V4), TEN);
     let destination = Condition::is(Field::Destination(Family::V6), 1);
     for (rule, text) in [
@@ -143,38 +103,14 @@ fn a_rule_is_its_conditions_counter_action_and_comment() {
         ),
         (commented("x", rule([], Action::Continue)), "comment \"x\""),
         // What the next condition implies is left out, and nothing else.
-        (
-            rule([tcp(), Condition::is(Field::SourcePort, 1)], Action::Drop),
-            "tcp sport 1 drop",
-        ),
-        (
-            rule([is_of(Family::V4), source.clone()], Action::Drop),
-            "ip saddr 10.0.0.0/8 drop",
-        ),
-        (
-            rule([is_of(Family::V6), destination.clone()], Action::Drop),
-            "ip6 daddr ::1 drop",
-        ),
-        (
-            rule([is_of(Family::V6), source.clone()], Action::Drop),
-            "meta nfproto ipv6 ip saddr 10.0.0.0/8 drop",
-        ),
-        (
-            rule([not(tcp()), to_port(80)], Action::Drop),
-            "meta l4proto != tcp tcp dport 80 drop",
-        ),
-        (
-            rule([to_port(80), tcp()], Action::Drop),
-            "tcp dport 80 meta l4proto tcp drop",
-        ),
-        (
-            rule([tcp(), source], Action::Drop),
-            "meta l4proto tcp ip saddr 10.0.0.0/8 drop",
-        ),
-        (
-            rule([tcp(), Condition::is(Field::Uid, 7)], Action::Drop),
-            "meta l4proto tcp meta skuid 7 drop",
-        ),
+        (rule([tcp(), Condition::is(Field::SourcePort, 1)], Action::Drop), "tcp sport 1 drop"),
+        (rule([is_of(Family::V4), source.clone()], Action::Drop), "ip saddr 10.0.0.0/8 drop"),
+        (rule([is_of(Family::V6), destination.clone()], Action::Drop), "ip6 daddr ::1 drop"),
+        (rule([is_of(Family::V6), source.clone()], Action::Drop), "meta nfproto ipv6 ip saddr 10.0.0.0/8 drop"),
+        (rule([not(tcp()), to_port(80)], Action::Drop), "meta l4proto != tcp tcp dport 80 drop"),
+        (rule([to_port(80), tcp()], Action::Drop), "tcp dport 80 meta l4proto tcp drop"),
+        (rule([tcp(), source], Action::Drop), "meta l4proto tcp ip saddr 10.0.0.0/8 drop"),
+        (rule([tcp(), Condition::is(Field::Uid, 7)], Action::Drop), "meta l4proto tcp meta skuid 7 drop"),
     ] {
         assert_eq!(NftRule(&rule).to_string(), text);
     }
@@ -192,12 +128,7 @@ fn numbers_are_written_as_their_fields_are() {
         (v4, (TEST_NET, TEST_NET), "192.0.2.0", "192.0.2.0"),
         (v4, TEN, "10.0.0.0/8", "10.0.0.0-10.255.255.255"),
         (v4, (0, 2), "0.0.0.0-0.0.0.2", "0.0.0.0-0.0.0.2"),
-        (
-            Field::Source(Family::V6),
-            (V6, V6 + 1),
-            "2001:db8::/127",
-            "2001:db8::-2001:db8::1",
-        ),
+        (Field::Source(Family::V6), (V6, V6 + 1), "2001:db8::/127", "2001:db8::-2001:db8::1"),
     ] {
         assert_eq!(element(field, interval), listed);
         assert_eq!(set_element(field, interval), in_set);
@@ -219,13 +150,7 @@ fn with_sets() -> Table {
     let mut table = table(
         "inet mine",
         vec![
-            base(
-                "PREROUTING",
-                Kind::Nat,
-                Hook::Prerouting,
-                -100,
-                vec![rule([], Action::Jump(Name::from("sub")))],
-            ),
+            base("PREROUTING", Kind::Nat, Hook::Prerouting, -100, vec![rule([], Action::Jump(Name::from("sub")))]),
             chain(
                 "sub",
                 vec![
@@ -237,15 +162,9 @@ fn with_sets() -> Table {
         ],
     );
     table.chains[2].base.as_mut().unwrap().policy = Policy::Drop;
-    let addresses = |name, bits, (first, last)| Set {
-        bits,
-        ..ports(name, &[(first, last)])
-    };
-    table.sets = vec![
-        ports("ignored", &[(25, 25), (8000, 8100)]),
-        addresses("v4", 32, TEN),
-        addresses("v6", 128, (V6, V6)),
-    ];
+    let addresses = |name, bits, (first, last)| Set { bits, ..ports(name, &[(first, last)]) };
+    table.sets =
+        vec![ports("ignored", &[(25, 25), (8000, 8100)]), addresses("v4", 32, TEN), addresses("v6", 128, (V6, V6))];
     table
 }
 

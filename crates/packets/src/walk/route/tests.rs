@@ -20,24 +20,15 @@ fn to_80(direction: Direction) -> Connections {
 
 /// What was decided about those connections, and what becomes of them in the end, a line each.
 fn listening(listeners: &[Listener]) -> Network {
-    Network {
-        listeners: listeners.to_vec(),
-        ..Network::default()
-    }
+    Network { listeners: listeners.to_vec(), ..Network::default() }
 }
 
 fn ends_around(direction: Direction, tables: Vec<Table>, around: &Surroundings<'_>) -> Vec<String> {
-    let found = Found {
-        tables,
-        not_known: vec![],
-    };
+    let found = Found { tables, not_known: vec![] };
     let walk = there_and_back(&found, Family::V4, direction, to_80(direction), around, None);
     let line = |what: &str, outcome: &Outcome<'_>| {
         let certain = if outcome.is_certain() { "" } else { "perhaps " };
-        let at = outcome
-            .at
-            .map(|at| format!(" by {}", at.chain().name))
-            .unwrap_or_default();
+        let at = outcome.at.map(|at| format!(" by {}", at.chain().name)).unwrap_or_default();
         format!("{what}{certain}{:?} {:?}{at}", outcome.packet, outcome.fate)
     };
     let decided = walk.decisions.iter().map(|outcome| line("", outcome));
@@ -59,10 +50,7 @@ fn inbound(tables: Vec<Table>) -> Vec<String> {
 
 /// A table with one base chain, which is called like it.
 fn filter(name: &str, hook: Hook, priority: i32, rules: Vec<Rule>) -> Table {
-    table(
-        &format!("ip {name}"),
-        vec![base(name, Kind::Filter, hook, priority, rules)],
-    )
+    table(&format!("ip {name}"), vec![base(name, Kind::Filter, hook, priority, rules)])
 }
 
 fn nat(name: &str, hook: Hook, rules: Vec<Rule>) -> Table {
@@ -74,10 +62,7 @@ fn drop_if(condition: Condition) -> Vec<Rule> {
 }
 
 fn dnat(address: Option<Ipv4Addr>) -> Vec<Rule> {
-    let nat = Nat {
-        address: address.map(IpAddr::V4),
-        ..Nat::somewhere("dnat")
-    };
+    let nat = Nat { address: address.map(IpAddr::V4), ..Nat::somewhere("dnat") };
     vec![rule([], Action::Nat(nat))]
 }
 
@@ -88,12 +73,7 @@ fn redirect(port: u16) -> Rule {
 /// Something that needs connection tracking, and does nothing.
 fn tracking() -> Table {
     let never = Condition::is(Field::Protocol, TCP + 1);
-    filter(
-        "tracking",
-        Hook::Forward,
-        0,
-        vec![rule([never, flags::ct_state(|_| true)], Action::Accept)],
-    )
+    filter("tracking", Hook::Forward, 0, vec![rule([never, flags::ct_state(|_| true)], Action::Accept)])
 }
 
 #[test]
@@ -104,16 +84,9 @@ fn a_connection_is_three_packets_and_each_passes_the_hooks_of_its_way() {
     let from = || Condition::is(Field::SourcePort, 80);
     let ack = || {
         let numbers = Intervals::each(flags::ACK);
-        Condition::Flags {
-            text: "tcp flags ack".to_owned(),
-            field: Field::TcpFlags,
-            numbers,
-        }
+        Condition::Flags { text: "tcp flags ack".to_owned(), field: Field::TcpFlags, numbers }
     };
-    for (direction, there, back) in [
-        (Direction::Inbound, way_in, way_out),
-        (Direction::Outbound, way_out, way_in),
-    ] {
+    for (direction, there, back) in [(Direction::Inbound, way_in, way_out), (Direction::Outbound, way_out, way_in)] {
         for hook in there {
             let first = ends(direction, vec![filter("f", hook, 0, drop_if(to()))]);
             assert_eq!(first, ["First Dropped by f"], "{direction} {hook}");
@@ -129,10 +102,7 @@ fn a_connection_is_three_packets_and_each_passes_the_hooks_of_its_way() {
             let none = ends(direction, vec![filter("f", hook, 0, drop_if(to()))]);
             assert_eq!(none, ["at last Ack Accepted"], "{direction} {hook}");
         }
-        let forwarded = ends(
-            direction,
-            vec![filter("f", Hook::Forward, 0, vec![rule([], Action::Drop)])],
-        );
+        let forwarded = ends(direction, vec![filter("f", Hook::Forward, 0, vec![rule([], Action::Drop)])]);
         assert_eq!(forwarded, ["at last Ack Accepted"], "{direction}");
     }
 }
@@ -143,17 +113,9 @@ fn only_packets_that_a_socket_here_sends_or_is_to_get_have_its_user() {
     let at = |direction, hook| ends(direction, vec![filter("f", hook, 0, drop_if(of_seven()))]);
     let passes = ["at last Ack Accepted"];
     for hook in [Hook::Output, Hook::Postrouting] {
-        assert_eq!(
-            at(Direction::Outbound, hook),
-            ["First Dropped by f", "at last Ack Accepted"],
-            "{hook}"
-        );
+        assert_eq!(at(Direction::Outbound, hook), ["First Dropped by f", "at last Ack Accepted"], "{hook}");
         let reply = at(Direction::Inbound, hook);
-        assert_eq!(
-            reply,
-            ["perhaps Reply Dropped by f", "at last perhaps Ack Accepted"],
-            "{hook}"
-        );
+        assert_eq!(reply, ["perhaps Reply Dropped by f", "at last perhaps Ack Accepted"], "{hook}");
     }
     assert_eq!(at(Direction::Outbound, Hook::Prerouting), passes);
     assert_eq!(at(Direction::Inbound, Hook::Prerouting), passes);
@@ -195,10 +157,7 @@ fn nat_chains_are_asked_until_something_is_settled() {
     let source_nat = || nat("late", Hook::Postrouting, drop_80());
     assert_eq!(outbound(vec![tracking(), source_nat()]), ["First Dropped by late"]);
     let accepting = nat("early", Hook::Output, vec![rule([], Action::Accept)]);
-    assert_eq!(
-        outbound(vec![accepting, tracking(), source_nat()]),
-        ["First Dropped by late"]
-    );
+    assert_eq!(outbound(vec![accepting, tracking(), source_nat()]), ["First Dropped by late"]);
     // Only first packets are asked about.
     let from_80 = drop_if(Condition::is(Field::SourcePort, 80));
     let of_reply = nat("reply", Hook::Prerouting, from_80);
@@ -221,23 +180,10 @@ fn the_ack_of_an_untracked_connection_is_of_a_new_one() {
         field: Field::TcpFlags,
         numbers: Intervals::each(flags::SYN),
     };
-    let raw = || {
-        filter(
-            "raw",
-            Hook::Output,
-            -300,
-            vec![effect_of([is_syn.clone()], Effect::Untrack)],
-        )
-    };
+    let raw = || filter("raw", Hook::Output, -300, vec![effect_of([is_syn.clone()], Effect::Untrack)]);
     let redirecting = || nat("nat", Hook::Output, vec![redirect(1)]);
-    assert_eq!(
-        outbound(vec![raw(), redirecting()]),
-        ["First Untracked by raw", "Ack Dropped by nat"]
-    );
-    assert_eq!(
-        outbound(vec![raw(), tracking()]),
-        ["First Untracked by raw", "at last Ack Accepted by raw"]
-    );
+    assert_eq!(outbound(vec![raw(), redirecting()]), ["First Untracked by raw", "Ack Dropped by nat"]);
+    assert_eq!(outbound(vec![raw(), tracking()]), ["First Untracked by raw", "at last Ack Accepted by raw"]);
 }
 
 #[test]
@@ -246,17 +192,11 @@ fn what_is_sent_elsewhere_goes_where_routing_says() {
     let routes = |device: &str| [(IpAddr::V4(elsewhere), Some(Name::from(device)))];
     let at = |direction: Direction, hook, device: Option<&str>| {
         let routes = device.map(routes);
-        let around = Surroundings {
-            routes: routes.as_ref().map_or(&[], |routes| &routes[..]),
-            ..Surroundings::default()
-        };
+        let around =
+            Surroundings { routes: routes.as_ref().map_or(&[], |routes| &routes[..]), ..Surroundings::default() };
         let early = first_hooks(direction).last().copied().unwrap();
         let dropping = filter("f", hook, 0, vec![rule([], Action::Drop)]);
-        let mut said = ends_around(
-            direction,
-            vec![nat("nat", early, dnat(Some(elsewhere))), dropping],
-            &around,
-        );
+        let mut said = ends_around(direction, vec![nat("nat", early, dnat(Some(elsewhere))), dropping], &around);
         assert_eq!(said.remove(0), "First Translated by nat");
         said
     };
@@ -278,10 +218,7 @@ fn what_is_sent_elsewhere_goes_where_routing_says() {
         ];
         let to_eth1 = routes("eth1");
         for (routes, word) in [(&[][..], "perhaps "), (&to_eth1[..], "")] {
-            let around = Surroundings {
-                routes,
-                ..Surroundings::default()
-            };
+            let around = Surroundings { routes, ..Surroundings::default() };
             let said = ends_around(inbound, tables.clone(), &around);
             assert_eq!(said.contains(&format!("{word}{dropped}")), drops, "{said:?}");
         }
@@ -293,10 +230,7 @@ fn what_is_sent_elsewhere_goes_where_routing_says() {
     let reply = at(outbound, Hook::Input, Some("eth1"));
     assert_eq!(reply, ["Reply Dropped by f"]);
     for direction in [inbound, outbound] {
-        let around = Surroundings {
-            routes: &[(IpAddr::V4(elsewhere), None)],
-            ..Surroundings::default()
-        };
+        let around = Surroundings { routes: &[(IpAddr::V4(elsewhere), None)], ..Surroundings::default() };
         let early = first_hooks(direction).last().copied().unwrap();
         let said = ends_around(direction, vec![nat("nat", early, dnat(Some(elsewhere)))], &around);
         assert_eq!(said, ["First Translated by nat", "First Dropped by nat"], "{direction}");
@@ -307,10 +241,7 @@ fn what_is_sent_elsewhere_goes_where_routing_says() {
 fn what_is_sent_to_an_address_keeps_its_port_and_what_is_redirected_does_not() {
     let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
     let routes = [(IpAddr::V4(elsewhere), Some(Name::from("lo")))];
-    let around = Surroundings {
-        routes: &routes,
-        ..Surroundings::default()
-    };
+    let around = Surroundings { routes: &routes, ..Surroundings::default() };
     let after = |rules, port| {
         let dropping = filter("f", Hook::Input, 0, drop_if(to_port(port)));
         let tables = vec![nat("nat", Hook::Prerouting, rules), dropping];
@@ -336,45 +267,23 @@ fn what_tracking_has_not_seen_has_no_mark_and_no_state() {
     // Such a mark can't be set, but the rule goes on; where it is read, the rule ends.
     let set = |field, to| {
         let text = String::new();
-        let effects = vec![Effect::Mark {
-            field,
-            to: Some(to),
-            text,
-        }];
-        let rules = vec![Rule {
-            effects,
-            needs_tracking: true,
-            ..rule([], Action::Drop)
-        }];
+        let effects = vec![Effect::Mark { field, to: Some(to), text }];
+        let rules = vec![Rule { effects, needs_tracking: true, ..rule([], Action::Drop) }];
         outbound(vec![filter("raw", Hook::Output, -300, rules)])
     };
     let (mark, of_connection) = (Field::Mark, Field::ConnectionMark);
-    assert_eq!(
-        set(of_connection, Bits::constant(of_connection, 5)),
-        ["First Dropped by raw"]
-    );
+    assert_eq!(set(of_connection, Bits::constant(of_connection, 5)), ["First Dropped by raw"]);
     assert_eq!(set(mark, Bits::all(of_connection)), ["at last Ack Accepted"]);
 }
 
 #[test]
 fn a_mark_stays_with_the_packet_or_with_the_connection() {
     let marked = |field, at: Hook| {
-        let effects = vec![Effect::Mark {
-            field,
-            to: Some(Bits::constant(field, 5)),
-            text: String::new(),
-        }];
+        let effects = vec![Effect::Mark { field, to: Some(Bits::constant(field, 5)), text: String::new() }];
         let is_first = Condition::is(Field::DestinationPort, 80);
-        let marking = vec![Rule {
-            effects,
-            ..rule([is_first], Action::Continue)
-        }];
+        let marking = vec![Rule { effects, ..rule([is_first], Action::Continue) }];
         let rules = drop_if(Condition::is(field, 5));
-        outbound(vec![
-            tracking(),
-            filter("marking", Hook::Output, 0, marking),
-            filter("late", at, 1, rules),
-        ])
+        outbound(vec![tracking(), filter("marking", Hook::Output, 0, marking), filter("late", at, 1, rules)])
     };
     let passes = ["at last Ack Accepted"];
     assert_eq!(marked(Field::Mark, Hook::Output), ["First Dropped by late"]);
@@ -388,10 +297,7 @@ fn the_reply_is_translated_back_at_the_hook_for_that() {
     // The proxy's answer comes from its port until it is translated back, after output's NAT.
     let from = |port: u128| drop_if(Condition::is(Field::SourcePort, port));
     let at = |hook, port| {
-        inbound(vec![
-            nat("nat", Hook::Prerouting, vec![redirect(4143)]),
-            filter("f", hook, 0, from(port)),
-        ])
+        inbound(vec![nat("nat", Hook::Prerouting, vec![redirect(4143)]), filter("f", hook, 0, from(port))])
     };
     let translated = "First Translated by nat";
     let arrives = [translated, "at last Ack Translated by nat"];
@@ -424,24 +330,12 @@ fn whether_a_connection_is_translated_is_known_only_if_it_surely_changes() {
 /// Whose the answering process is, by what listens and what the rules say of the proxy.
 #[test]
 fn the_server_is_whoever_listens_or_the_proxy() {
-    let listener = |port, uid| Listener {
-        address: Ipv4Addr::UNSPECIFIED.into(),
-        port,
-        device: 0,
-        is_ipv6_only: false,
-        uid,
-    };
-    let proxy = Surroundings {
-        ports: Intervals::one(4143),
-        uids: Intervals::one(2102),
-        ..Surroundings::default()
-    };
+    let listener =
+        |port, uid| Listener { address: Ipv4Addr::UNSPECIFIED.into(), port, device: 0, is_ipv6_only: false, uid };
+    let proxy = Surroundings { ports: Intervals::one(4143), uids: Intervals::one(2102), ..Surroundings::default() };
     let drop_of = |uid: u128, port: u16, around: &Surroundings<'_>| {
         let rules = drop_if(Condition::is(Field::Uid, uid));
-        let tables = vec![
-            nat("nat", Hook::Prerouting, vec![redirect(port)]),
-            filter("f", Hook::Output, 0, rules),
-        ];
+        let tables = vec![nat("nat", Hook::Prerouting, vec![redirect(port)]), filter("f", Hook::Output, 0, rules)];
         ends_around(Direction::Inbound, tables, around)[1].clone()
     };
     let (lost, perhaps) = ("Reply Dropped by f", "perhaps Reply Dropped by f");
@@ -451,10 +345,7 @@ fn the_server_is_whoever_listens_or_the_proxy() {
     assert_eq!(drop_of(2102, 1, &proxy), arrives, "not the proxy's port");
     assert_eq!(drop_of(7, 1, &proxy), perhaps);
     let listeners = [listener(4143, 7), listener(1, 8)];
-    let known = Surroundings {
-        network: &listening(&listeners),
-        ..proxy.clone()
-    };
+    let known = Surroundings { network: &listening(&listeners), ..proxy.clone() };
     assert_eq!(drop_of(7, 4143, &known), lost);
     assert_eq!(drop_of(2102, 4143, &known), arrives);
     assert_eq!(drop_of(8, 1, &known), lost);
@@ -462,10 +353,7 @@ fn the_server_is_whoever_listens_or_the_proxy() {
     let two = [listener(1, 8), listener(1, 9)];
     let unmapped = [listener(1, Listener::UNMAPPED)];
     for listeners in [&two[..], &unmapped[..]] {
-        let around = Surroundings {
-            network: &listening(listeners),
-            ..proxy.clone()
-        };
+        let around = Surroundings { network: &listening(listeners), ..proxy.clone() };
         assert_eq!(drop_of(8, 1, &around), perhaps);
     }
 }
@@ -474,10 +362,7 @@ fn the_server_is_whoever_listens_or_the_proxy() {
 fn a_chain_of_a_device_at_egress_sees_what_leaves_by_it() {
     let at_egress = |device: &[u8]| {
         let dropping = base("edge", Kind::Filter, Hook::Egress, 0, vec![rule([], Action::Drop)]);
-        let of_one = Chain {
-            devices: Some(Intervals::one(interface(device))),
-            ..dropping
-        };
+        let of_one = Chain { devices: Some(Intervals::one(interface(device))), ..dropping };
         table("netdev edge", vec![of_one])
     };
     let said = outbound(vec![at_egress(b"eth1")]);
@@ -485,10 +370,7 @@ fn a_chain_of_a_device_at_egress_sees_what_leaves_by_it() {
     assert_eq!(outbound(vec![at_egress(b"lo")]), ["at last Ack Accepted"]);
     // By that device alone, nothing depends on it.
     for (device, steps) in [(b"eth1", 1), (b"eth2", 0)] {
-        let found = Found {
-            tables: vec![at_egress(b"eth1")],
-            not_known: vec![],
-        };
+        let found = Found { tables: vec![at_egress(b"eth1")], not_known: vec![] };
         let direction = Direction::Outbound;
         let by_it = to_80(direction).with(Field::OutInterface, &Intervals::one(interface(device)));
         let walk = there_and_back(&found, Family::V4, direction, by_it, &Surroundings::default(), None);
@@ -501,17 +383,9 @@ fn a_chain_of_a_device_at_egress_sees_what_leaves_by_it() {
 fn what_comes_of_each_order_is_certain_and_what_comes_of_one_is_not() {
     let tied = |name: &str, rule: Rule| nat(name, Hook::Output, vec![rule]);
     let to = |port, action| rule([to_port(port)], action);
-    let said = outbound(vec![
-        tied("one", to(80, Action::Drop)),
-        tied("two", to(81, Action::Drop)),
-        tracking(),
-    ]);
+    let said = outbound(vec![tied("one", to(80, Action::Drop)), tied("two", to(81, Action::Drop)), tracking()]);
     assert_eq!(said, ["First Dropped by one"], "once");
-    let said = outbound(vec![
-        tied("one", to(81, Action::Drop)),
-        tied("two", to(82, Action::Drop)),
-        tracking(),
-    ]);
+    let said = outbound(vec![tied("one", to(81, Action::Drop)), tied("two", to(82, Action::Drop)), tracking()]);
     assert_eq!(said, ["at last Ack Accepted"]);
     let mut said = outbound(vec![tied("one", redirect(1)), tied("two", redirect(2))]);
     said.sort();
@@ -530,22 +404,13 @@ fn what_comes_of_each_order_is_certain_and_what_comes_of_one_is_not() {
 #[test]
 fn the_ack_after_an_untracked_reply_is_of_no_new_connection() {
     let of_reply = Condition::is(Field::SourcePort, 80);
-    let raw = filter(
-        "raw",
-        Hook::Prerouting,
-        -300,
-        vec![effect_of([of_reply], Effect::Untrack)],
-    );
+    let raw = filter("raw", Hook::Prerouting, -300, vec![effect_of([of_reply], Effect::Untrack)]);
     let is_ack = Condition::Flags {
         text: "tcp flags ack".to_owned(),
         field: Field::TcpFlags,
         numbers: Intervals::each(flags::ACK),
     };
-    let redirecting = nat(
-        "nat",
-        Hook::Output,
-        vec![rule([is_ack], Action::Redirect(Some((1, 1))))],
-    );
+    let redirecting = nat("nat", Hook::Output, vec![rule([is_ack], Action::Redirect(Some((1, 1))))]);
     assert_eq!(outbound(vec![raw, redirecting]), ["at last Ack Accepted"]);
 }
 
@@ -563,17 +428,8 @@ fn a_rule_that_is_asked_several_times_is_one_step() {
         ..rule([Condition::NotUnderstood("-m recent".to_owned())], Action::Continue)
     };
     let count = |condition| rule([condition], Action::Continue);
-    let rules = vec![
-        marking,
-        count(marked(1)),
-        count(marked(0)),
-        count(marked(2)),
-        count(to_port(80)),
-    ];
-    let found = Found {
-        tables: vec![filter("f", Hook::Output, 0, rules)],
-        not_known: vec![],
-    };
+    let rules = vec![marking, count(marked(1)), count(marked(0)), count(marked(2)), count(to_port(80))];
+    let found = Found { tables: vec![filter("f", Hook::Output, 0, rules)], not_known: vec![] };
     let direction = Direction::Outbound;
     let around = Surroundings::default();
     let walk = there_and_back(&found, Family::V4, direction, to_80(direction), &around, None);
@@ -588,10 +444,7 @@ fn a_rule_that_is_asked_several_times_is_one_step() {
             (step.at.line().unwrap().number, matched)
         })
         .collect();
-    assert_eq!(
-        said,
-        [(1, "perhaps"), (2, "perhaps"), (3, "perhaps"), (4, "no"), (5, "yes")]
-    );
+    assert_eq!(said, [(1, "perhaps"), (2, "perhaps"), (3, "perhaps"), (4, "no"), (5, "yes")]);
 }
 
 /// What becomes of the packets by which neighbours find each other, where this is hooked.
@@ -599,10 +452,7 @@ fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String>
     let chains = chains
         .iter()
         .map(|(hook, priority, rule)| base(&hook.to_string(), Kind::Filter, *hook, *priority, vec![rule.clone()]));
-    let found = Found {
-        tables: vec![table("inet t", chains.collect())],
-        not_known: vec![],
-    };
+    let found = Found { tables: vec![table("inet t", chains.collect())], not_known: vec![] };
     let neighbours = Neighbours {
         family: Family::V6,
         direction,
@@ -613,9 +463,7 @@ fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String>
     let walk = discovery(&found, <&Network>::default(), &neighbours);
     let line = |what: &str, outcome: &Outcome<'_>| format!("{what}{:?} {:?}", outcome.packet, outcome.fate);
     let decided = walk.decisions.iter().map(|outcome| line("", outcome));
-    decided
-        .chain(walk.arrived.iter().map(|outcome| line("at last ", outcome)))
-        .collect()
+    decided.chain(walk.arrived.iter().map(|outcome| line("at last ", outcome))).collect()
 }
 
 const FOUND: [&str; 1] = ["at last Advertisement Accepted"];
@@ -625,10 +473,7 @@ fn neighbours_ask_and_answer_through_the_same_hooks() {
     let drop = |condition| rule([condition], Action::Drop);
     let kind = |number: u128| Condition::is(Field::IcmpType, number);
     let asked_at = Condition::is(Field::Destination(Family::V6), (0xff02_u128 << 112) | 0x1_ff12_3456);
-    let of_link = Condition::is(
-        Field::Source(Family::V6),
-        (0xfe80_u128 << 112, (0xfec0_u128 << 112) - 1),
-    );
+    let of_link = Condition::is(Field::Source(Family::V6), (0xfe80_u128 << 112, (0xfec0_u128 << 112) - 1));
     let (asks, answers) = (["Solicitation Dropped"], ["Advertisement Dropped"]);
     for (hook, condition, inbound, outbound) in [
         (Hook::Ingress, kind(135), &asks[..], &FOUND[..]),
@@ -641,18 +486,8 @@ fn neighbours_ask_and_answer_through_the_same_hooks() {
         (Hook::Forward, kind(135), &FOUND, &FOUND),
         // They have neither ports nor flags nor an owner.
         (Hook::Input, to_port(80), &FOUND, &FOUND),
-        (
-            Hook::Output,
-            Condition::is(Field::Uid, (0, 4_000_000_000)),
-            &FOUND,
-            &FOUND,
-        ),
-        (
-            Hook::Input,
-            Condition::is(Field::InInterface, interface(b"eth1")),
-            &FOUND,
-            &FOUND,
-        ),
+        (Hook::Output, Condition::is(Field::Uid, (0, 4_000_000_000)), &FOUND, &FOUND),
+        (Hook::Input, Condition::is(Field::InInterface, interface(b"eth1")), &FOUND, &FOUND),
     ] {
         let chain = [(hook, 0, drop(condition))];
         assert_eq!(discovered(Direction::Inbound, &chain), inbound, "{chain:?}");
@@ -678,24 +513,12 @@ fn connection_tracking_leaves_discovery_alone() {
 
 #[test]
 fn discovery_with_another_hop_limit_is_ignored() {
-    let hops = |to| {
-        effect_of(
-            [],
-            Effect::Mark {
-                field: Field::HopLimit,
-                to,
-                text: "HL".to_owned(),
-            },
-        )
-    };
+    let hops = |to| effect_of([], Effect::Mark { field: Field::HopLimit, to, text: "HL".to_owned() });
     let ends = |to| discovered(Direction::Inbound, &[(Hook::Postrouting, 0, hops(to))]);
     let to = |number| Some(Bits::constant(Field::HopLimit, number));
     assert_eq!(ends(to(255)), FOUND);
     assert_eq!(ends(to(64)), ["Advertisement Dropped"]);
-    assert_eq!(
-        ends(None),
-        ["Advertisement NotUnderstood", "at last Advertisement Accepted"]
-    );
+    assert_eq!(ends(None), ["Advertisement NotUnderstood", "at last Advertisement Accepted"]);
 }
 
 #[test]
@@ -715,10 +538,8 @@ fn those_who_have_addresses_are_asked_at_few() {
 fn arp_passes_tables_of_its_own_and_those_of_devices() {
     let ends = |name: &str, hook: Hook, conditions: Vec<Condition>, direction| {
         let drop = Rule::new(conditions, Action::Drop);
-        let found = Found {
-            tables: vec![table(name, vec![base("c", Kind::Filter, hook, 0, vec![drop])])],
-            not_known: vec![],
-        };
+        let found =
+            Found { tables: vec![table(name, vec![base("c", Kind::Filter, hook, 0, vec![drop])])], not_known: vec![] };
         let neighbours = Neighbours {
             family: Family::V4,
             direction,
@@ -735,21 +556,12 @@ fn arp_passes_tables_of_its_own_and_those_of_devices() {
         ("netdev t", Hook::Ingress, of(crate::rules::nftables::ARP), true),
         ("netdev t", Hook::Egress, vec![], true),
         ("netdev t", Hook::Ingress, of(2), false),
-        (
-            "netdev t",
-            Hook::Ingress,
-            vec![Condition::is(Field::Protocol, TCP)],
-            false,
-        ),
+        ("netdev t", Hook::Ingress, vec![Condition::is(Field::Protocol, TCP)], false),
         ("ip t", Hook::Input, vec![], false),
         ("inet t", Hook::Ingress, vec![], false),
     ] {
         for direction in Direction::ALL {
-            assert_eq!(
-                ends(name, hook, conditions.clone(), direction),
-                is_lost,
-                "{name} {hook}"
-            );
+            assert_eq!(ends(name, hook, conditions.clone(), direction), is_lost, "{name} {hook}");
         }
     }
 }
@@ -767,35 +579,20 @@ fn packets_pass_the_devices_beneath_theirs() {
         has_neighbours: true,
     };
     let network = Network {
-        devices: Some(vec![
-            device(2, "bond0", "bond", None),
-            device(3, "eth1", "veth", Some(2)),
-        ]),
+        devices: Some(vec![device(2, "bond0", "bond", None), device(3, "eth1", "veth", Some(2))]),
         ..Network::default()
     };
-    let around = Surroundings {
-        network: &network,
-        ..Surroundings::default()
-    };
+    let around = Surroundings { network: &network, ..Surroundings::default() };
     for (direction, hook) in [(Direction::Inbound, Hook::Ingress), (Direction::Outbound, Hook::Egress)] {
         for (name, is_passed) in [("eth1", true), ("eth2", false)] {
             let mut dropping = base("f", Kind::Filter, hook, 0, vec![rule([], Action::Drop)]);
             dropping.devices = Some(Intervals::one(interface(name.as_bytes())));
-            let found = Found {
-                tables: vec![table("netdev f", vec![dropping])],
-                not_known: vec![],
-            };
-            let field = if hook == Hook::Ingress {
-                Field::InInterface
-            } else {
-                Field::OutInterface
-            };
+            let found = Found { tables: vec![table("netdev f", vec![dropping])], not_known: vec![] };
+            let field = if hook == Hook::Ingress { Field::InInterface } else { Field::OutInterface };
             let by_bond = to_80(direction).replaced(field, Intervals::one(interface(b"bond0")));
             let walk = there_and_back(&found, Family::V4, direction, by_bond, &around, None);
-            let dropped = walk
-                .decisions
-                .iter()
-                .any(|outcome| (outcome.packet, outcome.fate) == (Packet::First, Fate::Dropped));
+            let dropped =
+                walk.decisions.iter().any(|outcome| (outcome.packet, outcome.fate) == (Packet::First, Fate::Dropped));
             assert_eq!(dropped, is_passed, "{direction} {name}");
         }
     }

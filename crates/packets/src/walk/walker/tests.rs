@@ -67,10 +67,7 @@ fn mangle(name: &str, rules: Vec<Rule>) -> Table {
 /// The decisions about connections as text, one a line: `TABLE CHAIN RULE: FATE of CONNECTIONS`, with `perhaps`
 /// where it isn't certain, and `after` where they have been in proxy-init's chain.
 fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec<String> {
-    let found = Found {
-        tables,
-        not_known: vec![],
-    };
+    let found = Found { tables, not_known: vec![] };
     let nat = table("ip nat", vec![]);
     let watched = Watched {
         table: &nat,
@@ -79,14 +76,7 @@ fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec
             Direction::Outbound => "PROXY_INIT_OUTPUT",
         },
     };
-    let walk = there_and_back(
-        &found,
-        Family::V4,
-        direction,
-        connections,
-        &Surroundings::default(),
-        Some(watched),
-    );
+    let walk = there_and_back(&found, Family::V4, direction, connections, &Surroundings::default(), Some(watched));
     let outcome = |outcome: &Outcome<'_>| {
         let at = outcome.at.unwrap();
         let place = at.line().map_or("policy".to_owned(), |line| line.number.to_string());
@@ -104,11 +94,7 @@ fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec
 }
 
 fn inbound(tables: Vec<Table>) -> Vec<String> {
-    of(
-        tables,
-        Direction::Inbound,
-        Connections::all(Family::V4, Direction::Inbound),
-    )
+    of(tables, Direction::Inbound, Connections::all(Family::V4, Direction::Inbound))
 }
 
 /// What is said of a nat table in which everything gets to proxy-init's chain.
@@ -118,11 +104,7 @@ const ALL_WELL: [&str; 1] = ["ip nat PROXY_INIT_REDIRECT 1: Translated after of 
 fn but_for_port_80(about: &str) -> Vec<String> {
     let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port except 80".to_owned();
     // A connection that passes by is known to only at the end.
-    if about.contains("Accepted") {
-        vec![redirected, about.to_owned()]
-    } else {
-        vec![about.to_owned(), redirected]
-    }
+    if about.contains("Accepted") { vec![redirected, about.to_owned()] } else { vec![about.to_owned(), redirected] }
 }
 
 #[test]
@@ -134,11 +116,7 @@ fn nothing_that_decides_leaves_the_way_free() {
         ("a counter", vec![any(count.clone())], vec![]),
         ("a log", vec![effect_of([], Effect::Other("log".to_owned()))], vec![]),
         ("an empty chain", vec![any(jump("empty"))], vec![chain("empty", vec![])]),
-        (
-            "a return in a chain",
-            vec![any(jump("back"))],
-            vec![chain("back", vec![any(Action::Return)])],
-        ),
+        ("a return in a chain", vec![any(jump("back"))], vec![chain("back", vec![any(Action::Return)])]),
         (
             "nested jumps",
             vec![any(jump("one"))],
@@ -151,61 +129,27 @@ fn nothing_that_decides_leaves_the_way_free() {
         (
             "a goto within a jump",
             vec![any(jump("one"))],
-            vec![
-                chain("one", vec![any(goto("two")), any(Action::Drop)]),
-                chain("two", vec![any(count.clone())]),
-            ],
+            vec![chain("one", vec![any(goto("two")), any(Action::Drop)]), chain("two", vec![any(count.clone())])],
         ),
-        (
-            "UDP only",
-            vec![rule([Condition::is(Field::Protocol, 17)], Action::Drop)],
-            vec![],
-        ),
-        (
-            "no TCP",
-            vec![rule([not(Condition::is(Field::Protocol, TCP))], Action::Drop)],
-            vec![],
-        ),
-        (
-            "IPv6 only",
-            vec![rule([Condition::is(Field::Family, 10)], Action::Drop)],
-            vec![],
-        ),
-        (
-            "an IPv6 address",
-            vec![rule([not(Condition::is(Field::Source(Family::V6), 1))], Action::Drop)],
-            vec![],
-        ),
+        ("UDP only", vec![rule([Condition::is(Field::Protocol, 17)], Action::Drop)], vec![]),
+        ("no TCP", vec![rule([not(Condition::is(Field::Protocol, TCP))], Action::Drop)], vec![]),
+        ("IPv6 only", vec![rule([Condition::is(Field::Family, 10)], Action::Drop)], vec![]),
+        ("an IPv6 address", vec![rule([not(Condition::is(Field::Source(Family::V6), 1))], Action::Drop)], vec![]),
         (
             "a user, which inbound packets have none of",
             vec![rule([Condition::is(Field::Uid, 7)], Action::Drop)],
             vec![],
         ),
-        (
-            "not a user",
-            vec![rule([not(Condition::is(Field::Uid, 7))], Action::Drop)],
-            vec![],
-        ),
+        ("not a user", vec![rule([not(Condition::is(Field::Uid, 7))], Action::Drop)], vec![]),
         (
             "a way out by a device",
-            vec![rule(
-                [Condition::is(Field::OutInterface, interface(b"lo"))],
-                Action::Drop,
-            )],
+            vec![rule([Condition::is(Field::OutInterface, interface(b"lo"))], Action::Drop)],
             vec![],
         ),
         ("no new connection", vec![rule([fixed(false)], Action::Drop)], vec![]),
-        (
-            "no new connection and something unknown",
-            vec![rule([strange(), fixed(false)], Action::Drop)],
-            vec![],
-        ),
+        ("no new connection and something unknown", vec![rule([strange(), fixed(false)], Action::Drop)], vec![]),
         ("two ports at once", vec![rule([to(80), to(81)], Action::Drop)], vec![]),
-        (
-            "an unknown condition on a counter",
-            vec![rule([strange()], count)],
-            vec![],
-        ),
+        ("an unknown condition on a counter", vec![rule([strange()], count)], vec![]),
     ] {
         assert_eq!(inbound(vec![nat(before, others)]), ALL_WELL, "{what}");
     }
@@ -249,10 +193,7 @@ fn a_rule_in_a_chain_before_the_jump_takes_its_connections() {
     let others = vec![chain("sub", vec![rule([to_port(80)], Action::Drop)])];
     assert_eq!(
         inbound(vec![nat(vec![any(goto("sub"))], others)]),
-        [
-            "ip nat sub 1: Dropped of to port 80",
-            "ip nat PREROUTING 1: Accepted of to any port except 80",
-        ]
+        ["ip nat sub 1: Dropped of to port 80", "ip nat PREROUTING 1: Accepted of to any port except 80",]
     );
 }
 
@@ -274,15 +215,9 @@ fn a_rule_after_the_jump_is_too_late() {
 #[test]
 fn what_one_rule_has_taken_no_later_one_takes() {
     for first in [Action::Return, Action::Accept] {
-        let before = vec![
-            rule([to_port(80)], first),
-            rule([to_port(80)], redirect(1)),
-            rule([to_port(80)], Action::Drop),
-        ];
-        assert_eq!(
-            inbound(vec![nat(before, vec![])]),
-            but_for_port_80("ip nat PREROUTING 1: Accepted of to port 80")
-        );
+        let before =
+            vec![rule([to_port(80)], first), rule([to_port(80)], redirect(1)), rule([to_port(80)], Action::Drop)];
+        assert_eq!(inbound(vec![nat(before, vec![])]), but_for_port_80("ip nat PREROUTING 1: Accepted of to port 80"));
     }
 }
 
@@ -291,63 +226,26 @@ fn conditions_pick_their_connections() {
     let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
     let unlisted = Condition::is(Field::SourcePort, Values::Set(name("missing")));
     let dropped = |conditions: Vec<Condition>| {
-        let drop = Rule {
-            conditions,
-            ..any(Action::Drop)
-        };
+        let drop = Rule { conditions, ..any(Action::Drop) };
         let got = inbound(vec![nat(vec![drop], vec![])]);
         let (of, rest) = (&got[0], &got[1..]);
         let of = of.strip_prefix("ip nat PREROUTING 1: Dropped").unwrap().to_owned();
         let prefix = "ip nat PROXY_INIT_REDIRECT 1: Translated ";
-        let rest: Vec<_> = rest
-            .iter()
-            .map(|line| line.strip_prefix(prefix).unwrap().replace("after of ", ""))
-            .collect();
+        let rest: Vec<_> =
+            rest.iter().map(|line| line.strip_prefix(prefix).unwrap().replace("after of ", "")).collect();
         (of, rest)
     };
     for (conditions, of, rest) in [
         (vec![not(to_port(80))], " of to any port except 80", "to port 80"),
-        (
-            vec![to_port(80), fixed(true)],
-            " of to port 80",
-            "to any port except 80",
-        ),
-        (
-            vec![Condition::is(Field::Protocol, TCP), to_port(80)],
-            " of to port 80",
-            "to any port except 80",
-        ),
+        (vec![to_port(80), fixed(true)], " of to port 80", "to any port except 80"),
+        (vec![Condition::is(Field::Protocol, TCP), to_port(80)], " of to port 80", "to any port except 80"),
         // Two tell them apart: the others can't be said in one set, so they are said to be all.
-        (
-            vec![to_port(80), ten()],
-            " of from 10.0.0.0/8 to port 80",
-            "all TCP connections",
-        ),
-        (
-            vec![strange()],
-            " perhaps of all TCP connections",
-            "perhaps all TCP connections",
-        ),
-        (
-            vec![strange(), to_port(80), ten()],
-            " perhaps of from 10.0.0.0/8 to port 80",
-            "perhaps all TCP connections",
-        ),
-        (
-            vec![unlisted, to_port(80), ten()],
-            " perhaps of from 10.0.0.0/8 to port 80",
-            "perhaps all TCP connections",
-        ),
-        (
-            vec![strange(), to_port(80)],
-            " perhaps of to port 80",
-            "perhaps all TCP connections",
-        ),
-        (
-            vec![to_port(80), strange()],
-            " perhaps of to port 80",
-            "perhaps all TCP connections",
-        ),
+        (vec![to_port(80), ten()], " of from 10.0.0.0/8 to port 80", "all TCP connections"),
+        (vec![strange()], " perhaps of all TCP connections", "perhaps all TCP connections"),
+        (vec![strange(), to_port(80), ten()], " perhaps of from 10.0.0.0/8 to port 80", "perhaps all TCP connections"),
+        (vec![unlisted, to_port(80), ten()], " perhaps of from 10.0.0.0/8 to port 80", "perhaps all TCP connections"),
+        (vec![strange(), to_port(80)], " perhaps of to port 80", "perhaps all TCP connections"),
+        (vec![to_port(80), strange()], " perhaps of to port 80", "perhaps all TCP connections"),
     ] {
         let case = format!("{conditions:?}");
         assert_eq!(dropped(conditions), (of.to_owned(), vec![rest.to_owned()]), "{case}");
@@ -362,22 +260,13 @@ fn sets_are_looked_up_in_their_table() {
         table.sets = vec![
             ports("web", &[(80, 80)]),
             ports("empty", &[]),
-            Set {
-                elements: None,
-                ..ports("several-fields", &[])
-            },
+            Set { elements: None, ..ports("several-fields", &[]) },
         ];
         inbound(vec![table])
     };
-    assert_eq!(
-        with_sets(in_set("web")),
-        but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80")
-    );
+    assert_eq!(with_sets(in_set("web")), but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80"));
     assert_eq!(with_sets(in_set("empty")), ALL_WELL);
-    assert_eq!(
-        with_sets(not(in_set("empty"))),
-        ["ip nat PREROUTING 1: Dropped of all TCP connections"]
-    );
+    assert_eq!(with_sets(not(in_set("empty"))), ["ip nat PREROUTING 1: Dropped of all TCP connections"]);
     for unknown in ["several-fields", "missing"] {
         assert_eq!(
             with_sets(in_set(unknown)),
@@ -393,15 +282,9 @@ fn sets_are_looked_up_in_their_table() {
 #[test]
 fn a_verdict_map_takes_what_it_lists() {
     let map = |field, verdicts: &[(u128, Action)]| {
-        let mut table = nat(
-            vec![any(Action::Map(field, name("verdicts")))],
-            vec![chain("sub", vec![])],
-        );
+        let mut table = nat(vec![any(Action::Map(field, name("verdicts")))], vec![chain("sub", vec![])]);
         table.sets = vec![Set {
-            verdicts: verdicts
-                .iter()
-                .map(|(number, action)| (Intervals::one(*number), action.clone()))
-                .collect(),
+            verdicts: verdicts.iter().map(|(number, action)| (Intervals::one(*number), action.clone())).collect(),
             ..ports("verdicts", &[])
         }];
         inbound(vec![table])
@@ -409,11 +292,7 @@ fn a_verdict_map_takes_what_it_lists() {
     let port = Field::DestinationPort;
     let drop_80 = but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80");
     assert_eq!(map(port, &[(80, Action::Drop)]), drop_80);
-    assert_eq!(
-        map(port, &[(80, Action::Drop), (70_000, Action::Accept)]),
-        drop_80,
-        "no packet has such a port"
-    );
+    assert_eq!(map(port, &[(80, Action::Drop), (70_000, Action::Accept)]), drop_80, "no packet has such a port");
     assert_eq!(
         map(port, &[(80, goto("sub")), (443, Action::Accept)]),
         [
@@ -424,16 +303,10 @@ fn a_verdict_map_takes_what_it_lists() {
     );
     assert_eq!(map(port, &[]), ALL_WELL);
     assert_eq!(map(Field::Uid, &[(7, Action::Drop)]), ALL_WELL, "no user sends them");
-    assert_eq!(
-        map(Field::Protocol, &[(TCP, Action::Drop)]),
-        ["ip nat PREROUTING 1: Dropped of all TCP connections"]
-    );
+    assert_eq!(map(Field::Protocol, &[(TCP, Action::Drop)]), ["ip nat PREROUTING 1: Dropped of all TCP connections"]);
     assert_eq!(
         inbound(vec![nat(vec![any(Action::Map(port, name("missing")))], vec![])]),
-        [
-            "ip nat PREROUTING 1: NotUnderstood perhaps of all TCP connections",
-            ALL_WELL[0]
-        ]
+        ["ip nat PREROUTING 1: NotUnderstood perhaps of all TCP connections", ALL_WELL[0]]
     );
 }
 
@@ -451,10 +324,7 @@ fn what_is_not_understood_is_not_certain_nor_what_comes_after_it() {
     let before = vec![any(jump("missing"))];
     assert_eq!(
         inbound(vec![nat(before, vec![])]),
-        [
-            "ip nat PREROUTING 1: NotUnderstood perhaps of all TCP connections",
-            ALL_WELL[0]
-        ]
+        ["ip nat PREROUTING 1: NotUnderstood perhaps of all TCP connections", ALL_WELL[0]]
     );
 }
 
@@ -469,10 +339,7 @@ fn an_accept_ends_only_its_own_base_chain() {
 fn what_lets_through_at_the_end_of_a_base_chain_decides_nothing() {
     let mut rules: Vec<Rule> = (1..=100).map(|port| rule([to_port(port)], Action::Accept)).collect();
     rules.push(rule([strange()], Action::Return));
-    assert_eq!(
-        inbound(vec![mangle("ip mangle", rules.clone()), nat(vec![], vec![])]),
-        ALL_WELL
-    );
+    assert_eq!(inbound(vec![mangle("ip mangle", rules.clone()), nat(vec![], vec![])]), ALL_WELL);
     // A mark lasts longer than the chain.
     let marking = Effect::Mark {
         field: Field::Mark,
@@ -502,27 +369,15 @@ fn a_drop_before_ends_everything_whatever_table_it_is_in() {
         );
     }
     let other_family = mangle("ip6 mangle", vec![any(Action::Drop)]);
-    let dormant = Table {
-        dormant: true,
-        ..mangle("ip mangle", vec![any(Action::Drop)])
-    };
+    let dormant = Table { dormant: true, ..mangle("ip mangle", vec![any(Action::Drop)]) };
     let output = base("out", Kind::Filter, Hook::Forward, -150, vec![any(Action::Drop)]);
     let other_hook = table("inet mine", vec![output]);
-    assert_eq!(
-        inbound(vec![other_family, dormant, other_hook, nat(vec![], vec![])]),
-        ALL_WELL
-    );
+    assert_eq!(inbound(vec![other_family, dormant, other_hook, nat(vec![], vec![])]), ALL_WELL);
 }
 
 #[test]
 fn ingress_comes_before_prerouting() {
-    let at_ingress = base(
-        "edge",
-        Kind::Filter,
-        Hook::Ingress,
-        500,
-        vec![rule([to_port(80)], Action::Drop)],
-    );
+    let at_ingress = base("edge", Kind::Filter, Hook::Ingress, 500, vec![rule([to_port(80)], Action::Drop)]);
     assert_eq!(
         inbound(vec![nat(vec![], vec![]), table("netdev edge", vec![at_ingress])]),
         but_for_port_80("netdev edge edge 1: Dropped of to port 80")
@@ -532,10 +387,7 @@ fn ingress_comes_before_prerouting() {
 #[test]
 fn a_chain_of_a_device_sees_the_packets_of_that_one() {
     let edge = base("edge", Kind::Filter, Hook::Ingress, 0, vec![any(Action::Drop)]);
-    let of_eth1 = Chain {
-        devices: Some(Intervals::one(interface(b"eth1"))),
-        ..edge
-    };
+    let of_eth1 = Chain { devices: Some(Intervals::one(interface(b"eth1"))), ..edge };
     let tables = || vec![table("netdev edge", vec![of_eth1.clone()]), nat(vec![], vec![])];
     let by = |device: &[u8]| {
         let all = Connections::all(Family::V4, Direction::Inbound);
@@ -609,31 +461,19 @@ fn once_mapped_no_nat_chain_is_asked_but_filter_chains_are() {
 
 #[test]
 fn what_is_not_tracked_passes_no_nat_chain() {
-    let raw = mangle(
-        "ip raw",
-        vec![
-            effect_of([to_port(80)], Effect::Untrack),
-            rule([to_port(80)], Action::Accept),
-        ],
-    );
+    let raw = mangle("ip raw", vec![effect_of([to_port(80)], Effect::Untrack), rule([to_port(80)], Action::Accept)]);
     let tracked = inbound(vec![raw.clone(), nat(vec![], vec![])]);
     assert!(tracked.iter().all(|said| said.contains("Translated")), "{tracked:?}");
     let mut raw = raw;
     raw.chains[0].base.as_mut().unwrap().priority = -300;
-    assert_eq!(
-        inbound(vec![raw, nat(vec![], vec![])]),
-        but_for_port_80("ip raw early 1: Untracked of to port 80")
-    );
+    assert_eq!(inbound(vec![raw, nat(vec![], vec![])]), but_for_port_80("ip raw early 1: Untracked of to port 80"));
 }
 
 #[test]
 fn between_tables_of_equal_priority_the_other_may_run_first() {
     let other = || {
         let rules = vec![rule([to_port(80)], redirect(1))];
-        table(
-            "ip mine",
-            vec![base("dstnat", Kind::Nat, Hook::Prerouting, -100, rules)],
-        )
+        table("ip mine", vec![base("dstnat", Kind::Nat, Hook::Prerouting, -100, rules)])
     };
     let last = || {
         let rules = vec![any(redirect(2))];
@@ -660,10 +500,7 @@ fn between_tables_of_equal_priority_the_other_may_run_first() {
     assert_eq!(inbound(vec![namesake, other(), nat(vec![], vec![])]), want);
     // A filter chain's priority isn't tied with a nat chain's.
     let rules = vec![rule([to_port(4143)], Action::Drop)];
-    let filter = table(
-        "ip mine",
-        vec![base("late", Kind::Filter, Hook::Prerouting, -99, rules)],
-    );
+    let filter = table("ip mine", vec![base("late", Kind::Filter, Hook::Prerouting, -99, rules)]);
     assert_eq!(
         inbound(vec![filter, nat(vec![], vec![])]),
         ["ip mine late 1: Dropped after of to port 4143", ALL_WELL[0]]
@@ -673,10 +510,7 @@ fn between_tables_of_equal_priority_the_other_may_run_first() {
 #[test]
 fn what_a_tied_chain_leaves_alone_is_as_certain_as_before() {
     let rules = vec![rule([to_port(80)], Action::Return)];
-    let tied = table(
-        "ip mine",
-        vec![base("dstnat", Kind::Nat, Hook::Prerouting, -100, rules)],
-    );
+    let tied = table("ip mine", vec![base("dstnat", Kind::Nat, Hook::Prerouting, -100, rules)]);
     let before = vec![rule([to_port(443)], Action::Drop)];
     assert_eq!(
         inbound(vec![tied.clone(), nat(before.clone(), vec![])])[..1],
@@ -702,11 +536,7 @@ fn in_whichever_order_chains_run_the_same_comes_of_them_where_steps_are_recorded
     };
     let drop = base("INPUT", Kind::Filter, Hook::Input, 0, vec![any(Action::Drop)]);
     let found = Found {
-        tables: vec![
-            early("ip one", 1000),
-            early("ip two", 2000),
-            table("ip filter", vec![drop]),
-        ],
+        tables: vec![early("ip one", 1000), early("ip two", 2000), table("ip filter", vec![drop])],
         not_known: vec![],
     };
     let (family, direction) = (Family::V4, Direction::Inbound);
@@ -718,10 +548,7 @@ fn in_whichever_order_chains_run_the_same_comes_of_them_where_steps_are_recorded
 
 #[test]
 fn outbound_connections_have_a_user_and_pass_output() {
-    let rules = vec![
-        rule([Condition::is(Field::Uid, 2102)], Action::Return),
-        any(jump("PROXY_INIT_OUTPUT")),
-    ];
+    let rules = vec![rule([Condition::is(Field::Uid, 2102)], Action::Return), any(jump("PROXY_INIT_OUTPUT"))];
     let output = table(
         "ip nat",
         vec![
@@ -731,11 +558,7 @@ fn outbound_connections_have_a_user_and_pass_output() {
         ],
     );
     assert_eq!(
-        of(
-            vec![output],
-            Direction::Outbound,
-            Connections::all(Family::V4, Direction::Outbound)
-        ),
+        of(vec![output], Direction::Outbound, Connections::all(Family::V4, Direction::Outbound)),
         [
             "ip nat PROXY_INIT_OUTPUT 1: Translated after of from any user except 2102",
             "ip nat OUTPUT 1: Accepted of from user 2102",
@@ -751,10 +574,7 @@ fn a_single_connection_is_followed_too() {
         of(vec![nat(before, vec![])], Direction::Inbound, one.clone())
     };
     assert_eq!(got(80), ["ip nat PREROUTING 1: Accepted of to port 80"]);
-    assert_eq!(
-        got(81),
-        ["ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80"]
-    );
+    assert_eq!(got(81), ["ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80"]);
 }
 
 #[test]
@@ -769,12 +589,7 @@ fn without_a_way_to_the_goal_nothing_is_reached_and_nothing_decided() {
         other.name = of_name.name;
         other.family = of_name.family;
         other.subsystem = of_name.subsystem;
-        assert_eq!(
-            inbound(vec![other]),
-            [format!(
-                "{name} PROXY_INIT_REDIRECT 1: Translated of all TCP connections"
-            )]
-        );
+        assert_eq!(inbound(vec![other]), [format!("{name} PROXY_INIT_REDIRECT 1: Translated of all TCP connections")]);
     }
 }
 
@@ -782,11 +597,7 @@ fn without_a_way_to_the_goal_nothing_is_reached_and_nothing_decided() {
 fn deep_jumps_are_followed_and_loops_end() {
     let deep = |depth: usize| {
         let link = |at: usize| {
-            let next = if at == depth {
-                REDIRECT.to_owned()
-            } else {
-                format!("c{}", at + 1)
-            };
+            let next = if at == depth { REDIRECT.to_owned() } else { format!("c{}", at + 1) };
             chain(&format!("c{at}"), vec![any(jump(&next))])
         };
         let mut chains = vec![prerouting(vec![any(jump("c1"))]), redirecting()];
@@ -825,24 +636,11 @@ fn accepted(ports: impl Iterator<Item = u16>) -> (usize, Vec<u128>) {
     let mut table = nat(before, vec![]);
     // Some more that nothing decides about, but that have been in proxy-init's chain.
     table.chains[1].rules.insert(0, rule([to_port(1001)], Action::Return));
-    let found = Found {
-        tables: vec![table],
-        not_known: vec![],
-    };
+    let found = Found { tables: vec![table], not_known: vec![] };
     let nat = &found.tables[0];
-    let watched = Watched {
-        table: nat,
-        chain: REDIRECT,
-    };
+    let watched = Watched { table: nat, chain: REDIRECT };
     let all = Connections::all(Family::V4, Direction::Inbound);
-    let walk = there_and_back(
-        &found,
-        Family::V4,
-        Direction::Inbound,
-        all,
-        &Surroundings::default(),
-        Some(watched),
-    );
+    let walk = there_and_back(&found, Family::V4, Direction::Inbound, all, &Surroundings::default(), Some(watched));
     let decisions = walk
         .decisions
         .iter()
@@ -850,11 +648,7 @@ fn accepted(ports: impl Iterator<Item = u16>) -> (usize, Vec<u128>) {
         .filter(|decision| decision.fate == Fate::Accepted && !decision.after_watched);
     let ports = decisions.clone().flat_map(|decision| {
         let ports = decision.connections.get(Field::DestinationPort).unwrap();
-        ports
-            .as_slice()
-            .to_vec()
-            .into_iter()
-            .flat_map(|(first, last)| first..=last)
+        ports.as_slice().to_vec().into_iter().flat_map(|(first, last)| first..=last)
     });
     (decisions.clone().count(), ports.collect())
 }
@@ -883,10 +677,7 @@ fn of_many_intervals_no_connection_is_lost() {
     };
     let redirected = |condition| {
         let got = inbound(vec![nat(vec![rule([condition], Action::Drop)], vec![])]);
-        let rest = got[1]
-            .strip_prefix("ip nat PROXY_INIT_REDIRECT 1: Translated ")
-            .unwrap()
-            .replace("after of ", "");
+        let rest = got[1].strip_prefix("ip nat PROXY_INIT_REDIRECT 1: Translated ").unwrap().replace("after of ", "");
         (got[0].clone(), rest)
     };
     let certain = "ip nat PREROUTING 1: Dropped of to port 2,4,6,8,10,12,14,16,...".to_owned();
