@@ -147,8 +147,8 @@ pub const BUILD: &str = concat!(
 
 pub use backend::all::Stamp;
 pub use error::Error;
-pub use findings::difference::{Finding, FindingKind};
 pub use findings::explain::{Connection, Verdict};
+pub use findings::finding::{Finding, FindingKind};
 pub use findings::proxy::ProxyWarning;
 pub use findings::user_namespaces::UserNamespaces;
 pub use namespace::Namespace;

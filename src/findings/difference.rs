@@ -5,9 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 
-use derive_more::Display;
 use packets::found::{Device, Found, Line, Network};
 use packets::rules::nftables::{is_of, set_element};
 use packets::rules::{
@@ -20,292 +18,9 @@ use packets::walk::{
 };
 
 use crate::findings::explain::proxy;
+use crate::findings::finding::{Finding, Problem, Subject};
 use crate::ours::{chain_of, leads_to, without_time};
 use crate::wanted::{ChainName, Mode};
-
-/// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Finding {
-    /// In whose table: `IPv4`, `IPv6`, or native mode's `inet`.
-    pub family: String,
-    /// In which chain, or native mode's set or table.
-    pub chain: String,
-    /// What is wrong.
-    pub(crate) problem: Problem,
-}
-
-impl Finding {
-    /// What is wrong.
-    pub fn kind(&self) -> FindingKind {
-        self.problem.kind()
-    }
-
-    /// Whether it is about hosts that a rule keeps out.
-    pub(crate) fn is_barring(&self) -> bool {
-        matches!(self.problem, Problem::Barred { .. })
-    }
-}
-
-/// What kind of difference a [`Finding`] is. Its text is the word that docs/verify.md explains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
-#[non_exhaustive]
-#[display(rename_all = "kebab-case")]
-pub enum FindingKind {
-    /// The family has none of proxy-init's rules.
-    NoRules,
-    /// The chain, or native mode's table, was not found.
-    NoChain,
-    /// The table is dormant, so none of its chains is hooked.
-    Dormant,
-    /// The base chain is not hooked where it should be.
-    NotHooked,
-    /// A rule was not found.
-    Missing,
-    /// A rule was found that isn't expected.
-    Unexpected,
-    /// A rule with the right comment says something else.
-    Different,
-    /// All rules were found, but in another order.
-    OutOfOrder,
-    /// The jump to proxy-init's chain was found more than once.
-    Doubled,
-    /// Another program's rule keeps connections from proxy-init's chain.
-    Shadowed,
-    /// The base chain's policy drops what bypasses the proxy.
-    Policy,
-    /// Another program's rule drops what proxy-init's rules have redirected.
-    Dropped,
-}
-
-/// What is wrong, and with what, by [`FindingKind`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Problem {
-    /// As many are expected.
-    NoRules(usize),
-    NoTable,
-    NoChain,
-    Dormant,
-    NotHooked,
-    Missing(String),
-    Unexpected(String),
-    Different {
-        expected: String,
-        found: String,
-    },
-    OutOfOrder {
-        expected: Vec<String>,
-        found: Vec<String>,
-    },
-    Doubled(String),
-    /// `by` is the other rule, or the policy. If it isn't certain, it depends on something that isn't understood.
-    Shadowed {
-        /// The jump to proxy-init's chain; none if there is none.
-        jump: Option<String>,
-        by: String,
-        fate: Fate,
-        connections: String,
-        certain: bool,
-    },
-    Policy,
-    Dropped {
-        by: String,
-        connections: String,
-        /// Whose: the client's, or the reply.
-        packet: Packet,
-        certain: bool,
-    },
-    /// Another rule drops what comes from or goes to other hosts that it names, as a firewall that keeps these out does.
-    Barred {
-        by: String,
-        connections: String,
-    },
-    /// Another rule drops what neighbours find each other by, before the first packet of any connection.
-    Undiscovered {
-        family: Family,
-        by: String,
-        /// The command that lets it through; none where it is lost by what a rule makes of it.
-        admit: Option<String>,
-        packet: Packet,
-        /// Who asks: inbound, the neighbour.
-        direction: Direction,
-    },
-}
-
-impl Problem {
-    pub fn kind(&self) -> FindingKind {
-        match self {
-            Problem::NoRules(_) => FindingKind::NoRules,
-            Problem::NoTable | Problem::NoChain => FindingKind::NoChain,
-            Problem::Dormant => FindingKind::Dormant,
-            Problem::NotHooked => FindingKind::NotHooked,
-            Problem::Missing(_) => FindingKind::Missing,
-            Problem::Unexpected(_) => FindingKind::Unexpected,
-            Problem::Different { .. } => FindingKind::Different,
-            Problem::OutOfOrder { .. } => FindingKind::OutOfOrder,
-            Problem::Doubled(_) => FindingKind::Doubled,
-            Problem::Shadowed { .. } => FindingKind::Shadowed,
-            Problem::Policy => FindingKind::Policy,
-            Problem::Dropped { .. } | Problem::Barred { .. } | Problem::Undiscovered { .. } => FindingKind::Dropped,
-        }
-    }
-
-    /// Whether it is about rules of other programs, which proxy-init's are right beside.
-    pub fn is_about_others(&self) -> bool {
-        matches!(
-            self,
-            Problem::Shadowed { .. }
-                | Problem::Policy
-                | Problem::Dropped { .. }
-                | Problem::Barred { .. }
-                | Problem::Undiscovered { .. }
-        )
-    }
-
-    /// Whether it is only a warning: connections get to the proxy, unless something that isn't understood is so, or they
-    /// are of hosts that somebody keeps out.
-    pub fn is_warning(&self) -> bool {
-        matches!(self, Problem::Dropped { certain: false, .. } | Problem::Barred { .. })
-    }
-
-    fn connections_mut(&mut self) -> Option<&mut String> {
-        match self {
-            Problem::Shadowed { connections, .. }
-            | Problem::Dropped { connections, .. }
-            | Problem::Barred { connections, .. } => Some(connections),
-            _ => None,
-        }
-    }
-
-    /// The rules that are expected, and those that were found instead.
-    pub fn sides(&self) -> (Vec<&str>, Vec<&str>) {
-        match self {
-            Problem::NoRules(_)
-            | Problem::NoTable
-            | Problem::NoChain
-            | Problem::Dormant
-            | Problem::NotHooked
-            | Problem::Policy => (vec![], vec![]),
-            Problem::Missing(rule) => (vec![rule], vec![]),
-            Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
-            Problem::Different { expected, found } => (vec![expected], vec![found]),
-            Problem::OutOfOrder { expected, found } => {
-                (expected.iter().map(String::as_str).collect(), found.iter().map(String::as_str).collect())
-            }
-            Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
-            Problem::Dropped { by, .. } | Problem::Barred { by, .. } => (vec![], vec![by]),
-            Problem::Undiscovered { by, admit, .. } => (admit.iter().map(String::as_str).collect(), vec![by]),
-        }
-    }
-
-    /// What is wrong, in words, with this name of the other program's rule.
-    fn words(&self, rule: &str) -> String {
-        if let Some(deed) = self.deed(rule) {
-            let cure = match self {
-                Problem::Undiscovered { admit: Some(_), .. } => "; the command marked - lets them through",
-                Problem::Undiscovered { admit: None, .. } => "; they need a hop limit of 255",
-                _ => "",
-            };
-            return match self {
-                Problem::Barred { .. } => deed,
-                _ => format!("{}: {deed}{cure}", self.kind()),
-            };
-        }
-        let words = match self {
-            Problem::NoRules(rules) => return format!("all {rules} rules are missing"),
-            Problem::NoTable | Problem::NoChain => "not found",
-            Problem::Dormant => "the table is dormant: none of its chains is hooked",
-            Problem::NotHooked => "the chain is not hooked where it should be, so it sees no connection",
-            Problem::Missing(_) => "missing",
-            Problem::Unexpected(_) => "unexpected",
-            Problem::Different { .. } => "different",
-            Problem::OutOfOrder { .. } => "out of order",
-            Problem::Doubled(_) => "found more than once",
-            _ => "the chain's policy drops the connections that bypass the proxy",
-        };
-        words.to_owned()
-    }
-
-    /// What another program's rule does to connections, by this name of the rule's.
-    fn deed(&self, rule: &str) -> Option<String> {
-        let does = |verb: &str, certain: &bool| {
-            if *certain { format!("{verb}s") } else { format!("may {verb}") }
-        };
-        Some(match self {
-            Problem::Shadowed { fate, connections, certain, .. } => {
-                let does = match fate {
-                    Fate::NotUnderstood => "may take connections away (it is not understood)".to_owned(),
-                    Fate::Accepted => does("let", certain) + " connections pass by",
-                    Fate::Translated => does("redirect", certain) + " connections",
-                    Fate::Dropped => does("drop", certain) + " connections",
-                    Fate::Untracked => does("keep", certain) + " connections from being redirected",
-                };
-                format!("{rule} {does}: {connections}")
-            }
-            Problem::Undiscovered { family, packet, direction, .. } => {
-                let what = match (family, packet) {
-                    (Family::V4, Packet::Advertisement) => "ARP's replies",
-                    (Family::V4, _) => "ARP's requests",
-                    (Family::V6, Packet::Advertisement) => "neighbour advertisements (ICMPv6 136)",
-                    (Family::V6, _) => "neighbour solicitations (ICMPv6 135)",
-                };
-                let so = match direction {
-                    Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
-                    Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
-                };
-                format!("{rule} drops {what}, so {so}")
-            }
-            Problem::Barred { connections, .. } => {
-                format!("{rule} keeps out other hosts, which it names: {connections}")
-            }
-            Problem::Dropped { connections, packet, certain, .. } => {
-                let does = does("drop", certain);
-                let what = match packet {
-                    Packet::Reply => "the replies to connections that were redirected",
-                    _ => "connections that were redirected",
-                };
-                format!("{rule} {does} {what}: {connections}")
-            }
-            _ => return None,
-        })
-    }
-}
-
-impl Finding {
-    /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
-    pub fn in_a_line(&self) -> String {
-        let text = format!("{}, {}: {}", self.family, self.chain, self.problem.words("a rule"));
-        let (expected, found) = self.problem.sides();
-        let rules = if found.is_empty() { expected } else { found };
-        if rules.is_empty() {
-            return text;
-        }
-        format!("{text} ({})", rules.join("; "))
-    }
-
-    /// What another program's rule does to connections, without the rule; none if this is about proxy-init's own rules.
-    pub(crate) fn interference(&self) -> Option<String> {
-        let problem = &self.problem;
-        let deed = || problem.deed("a rule").unwrap_or_else(|| problem.words("a rule"));
-        let is_about_others = problem.is_about_others();
-        is_about_others.then(|| format!("{}, {}: {}", self.family, self.chain, deed()))
-    }
-}
-
-/// As a diff: what is missing after `-`, what was found instead after `+`.
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, {}: {}", self.family, self.chain, self.problem.words("the rule marked +"))?;
-        let (expected, found) = self.problem.sides();
-        for rule in expected {
-            writeln!(f, "  - {rule}")?;
-        }
-        for rule in found {
-            writeln!(f, "  + {rule}")?;
-        }
-        Ok(())
-    }
-}
 
 /// What keeps neighbours on these devices from finding each other.
 pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &[Device]) -> Vec<Finding> {
@@ -329,8 +44,8 @@ pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &
                 continue;
             };
             let finding = Finding {
-                family: family.to_string(),
-                chain: format!("{} {}", at.table(), at.chain().name),
+                family: TableFamily::Ip(family),
+                subject: Subject::Other(at.table().to_string(), at.chain().name.clone()),
                 problem: Problem::Undiscovered {
                     family,
                     by: named(at),
@@ -474,7 +189,7 @@ fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Fou
     };
     if held.is_none_or(|table| leftovers(table).is_empty()) {
         let problem = Problem::NoRules(expected.rules().count());
-        return vec![finding(expected, &format!("table {expected}"), problem)];
+        return vec![finding(expected, Subject::Table(expected.to_string()), problem)];
     }
     let mut findings = Vec::new();
     for chain in &expected.chains {
@@ -492,10 +207,11 @@ fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Fou
                 problems
             }
         };
-        findings.extend(problems.into_iter().map(|problem| finding(expected, &chain.name, problem)));
+        findings
+            .extend(problems.into_iter().map(|problem| finding(expected, Subject::Chain(chain.name.clone()), problem)));
     }
     if held.is_some_and(|table| table.dormant) {
-        findings.push(finding(expected, &format!("table {expected}"), Problem::Dormant));
+        findings.push(finding(expected, Subject::Table(expected.to_string()), Problem::Dormant));
     }
     findings
 }
@@ -506,7 +222,7 @@ fn leftovers(table: &Table) -> Vec<Finding> {
     for chain in &table.chains {
         let is_ours = ChainName::own(&chain.name).is_some();
         for line in Line::all(table, chain).filter(|line| is_ours || leads_to(line.rule, table).is_some()) {
-            findings.push(finding(table, &chain.name, Problem::Unexpected(line.to_string())));
+            findings.push(finding(table, Subject::Chain(chain.name.clone()), Problem::Unexpected(line.to_string())));
         }
     }
     findings
@@ -518,7 +234,7 @@ fn native(expected: &[Table], found: &Found) -> Vec<Finding> {
     for table in expected {
         match found.table(table.subsystem, table.family, &table.name.to_string()) {
             Some(held) => findings.extend(differences_of(table, held)),
-            None => findings.push(finding(table, &format!("table {table}"), Problem::NoTable)),
+            None => findings.push(finding(table, Subject::Table(table.to_string()), Problem::NoTable)),
         }
     }
     findings
@@ -528,7 +244,7 @@ fn native(expected: &[Table], found: &Found) -> Vec<Finding> {
 fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     if found.dormant {
-        findings.push(finding(expected, &format!("table {expected}"), Problem::Dormant));
+        findings.push(finding(expected, Subject::Table(expected.to_string()), Problem::Dormant));
     }
     for chain in &expected.chains {
         let name = &chain.name;
@@ -537,7 +253,7 @@ fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
         let mut problems = compare(&lines(expected, chain), &found_lines);
         let is_elsewhere = held.is_some_and(|held| is_hooked_elsewhere(chain, held));
         problems.extend(is_elsewhere.then_some(Problem::NotHooked));
-        findings.extend(problems.into_iter().map(|problem| finding(expected, name, problem)));
+        findings.extend(problems.into_iter().map(|problem| finding(expected, Subject::Chain(name.clone()), problem)));
     }
     findings.extend(compare_sets(expected, found));
     findings
@@ -550,14 +266,13 @@ fn is_hooked_elsewhere(expected: &Chain, held: &Chain) -> bool {
 
 fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let place = |set: &Set| format!("set {}", set.name);
     for set in &held.sets {
         let what = match expected.set(&set.name) {
             None => "the set",
             Some(_) if set.expires => "elements that expire",
             Some(_) => continue,
         };
-        findings.push(finding(expected, &place(set), Problem::Unexpected(what.to_owned())));
+        findings.push(finding(expected, Subject::Set(set.name.clone()), Problem::Unexpected(what.to_owned())));
     }
     for set in &expected.sets {
         let lines = |set: &Set| -> Vec<Comparable<'_>> {
@@ -567,13 +282,13 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
         };
         let found = held.set(&set.name).map(lines).unwrap_or_default();
         let problems = compare(&lines(set), &found).into_iter();
-        findings.extend(problems.map(|problem| finding(expected, &place(set), problem)));
+        findings.extend(problems.map(|problem| finding(expected, Subject::Set(set.name.clone()), problem)));
     }
     findings
 }
 
-fn finding(table: &Table, chain: &impl ToString, problem: Problem) -> Finding {
-    Finding { family: table.family.title(), chain: chain.to_string(), problem }
+fn finding(table: &Table, subject: Subject, problem: Problem) -> Finding {
+    Finding { family: table.family, subject, problem }
 }
 
 /// Something that is compared: a rule, or a set's element.
@@ -693,10 +408,12 @@ fn shadows(
     let is_broken = known.iter().any(|finding| {
         let is_before_base = match finding.problem {
             Problem::NoRules(_) | Problem::NoTable | Problem::Dormant => true,
-            Problem::NotHooked | Problem::Missing(_) => base.is_some_and(|base| base.name == *finding.chain),
+            Problem::NotHooked | Problem::Missing(_) => {
+                base.is_some_and(|base| finding.subject == Subject::Chain(base.name.clone()))
+            }
             _ => false,
         };
-        is_before_base && finding.family == expected.family.title()
+        is_before_base && finding.family == expected.family
     });
     let report = |outcome: &Outcome<'_>| -> Option<Finding> {
         let at = outcome.at.filter(|_| around.could_live(&outcome.connections, family, direction))?;
@@ -758,8 +475,12 @@ fn shadows(
             }
         };
         Some(Finding {
-            family: family.to_string(),
-            chain: if is_ours { name.to_string() } else { format!("{table} {name}") },
+            family: TableFamily::Ip(family),
+            subject: if is_ours {
+                Subject::Chain(name.clone())
+            } else {
+                Subject::Other(table.to_string(), name.clone())
+            },
             problem,
         })
     };

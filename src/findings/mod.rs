@@ -3,6 +3,7 @@
 
 pub mod difference;
 pub mod explain;
+pub mod finding;
 pub mod neighbours;
 pub mod proxy;
 pub mod recognize;

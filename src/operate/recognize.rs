@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
-use crate::findings::difference::{Finding, differences};
+use crate::findings::difference::differences;
+use crate::findings::finding::Finding;
 use crate::findings::recognize::{NoConfig, config};
 use crate::namespace;
 use crate::operate::json::{object, strings};

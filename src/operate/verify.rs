@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
-use crate::findings::difference::{Finding, Problem, differences, undiscovered};
+use crate::findings::difference::{differences, undiscovered};
+use crate::findings::finding::{Finding, Problem};
 use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::findings::recognize;
@@ -85,18 +86,17 @@ impl Verification {
 
     /// Whether the finding is that IPv6 has no rules, where those of IPv4, which always has some, are as expected.
     fn lacks_ipv6_alone(&self, finding: &Finding) -> bool {
-        let v4 = Family::V4.to_string();
         matches!(finding.problem, Problem::NoRules(_))
-            && finding.family == Family::V6.to_string()
-            && !self.findings.iter().any(|other| other.family == v4)
+            && finding.family == TableFamily::Ip(Family::V6)
+            && !self.findings.iter().any(|other| other.family == TableFamily::Ip(Family::V4))
     }
 }
 
 fn finding_json(finding: &Finding) -> Value {
     let (expected, found) = finding.problem.sides();
     let mut pairs = vec![
-        ("family", finding.family.as_str().into()),
-        ("chain", finding.chain.as_str().into()),
+        ("family", finding.family().into()),
+        ("chain", finding.chain().into()),
         ("kind", finding.kind().to_string().into()),
         ("wanted", expected.into()),
         ("found", found.into()),

@@ -7,6 +7,7 @@ use packets::rules::{
 };
 
 use super::*;
+use crate::findings::finding::FindingKind;
 use crate::wanted::tables::expected;
 use crate::wanted::{Config, OwnerId, Port, plan};
 
@@ -231,8 +232,8 @@ fn what_is_missing_in_one_family_breaks_no_way_of_the_other() {
     rules_of(&mut tables[1], "PREROUTING").pop();
     let found = Found { tables, not_known: vec![] };
     let findings = differences(Mode::Nft, &expected, &found, &Network::default());
-    let said: Vec<_> = findings.iter().map(Finding::kind).zip(findings.iter().map(|one| &one.family)).collect();
-    assert_eq!(said, [(FindingKind::Missing, &"IPv6".to_owned()), (FindingKind::Shadowed, &"IPv4".to_owned())]);
+    let said: Vec<_> = findings.iter().map(Finding::kind).zip(findings.iter().map(Finding::family)).collect();
+    assert_eq!(said, [(FindingKind::Missing, "IPv6".to_owned()), (FindingKind::Shadowed, "IPv4".to_owned())]);
 }
 
 #[test]
@@ -494,89 +495,6 @@ fn native_modes_table_may_be_for_one_family() {
     assert_eq!(families(None), ["IPv4", "IPv6"]);
     assert_eq!(families(Some(Family::V4)), ["IPv4"]);
     assert_eq!(families(Some(Family::V6)), ["IPv6"]);
-}
-
-#[test]
-fn problems_have_names_and_sides_and_words() {
-    let text = |text: &str| text.to_owned();
-    let shadowed = |jump: Option<&str>, fate, certain| Problem::Shadowed {
-        jump: jump.map(text),
-        by: text("b"),
-        fate,
-        connections: text("to port 80"),
-        certain,
-    };
-    let different = Problem::Different { expected: text("a"), found: text("b") };
-    let order = Problem::OutOfOrder { expected: vec![text("a"), text("b")], found: vec![text("b"), text("a")] };
-    let (a, b) = (vec!["a"], vec!["b"]);
-    for (problem, kind, expected, found) in [
-        (Problem::NoChain, "no-chain", vec![], vec![]),
-        (Problem::Dormant, "dormant", vec![], vec![]),
-        (Problem::NotHooked, "not-hooked", vec![], vec![]),
-        (Problem::Policy, "policy", vec![], vec![]),
-        (Problem::Missing(text("a")), "missing", a.clone(), vec![]),
-        (Problem::Unexpected(text("b")), "unexpected", vec![], b.clone()),
-        (Problem::Doubled(text("b")), "doubled", vec![], b.clone()),
-        (different, "different", a.clone(), b.clone()),
-        (order, "out-of-order", vec!["a", "b"], vec!["b", "a"]),
-        (shadowed(Some("a"), Fate::Accepted, true), "shadowed", a, b.clone()),
-        (shadowed(None, Fate::Accepted, true), "shadowed", vec![], b),
-    ] {
-        assert_eq!(problem.kind().to_string(), kind);
-        assert_eq!(problem.sides(), (expected, found), "{kind}");
-    }
-    let of_others: Vec<FindingKind> =
-        [shadowed(None, Fate::Dropped, true), Problem::Policy, Problem::NoChain, Problem::NoRules(6)]
-            .iter()
-            .filter(|problem| problem.is_about_others())
-            .map(Problem::kind)
-            .collect();
-    assert_eq!(of_others, [FindingKind::Shadowed, FindingKind::Policy]);
-    assert_eq!(Problem::NoRules(6).kind().to_string(), "no-rules");
-    for (fate, certain, does) in [
-        (Fate::Accepted, true, "lets connections pass by"),
-        (Fate::Translated, true, "redirects connections"),
-        (Fate::Dropped, true, "drops connections"),
-        (Fate::Untracked, true, "keeps connections from being redirected"),
-        (Fate::NotUnderstood, false, "may take connections away (it is not understood)"),
-        (Fate::Accepted, false, "may let connections pass by"),
-        (Fate::Translated, false, "may redirect connections"),
-        (Fate::Dropped, false, "may drop connections"),
-        (Fate::Untracked, false, "may keep connections from being redirected"),
-    ] {
-        let words = shadowed(None, fate, certain).words("the rule marked +");
-        assert!(words.ends_with(&format!(" marked + {does}: to port 80")), "{words}");
-    }
-}
-
-#[test]
-fn what_drops_redirected_connections_is_a_finding_or_only_a_warning() {
-    let of = |packet, certain| Finding {
-        family: "IPv4".to_owned(),
-        chain: "ip mine late".to_owned(),
-        problem: Problem::Dropped { by: "drop".to_owned(), connections: "to port 80".to_owned(), packet, certain },
-    };
-    for (packet, certain, words) in [
-        (Packet::First, true, "drops connections that were redirected"),
-        (Packet::Ack, true, "drops connections that were redirected"),
-        (Packet::Reply, true, "drops the replies to connections that were redirected"),
-        (Packet::First, false, "may drop connections that were redirected"),
-        (Packet::Reply, false, "may drop the replies to connections that were redirected"),
-    ] {
-        let finding = of(packet, certain);
-        let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
-        assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
-        let in_a_line = said.replace("the rule marked +", "a rule");
-        assert_eq!(finding.in_a_line(), format!("{in_a_line} (drop)"));
-        let of = |problem| Finding { problem, ..finding.clone() };
-        let missing = of(Problem::Missing("return".to_owned())).in_a_line();
-        assert_eq!(missing, "IPv4, ip mine late: missing (return)");
-        assert_eq!(of(Problem::NoChain).in_a_line(), "IPv4, ip mine late: not found");
-        assert_eq!(finding.kind(), FindingKind::Dropped);
-        assert_eq!(finding.problem.is_warning(), !certain);
-        assert!(finding.problem.is_about_others());
-    }
-    assert!(!Problem::NoChain.is_warning());
 }
 
 /// Whose the answers are, what listens tells, and otherwise whom the rules exempt.

@@ -13,8 +13,8 @@ use packets::walk::{Slot, first_hooks};
 
 use crate::backend::all;
 use crate::error::Error;
-use crate::findings::difference::Finding;
 use crate::findings::explain::proxy_ports;
+use crate::findings::finding::Finding;
 use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::ProxyWarning;
 use crate::namespace;

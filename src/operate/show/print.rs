@@ -8,7 +8,7 @@ use packets::walk::Slot;
 use serde_json::Value;
 
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hooked};
-use crate::findings::difference::{Finding, FindingKind};
+use crate::findings::finding::{Finding, FindingKind};
 use crate::operate::json::object;
 use crate::operate::style::Style;
 use crate::operate::words::{WIDTH, filled, wrapped};

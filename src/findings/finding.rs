@@ -1,0 +1,402 @@
+//! A difference between what is expected and what was found, as a value, and its words.
+
+use std::fmt;
+
+use derive_more::Display;
+use packets::rules::{Direction, Family, Name, TableFamily};
+use packets::walk::{Fate, Packet};
+
+/// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Finding {
+    pub(crate) family: TableFamily,
+    pub(crate) subject: Subject,
+    pub(crate) problem: Problem,
+}
+
+/// What a [`Finding`] is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Display)]
+pub(crate) enum Subject {
+    /// A table in which proxy-init's rules are, or should be.
+    #[display("table {_0}")]
+    Table(String),
+    /// A chain of that table.
+    Chain(Name),
+    /// A set of native mode's table.
+    #[display("set {_0}")]
+    Set(Name),
+    /// A chain of another program's table.
+    #[display("{_0} {_1}")]
+    Other(String, Name),
+}
+
+impl Finding {
+    /// In whose table: `IPv4`, `IPv6`, or native mode's `inet`.
+    pub fn family(&self) -> String {
+        self.family.title()
+    }
+
+    /// In which chain, or native mode's set or table.
+    pub fn chain(&self) -> String {
+        self.subject.to_string()
+    }
+
+    /// What is wrong.
+    pub fn kind(&self) -> FindingKind {
+        self.problem.kind()
+    }
+
+    /// Whether it is about hosts that a rule keeps out.
+    pub(crate) fn is_barring(&self) -> bool {
+        matches!(self.problem, Problem::Barred { .. })
+    }
+}
+
+/// What kind of difference a [`Finding`] is. Its text is the word that docs/verify.md explains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[non_exhaustive]
+#[display(rename_all = "kebab-case")]
+pub enum FindingKind {
+    /// The family has none of proxy-init's rules.
+    NoRules,
+    /// The chain, or native mode's table, was not found.
+    NoChain,
+    /// The table is dormant, so none of its chains is hooked.
+    Dormant,
+    /// The base chain is not hooked where it should be.
+    NotHooked,
+    /// A rule was not found.
+    Missing,
+    /// A rule was found that isn't expected.
+    Unexpected,
+    /// A rule with the right comment says something else.
+    Different,
+    /// All rules were found, but in another order.
+    OutOfOrder,
+    /// The jump to proxy-init's chain was found more than once.
+    Doubled,
+    /// Another program's rule keeps connections from proxy-init's chain.
+    Shadowed,
+    /// The base chain's policy drops what bypasses the proxy.
+    Policy,
+    /// Another program's rule drops what proxy-init's rules have redirected.
+    Dropped,
+}
+
+/// What is wrong, and with what, by [`FindingKind`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Problem {
+    /// As many are expected.
+    NoRules(usize),
+    NoTable,
+    NoChain,
+    Dormant,
+    NotHooked,
+    Missing(String),
+    Unexpected(String),
+    Different {
+        expected: String,
+        found: String,
+    },
+    OutOfOrder {
+        expected: Vec<String>,
+        found: Vec<String>,
+    },
+    Doubled(String),
+    /// `by` is the other rule, or the policy. If it isn't certain, it depends on something that isn't understood.
+    Shadowed {
+        /// The jump to proxy-init's chain; none if there is none.
+        jump: Option<String>,
+        by: String,
+        fate: Fate,
+        connections: String,
+        certain: bool,
+    },
+    Policy,
+    Dropped {
+        by: String,
+        connections: String,
+        /// Whose: the client's, or the reply.
+        packet: Packet,
+        certain: bool,
+    },
+    /// Another rule drops what comes from or goes to other hosts that it names, as a firewall that keeps these out does.
+    Barred {
+        by: String,
+        connections: String,
+    },
+    /// Another rule drops what neighbours find each other by, before the first packet of any connection.
+    Undiscovered {
+        family: Family,
+        by: String,
+        /// The command that lets it through; none where it is lost by what a rule makes of it.
+        admit: Option<String>,
+        packet: Packet,
+        /// Who asks: inbound, the neighbour.
+        direction: Direction,
+    },
+}
+
+impl Problem {
+    pub fn kind(&self) -> FindingKind {
+        match self {
+            Problem::NoRules(_) => FindingKind::NoRules,
+            Problem::NoTable | Problem::NoChain => FindingKind::NoChain,
+            Problem::Dormant => FindingKind::Dormant,
+            Problem::NotHooked => FindingKind::NotHooked,
+            Problem::Missing(_) => FindingKind::Missing,
+            Problem::Unexpected(_) => FindingKind::Unexpected,
+            Problem::Different { .. } => FindingKind::Different,
+            Problem::OutOfOrder { .. } => FindingKind::OutOfOrder,
+            Problem::Doubled(_) => FindingKind::Doubled,
+            Problem::Shadowed { .. } => FindingKind::Shadowed,
+            Problem::Policy => FindingKind::Policy,
+            Problem::Dropped { .. } | Problem::Barred { .. } | Problem::Undiscovered { .. } => FindingKind::Dropped,
+        }
+    }
+
+    /// Whether it is about rules of other programs, which proxy-init's are right beside.
+    pub fn is_about_others(&self) -> bool {
+        matches!(
+            self,
+            Problem::Shadowed { .. }
+                | Problem::Policy
+                | Problem::Dropped { .. }
+                | Problem::Barred { .. }
+                | Problem::Undiscovered { .. }
+        )
+    }
+
+    /// Whether it is only a warning: connections get to the proxy, unless something that isn't understood is so, or they
+    /// are of hosts that somebody keeps out.
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Problem::Dropped { certain: false, .. } | Problem::Barred { .. })
+    }
+
+    pub fn connections_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Problem::Shadowed { connections, .. }
+            | Problem::Dropped { connections, .. }
+            | Problem::Barred { connections, .. } => Some(connections),
+            _ => None,
+        }
+    }
+
+    /// The rules that are expected, and those that were found instead.
+    pub fn sides(&self) -> (Vec<&str>, Vec<&str>) {
+        match self {
+            Problem::NoRules(_)
+            | Problem::NoTable
+            | Problem::NoChain
+            | Problem::Dormant
+            | Problem::NotHooked
+            | Problem::Policy => (vec![], vec![]),
+            Problem::Missing(rule) => (vec![rule], vec![]),
+            Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
+            Problem::Different { expected, found } => (vec![expected], vec![found]),
+            Problem::OutOfOrder { expected, found } => {
+                (expected.iter().map(String::as_str).collect(), found.iter().map(String::as_str).collect())
+            }
+            Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
+            Problem::Dropped { by, .. } | Problem::Barred { by, .. } => (vec![], vec![by]),
+            Problem::Undiscovered { by, admit, .. } => (admit.iter().map(String::as_str).collect(), vec![by]),
+        }
+    }
+
+    /// What is wrong, in words, with this name of the other program's rule.
+    fn words(&self, rule: &str) -> String {
+        if let Some(deed) = self.deed(rule) {
+            let cure = match self {
+                Problem::Undiscovered { admit: Some(_), .. } => "; the command marked - lets them through",
+                Problem::Undiscovered { admit: None, .. } => "; they need a hop limit of 255",
+                _ => "",
+            };
+            return match self {
+                Problem::Barred { .. } => deed,
+                _ => format!("{}: {deed}{cure}", self.kind()),
+            };
+        }
+        let words = match self {
+            Problem::NoRules(rules) => return format!("all {rules} rules are missing"),
+            Problem::NoTable | Problem::NoChain => "not found",
+            Problem::Dormant => "the table is dormant: none of its chains is hooked",
+            Problem::NotHooked => "the chain is not hooked where it should be, so it sees no connection",
+            Problem::Missing(_) => "missing",
+            Problem::Unexpected(_) => "unexpected",
+            Problem::Different { .. } => "different",
+            Problem::OutOfOrder { .. } => "out of order",
+            Problem::Doubled(_) => "found more than once",
+            _ => "the chain's policy drops the connections that bypass the proxy",
+        };
+        words.to_owned()
+    }
+
+    /// What another program's rule does to connections, by this name of the rule's.
+    fn deed(&self, rule: &str) -> Option<String> {
+        let does = |verb: &str, certain: &bool| {
+            if *certain { format!("{verb}s") } else { format!("may {verb}") }
+        };
+        Some(match self {
+            Problem::Shadowed { fate, connections, certain, .. } => {
+                let does = match fate {
+                    Fate::NotUnderstood => "may take connections away (it is not understood)".to_owned(),
+                    Fate::Accepted => does("let", certain) + " connections pass by",
+                    Fate::Translated => does("redirect", certain) + " connections",
+                    Fate::Dropped => does("drop", certain) + " connections",
+                    Fate::Untracked => does("keep", certain) + " connections from being redirected",
+                };
+                format!("{rule} {does}: {connections}")
+            }
+            Problem::Undiscovered { family, packet, direction, .. } => {
+                let what = match (family, packet) {
+                    (Family::V4, Packet::Advertisement) => "ARP's replies",
+                    (Family::V4, _) => "ARP's requests",
+                    (Family::V6, Packet::Advertisement) => "neighbour advertisements (ICMPv6 136)",
+                    (Family::V6, _) => "neighbour solicitations (ICMPv6 135)",
+                };
+                let so = match direction {
+                    Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
+                    Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
+                };
+                format!("{rule} drops {what}, so {so}")
+            }
+            Problem::Barred { connections, .. } => {
+                format!("{rule} keeps out other hosts, which it names: {connections}")
+            }
+            Problem::Dropped { connections, packet, certain, .. } => {
+                let does = does("drop", certain);
+                let what = match packet {
+                    Packet::Reply => "the replies to connections that were redirected",
+                    _ => "connections that were redirected",
+                };
+                format!("{rule} {does} {what}: {connections}")
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Finding {
+    /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
+    pub fn in_a_line(&self) -> String {
+        let text = format!("{}, {}: {}", self.family(), self.subject, self.problem.words("a rule"));
+        let (expected, found) = self.problem.sides();
+        let rules = if found.is_empty() { expected } else { found };
+        if rules.is_empty() {
+            return text;
+        }
+        format!("{text} ({})", rules.join("; "))
+    }
+
+    /// What another program's rule does to connections, without the rule; none if this is about proxy-init's own rules.
+    pub(crate) fn interference(&self) -> Option<String> {
+        let problem = &self.problem;
+        let deed = || problem.deed("a rule").unwrap_or_else(|| problem.words("a rule"));
+        let is_about_others = problem.is_about_others();
+        is_about_others.then(|| format!("{}, {}: {}", self.family(), self.subject, deed()))
+    }
+}
+
+/// As a diff: what is missing after `-`, what was found instead after `+`.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}, {}: {}", self.family(), self.subject, self.problem.words("the rule marked +"))?;
+        let (expected, found) = self.problem.sides();
+        for rule in expected {
+            writeln!(f, "  - {rule}")?;
+        }
+        for rule in found {
+            writeln!(f, "  + {rule}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_have_names_and_sides_and_words() {
+        let text = |text: &str| text.to_owned();
+        let shadowed = |jump: Option<&str>, fate, certain| Problem::Shadowed {
+            jump: jump.map(text),
+            by: text("b"),
+            fate,
+            connections: text("to port 80"),
+            certain,
+        };
+        let different = Problem::Different { expected: text("a"), found: text("b") };
+        let order = Problem::OutOfOrder { expected: vec![text("a"), text("b")], found: vec![text("b"), text("a")] };
+        let (a, b) = (vec!["a"], vec!["b"]);
+        for (problem, kind, expected, found) in [
+            (Problem::NoChain, "no-chain", vec![], vec![]),
+            (Problem::Dormant, "dormant", vec![], vec![]),
+            (Problem::NotHooked, "not-hooked", vec![], vec![]),
+            (Problem::Policy, "policy", vec![], vec![]),
+            (Problem::Missing(text("a")), "missing", a.clone(), vec![]),
+            (Problem::Unexpected(text("b")), "unexpected", vec![], b.clone()),
+            (Problem::Doubled(text("b")), "doubled", vec![], b.clone()),
+            (different, "different", a.clone(), b.clone()),
+            (order, "out-of-order", vec!["a", "b"], vec!["b", "a"]),
+            (shadowed(Some("a"), Fate::Accepted, true), "shadowed", a, b.clone()),
+            (shadowed(None, Fate::Accepted, true), "shadowed", vec![], b),
+        ] {
+            assert_eq!(problem.kind().to_string(), kind);
+            assert_eq!(problem.sides(), (expected, found), "{kind}");
+        }
+        let of_others: Vec<FindingKind> =
+            [shadowed(None, Fate::Dropped, true), Problem::Policy, Problem::NoChain, Problem::NoRules(6)]
+                .iter()
+                .filter(|problem| problem.is_about_others())
+                .map(Problem::kind)
+                .collect();
+        assert_eq!(of_others, [FindingKind::Shadowed, FindingKind::Policy]);
+        assert_eq!(Problem::NoRules(6).kind().to_string(), "no-rules");
+        for (fate, certain, does) in [
+            (Fate::Accepted, true, "lets connections pass by"),
+            (Fate::Translated, true, "redirects connections"),
+            (Fate::Dropped, true, "drops connections"),
+            (Fate::Untracked, true, "keeps connections from being redirected"),
+            (Fate::NotUnderstood, false, "may take connections away (it is not understood)"),
+            (Fate::Accepted, false, "may let connections pass by"),
+            (Fate::Translated, false, "may redirect connections"),
+            (Fate::Dropped, false, "may drop connections"),
+            (Fate::Untracked, false, "may keep connections from being redirected"),
+        ] {
+            let words = shadowed(None, fate, certain).words("the rule marked +");
+            assert!(words.ends_with(&format!(" marked + {does}: to port 80")), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_drops_redirected_connections_is_a_finding_or_only_a_warning() {
+        let of = |packet, certain| Finding {
+            family: TableFamily::Ip(Family::V4),
+            subject: Subject::Other("ip mine".to_owned(), Name::from("late")),
+            problem: Problem::Dropped { by: "drop".to_owned(), connections: "to port 80".to_owned(), packet, certain },
+        };
+        for (packet, certain, words) in [
+            (Packet::First, true, "drops connections that were redirected"),
+            (Packet::Ack, true, "drops connections that were redirected"),
+            (Packet::Reply, true, "drops the replies to connections that were redirected"),
+            (Packet::First, false, "may drop connections that were redirected"),
+            (Packet::Reply, false, "may drop the replies to connections that were redirected"),
+        ] {
+            let finding = of(packet, certain);
+            let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
+            assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
+            let in_a_line = said.replace("the rule marked +", "a rule");
+            assert_eq!(finding.in_a_line(), format!("{in_a_line} (drop)"));
+            let of = |problem| Finding { problem, ..finding.clone() };
+            let missing = of(Problem::Missing("return".to_owned())).in_a_line();
+            assert_eq!(missing, "IPv4, ip mine late: missing (return)");
+            assert_eq!(of(Problem::NoChain).in_a_line(), "IPv4, ip mine late: not found");
+            assert_eq!(finding.kind(), FindingKind::Dropped);
+            assert_eq!(finding.problem.is_warning(), !certain);
+            assert!(finding.problem.is_about_others());
+        }
+        assert!(!Problem::NoChain.is_warning());
+    }
+}
