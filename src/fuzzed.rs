@@ -47,7 +47,7 @@ fn exercise(table: Table) {
 mod tests {
     use netfilter::tests::written_and_read;
     use packets::rules::TableFamily;
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use super::*;

@@ -88,7 +88,7 @@ pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::{self, chain, commented, rule, table, to_port};
+    use packets::rules::testing::{self, chain, commented, rule, table, to_port};
     use packets::rules::{Field, Intervals, Set};
 
     use super::*;
@@ -97,10 +97,10 @@ mod tests {
 
     #[test]
     fn a_rule_is_ours_by_its_comment() {
-        let rule = |comment| examples::commented(comment, examples::rule([], Action::Return));
+        let rule = |comment| testing::commented(comment, testing::rule([], Action::Return));
         assert!(is_ours(&rule("proxy-init/ignore-loopback")));
         assert!(!is_ours(&rule("not proxy-init/ignore-loopback")));
-        assert!(!is_ours(&examples::rule([], Action::Return)));
+        assert!(!is_ours(&testing::rule([], Action::Return)));
     }
 
     #[test]
@@ -116,15 +116,15 @@ mod tests {
         assert_eq!(held(vec![]), [false, false, false]);
         assert_eq!(held(expected(Mode::Nft, &rulesets)), [true, false, false]);
         assert_eq!(held(expected(Mode::Legacy, &rulesets[1..])), [false, true, false]);
-        assert_eq!(held(vec![examples::table("inet proxy-init", vec![])]), [false, false, true]);
+        assert_eq!(held(vec![testing::table("inet proxy-init", vec![])]), [false, false, true]);
         assert_eq!(Mode::Native.subsystem(), Subsystem::NfTables);
         // Neither base chains nor tables of other names, nor of other families.
-        let ours = || vec![examples::chain("PROXY_INIT_REDIRECT", vec![])];
+        let ours = || vec![testing::chain("PROXY_INIT_REDIRECT", vec![])];
         for table in [
-            examples::table("ip nat", vec![examples::chain("PREROUTING", vec![])]),
-            examples::table("ip mine", ours()),
-            examples::table("inet nat", ours()),
-            examples::table("ip proxy-init", ours()),
+            testing::table("ip nat", vec![testing::chain("PREROUTING", vec![])]),
+            testing::table("ip mine", ours()),
+            testing::table("inet nat", ours()),
+            testing::table("ip proxy-init", ours()),
         ] {
             assert_eq!(held(vec![table]), [false, false, false]);
         }
@@ -151,14 +151,14 @@ mod tests {
             }
         }
         assert!(has_rules(expected(Mode::Native, &rulesets)));
-        let other = examples::rule([], Action::Accept);
-        assert!(!has_rules(vec![examples::table("ip nat", vec![examples::chain("OUTPUT", vec![other])])]));
+        let other = testing::rule([], Action::Accept);
+        assert!(!has_rules(vec![testing::table("ip nat", vec![testing::chain("OUTPUT", vec![other])])]));
     }
 
     #[test]
     fn every_way_to_proxy_inits_chains_is_seen() {
         let name = |text: &str| Name::from(text);
-        let mut table = examples::table("ip nat", vec![]);
+        let mut table = testing::table("ip nat", vec![]);
         let map = |name: &str, to: Action| Set {
             verdicts: vec![
                 (Intervals::one(1), Action::Accept),
@@ -166,7 +166,7 @@ mod tests {
                 (Intervals::one(3), to),
             ],
             expires: false,
-            ..examples::ports(name, &[])
+            ..testing::ports(name, &[])
         };
         table.sets = vec![
             map("jumping", Action::Jump(name("PROXY_INIT_OUTPUT"))),
@@ -185,7 +185,7 @@ mod tests {
             (by_map("missing"), None),
             (Action::Accept, None),
         ] {
-            assert_eq!(leads_to(&examples::rule([], action.clone()), &table), want, "{action:?}");
+            assert_eq!(leads_to(&testing::rule([], action.clone()), &table), want, "{action:?}");
         }
     }
 

@@ -82,7 +82,7 @@ mod tests {
     use netfilter::tests::replay::replayed;
     use packets::found::Found;
     use packets::rules::Name;
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
     use proptest::sample::select;
 

@@ -117,7 +117,7 @@ fn likeness(rule: &Rule) -> (&[Condition], Option<&Name>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use packets::rules::examples::rule;
+    use packets::rules::testing::rule;
     use packets::rules::{Action, Family, Field, TableFamily};
 
     /// Rules on these users, with their ids as handles.

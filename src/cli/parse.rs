@@ -262,7 +262,7 @@ fn similar<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use packets::rules::examples::random;
+use packets::rules::testing::random;
 
 use super::flags::RULES;
 use super::*;

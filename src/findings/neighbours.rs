@@ -227,7 +227,7 @@ fn refusers(traces: &Traces) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::{chain, rule, table};
+    use packets::rules::testing::{chain, rule, table};
 
     use super::*;
     use crate::wanted::tables::expected;

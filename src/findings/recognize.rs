@@ -289,7 +289,7 @@ fn named<T: FromStr>(rule: &Rule) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use packets::found::Network;

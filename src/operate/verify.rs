@@ -289,7 +289,7 @@ fn complete_config(mode: Mode, found: &Found, network: &Network) -> Option<Confi
 #[cfg(test)]
 mod tests {
     use packets::found::Unseen;
-    use packets::rules::{Action, Hook, Kind, examples};
+    use packets::rules::{Action, Hook, Kind, testing};
 
     use super::*;
 
@@ -331,16 +331,16 @@ mod tests {
             verdict.is_alone
         };
         let beside = |mode, table: &Table| [expected(mode, &rulesets), vec![table.clone()]].concat();
-        let mut other = examples::table("inet other", vec![examples::chain("other", vec![])]);
-        let mut filter = examples::base("filter", Kind::Filter, Hook::Forward, 0, vec![]);
+        let mut other = testing::table("inet other", vec![testing::chain("other", vec![])]);
+        let mut filter = testing::base("filter", Kind::Filter, Hook::Forward, 0, vec![]);
         for mode in [Mode::Nft, Mode::Native] {
             assert!(is_alone(mode, expected(mode, &rulesets)), "{mode}");
             assert!(is_alone(mode, beside(mode, &other)), "{mode}");
         }
-        other.chains[0].rules.push(examples::rule([], Action::Accept));
+        other.chains[0].rules.push(testing::rule([], Action::Accept));
         // It sees no connection of the pod's.
         filter.base.as_mut().unwrap().policy = Policy::Drop;
-        for other in [other, examples::table("inet filter", vec![filter])] {
+        for other in [other, testing::table("inet filter", vec![filter])] {
             assert!(!is_alone(Mode::Nft, beside(Mode::Nft, &other)), "{other}");
         }
         let mut less = expected(Mode::Nft, &rulesets);

@@ -46,7 +46,7 @@ pub fn all(family: Family) -> &'static str {
 #[cfg(test)]
 mod tests {
     use packets::rules::addresses;
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use super::*;

@@ -193,7 +193,7 @@ mod tests {
             ("ip filter", None),
             ("legacy ip filter", None),
         ] {
-            assert_eq!(Mode::of(&packets::rules::examples::table(table, vec![])), mode, "{table}");
+            assert_eq!(Mode::of(&packets::rules::testing::table(table, vec![])), mode, "{table}");
         }
     }
 

@@ -98,7 +98,7 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
 #[cfg(test)]
 mod tests {
     use packets::rules::Action;
-    use packets::rules::examples::{commented, rule};
+    use packets::rules::testing::{commented, rule};
 
     use super::*;
     use crate::wanted::config::{Config, Port};

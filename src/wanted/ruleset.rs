@@ -332,7 +332,7 @@ impl fmt::Display for Multiport {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::rule;
+    use packets::rules::testing::rule;
     use packets::rules::{Action, Values};
 
     use super::*;

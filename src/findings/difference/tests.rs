@@ -2,8 +2,8 @@ use packets::found::{Address, Listener};
 use packets::rules::flags::{CtState, ct_state};
 use packets::rules::{Action, Condition, Effect, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values, interface};
 use packets::rules::{
-    examples::base, examples::chain, examples::commented, examples::effect_of, examples::ports, examples::rule,
-    examples::table, examples::to_port,
+    testing::base, testing::chain, testing::commented, testing::effect_of, testing::ports, testing::rule,
+    testing::table, testing::to_port,
 };
 
 use super::*;

@@ -1,8 +1,7 @@
 use packets::found::Unseen;
 use packets::rules::{Hook, Kind, Policy, Set, Subsystem, Table};
 use packets::rules::{
-    examples::base, examples::chain, examples::effect_of, examples::not, examples::rule, examples::table,
-    examples::to_port,
+    testing::base, testing::chain, testing::effect_of, testing::not, testing::rule, testing::table, testing::to_port,
 };
 
 use super::*;

@@ -70,7 +70,7 @@ pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use super::*;

@@ -350,7 +350,7 @@ pub(crate) struct Header {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use super::*;

@@ -341,7 +341,7 @@ fn dump<T>(
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use super::super::message::Messages;

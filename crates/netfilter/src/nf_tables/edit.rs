@@ -143,7 +143,7 @@ fn iptables(family: Family) -> String {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples::{ports, rule};
+    use packets::rules::testing::{ports, rule};
     use packets::rules::{Action, Hook};
 
     use super::*;

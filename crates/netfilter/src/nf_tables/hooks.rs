@@ -100,7 +100,7 @@ fn table_at(priority: i32) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use nftnl::ProtoFamily;
-    use packets::rules::examples::random;
+    use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use super::*;

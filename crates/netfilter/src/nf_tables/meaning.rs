@@ -822,9 +822,9 @@ pub(crate) fn action(verdict: Verdict<'_>) -> Action {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::examples;
     use packets::rules::flags::CtState;
     use packets::rules::nftables::NftRule;
+    use packets::rules::testing;
     use packets::rules::xtables::IptablesRule;
 
     use super::*;
@@ -838,12 +838,12 @@ mod tests {
                 (Intervals::one(80), Action::Accept),
                 (Intervals::one(443), Action::Jump(Name::from("other"))),
             ],
-            ..examples::ports("m", &[(80, 80), (443, 443)])
+            ..testing::ports("m", &[(80, 80), (443, 443)])
         };
         let [a, b] = [0xc000_0201u128, 0xc000_0202];
         let of_fields = |name: &str, bits, keys: &[u128]| Set {
             bits,
-            ..examples::ports(name, &keys.iter().map(|&key| (key, key)).collect::<Vec<_>>())
+            ..testing::ports(name, &keys.iter().map(|&key| (key, key)).collect::<Vec<_>>())
         };
         let service = a << 64 | 6 << 56 | 80 << 16;
         let services = Set {
@@ -851,7 +851,7 @@ mod tests {
             ..of_fields("services", 96, &[service])
         };
         vec![
-            examples::ports("ports", &[(80, 80), (8000, 8100)]),
+            testing::ports("ports", &[(80, 80), (8000, 8100)]),
             map,
             services,
             of_fields("none", 96, &[]),

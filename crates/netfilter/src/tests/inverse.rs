@@ -1,8 +1,8 @@
 //! That a rule is read back as it was written, whatever it is: one that can't be written is refused, and never written as
 //! something else.
 
-use packets::rules::examples::random;
 use packets::rules::flags::{CtState, ct_state};
+use packets::rules::testing::random;
 use packets::rules::{
     Action, Condition, Counters, Effect, Family, Field, Name, Nat, Rule, Set, TCP, TableFamily, Values, interface,
 };
@@ -12,7 +12,7 @@ use super::written_and_read;
 
 /// The sets of native mode's table.
 fn sets() -> Vec<Set> {
-    let set = |name: &str, bits| Set { bits, ..packets::rules::examples::ports(name, &[(1, 2)]) };
+    let set = |name: &str, bits| Set { bits, ..packets::rules::testing::ports(name, &[(1, 2)]) };
     vec![set("ports", 16), set("v4", 32), set("v6", 128)]
 }
 
@@ -114,7 +114,7 @@ proptest! {
 #[test]
 fn what_is_refused_is_named() {
     let tcp = || Condition::is(Field::Protocol, TCP);
-    let not = packets::rules::examples::not;
+    let not = packets::rules::testing::not;
     let many = Values::Listed((1..=16).map(|port| (port, port)).collect());
     for (condition, nft, native) in [
         (not(tcp()), Some("meta l4proto != tcp"), None),
@@ -142,7 +142,7 @@ fn what_is_refused_is_named() {
         ),
         (ct_state(|state| state == CtState::New), Some("ct state new"), Some("ct state new")),
     ] {
-        let rule = packets::rules::examples::rule([tcp(), condition], Action::Return);
+        let rule = packets::rules::testing::rule([tcp(), condition], Action::Return);
         for (result, wanted) in [
             (written_and_read(TableFamily::Ip(Family::V4), &rule, &[]), nft),
             (written_and_read(TableFamily::Inet, &rule, &sets()), native),
@@ -162,7 +162,7 @@ fn what_is_refused_is_named() {
         Action::Goto(Name::from("PROXY_INIT_OUTPUT")),
         Action::NotUnderstood("queue".to_owned()),
     ] {
-        let rule = packets::rules::examples::rule([tcp()], action);
+        let rule = packets::rules::testing::rule([tcp()], action);
         assert!(written_and_read(TableFamily::Ip(Family::V4), &rule, &[]).is_err(), "{rule:?}");
         assert!(written_and_read(TableFamily::Inet, &rule, &sets()).is_err(), "{rule:?}");
     }

@@ -47,7 +47,7 @@ impl fmt::Display for Line<'_> {
 mod tests {
     use super::*;
     use crate::rules::Action;
-    use crate::rules::examples::{chain, rule, table, to_port};
+    use crate::rules::testing::{chain, rule, table, to_port};
 
     #[test]
     fn a_rule_is_the_same_only_in_its_own_place() {

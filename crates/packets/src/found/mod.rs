@@ -95,7 +95,7 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{base, chain, ports, rule, table};
+    use crate::rules::testing::{base, chain, ports, rule, table};
     use crate::rules::{Action, Family, Kind, Name, always};
 
     #[test]

@@ -190,7 +190,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::examples::random;
+    use crate::rules::testing::random;
 
     #[test]
     fn what_overlaps_or_touches_is_merged() {

@@ -4,8 +4,6 @@
 
 mod context;
 mod direction;
-#[cfg(any(test, feature = "testing"))]
-pub mod examples;
 mod family;
 mod field;
 pub mod flags;
@@ -17,6 +15,8 @@ mod rule;
 mod set;
 mod subnet;
 mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod xtables;
 
 pub use self::context::{RoutingFacts, always};

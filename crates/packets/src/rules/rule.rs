@@ -378,7 +378,7 @@ pub const LOOPBACK_INDEX: u32 = 1;
 mod tests {
     use super::*;
     use crate::rules::Family;
-    use crate::rules::examples::{commented, rule, to_port};
+    use crate::rules::testing::{commented, rule, to_port};
 
     #[test]
     fn rules_do_the_same_whatever_they_have_counted() {

@@ -118,11 +118,11 @@ pub fn set_elements(set: &Set) -> Vec<(u128, u128)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples;
+    use crate::rules::testing;
 
     #[test]
     fn native_modes_sets_are_known_by_their_bits() {
-        let of = |bits| Set { bits, ..examples::ports("set", &[]) };
+        let of = |bits| Set { bits, ..testing::ports("set", &[]) };
         assert_eq!(set_field(&of(16)), Field::DestinationPort);
         assert_eq!(set_field(&of(32)), Field::Destination(Family::V4));
         assert_eq!(set_field(&of(128)), Field::Destination(Family::V6));
@@ -130,12 +130,12 @@ mod tests {
 
     #[test]
     fn a_sets_numbers_are_turned_round_for_fields_in_host_order() {
-        let ports = examples::ports("set", &[(80, 90)]);
+        let ports = testing::ports("set", &[(80, 90)]);
         let elements = Some(Intervals::new([(80, 90)]));
         assert_eq!(ports.numbers_of(Field::DestinationPort), elements);
         assert_eq!(ports.numbers_of(Field::Uid), None, "no interval any more");
         let uid = u32::from_ne_bytes(80u32.to_be_bytes());
-        let uids = examples::ports("set", &[(80, 80)]).numbers_of(Field::Uid);
+        let uids = testing::ports("set", &[(80, 80)]).numbers_of(Field::Uid);
         assert_eq!(uids, Some(Intervals::one(uid.into())));
         let unknown = Set { elements: None, ..ports };
         assert_eq!(unknown.numbers_of(Field::DestinationPort), None);
@@ -155,9 +155,9 @@ mod tests {
             (vec![(80, 82), (90, 90)], Shape::Numbers),
             (vec![(80, 83), (90, 90)], Shape::Intervals),
         ] {
-            assert_eq!(Shape::of(&examples::ports("set", &ports)), shape, "{ports:?}");
+            assert_eq!(Shape::of(&testing::ports("set", &ports)), shape, "{ports:?}");
         }
-        let addresses = Set { bits: 32, ..examples::ports("set", &[(1, 1)]) };
+        let addresses = Set { bits: 32, ..testing::ports("set", &[(1, 1)]) };
         assert_eq!(Shape::of(&addresses), Shape::Intervals);
     }
 }

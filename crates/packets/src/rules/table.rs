@@ -223,7 +223,7 @@ pub enum Policy {
 mod tests {
     use super::*;
     use crate::rules::Field;
-    use crate::rules::examples::{chain, ports, rule, table};
+    use crate::rules::testing::{chain, ports, rule, table};
 
     #[test]
     fn numbers_are_a_conditions_own_or_its_sets() {

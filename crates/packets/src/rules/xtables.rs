@@ -141,9 +141,9 @@ mod tests {
     use super::*;
     use crate::rules::Family;
     use crate::rules::TCP;
-    use crate::rules::examples::{commented, effect_of, not, rule, to_port};
     use crate::rules::name::Name;
     use crate::rules::rule::{Effect, interface};
+    use crate::rules::testing::{commented, effect_of, not, rule, to_port};
 
     fn written(rule: &Rule) -> String {
         IptablesRule(rule).to_string()

@@ -386,7 +386,7 @@ impl fmt::Display for Connections {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::table;
+    use crate::rules::testing::table;
     use crate::rules::{Name, Values, interface};
 
     /// A condition on a field that is left out here never holds.

@@ -194,7 +194,7 @@ fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
 mod tests {
     use super::*;
     use crate::rules::Nat;
-    use crate::rules::examples::{base, chain, rule, table};
+    use crate::rules::testing::{base, chain, rule, table};
 
     /// The chains at a hook, as `table/chain`.
     fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {

@@ -221,7 +221,7 @@ pub enum Open<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{chain, rule, table};
+    use crate::rules::testing::{chain, rule, table};
 
     #[test]
     fn places_are_in_the_same_chain_by_its_name_and_its_table() {

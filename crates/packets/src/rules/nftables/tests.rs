@@ -5,8 +5,8 @@ use crate::rules::name::Name;
 use crate::rules::rule::{Counters, Effect, interface};
 use crate::rules::table::Policy;
 use crate::rules::{
-    examples::base, examples::chain, examples::commented, examples::effect_of, examples::not, examples::ports,
-    examples::rule, examples::table, examples::to_port,
+    testing::base, testing::chain, testing::commented, testing::effect_of, testing::not, testing::ports, testing::rule,
+    testing::table, testing::to_port,
 };
 
 const TEN: (u128, u128) = (0x0a00_0000, 0x0aff_ffff);

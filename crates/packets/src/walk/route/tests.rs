@@ -2,7 +2,7 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::found::Device;
-use crate::rules::examples::{base, effect_of, not, rule, table, to_port};
+use crate::rules::testing::{base, effect_of, not, rule, table, to_port};
 use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, flags};
 use crate::walk::connections::any_but_lo;
 use crate::walk::step::Matched;

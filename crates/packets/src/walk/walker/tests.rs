@@ -2,8 +2,8 @@ use super::*;
 use crate::rules::flags::ct_state;
 use crate::rules::{Bits, Condition, Direction, Name, Nat, Set, TCP, Values, interface};
 use crate::rules::{
-    examples::base, examples::chain, examples::effect_of, examples::not, examples::ports, examples::rule,
-    examples::table, examples::to_port,
+    testing::base, testing::chain, testing::effect_of, testing::not, testing::ports, testing::rule, testing::table,
+    testing::to_port,
 };
 use crate::walk::route::{Surroundings, there_and_back};
 

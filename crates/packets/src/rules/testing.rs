@@ -1,4 +1,4 @@
-//! What the tests are made of: tables, chains and rules in few words.
+//! What tests are made of, here and in the crates above: tables, chains and rules in few words.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
