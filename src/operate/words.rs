@@ -32,16 +32,11 @@ pub(super) fn matches(table: &Table, rule: &Rule) -> String {
 }
 
 fn condition_in_words(table: &Table, condition: &Condition) -> String {
-    match condition {
-        Condition::In { field, values, negated } => {
-            let not = if *negated { "not " } else { "" };
-            format!("{not}{}{}", field.facts().of, list(table, *field, values))
-        }
-        Condition::Flags { text, .. }
-        | Condition::Masked { text, .. }
-        | Condition::Context { text, .. }
-        | Condition::NotUnderstood(text) => text.clone(),
-    }
+    let Condition::In { field, values, negated } = condition else {
+        return condition.text().unwrap_or_default().to_owned();
+    };
+    let not = if *negated { "not " } else { "" };
+    format!("{not}{}{}", field.facts().of, list(table, *field, values))
 }
 
 /// The numbers that a condition of a table's compares a field with.

@@ -117,7 +117,7 @@ impl Network {
     /// broadcast addresses of its networks (`fib_add_ifaddr` in net/ipv4/fib_frontend.c).
     pub fn own(&self, family: Family) -> Intervals {
         let own = Intervals::each(self.of_family(family).map(|known| address(known.address)));
-        Intervals::new(own.as_slice().iter().chain(self.broadcasts(family).as_slice()).copied())
+        own.or(&self.broadcasts(family))
     }
 
     /// The broadcast addresses of its networks.

@@ -42,16 +42,11 @@ impl RoutingFacts {
         match context {
             Context::AddressType { is_source, types, negated, is_xt } => {
                 let field = if is_source { Field::Source } else { Field::Destination };
-                let mut holding = Vec::new();
-                for family in Family::ALL {
-                    let Some(addresses) = self.of_types(family, types, is_xt) else {
-                        continue;
-                    };
-                    let all = field(family).any();
-                    let held = if negated { all.without(&addresses) } else { addresses };
-                    holding.push((field(family), held));
-                }
-                Some(holding)
+                let held = Family::ALL.into_iter().filter_map(|family| {
+                    let (field, addresses) = (field(family), self.of_types(family, types, is_xt)?);
+                    Some((field, if negated { field.any().without(&addresses) } else { addresses }))
+                });
+                Some(held.collect())
             }
             Context::ReversePath { is_loose, negated } => {
                 let back = self.back.as_ref()?;
@@ -74,45 +69,31 @@ impl RoutingFacts {
             let entries = self.local.iter().filter(|(kind, of, _)| (*kind, *of) == (wanted, family));
             Intervals::new(entries.map(|(.., addresses)| *addresses))
         };
-        let all = Field::Source(family).any();
         let (unspecified, broadcast, multicast) = match family {
             // `__inet_dev_addr_type` in net/ipv4/fib_frontend.c
             Family::V4 => {
-                let broadcast = [(0, (1 << 24) - 1), (u32::MAX.into(), u32::MAX.into())];
-                let known = table(BROADCAST);
-                let broadcast = Intervals::new(broadcast.into_iter().chain(known.as_slice().iter().copied()));
-                (Intervals::default(), broadcast, (0xe0 << 24, (0xf0 << 24) - 1))
+                let broadcast = Intervals::new([(0, (1 << 24) - 1), (u32::MAX.into(), u32::MAX.into())]);
+                (Intervals::default(), broadcast.or(&table(BROADCAST)), (0xe0 << 24, (0xf0 << 24) - 1))
             }
             Family::V6 => (Intervals::one(0), Intervals::default(), (0xff << 120, u128::MAX)),
         };
         let multicast = Intervals::new([multicast]);
-        let loopback = match family {
-            Family::V4 => Intervals::new([(127 << 24, (128 << 24) - 1)]),
-            Family::V6 => Intervals::one(1),
-        };
         // Nothing that comes in is for a host without an address.
-        if table(LOCAL).without(&loopback).is_empty() {
+        if table(LOCAL).without(&family.loopback()).is_empty() {
             return None;
         }
         let anycast = table(ANYCAST);
         // The narrower entries come first.
         let local = table(LOCAL).without(&broadcast).without(&anycast);
-        let mut rest = all;
-        let named =
-            [(UNSPEC, unspecified), (BROADCAST, broadcast), (MULTICAST, multicast), (ANYCAST, anycast), (LOCAL, local)];
-        for (_, addresses) in &named {
-            rest = rest.without(addresses);
-        }
+        let all = Field::Source(family).any();
         if family == Family::V6 && is_xt {
             // `match_type6` in net/netfilter/xt_addrtype.c: all types that are asked for have to be so.
             return match types.trailing_zeros() as u8 {
-                kind @ (LOCAL | MULTICAST | UNSPEC) if types == 1 << kind => {
-                    named.into_iter().find(|(of, _)| *of == kind).map(|(_, addresses)| addresses)
-                }
-                UNICAST if types == 1 << UNICAST => {
-                    let [(_, unspecified), _, (_, multicast), ..] = &named;
-                    Some(Field::Source(family).any().without(unspecified).without(multicast))
-                }
+                _ if !types.is_power_of_two() => None,
+                LOCAL => Some(local),
+                MULTICAST => Some(multicast),
+                UNSPEC => Some(unspecified),
+                UNICAST => Some(all.without(&unspecified).without(&multicast)),
                 _ => None,
             };
         }
@@ -122,13 +103,12 @@ impl RoutingFacts {
         if family == Family::V6 && types & UNROUTED != unrouted {
             return None;
         }
-        let mut held = if has(UNICAST) { rest } else { Intervals::default() };
-        for (kind, addresses) in named {
-            if has(kind) {
-                held = Intervals::new(held.as_slice().iter().chain(addresses.as_slice()).copied());
-            }
-        }
-        Some(held)
+        let named =
+            [(UNSPEC, unspecified), (BROADCAST, broadcast), (MULTICAST, multicast), (ANYCAST, anycast), (LOCAL, local)];
+        let of_unicast = named.iter().fold(all, |rest, (_, addresses)| rest.without(addresses));
+        let named = named.into_iter().chain([(UNICAST, of_unicast)]);
+        let held = named.filter(|(kind, _)| has(*kind));
+        Some(held.fold(Intervals::default(), |held, (_, addresses)| held.or(&addresses)))
     }
 }
 

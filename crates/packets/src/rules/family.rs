@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use derive_more::Display;
 
+use crate::rules::intervals::Intervals;
+
 /// An address family; each has its own tables, chains and rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub enum Family {
@@ -31,6 +33,14 @@ impl Family {
             Self::V4 => Ipv4Addr::LOCALHOST.into(),
             Self::V6 => Ipv6Addr::LOCALHOST.into(),
         }
+    }
+
+    /// Every address of the loopback device's network.
+    pub fn loopback(self) -> Intervals {
+        Intervals::new([match self {
+            Self::V4 => (127 << 24, (128 << 24) - 1),
+            Self::V6 => (1, 1),
+        }])
     }
 
     /// Its name in nft's language.

@@ -16,9 +16,8 @@ pub enum Field {
     Destination(Family),
     SourcePort,
     DestinationPort,
-    /// The user id of the socket that sends it.
+    /// The user of the socket that sends it.
     Uid,
-    /// The group id of that socket.
     Gid,
     /// The name of the device by which it came in, padded with zeros to 16 bytes; all zeros if there is no device.
     InInterface,
@@ -45,20 +44,17 @@ pub struct FieldFacts {
     pub bits: u32,
     /// Whether nf_tables has its numbers in the machine's byte order, in registers and in sets.
     pub is_in_host_order: bool,
-    /// What it is in the answer to a packet, if not itself.
-    turned: Option<Field>,
     pub nft: &'static str,
     pub iptables: IptablesOption,
     // What is said of it to people.
     /// Before the numbers that a rule compares it with.
     pub of: &'static str,
+    /// Before the only numbers that connections don't have; none if they are not told apart by it.
+    pub except: Option<&'static str>,
     /// Before its number in a packet.
     pub what: &'static str,
     /// Of a packet in which it may be anything.
     pub any: &'static str,
-    /// Before the numbers that set connections apart, and before those that they don't have; none if such connections are
-    /// not told apart by it.
-    pub apart: Option<(&'static str, &'static str)>,
     /// What an answer depends on that depends on it.
     pub open: &'static str,
     /// The flag that says what it is, with the name of its value, if there is one.
@@ -70,9 +66,10 @@ pub struct FieldFacts {
 pub enum IptablesOption {
     /// With the header's fields, before all others, at this place among them: `-s 10.0.0.0/8`.
     Header(u8, &'static str),
-    /// By a match and its option, for a number or an interval and for a list: `-m owner --uid-owner 1-2`. The sign stands
-    /// between the ends of an interval.
-    Match { one: (&'static str, &'static str), list: (&'static str, &'static str), to: char },
+    /// By `-m tcp` or, for a list, `-m multiport`.
+    Port(&'static str),
+    /// By `-m owner`.
+    Owner(&'static str),
     /// It has no words for it: what isn't understood is in brackets.
     None,
 }
@@ -81,25 +78,26 @@ pub enum IptablesOption {
 const PLAIN: FieldFacts = FieldFacts {
     bits: 8,
     is_in_host_order: false,
-    turned: None,
     nft: "",
     iptables: IptablesOption::None,
     of: "",
+    except: None,
     what: "",
     any: "",
-    apart: None,
     open: "",
     flag: None,
 };
 
+/// The same of what the kernel has of a packet beside its headers.
+const IN_HOST_ORDER: FieldFacts = FieldFacts { bits: 32, is_in_host_order: true, ..PLAIN };
+
 const SOURCE: FieldFacts = FieldFacts {
     bits: 32,
-    turned: Some(Field::Destination(Family::V4)),
     nft: "ip saddr",
     iptables: IptablesOption::Header(0, "-s"),
     of: "from ",
     any: "any source",
-    apart: Some(("from", "from any address except")),
+    except: Some("from any address except "),
     open: "the source address",
     flag: Some("--from ADDRESS"),
     ..PLAIN
@@ -107,12 +105,11 @@ const SOURCE: FieldFacts = FieldFacts {
 
 const DESTINATION: FieldFacts = FieldFacts {
     bits: 32,
-    turned: Some(Field::Source(Family::V4)),
     nft: "ip daddr",
     iptables: IptablesOption::Header(1, "-d"),
     of: "to ",
     any: "any destination",
-    apart: Some(("to", "to any address except")),
+    except: Some("to any address except "),
     open: "the address to which it is translated",
     ..PLAIN
 };
@@ -152,131 +149,97 @@ impl Field {
             },
             Self::Source(Family::V4) => &SOURCE,
             Self::Destination(Family::V4) => &DESTINATION,
-            Self::Source(Family::V6) => {
-                &FieldFacts { bits: 128, turned: Some(Self::Destination(Family::V6)), nft: "ip6 saddr", ..SOURCE }
-            }
-            Self::Destination(Family::V6) => {
-                &FieldFacts { bits: 128, turned: Some(Self::Source(Family::V6)), nft: "ip6 daddr", ..DESTINATION }
-            }
+            Self::Source(Family::V6) => &FieldFacts { bits: 128, nft: "ip6 saddr", ..SOURCE },
+            Self::Destination(Family::V6) => &FieldFacts { bits: 128, nft: "ip6 daddr", ..DESTINATION },
             Self::SourcePort => &FieldFacts {
                 bits: 16,
-                turned: Some(Self::DestinationPort),
                 nft: "tcp sport",
-                iptables: IptablesOption::Match {
-                    one: ("-m tcp ", "--sport "),
-                    list: ("-m multiport ", "--sports "),
-                    to: ':',
-                },
+                iptables: IptablesOption::Port("--sport"),
                 of: "from port ",
                 what: "source port ",
                 any: "any source port",
-                apart: Some(("from port", "from any port except")),
+                except: Some("from any port except "),
                 open: "the source port",
                 flag: Some("--from ADDRESS:PORT"),
                 ..PLAIN
             },
             Self::DestinationPort => &FieldFacts {
                 bits: 16,
-                turned: Some(Self::SourcePort),
                 nft: "tcp dport",
-                iptables: IptablesOption::Match {
-                    one: ("-m tcp ", "--dport "),
-                    list: ("-m multiport ", "--dports "),
-                    to: ':',
-                },
+                iptables: IptablesOption::Port("--dport"),
                 of: "to port ",
                 what: "port ",
                 any: "any port",
-                apart: Some(("to port", "to any port except")),
+                except: Some("to any port except "),
                 open: "the port to which it is translated",
                 ..PLAIN
             },
             Self::Uid => &FieldFacts {
-                bits: 32,
-                is_in_host_order: true,
                 nft: "meta skuid",
-                iptables: IptablesOption::Match {
-                    one: ("-m owner ", "--uid-owner "),
-                    list: ("-m owner ", "--uid-owner "),
-                    to: '-',
-                },
+                iptables: IptablesOption::Owner("--uid-owner"),
                 of: "from user ",
                 what: "user ",
                 any: "any user except the proxy's",
-                apart: Some(("from user", "from any user except")),
+                except: Some("from any user except "),
                 open: "the user",
                 flag: Some("--uid"),
-                ..PLAIN
+                ..IN_HOST_ORDER
             },
             Self::Gid => &FieldFacts {
-                bits: 32,
-                is_in_host_order: true,
                 nft: "meta skgid",
-                iptables: IptablesOption::Match {
-                    one: ("-m owner ", "--gid-owner "),
-                    list: ("-m owner ", "--gid-owner "),
-                    to: '-',
-                },
+                iptables: IptablesOption::Owner("--gid-owner"),
                 of: "from group ",
                 what: "group ",
                 any: "any group except the proxy's",
-                apart: Some(("from group", "from any group except")),
+                except: Some("from any group except "),
                 open: "the group",
                 flag: Some("--gid"),
-                ..PLAIN
+                ..IN_HOST_ORDER
             },
             Self::InInterface => &FieldFacts {
                 bits: 128,
-                turned: Some(Self::OutInterface),
                 nft: "iifname",
                 iptables: IptablesOption::Header(2, "-i"),
                 of: "arriving on ",
                 any: "any interface",
-                apart: Some(("arriving on", "arriving on any interface except")),
+                except: Some("arriving on any interface except "),
                 open: "the interface on which it arrives",
                 flag: Some("--in"),
                 ..PLAIN
             },
             Self::OutInterface => &FieldFacts {
                 bits: 128,
-                turned: Some(Self::InInterface),
                 nft: "oifname",
                 iptables: IptablesOption::Header(3, "-o"),
                 of: "leaving by ",
                 any: "any interface",
-                apart: Some(("leaving by", "leaving by any interface except")),
+                except: Some("leaving by any interface except "),
                 open: "the interface by which it leaves",
                 flag: Some("--out"),
                 ..PLAIN
             },
             Self::State => &FieldFacts {
-                bits: 32,
-                is_in_host_order: true,
                 nft: "ct state",
                 of: "ct state ",
                 any: "any state",
                 open: "what connection tracking says of it",
-                ..PLAIN
+                ..IN_HOST_ORDER
             },
             Self::Mark => &FieldFacts {
-                bits: 32,
-                is_in_host_order: true,
                 nft: "meta mark",
                 of: "mark ",
                 what: "mark ",
                 any: "any mark",
                 open: "the mark of the packet",
-                ..PLAIN
+                ..IN_HOST_ORDER
             },
             Self::ConnectionMark => &FieldFacts {
-                bits: 32,
-                is_in_host_order: true,
                 nft: "ct mark",
                 of: "ct mark ",
                 what: "ct mark ",
                 any: "any ct mark",
                 open: "the mark of the connection",
-                ..PLAIN
+                ..IN_HOST_ORDER
             },
             Self::TcpFlags => &FieldFacts {
                 nft: "tcp flags",
@@ -306,15 +269,21 @@ impl Field {
 
     /// What it is in the answer to a packet.
     pub fn turned(self) -> Self {
-        self.facts().turned.unwrap_or(self)
+        match self {
+            Self::Source(family) => Self::Destination(family),
+            Self::Destination(family) => Self::Source(family),
+            Self::SourcePort => Self::DestinationPort,
+            Self::DestinationPort => Self::SourcePort,
+            Self::InInterface => Self::OutInterface,
+            Self::OutInterface => Self::InInterface,
+            other => other,
+        }
     }
 
-    /// How many bits its numbers have.
     pub const fn bits(self) -> u32 {
         self.facts().bits
     }
 
-    /// How many bytes they have.
     pub fn bytes(self) -> usize {
         (self.bits() / 8) as usize
     }
@@ -339,7 +308,7 @@ mod tests {
     fn every_field_is_listed() {
         let (_, rows) = include_str!("field.rs").split_once("fn facts(").unwrap();
         let (rows, _) = rows.split_once("fn turned(").unwrap();
-        assert_eq!(rows.matches("=> &").count(), Field::ALL.len());
+        assert_eq!(rows.matches(" => ").count(), Field::ALL.len());
     }
 
     #[test]

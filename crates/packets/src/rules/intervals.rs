@@ -88,6 +88,17 @@ impl Intervals {
         self.as_slice().is_empty()
     }
 
+    /// How many numbers it has.
+    pub fn size(&self) -> u128 {
+        let sizes = self.as_slice().iter().map(|(first, last)| (last - first).saturating_add(1));
+        sizes.fold(0, u128::saturating_add)
+    }
+
+    /// Its numbers, one by one.
+    pub fn numbers(&self) -> impl Iterator<Item = u128> {
+        self.as_slice().iter().flat_map(|&(first, last)| first..=last)
+    }
+
     /// Whether it holds a number of one of these intervals, which may come in any order.
     #[inline(always)]
     pub fn meets(&self, intervals: &[(u128, u128)]) -> bool {
@@ -100,17 +111,12 @@ impl Intervals {
     /// Whether it holds every number of the other set.
     #[inline(always)]
     pub fn includes(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            (Held::One((first, last)), Held::One((other_first, other_last))) => {
-                first <= other_first && other_last <= last
-            }
-            // Copies share their list.
-            (Held::List(ours), Held::List(others)) if Arc::ptr_eq(ours, others) => true,
-            _ => self.includes_each(other),
+        // Copies share their list.
+        if let (Held::List(ours), Held::List(others)) = (&self.0, &other.0)
+            && Arc::ptr_eq(ours, others)
+        {
+            return true;
         }
-    }
-
-    fn includes_each(&self, other: &Self) -> bool {
         other.as_slice().iter().all(|&(first, last)| {
             let next = self.ending_from(first);
             next.is_some_and(|(start, end)| *start <= first && last <= *end)
@@ -124,6 +130,15 @@ impl Intervals {
             Held::One(one) => (one.1 >= number).then_some(one),
             Held::List(list) => list.get(list.partition_point(|&(_, end)| end < number)),
         }
+    }
+
+    /// The numbers that either set has.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        if self.includes(other) {
+            return self.clone();
+        }
+        Self::new(self.as_slice().iter().chain(other.as_slice()).copied())
     }
 
     /// The numbers that both sets have.

@@ -79,26 +79,21 @@ pub struct NftCondition<'a>(pub &'a Condition);
 
 impl fmt::Display for NftCondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Condition::In { field, values, negated } => {
-                f.write_str(field.facts().nft)?;
-                f.write_str(if *negated { " != " } else { " " })?;
-                match values {
-                    Values::Set(name) => write!(f, "@{name}"),
-                    Values::Interval(interval) => f.write_str(&element(*field, *interval)),
-                    Values::Listed(list) => match list.as_slice() {
-                        [interval] => f.write_str(&element(*field, *interval)),
-                        list => {
-                            let list: Vec<_> = list.iter().map(|&interval| element(*field, interval)).collect();
-                            write!(f, "{{ {} }}", list.join(", "))
-                        }
-                    },
+        let Condition::In { field, values, negated } = self.0 else {
+            return f.write_str(self.0.text().unwrap_or_default());
+        };
+        f.write_str(field.facts().nft)?;
+        f.write_str(if *negated { " != " } else { " " })?;
+        match values {
+            Values::Set(name) => write!(f, "@{name}"),
+            Values::Interval(interval) => f.write_str(&element(*field, *interval)),
+            Values::Listed(list) => match list.as_slice() {
+                [interval] => f.write_str(&element(*field, *interval)),
+                list => {
+                    let list: Vec<_> = list.iter().map(|&interval| element(*field, interval)).collect();
+                    write!(f, "{{ {} }}", list.join(", "))
                 }
-            }
-            Condition::Flags { text, .. }
-            | Condition::Masked { text, .. }
-            | Condition::Context { text, .. }
-            | Condition::NotUnderstood(text) => f.write_str(text),
+            },
         }
     }
 }

@@ -182,10 +182,20 @@ impl Condition {
         }
     }
 
+    /// How it is written; none if that is made of its field and its values.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::In { .. } => None,
+            Self::Flags { text, .. }
+            | Self::Masked { text, .. }
+            | Self::Context { text, .. }
+            | Self::NotUnderstood(text) => Some(text),
+        }
+    }
+
     /// One that depends on more than the packet, so that it isn't known yet where it holds.
     pub fn in_context(text: String, context: Context) -> Self {
-        let holding = None;
-        Self::Context { text, context, holding }
+        Self::Context { text, context, holding: None }
     }
 
     /// The field is one of these.

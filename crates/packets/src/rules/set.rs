@@ -22,6 +22,11 @@ pub struct Set {
 }
 
 impl Set {
+    /// The intervals of a set whose numbers are understood.
+    fn intervals(&self) -> &[(u128, u128)] {
+        self.elements.as_ref().map(Intervals::as_slice).unwrap_or_default()
+    }
+
     /// The numbers in it, if they are a field's.
     pub fn numbers_of(&self, field: Field) -> Option<Intervals> {
         self.elements.as_ref().and_then(|numbers| as_field(field, numbers))
@@ -80,13 +85,12 @@ impl Shape {
     pub fn of(set: &Set) -> Self {
         /// Filling a bitmap with more numbers takes longer than a hash table.
         const BITMAP: u128 = 128;
-        let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
         if set_field(set) != Field::DestinationPort {
             return Self::Intervals;
         }
         // An interval has two elements.
         match set_size(set) {
-            numbers if numbers > 2 * intervals.len() as u128 => Self::Intervals,
+            numbers if numbers > 2 * set.intervals().len() as u128 => Self::Intervals,
             ..=BITMAP => Self::Numbers,
             _ => Self::Hashed,
         }
@@ -95,21 +99,15 @@ impl Shape {
 
 /// How many numbers a set of native mode's has.
 pub fn set_size(set: &Set) -> u128 {
-    let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
-    let mut count: u128 = 0;
-    for (first, last) in intervals {
-        count = count.saturating_add(last - first).saturating_add(1);
-    }
-    count
+    set.elements.as_ref().map_or(0, Intervals::size)
 }
 
 /// The elements that a set of native mode's has in its [`Shape`], each with both of its ends.
 pub fn set_elements(set: &Set) -> Vec<(u128, u128)> {
-    let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
     match Shape::of(set) {
-        Shape::Intervals => intervals.to_vec(),
+        Shape::Intervals => set.intervals().to_vec(),
         Shape::Numbers | Shape::Hashed => {
-            let numbers = intervals.iter().flat_map(|&(first, last)| first..=last);
+            let numbers = set.elements.iter().flat_map(Intervals::numbers);
             numbers.map(|number| (number, number)).collect()
         }
     }

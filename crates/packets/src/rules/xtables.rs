@@ -63,50 +63,31 @@ const OTHERS: u8 = 5;
 
 /// Where iptables-save writes a condition.
 fn order(condition: &Condition) -> u8 {
-    match condition {
-        Condition::In { field, .. } => match field.facts().iptables {
-            IptablesOption::Header(place, _) => place,
-            IptablesOption::Match { .. } | IptablesOption::None => OTHERS,
-        },
-        Condition::Flags { .. }
-        | Condition::Masked { .. }
-        | Condition::Context { .. }
-        | Condition::NotUnderstood(_) => OTHERS,
+    match condition.field().map(|field| field.facts().iptables) {
+        Some(IptablesOption::Header(place, _)) if condition.text().is_none() => place,
+        _ => OTHERS,
     }
 }
 
 fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
-    let (field, values, negated) = match condition {
-        Condition::Flags { text, .. }
-        | Condition::Masked { text, .. }
-        | Condition::Context { text, .. }
-        | Condition::NotUnderstood(text) => {
-            return write!(f, "{text} ");
-        }
-        Condition::In { field, values, negated } => (*field, values, *negated),
+    let Condition::In { field, values, negated } = condition else {
+        return write!(f, "{} ", condition.text().unwrap_or_default());
     };
-    let not = if negated { "! " } else { "" };
-    let Some(list) = values.listed() else {
-        let Values::Set(name) = values else { return Ok(()) };
-        return write!(f, "{not}[{field:?} @{name}] ");
+    let not = if *negated { "! " } else { "" };
+    let (list, is_list) = match values {
+        Values::Set(name) => return write!(f, "{not}[{field:?} @{name}] "),
+        Values::Interval(interval) => (std::slice::from_ref(interval), false),
+        Values::Listed(list) => (list.as_slice(), true),
     };
-    let to = match (field.facts().iptables, list) {
-        (IptablesOption::Header(_, option), &[interval]) => {
-            return write!(f, "{not}{option} {} ", in_header(field, interval));
+    match (field.facts().iptables, list) {
+        (IptablesOption::Header(_, option), &[interval]) => write!(f, "{not}{option} {} ", in_header(*field, interval)),
+        (IptablesOption::Port(option), _) if is_list => {
+            write!(f, "-m multiport {not}{option}s {} ", numbers(list, ':'))
         }
-        (IptablesOption::Match { one, list, to }, _) => {
-            let (name, option) = if matches!(values, Values::Listed(_)) { list } else { one };
-            [name, not, option].into_iter().try_for_each(|word| f.write_str(word))?;
-            to
-        }
-        (IptablesOption::Header(..) | IptablesOption::None, _) => {
-            write!(f, "{not}[{field:?} ")?;
-            write_numbers(f, list, ':')?;
-            return f.write_str("] ");
-        }
-    };
-    write_numbers(f, list, to)?;
-    f.write_str(" ")
+        (IptablesOption::Port(option), _) => write!(f, "-m tcp {not}{option} {} ", numbers(list, ':')),
+        (IptablesOption::Owner(option), _) => write!(f, "-m owner {not}{option} {} ", numbers(list, '-')),
+        (IptablesOption::Header(..) | IptablesOption::None, _) => write!(f, "{not}[{field:?} {}] ", numbers(list, ':')),
+    }
 }
 
 /// Numbers of a header's field as iptables-save writes them: it has another sign for a prefix of interfaces, and for it
@@ -123,17 +104,16 @@ fn in_header(field: Field, (first, last): (u128, u128)) -> String {
 }
 
 /// `80,8000:8100`, with this sign between the ends of an interval.
-fn write_numbers(f: &mut fmt::Formatter<'_>, list: &[(u128, u128)], to: char) -> fmt::Result {
-    for (index, &(first, last)) in list.iter().enumerate() {
-        if index > 0 {
-            f.write_char(',')?;
-        }
-        write!(f, "{first}")?;
-        if first != last {
-            write!(f, "{to}{last}")?;
-        }
+fn numbers(list: &[(u128, u128)], to: char) -> String {
+    let mut text = String::new();
+    for (first, last) in list {
+        let comma = if text.is_empty() { "" } else { "," };
+        let _ = match first == last {
+            true => write!(text, "{comma}{first}"),
+            false => write!(text, "{comma}{first}{to}{last}"),
+        };
     }
-    Ok(())
+    text
 }
 
 #[cfg(test)]

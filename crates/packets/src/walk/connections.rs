@@ -215,8 +215,7 @@ impl Connections {
             if let Some(others) = there.map(|(_, others)| others).or_else(|| others.get(*field))
                 && !numbers.includes(others)
             {
-                let all = numbers.as_slice().iter().chain(others.as_slice());
-                *numbers = Intervals::new(all.copied());
+                *numbers = numbers.or(others);
                 if let ([(first, _), .., (_, last)], false) = (numbers.as_slice(), is_few(numbers)) {
                     *numbers = Intervals::new([(*first, *last)]);
                 }
@@ -240,11 +239,7 @@ fn hosts(family: Family) -> Intervals {
 /// Those of other hosts: what comes in from or to 127.0.0.0/8 or ::1 by another device than lo is dropped
 /// (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
 pub(super) fn others(family: Family) -> Intervals {
-    let loopback = match family {
-        Family::V4 => (127 << 24, (128 << 24) - 1),
-        Family::V6 => (1, 1),
-    };
-    hosts(family).without(&Intervals::new([loopback]))
+    hosts(family).without(&family.loopback())
 }
 
 /// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those
@@ -267,10 +262,7 @@ pub(super) fn lo() -> Intervals {
 pub(super) fn few_numbers(numbers: &Intervals) -> Option<Vec<u128>> {
     /// More than TCP's flags can be.
     const MOST: u128 = 256;
-    let count = |sum: u128, (first, last): &(u128, u128)| sum.saturating_add((last - first).saturating_add(1));
-    let is_few = numbers.as_slice().iter().fold(0, count) <= MOST;
-    let each = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
-    is_few.then(|| each.collect())
+    (numbers.size() <= MOST).then(|| numbers.numbers().collect())
 }
 
 /// Whether a field may be kept in these pieces.
@@ -342,7 +334,7 @@ impl fmt::Display for Connections {
         const MOST: usize = 8;
         let mut separator = "";
         for (field, intervals) in &*self.fields {
-            let Some((what, all_but)) = field.facts().apart else {
+            let Some(except) = field.facts().except else {
                 continue;
             };
             let list = intervals.as_slice();
@@ -366,14 +358,14 @@ impl fmt::Display for Connections {
             // Of all but a few, those few are said.
             let others = all.without(intervals);
             let (what, list) = match others.as_slice() {
-                few if few.len() < list.len() => (all_but, few),
-                _ => (what, list),
+                few if few.len() < list.len() => (except, few),
+                _ => (field.facts().of, list),
             };
             let mut elements: Vec<_> = list.iter().take(MOST).map(|&interval| element(*field, interval)).collect();
             if list.len() > MOST {
                 elements.push("...".to_owned());
             }
-            write!(f, "{separator}{what} {}", elements.join(","))?;
+            write!(f, "{separator}{what}{}", elements.join(","))?;
             separator = " ";
         }
         if separator.is_empty() {
