@@ -16,17 +16,8 @@ impl Found {
         self.chains_of(hook, |of| of.sees(family))
     }
 
-    /// The chains of a bridge.
-    pub(super) fn bridge_chains_at(&self, hook: Hook) -> Vec<Slot<'_>> {
-        self.chains_of(hook, |of| of == TableFamily::Bridge)
-    }
-
-    /// The same for ARP's packets.
-    pub(super) fn arp_chains_at(&self, hook: Hook) -> Vec<Slot<'_>> {
-        self.chains_of(hook, |of| matches!(of, TableFamily::Arp | TableFamily::Netdev))
-    }
-
-    fn chains_of(&self, hook: Hook, is_seen_by: impl Fn(TableFamily) -> bool) -> Vec<Slot<'_>> {
+    /// The same of the tables whose family is such a one.
+    pub(super) fn chains_of(&self, hook: Hook, is_seen_by: impl Fn(TableFamily) -> bool) -> Vec<Slot<'_>> {
         let mut slots: Vec<Slot<'_>> = self
             .tables
             .iter()

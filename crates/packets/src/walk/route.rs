@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::found::{Found, Listener, Network, Settings};
 use crate::rules::flags::DATA;
-use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, interface};
+use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, Rule, Table, interface};
 use crate::walk::connections::{Connections, any_but_lo, lo};
 use crate::walk::state::{Owner, State, merged};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
@@ -48,10 +48,7 @@ impl Surroundings<'_> {
 
     /// Whether a rule sends connections to an address of this namespace.
     pub fn is_here(&self, nat: &Nat) -> bool {
-        let mut routes = self.routes.iter();
-        routes.any(|(address, device)| {
-            Some(*address) == nat.address && device.as_ref().is_some_and(|device| device.as_bytes() == LOOPBACK)
-        })
+        self.devices(nat) == lo()
     }
 
     /// Whether any of these connections could live: between addresses that hosts have, by devices that are there.
@@ -254,27 +251,19 @@ pub fn discovery<'a>(found: &'a Found, network: &Network, neighbours: &Neighbour
         Direction::Inbound => (Way::In, Field::InInterface),
         Direction::Outbound => (Way::Out, Field::OutInterface),
     };
-    let device = (field, devices.clone());
-    let question = if is_ipv6 {
-        Connections::discovery(SOLICITATION, asking.clone(), solicited(asked), device)
-    } else {
-        Connections::arp(device)
+    let message = |kind, from: &Intervals, to, device| match is_ipv6 {
+        true => Connections::discovery(kind, from.clone(), to, device),
+        false => Connections::arp(device),
     };
+    let question = message(SOLICITATION, asking, solicited(asked), (field, devices.clone()));
     let question = State::of_discovery(question, Packet::Solicitation, is_tracked);
-    let there = follow(&mut walker, way, None, vec![question]);
-    let mut answers = Vec::new();
-    for question in there {
-        let device = (field.turned(), devices.clone());
-        let answer = if is_ipv6 {
-            Connections::discovery(ADVERTISEMENT, asked.clone(), asking.clone(), device)
-        } else {
-            Connections::arp(device)
-        };
-        answers.push(State {
-            assumptions: question.assumptions,
-            ..State::of_discovery(answer, Packet::Advertisement, is_tracked)
-        });
-    }
+    let there = follow(&mut walker, way, None, vec![question]).into_iter();
+    let answer = message(ADVERTISEMENT, asked, asking.clone(), (field.turned(), devices.clone()));
+    let answers = there.map(|question| State {
+        assumptions: question.assumptions,
+        ..State::of_discovery(answer.clone(), Packet::Advertisement, is_tracked)
+    });
+    let answers = answers.collect();
     let back = follow(&mut walker, way.back(), None, merged(answers));
     let arrived = back.iter().map(|state| state.outcome(Fate::Accepted, None)).collect();
     walker.finish(arrived)
@@ -404,10 +393,9 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
         let name = Intervals::one(interface(upper.name.as_bytes()));
         let (mut inside, mut others) = (Vec::new(), Vec::new());
         for state in states {
-            let (by_it, by_others) = state.connections.split(field, &name);
-            let with = |connections| State { connections, ..state.clone() };
-            inside.extend(by_it.map(with));
-            others.extend(by_others.map(with));
+            let (by_it, by_others) = state.split(field, &name);
+            inside.extend(by_it);
+            others.extend(by_others);
         }
         inside.iter_mut().for_each(|state| state.set(field, beneath.clone()));
         if arrives {

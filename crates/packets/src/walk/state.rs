@@ -120,6 +120,13 @@ impl<'a> State<'a> {
         Rc::make_mut(&mut self.flow)
     }
 
+    /// Those whose field has one of these numbers, and all others: [`Connections::split`].
+    pub(super) fn split(&self, field: Field, numbers: &Intervals) -> (Option<Self>, Option<Self>) {
+        let (of_these, others) = self.connections.split(field, numbers);
+        let with = |connections| Self { connections, ..self.clone() };
+        (of_these.map(with), others.map(with))
+    }
+
     /// The same packet, which leaves by these devices.
     pub(super) fn leaving_by(mut self, via: Intervals) -> Self {
         self.flow_mut().via = via;
@@ -361,7 +368,7 @@ impl<'a> State<'a> {
             let Some(from) = self.connections.get(field).cloned() else {
                 continue;
             };
-            let is_same = from == to && few_numbers(&to).is_some_and(|numbers| numbers.len() == 1);
+            let is_same = from == to && to.size() == 1;
             // Of many, a few may be what they are translated to.
             has_changed = match (has_changed, from.without(&to).is_empty()) {
                 (Some(true), _) | (_, false) => Some(true),
@@ -381,13 +388,11 @@ impl<'a> State<'a> {
             return Some(false);
         }
         let heeded = Intervals::one(DISCOVERY_HOPS);
-        let Some(hops) = self.connections.get(Field::HopLimit) else {
-            return Some(false);
-        };
-        if !hops.meets(heeded.as_slice()) {
-            return Some(true);
+        match self.connections.get(Field::HopLimit) {
+            Some(hops) if !hops.meets(heeded.as_slice()) => Some(true),
+            Some(hops) if *hops != heeded => None,
+            _ => Some(false),
         }
-        (*hops == heeded).then_some(false)
     }
 
     /// Sets one of the marks; returns whether the rule goes on.
@@ -451,85 +456,64 @@ impl<'a> State<'a> {
             && self.connections.includes(&other.connections)
     }
 
-    /// Which connections get to a place in either way, and what is left to assume of them, where one way includes the
-    /// other or both are for the same connections; none if these are different connections.
-    fn joined(&self, other: &Self) -> Option<(Connections, Vec<Assumption>)> {
+    /// Becomes one with another that gets to the same place, if one of them includes the other, or if both are the same
+    /// connections whatever the answer to a question is. Returns whether it has.
+    fn join(&mut self, other: &Self) -> bool {
         if self.kind() != other.kind() {
-            return None;
+            return false;
         }
         let are_same = self.connections == other.connections;
-        if are_same || !(self.is_told() || other.is_told()) {
-            for (one, two) in [(self, other), (other, self)] {
-                if one.includes(two) {
-                    return Some((one.connections.clone(), one.assumptions.clone()));
-                }
+        let may_include = are_same || !(self.is_told() || other.is_told());
+        if may_include && self.includes(other) {
+            // It stays as it is.
+        } else if may_include && other.includes(self) {
+            self.connections = other.connections.clone();
+            self.assumptions = other.assumptions.clone();
+        } else {
+            let only_in = |these: &[Assumption], those: &[Assumption]| -> Vec<Assumption> {
+                these.iter().filter(|assumption| !those.contains(assumption)).copied().collect()
+            };
+            let (one, two) = (&self.assumptions, &other.assumptions);
+            match (only_in(one, two).as_slice(), only_in(two, one).as_slice()) {
+                ([here], [there]) if are_same && here.is_opposite(*there) => {}
+                _ => return false,
             }
+            self.assumptions.retain(|assumption| other.assumptions.contains(assumption));
         }
-        if !are_same {
-            return None;
-        }
-        let only_in = |these: &[Assumption], those: &[Assumption]| -> Vec<Assumption> {
-            let only = these.iter().filter(|assumption| !those.contains(assumption));
-            only.copied().collect()
-        };
-        let (one, two) = (&self.assumptions, &other.assumptions);
-        match (only_in(one, two).as_slice(), only_in(two, one).as_slice()) {
-            // Whatever the answer is, they get here.
-            ([here], [there]) if here.is_opposite(*there) => {
-                let common = one.iter().filter(|assumption| two.contains(assumption));
-                Some((self.connections.clone(), common.copied().collect()))
-            }
-            _ => None,
-        }
-    }
-
-    /// Becomes one with another, which [`State::joined`] has put together.
-    fn join(&mut self, other: &Self, (connections, assumptions): (Connections, Vec<Assumption>)) {
-        self.connections = connections;
-        self.assumptions = assumptions;
         self.left = self.left.or(other.left);
         self.add(other);
+        true
     }
 
     /// Adds what is known of other connections of the kind, beside their packets.
     fn add(&mut self, other: &Self) {
-        fn both(one: &mut Intervals, other: &Intervals) {
-            if one != other {
-                *one = Intervals::new(one.as_slice().iter().chain(other.as_slice()).copied());
-            }
-        }
-        fn owners(one: &mut Option<Owner>, other: Option<&Owner>) {
-            match (&mut *one, other) {
-                (Some((uids, gids)), Some((others, other_gids))) => {
-                    both(uids, others);
-                    both(gids, other_gids);
-                }
-                _ => *one = None,
-            }
-        }
+        let owners = |one: &Option<Owner>, other: &Option<Owner>| {
+            let ((uids, gids), (other_uids, other_gids)) = (one.as_ref()?, other.as_ref()?);
+            Some((uids.or(other_uids), gids.or(other_gids)))
+        };
         if Rc::ptr_eq(&self.flow, &other.flow) {
             return;
         }
         let (flow, other) = (self.flow_mut(), &other.flow);
         for known in &mut flow.mapping {
             if let Some(other) = other.mapping.iter().find(|other| other.field == known.field) {
-                both(&mut known.from, &other.from);
-                both(&mut known.to, &other.to);
+                known.from = known.from.or(&other.from);
+                known.to = known.to.or(&other.to);
             }
         }
         for (field, numbers) in &mut flow.pending {
             if let Some((_, others)) = other.pending.iter().find(|(known, _)| known == field) {
-                both(numbers, others);
+                *numbers = numbers.or(others);
             }
         }
-        both(&mut flow.mark, &other.mark);
-        both(&mut flow.sent_by, &other.sent_by);
-        both(&mut flow.via, &other.via);
+        flow.mark = flow.mark.or(&other.mark);
+        flow.sent_by = flow.sent_by.or(&other.sent_by);
+        flow.via = flow.via.or(&other.via);
         if let (Some(port), Some(other)) = (&mut flow.port, &other.port) {
-            both(port, other);
+            *port = port.or(other);
         }
-        owners(&mut flow.client, other.client.as_ref());
-        owners(&mut flow.server, other.server.as_ref());
+        flow.client = owners(&flow.client, &other.client);
+        flow.server = owners(&flow.server, &other.server);
     }
 }
 
@@ -557,12 +541,8 @@ pub(super) fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     let mut rest = states.drain(..);
     for mut state in rest.by_ref() {
         // A state that is made one with another may be one with a third.
-        while let Some((index, both)) =
-            merged.iter().enumerate().find_map(|(index, known)| Some((index, known.joined(&state)?)))
-        {
-            let mut known = merged.remove(index);
-            known.join(&state, both);
-            state = known;
+        while let Some(index) = merged.iter_mut().position(|known| known.join(&state)) {
+            state = merged.remove(index);
         }
         merged.push(state);
         if merged.len() > MOST_COMPARED {
@@ -583,12 +563,8 @@ fn of_a_kind<'a>(states: impl IntoIterator<Item = State<'a>>) -> Vec<State<'a>> 
             few.push(state);
             continue;
         };
-        if let Some(both) = known.joined(&state) {
-            known.join(&state, both);
-        } else {
-            if known.assumptions != [OF_MANY] {
-                known.assumptions = vec![OF_MANY];
-            }
+        if !known.join(&state) {
+            known.assumptions = vec![OF_MANY];
             known.connections.extend(&state.connections);
             known.add(&state);
         }

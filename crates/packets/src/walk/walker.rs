@@ -1,12 +1,13 @@
 //! Takes sets of connections through base chains.
 
 use std::cmp::Ordering;
+use std::mem;
 use std::net::IpAddr;
 
 use crate::found::{Found, Line, Network};
 use crate::rules::flags::CtState;
 use crate::rules::{
-    Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Name, Nat, Policy, Rule, Table, address,
+    Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Name, Nat, Policy, Rule, Table, TableFamily, address,
 };
 use crate::walk::connections::{Connections, Meeting, lo, others};
 use crate::walk::evaluate::ask;
@@ -28,12 +29,6 @@ pub struct Watched<'g> {
     /// Its table, or one of the same name, family and subsystem.
     pub table: &'g Table,
     pub chain: &'g str,
-}
-
-impl Watched<'_> {
-    fn is(&self, table: &Table, chain: &Chain) -> bool {
-        chain.name == *self.chain && self.table.is(table)
-    }
 }
 
 /// What has become of connections on their way.
@@ -124,7 +119,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     pub(super) fn hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
         let slots = match self.family {
             Some(family) => self.found.chains_at(family, hook),
-            None => self.found.arp_chains_at(hook),
+            None => self.found.chains_of(hook, |of| matches!(of, TableFamily::Arp | TableFamily::Netdev)),
         };
         let mut states = self.base_chains(hook, slots, states);
         for state in &mut states {
@@ -137,7 +132,8 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// The same of a bridge's hook.
     pub(super) fn bridge_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
         self.is_on_bridge = true;
-        let states = self.base_chains(hook, self.found.bridge_chains_at(hook), states);
+        let slots = self.found.chains_of(hook, |of| of == TableFamily::Bridge);
+        let states = self.base_chains(hook, slots, states);
         self.is_on_bridge = false;
         states
     }
@@ -175,21 +171,17 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     /// Takes connections through base chains in each order in which they may run.
     fn in_any_order(&mut self, orders: &Orders<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
-        let [first, others @ ..] = orders.known.as_slice() else {
-            return states;
-        };
-        if others.is_empty() {
-            return self.in_order(first, states);
+        if let [order] = orders.known.as_slice() {
+            return self.in_order(order, states);
         }
-        let before = self.decisions.split_off(0);
+        let before = mem::take(&mut self.decisions);
+        let mut steps = None;
         let mut ways = Vec::new();
-        let arrived = self.in_order(first, states.clone());
-        ways.push((self.decisions.split_off(0), arrived));
-        // Of the steps, those in one order are enough.
-        let steps = self.steps.take();
-        for order in others {
+        for order in &orders.known {
             let arrived = self.in_order(order, states.clone());
-            ways.push((self.decisions.split_off(0), arrived));
+            ways.push((mem::take(&mut self.decisions), arrived));
+            // Of the steps, those in one order are enough.
+            steps = steps.or(self.steps.take());
         }
         self.steps = steps;
         self.decisions = before;
@@ -199,10 +191,9 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// What several orders come to. What comes of each of them doesn't depend on the order.
     fn together(&mut self, orders: &Orders<'a>, ways: Vec<Way<'a>>) -> Vec<State<'a>> {
         let is_in_each = |is_in: &dyn Fn(&Way<'a>) -> bool| !orders.are_more && ways.iter().all(is_in);
-        let question = self.ask(match (orders.are_more, orders.known.as_slice()) {
-            (false, [first, second, ..]) => {
-                let mut pairs = first.iter().zip(second);
-                let differing = pairs.find(|(one, two)| one != two);
+        let question = self.ask(match orders.known.as_slice() {
+            [first, second, ..] if !orders.are_more => {
+                let differing = first.iter().zip(second).find(|(one, two)| one != two);
                 differing.map_or(Open::Orders, |(one, two)| Open::Order(*one, *two))
             }
             _ => Open::Orders,
@@ -216,17 +207,13 @@ impl<'a, 'g> Walker<'a, 'g> {
                     continue;
                 }
                 let mut decision = decision.clone();
-                if !is_certain {
-                    decision.assumptions.push(assumption);
-                }
+                decision.assumptions.extend((!is_certain).then_some(assumption));
                 self.decisions.push(decision);
             }
             for state in states {
                 let is_certain = is_in_each(&|(_, states)| states.iter().any(|other| other.is_like(state)));
                 let mut state = state.clone();
-                if !is_certain {
-                    state.assumptions.push(assumption);
-                }
+                state.assumptions.extend((!is_certain).then_some(assumption));
                 arrived.push(state);
             }
         }
@@ -270,19 +257,17 @@ impl<'a, 'g> Walker<'a, 'g> {
         let Some(step) = same.find(|step| step.depth == depth && step.at == at) else {
             return self.record(depth, at, matched);
         };
-        match (&step.matched, matched) {
-            (Matched::Perhaps(..), _) | (Matched::Yes(_), Matched::Yes(_)) | (Matched::No(_), Matched::No(_)) => {}
-            (_, Matched::Perhaps(reason)) => step.matched = Matched::Perhaps(reason),
-            (Matched::Yes(_), Matched::No(reason)) => {
-                step.matched = Matched::Perhaps(reason.clone());
-                self.ask(Open::Match(at, reason, self.packet, self.hook));
+        let reason = match (&step.matched, matched) {
+            (Matched::Perhaps(..), _) | (Matched::Yes(_), Matched::Yes(_)) | (Matched::No(_), Matched::No(_)) => return,
+            (_, Matched::Perhaps(reason)) => {
+                step.matched = Matched::Perhaps(reason);
+                return;
             }
-            (Matched::No(reason), Matched::Yes(_)) => {
-                let reason = reason.clone();
-                step.matched = Matched::Perhaps(reason.clone());
-                self.ask(Open::Match(at, reason, self.packet, self.hook));
-            }
-        }
+            (Matched::Yes(_), Matched::No(reason)) => reason,
+            (Matched::No(reason), Matched::Yes(_)) => reason.clone(),
+        };
+        step.matched = Matched::Perhaps(reason.clone());
+        self.ask(Open::Match(at, reason, self.packet, self.hook));
     }
 
     fn base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
@@ -317,15 +302,14 @@ impl<'a, 'g> Walker<'a, 'g> {
         };
         let mut seen = Vec::new();
         for state in states {
-            let (of_these, of_others) = state.connections.split(field, devices);
-            let with = |connections| State { connections, ..state.clone() };
+            let (of_these, of_others) = state.split(field, devices);
             if of_these.is_some() && of_others.is_some() && self.steps.is_some() {
                 let policy = Place::Policy(slot);
                 self.ask(Open::Match(policy, Reason::Device(self.hook), self.packet, self.hook));
                 self.record(0, policy, Matched::Perhaps(Reason::Device(self.hook)));
             }
-            seen.extend(of_these.map(with));
-            next.extend(of_others.map(with));
+            seen.extend(of_these);
+            next.extend(of_others);
         }
         seen
     }
@@ -375,7 +359,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Visit<'a> {
         let mut visit = Visit { depth, ..Visit::default() };
         let mut now = entering;
-        let is_watched = self.watched.is_some_and(|watched| watched.is(table, chain));
+        let is_watched = self.watched.is_some_and(|watched| chain.name == *watched.chain && watched.table.is(table));
         if is_watched {
             for state in &mut now {
                 state.after_watched = true;
@@ -406,7 +390,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             for state in now.drain(..) {
                 self.rule(line, state, &mut visit);
             }
-            std::mem::swap(&mut now, &mut visit.next);
+            mem::swap(&mut now, &mut visit.next);
             now = merged(now);
             are_merged = true;
             // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not
@@ -459,7 +443,8 @@ impl<'a, 'g> Walker<'a, 'g> {
             let goes_on = match effect {
                 Effect::Untrack => self.untrack(at, &mut matching),
                 Effect::Mark { field, to, .. } if !matching.set_mark(*field, *to) => return visit.next.push(matching),
-                Effect::Mark { .. } => self.is_heeded(at, &mut matching),
+                // Neighbours ignore packets with another hop limit than theirs.
+                Effect::Mark { .. } => self.goes_on_unless(matching.is_ignored(), at, &mut matching),
                 Effect::Other(_) => true,
             };
             if !goes_on {
@@ -475,16 +460,9 @@ impl<'a, 'g> Walker<'a, 'g> {
         if !state.is_invalid() {
             return true;
         }
-        if !state.flow.pending.is_empty() {
-            // It isn't translated, so that whoever waits for it gets it from a stranger, or somebody else gets it.
-            match state.is_translated() {
-                Some(true) => {
-                    self.decide(state, at, Fate::Dropped);
-                    return false;
-                }
-                Some(false) => {}
-                None => self.leave_open(at, state),
-            }
+        // What was to be translated isn't, so that whoever waits for it gets it from a stranger, or somebody else gets it.
+        if !state.flow.pending.is_empty() && !self.goes_on_unless(state.is_translated(), at, state) {
+            return false;
         }
         if state.packet == Packet::First {
             self.decide(state, at, Fate::Untracked);
@@ -497,19 +475,14 @@ impl<'a, 'g> Walker<'a, 'g> {
         true
     }
 
-    /// Whether neighbours may heed a packet with the hop limit that a rule has given it.
-    fn is_heeded(&mut self, at: Place<'a>, state: &mut State<'a>) -> bool {
-        match state.is_ignored() {
-            Some(false) => true,
-            Some(true) => {
-                self.decide(state, at, Fate::Dropped);
-                false
-            }
-            None => {
-                self.leave_open(at, state);
-                true
-            }
+    /// Drops a packet if this is so; where it isn't known, that is left open. Returns whether the packet goes on.
+    fn goes_on_unless(&mut self, is_lost: Option<bool>, at: Place<'a>, state: &mut State<'a>) -> bool {
+        match is_lost {
+            Some(true) => self.decide(state, at, Fate::Dropped),
+            Some(false) => {}
+            None => self.leave_open(at, state),
         }
+        is_lost != Some(true)
     }
 
     /// Leaves open what a rule's action makes of a packet. It goes on as if that were nothing.
@@ -534,18 +507,15 @@ impl<'a, 'g> Walker<'a, 'g> {
                 visit.returned.push(state);
             }
             Action::Redirect(_) | Action::Nat(_) if state.packet != Packet::First => {
-                if state.is_settled {
-                    return visit.left_chain.push(state);
+                if !state.is_settled {
+                    // It is of a connection that isn't tracked, and if it is changed, it is taken from it.
+                    let mut translated = state.clone();
+                    translate(&mut translated, self.hook, at, action, self.network);
+                    if !self.goes_on_unless(translated.is_translated(), at, &mut state) {
+                        return;
+                    }
+                    state.is_settled = true;
                 }
-                // It is of a connection that isn't tracked, and if it is changed, it is taken from it.
-                let mut translated = state.clone();
-                translate(&mut translated, self.hook, at, action, self.network);
-                match translated.is_translated() {
-                    Some(true) => return self.decide(&state, at, Fate::Dropped),
-                    Some(false) => {}
-                    None => self.leave_open(at, &mut state),
-                }
-                state.is_settled = true;
                 visit.left_chain.push(state);
             }
             Action::Redirect(_) | Action::Nat(_) => {
@@ -588,30 +558,26 @@ impl<'a, 'g> Walker<'a, 'g> {
                     self.decide(&state, at, Fate::NotUnderstood);
                     return visit.next.push(state);
                 };
-                let mut rest = Some(state.connections.clone());
+                let mut rest = Some(state.clone());
                 for (numbers, action) in &verdicts {
-                    let (Some(connections), _) = state.connections.split(*field, numbers) else {
-                        continue;
-                    };
-                    let taken = State { connections, ..state.clone() };
-                    self.act(line, taken, action, visit);
-                    rest = rest.and_then(|rest| rest.split(*field, numbers).1);
+                    if let (Some(taken), _) = state.split(*field, numbers) {
+                        self.act(line, taken, action, visit);
+                        rest = rest.and_then(|rest| rest.split(*field, numbers).1);
+                    }
                 }
-                visit.next.extend(rest.map(|connections| State { connections, ..state }));
+                visit.next.extend(rest);
             }
         }
     }
-}
 
-impl Walker<'_, '_> {
     /// Whether a connection to a server of this namespace gets a source to which the server's packets may not find: an
     /// address of another host, on lo, or without a route to it.
     fn may_answer_elsewhere(&self, state: &State<'_>, action: &Action) -> bool {
         let Action::Nat(Nat { address: Some(to), .. }) = action else {
             return false;
         };
-        let is_others = self.network.addresses.as_ref();
-        let is_others = is_others.is_some_and(|own| own.iter().all(|known| known.address != *to));
+        let own = self.network.addresses.as_ref();
+        let is_others = own.is_some_and(|own| own.iter().all(|known| known.address != *to));
         let is_on_lo = |field| state.connections.get(field) == Some(&lo());
         let is_routed = || self.routes.iter().any(|(address, device)| address == to && device.is_some());
         is_others
@@ -681,13 +647,12 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
     };
     let is_redirection = matches!(action, Action::Redirect(_));
     let devices = state.connections.get(Field::InInterface).cloned().unwrap_or_default();
-    let own = |family| network.redirected_to(family, &devices).unwrap_or_else(|| others(family));
     let mut fields = Vec::from(Family::ALL.map(|family| {
         let field = field(family);
         let to = match to {
             Some(known) => Intervals::one(address(known)),
             None if is_redirection && hook == Hook::Output => Intervals::one(address(family.localhost())),
-            None if is_redirection => own(family),
+            None if is_redirection => network.redirected_to(family, &devices).unwrap_or_else(|| others(family)),
             None => field.any(),
         };
         (field, to)
