@@ -16,6 +16,8 @@ use crate::wanted::{Draft, ModeChoice, flags};
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
+    /// Which one the flags are of.
+    pub(super) subcommand: Subcommand,
     pub(super) rules: Draft,
     pub(super) iptables_mode: Option<ModeChoice>,
     pub(super) firewall_bin_path: String,
@@ -368,12 +370,8 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "output",
         placeholder: "FORMAT",
-        value: Value::Word(|to, text| set(&mut to.output, named(text, &Output::NAMED))),
-        words: |subcommand| {
-            let mut words = Output::NAMED.map(|(name, _)| name).to_vec();
-            words.retain(|&word| word != "short" || subcommand == Subcommand::Explain);
-            words
-        },
+        value: Value::Word(|to, text| set(&mut to.output, values::output(text, to.subcommand))),
+        words: |subcommand| Output::named(subcommand).into_iter().map(|(name, _)| name).collect(),
         taken_by: &[Subcommand::Show, Subcommand::Explain, Subcommand::Verify, Subcommand::Detect],
         heading: OUTPUT,
         help: "text for people, short for the answer of explain alone, or json for\n\
@@ -527,9 +525,10 @@ mod tests {
 
     #[test]
     fn every_word_that_is_offered_is_accepted() {
-        for flag in FLAGS {
-            for word in (flag.words)(Subcommand::Explain) {
-                assert_eq!(flag.read(&mut Settings::default(), word.as_ref()), Ok(()), "{} {word}", flag.name);
+        for (flag, &subcommand) in FLAGS.iter().flat_map(|flag| flag.taken_by.iter().map(move |it| (flag, it))) {
+            for word in (flag.words)(subcommand) {
+                let mut settings = Settings { subcommand, ..Settings::default() };
+                assert_eq!(flag.read(&mut settings, word.as_ref()), Ok(()), "{} {word}", flag.name);
             }
         }
     }

@@ -113,9 +113,6 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>)
     };
     let settings = given.read().map_err(with_help)?;
     let output = settings.output;
-    if output == Output::Short && subcommand != Subcommand::Explain {
-        return Err("--output short is for explain: use text or json".to_owned());
-    }
     Ok(match subcommand {
         Subcommand::Verify if given.is_about_no_rules() => recognize(settings),
         Subcommand::Verify => Command::Verify(Box::new(install(settings, environment)?), output),

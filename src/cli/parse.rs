@@ -24,6 +24,7 @@ pub(super) enum Asked<'a> {
 /// The flags that were given with their values, in that order, and the word.
 #[derive(Debug, Default)]
 pub(super) struct Given<'a> {
+    subcommand: Subcommand,
     flags: Vec<(&'static Flag, &'a OsStr)>,
     /// One of those that [`Subcommand::word`] lists.
     pub(super) word: Option<&'static str>,
@@ -40,7 +41,7 @@ impl Given<'_> {
     /// # Errors
     /// A value is invalid; the text names its flag.
     pub(super) fn read(&self) -> Result<Settings, String> {
-        let mut settings = Settings::default();
+        let mut settings = Settings { subcommand: self.subcommand, ..Settings::default() };
         for (flag, value) in &self.flags {
             flag.read(&mut settings, value)?;
         }
@@ -58,7 +59,7 @@ pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<As
         subcommand,
         arguments,
         next: 0,
-        given: Given { flags: Vec::with_capacity(arguments.len()), word: None },
+        given: Given { subcommand, flags: Vec::with_capacity(arguments.len()), word: None },
     };
     let asked = reader.read().map_err(|mistake| match late_subcommand(arguments) {
         Some(late) if subcommand == Subcommand::Install => explain_misplaced(&late),

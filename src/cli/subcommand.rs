@@ -4,9 +4,10 @@ use packets::rules::Direction;
 
 use super::exit::Exit;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Subcommand {
     /// Without a subcommand: install the rules.
+    #[default]
     Install,
     Show,
     Explain,

@@ -239,6 +239,20 @@ fn the_validators_environment_counts_where_there_is_no_flag() {
 }
 
 #[test]
+fn an_output_that_the_subcommand_does_not_take_is_refused_with_those_that_it_does() {
+    for (line, want) in [
+        ("show --output yaml", "--output must be one of text, json, not \"yaml\""),
+        ("show --output short", "--output short is for explain: use text or json"),
+        (
+            "explain inbound --output yaml",
+            "--output must be one of text, short, json, not \"yaml\" (see proxy-init explain --help)",
+        ),
+    ] {
+        assert_eq!(try_parse(&format!("proxy-init {line}"), None).unwrap_err(), want);
+    }
+}
+
+#[test]
 fn a_mistake_is_explained_and_says_where_help_is() {
     for (line, want) in [
         ("uninstall --simulate=true", "uninstall does not take --simulate: leave it out"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use packets::rules::{Family, Name};
 
+use super::subcommand::Subcommand;
 use crate::findings::explain::Verdict;
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
@@ -25,7 +26,12 @@ pub enum Output {
 }
 
 impl Output {
-    pub(super) const NAMED: [(&str, Self); 3] = [("text", Self::Text), ("short", Self::Short), ("json", Self::Json)];
+    /// Those that a subcommand takes.
+    pub(super) fn named(subcommand: Subcommand) -> Vec<(&'static str, Self)> {
+        let mut named = vec![("text", Self::Text), ("short", Self::Short), ("json", Self::Json)];
+        named.retain(|(_, output)| *output != Self::Short || subcommand == Subcommand::Explain);
+        named
+    }
 
     /// What is printed for them: text, or JSON on a line of its own. The other isn't made.
     pub fn form(self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> String {
@@ -34,6 +40,13 @@ impl Output {
             Self::Json => json() + "\n",
         }
     }
+}
+
+pub(super) fn output(text: &str, subcommand: Subcommand) -> Result<Output, String> {
+    named(text, &Output::named(subcommand)).map_err(|error| match text {
+        "short" => "short is for explain: use text or json".to_owned(),
+        _ => error,
+    })
 }
 
 pub(super) const LOG_FORMATS: [(&str, Format); 2] = [("plain", Format::Plain), ("json", Format::Json)];
