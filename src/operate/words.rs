@@ -295,11 +295,27 @@ pub(super) fn folded(line: &str, indent: usize) -> String {
 }
 
 /// Flags, each with its value, on lines that fit a terminal, indented. A shell reads on after the backslashes: the first
-/// line alone would lack the proxy's user.
+/// line alone would lack the proxy's user. The flag of a list that is longer than a line is repeated, as it may be: so
+/// all of it can be copied, into a manifest too.
 pub(super) fn wrapped(flags: &[String]) -> String {
-    let with_values = flags.chunk_by(|_, next| !next.starts_with("--"));
-    let lines = on_lines(with_values.map(|flag| flag.join(" ")), "  ", 2, WIDTH - " \\".len());
-    lines.replace('\n', " \\\n")
+    let (start, end) = ("  ", " \\");
+    let width = WIDTH - end.len();
+    let mut parts: Vec<String> = Vec::new();
+    for flag in flags.chunk_by(|_, next| !next.starts_with("--")) {
+        let [name, list] = flag else {
+            parts.push(flag.join(" "));
+            continue;
+        };
+        for (index, item) in list.split(',').enumerate() {
+            match parts.last_mut() {
+                Some(part) if index > 0 && start.len() + part.len() + 1 + item.len() <= width => {
+                    *part += &format!(",{item}")
+                }
+                _ => parts.push(format!("{name} {item}")),
+            }
+        }
+    }
+    on_lines(parts, start, start.len(), width).replace('\n', &format!("{end}\n"))
 }
 
 /// Parts on lines of this width, the first line after `start`, all others indented by so much.
@@ -336,6 +352,22 @@ mod tests {
             let again: Vec<String> = folded(rule).lines().map(|line| line.trim().to_owned()).collect();
             assert_eq!(again.join(" "), rule);
         }
+    }
+
+    #[test]
+    fn a_list_of_a_thousand_ports_is_told_in_lines_that_can_be_copied() {
+        let ports: Vec<String> = (1..=1000).map(|port| port.to_string()).collect();
+        let flags = ["--proxy-uid", "2102", "--ports-to-redirect", &ports.join(","), "--ipv6=false"];
+        let text = wrapped(&flags.map(ToOwned::to_owned));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        let arguments = text.replace(" \\\n", " ");
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let lists = arguments.windows(2).filter(|pair| pair[0] == "--ports-to-redirect").map(|pair| pair[1]);
+        assert_eq!(lists.collect::<Vec<_>>().join(","), ports.join(","));
+        assert_eq!(
+            (arguments[..2].join(" "), arguments.last()),
+            ("--proxy-uid 2102".to_owned(), Some(&"--ipv6=false"))
+        );
     }
 
     #[test]
