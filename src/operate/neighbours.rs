@@ -13,10 +13,21 @@ use nix::errno::Errno;
 use packets::found::{Address, Device, Found, Network, Settings};
 use packets::rules::{Context, Family, Field, Intervals, LOOPBACK_INDEX, RoutingFacts, address, ip};
 
-use crate::backend::proc_of_thread;
-use crate::error;
+use crate::backend::{all, proc_of_thread};
+use crate::error::{self, Error};
 use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
+
+/// What the thread's network namespace holds, its conditions settled as far as they can be, and what is known of it.
+///
+/// # Errors
+/// What it holds can't be read.
+pub(super) fn read() -> Result<(Found, Network), Error> {
+    let mut found = all::read()?;
+    let network = network(&|_| ());
+    settle(&mut found, &network, None);
+    Ok((found, network))
+}
 
 /// The devices of the thread's network namespace, their addresses, and what listens there, as far as the kernel tells.
 /// `fails` is told of each error of routing's.
@@ -24,7 +35,7 @@ pub(super) fn network(fails: &dyn Fn(&ReadError)) -> Network {
     Network {
         devices: route::devices().inspect_err(fails).ok(),
         addresses: route::addresses().inspect_err(fails).ok(),
-        listeners: listeners().unwrap_or_default(),
+        listeners: listeners().ok(),
         settings: settings(),
     }
 }

@@ -7,19 +7,16 @@ use packets::found::{Found, Network};
 use packets::rules::Subsystem;
 use serde_json::Value;
 
-use crate::backend::all::{self, must_see};
+use crate::backend::all::must_see;
 use crate::error::Error;
-use crate::findings::difference::differences;
-use crate::findings::finding::Finding;
 use crate::findings::recognize::{NoConfig, config};
 use crate::namespace;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::{network, settle};
+use crate::operate::neighbours::read;
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::{filled, wrapped};
 use crate::ours::holders;
 use crate::wanted::flags::{self, arguments};
-use crate::wanted::tables::expected;
 use crate::wanted::{Config, Mode, ModeChoice, plan};
 
 /// What a verification found that was not told what had been installed.
@@ -102,9 +99,7 @@ impl fmt::Display for Recognized {
 /// The namespace cannot be entered, or what the mode's rules are kept in cannot be read.
 pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized, Error> {
     namespace::run_in(netns, || {
-        let mut found = all::read()?;
-        let network = network(&|_| ());
-        settle(&mut found, &network, None);
+        let (found, network) = read()?;
         of(&found, &network, mode)
     })
 }
@@ -129,17 +124,8 @@ fn of(found: &Found, network: &Network, mode: Option<Mode>) -> Result<Recognized
     })
 }
 
-/// The flags that install exactly what was found in a mode, and what rules of other programs do to connections; none if
-/// it isn't one complete, untouched installation.
-pub(super) fn exact(mode: Mode, found: &Found, network: &Network) -> Option<(Vec<String>, Vec<Finding>)> {
-    let config = config(mode, found).ok()?;
-    let findings = differences(mode, &expected(mode, &plan(&config)), found, network);
-    let is_exact = findings.iter().all(|finding| finding.problem.is_about_others());
-    is_exact.then(|| (spelled(&config, mode), findings))
-}
-
 /// The flags of a config, the mode first.
-fn spelled(config: &Config, mode: Mode) -> Vec<String> {
+pub(super) fn spelled(config: &Config, mode: Mode) -> Vec<String> {
     let mut flags = vec![format!("--{}", flags::IPTABLES_MODE), mode.to_string()];
     flags.extend(arguments(config, ModeChoice::Default));
     flags
@@ -150,6 +136,7 @@ mod tests {
     use packets::rules::{Direction, Table};
 
     use super::*;
+    use crate::wanted::tables::expected;
     use crate::wanted::{ChainName, OwnerId};
 
     fn found(tables: Vec<Table>) -> Found {
@@ -171,8 +158,10 @@ mod tests {
         for &mode in Mode::ALL {
             let installed = found(expected(mode, &plan(&config)));
             assert_eq!(super::config(mode, &installed), Ok(config.clone()));
+            let recognized = of(&installed, &Network::default(), None).unwrap();
+            assert!(recognized.is_in_place(), "{recognized}");
             assert_eq!(
-                exact(mode, &installed, &Network::default()).unwrap().0.join(" "),
+                recognized.flags().unwrap().join(" "),
                 format!(
                     "--iptables-mode {mode} --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 \
                      --ports-to-redirect 443,80 --inbound-ports-to-ignore 4190,4191,4567,4568 \

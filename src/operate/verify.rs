@@ -6,7 +6,7 @@ use packets::found::{Found, Network};
 use packets::rules::{Family, NAT, Policy, Subsystem, Table, TableFamily};
 use serde_json::Value;
 
-use crate::backend::all::{self, must_see};
+use crate::backend::all::must_see;
 use crate::backend::legacy;
 use crate::error::Error;
 use crate::findings::difference::{differences, undiscovered};
@@ -17,7 +17,7 @@ use crate::findings::recognize;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::{devices_that_ask, network, settle, unread, unroutable};
+use crate::operate::neighbours::{devices_that_ask, read, unread, unroutable};
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
@@ -176,9 +176,7 @@ impl Install {
 
     fn verify_here(&self) -> Result<Verification, Error> {
         let mut rulesets = plan(&self.config);
-        let mut found = all::read()?;
-        let network = network(&|_| ());
-        settle(&mut found, &network, None);
+        let (mut found, network) = read()?;
         let holder = holders(&found).next();
         if holder.is_none() && !matches!(self.mode, ModeChoice::Mode(_)) {
             // Otherwise it can't even be told which mode to look at.
@@ -238,7 +236,7 @@ impl Verification {
                     .push(format!("not known: whether neighbours find each other over {family} (rtnetlink: {error})")),
             }
         }
-        Self { warnings: operate::proxy::of(config), ..self }
+        Self { warnings: operate::proxy::of(config, network), ..self }
     }
 }
 

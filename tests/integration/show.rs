@@ -161,6 +161,14 @@ fn the_flags_that_are_shown_install_exactly_this() {
 }
 
 #[test]
+fn what_listens_is_asked_for_once() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    let calls = Run::new("show").calls(&namespace);
+    assert_eq!(calls.0.matches("NETLINK_SOCK_DIAG").count(), 1, "{}", calls.0);
+}
+
+#[test]
 fn verify_without_flags_recognizes_what_iptables_made() {
     for backend in ["nft", "legacy"] {
         let namespace = Namespace::new();

@@ -512,7 +512,7 @@ fn replies_are_of_whoever_listens() {
         uid: 7,
     };
     let loses_replies = |uid, listeners: &[Listener]| {
-        let network = Network { listeners: listeners.to_vec(), ..Network::default() };
+        let network = Network { listeners: Some(listeners.to_vec()), ..Network::default() };
         let found = Found { tables: [installed(), vec![dropping(uid)]].concat(), not_known: vec![] };
         let findings = differences(Mode::Nft, &installed(), &found, &network);
         findings

@@ -17,10 +17,11 @@ use crate::error::Error;
 use crate::findings::explain::{self, Answer, Connection, Verdict};
 use crate::findings::neighbours::owner_of;
 use crate::findings::proxy::ProxyWarning;
+use crate::findings::recognize::config;
 use crate::namespace;
 use crate::operate::neighbours::{settle, unread};
 use crate::operate::{proxy, words};
-use crate::ours::is_ours;
+use crate::ours::{holders, is_ours};
 use crate::wanted::Mode;
 
 /// What becomes of a connection, and why. Its `Display` is for people, [`Explained::json`] for machines.
@@ -124,7 +125,8 @@ pub fn explain<T: Send>(
         }
         let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
         let mut explained = Explained::new(&found, &connection, answer);
-        explained.warnings = proxy::of_found(&found);
+        let config = holders(&found).next().and_then(|mode| config(mode, &found).ok());
+        explained.warnings = config.map(|config| proxy::of(&config, &routing.network)).unwrap_or_default();
         explained.warnings.retain(|warning| warning.is_about(&connection, &explained.verdict));
         Ok(report(&explained))
     })

@@ -483,7 +483,7 @@ pub(super) fn way_back(
         _ => return None,
     };
     let network = &routing.network;
-    let mut listening = network.listeners.iter().filter(|listener| listener.port == port);
+    let mut listening = network.listeners.iter().flatten().filter(|listener| listener.port == port);
     let listening = listening.find(|listener| listener.accepts(direction, family));
     let proxys = || u32::try_from(proxy(&found.tables).uids.as_slice().first()?.0).ok();
     let uid = match listening {

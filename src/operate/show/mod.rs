@@ -11,19 +11,20 @@ use packets::rules::{
 };
 use packets::walk::{Slot, first_hooks};
 
-use crate::backend::all;
 use crate::error::Error;
+use crate::findings::difference::differences;
 use crate::findings::explain::proxy_ports;
 use crate::findings::finding::Finding;
 use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::ProxyWarning;
+use crate::findings::recognize::config;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
-use crate::operate::neighbours::{network, settle};
-use crate::operate::recognize::exact;
+use crate::operate::neighbours::read;
 use crate::operate::{detect, proxy, words};
 use crate::ours::{chain_of, holders, is_ours, leads_to, table_of};
-use crate::wanted::{ChainName, Mode};
+use crate::wanted::tables::expected;
+use crate::wanted::{ChainName, Config, Mode, plan};
 
 /// What redirects connections in a network namespace. Its `Display` is for people, [`Shown::json`] for machines.
 #[derive(Debug)]
@@ -42,62 +43,75 @@ pub struct Shown<'a> {
 }
 
 /// proxy-init's rules in a mode.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Backend<'a> {
-    pub mode: Mode,
-    /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
-    pub flags: Option<Vec<String>>,
-    /// What rules of other programs do to connections; none if the flags aren't known, as whether they do anything.
-    pub others: Option<Vec<Finding>>,
+#[derive(Debug)]
+pub(crate) struct Backend<'a> {
+    mode: Mode,
+    /// The config that comes closest to what was found; none if too little was.
+    config: Option<Config>,
+    /// What rules of other programs do to connections; none if the config doesn't install exactly what was found, so
+    /// that whether they do anything isn't known.
+    others: Option<Vec<Finding>>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
-    pub chains: Vec<ShownChain<'a>>,
+    chains: Vec<ShownChain<'a>>,
     /// Other base chains on the way of what these redirect, or of its replies, that can drop it.
-    pub later: Vec<Slot<'a>>,
+    later: Vec<Slot<'a>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ShownChain<'a> {
+#[derive(Debug)]
+struct ShownChain<'a> {
     /// Whose connections pass it: inbound or outbound ones.
-    pub direction: Direction,
-    /// The family of its table.
-    pub family: TableFamily,
-    /// Its name; of a chain in another table than that of proxy-init's rules, after the name of the table.
-    pub name: String,
-    /// The same without the table's family, so that both families' chains have the same.
-    pub title: String,
-    /// Where it is hooked, if it is a base chain.
-    pub base: Option<Base>,
-    /// The same in words.
-    pub hooked: Option<String>,
+    direction: Direction,
+    table: &'a Table,
+    chain: &'a Chain,
+    /// Whether its table is that of proxy-init's rules.
+    is_in_own_table: bool,
     /// Why connections don't pass it as they should.
-    pub note: Option<&'static str>,
+    note: Option<&'static str>,
     /// Its rules, first to last.
-    pub rules: Vec<ShownRule<'a>>,
+    rules: Vec<ShownRule<'a>>,
 }
 
 /// A rule. There may be thousands of other programs, of which the text has a few: each is put into words when they are
 /// asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ShownRule<'a> {
+#[derive(Debug, PartialEq, Eq)]
+struct ShownRule<'a> {
     /// The rule, and where it is.
-    pub line: Line<'a>,
-    /// What it does with a connection.
-    pub effect: Effect,
+    line: Line<'a>,
+    effect: Effect,
     /// Whether it comes after the jump to proxy-init's chain.
-    pub after_jump: bool,
+    after_jump: bool,
+}
+
+impl ShownChain<'_> {
+    fn is(&self, table: &Table, chain: &Chain) -> bool {
+        self.table.is(table) && self.chain.name == chain.name
+    }
+
+    /// Its name; of a chain in another table than that of proxy-init's rules, after the name of the table.
+    fn name(&self) -> String {
+        if self.is_in_own_table { self.chain.name.to_string() } else { full_name(self.table, self.chain) }
+    }
+
+    /// The same without the family where each family may have a table of that name.
+    fn title(&self) -> String {
+        if self.is_in_own_table || !matches!(self.table.family, TableFamily::Ip(_)) {
+            return self.name();
+        }
+        let legacy = match self.table.subsystem {
+            Subsystem::Legacy => "legacy ",
+            Subsystem::NfTables => "",
+        };
+        format!("{legacy}{} {}", self.table.name, self.chain.name)
+    }
 }
 
 impl ShownRule<'_> {
-    /// Whether it is proxy-init's, as its comment says.
-    pub fn is_ours(&self) -> bool {
+    fn is_ours(&self) -> bool {
         is_ours(self.line.rule)
     }
 
     /// Which connections it matches, what it does, and why it exists, in words.
-    pub fn words(&self) -> [String; 3] {
+    fn words(&self) -> [String; 3] {
         let Line { table, rule, .. } = self.line;
         let does = match self.effect {
             Effect::Bypass => "bypasses the proxy".to_owned(),
@@ -110,8 +124,7 @@ impl ShownRule<'_> {
 
 /// What a rule does with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Effect {
+enum Effect {
     /// The connection bypasses the proxy.
     Bypass,
     /// It goes to this port of the proxy.
@@ -128,17 +141,14 @@ pub enum Effect {
 /// The namespace cannot be entered, or what it holds cannot be read.
 pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T + Send) -> Result<T, Error> {
     namespace::run_in(netns, || {
-        let mut found = all::read()?;
-        let network = network(&|_| ());
-        settle(&mut found, &network, None);
+        let (found, network) = read()?;
         let mut shown = Shown::of(&found, &network);
-        shown.warnings = proxy::of_found(&found);
-        if !shown.backends.is_empty() {
+        if let Some(backend) = shown.backends.first() {
+            shown.warnings = backend.config.as_ref().map(|config| proxy::of(config, &network)).unwrap_or_default();
             shown.neighbours = shown_by_namespace(&found, network.devices.as_deref().unwrap_or_default());
         } else {
             let everything = detect::everything();
-            let chosen = choose(&found, |mode| try_out(mode, &everything));
-            shown.auto = Some(chosen);
+            shown.auto = Some(choose(&found, |mode| try_out(mode, &everything)));
         }
         Ok(report(&shown))
     })
@@ -172,24 +182,27 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
             let mut way =
                 ChainWalk { ours, proxy: proxy_ports(std::slice::from_ref(ours)), direction, chains: Vec::new() };
             way.follow(found, family);
-            for chain in way.chains {
-                // An inet table's chains are seen once in each family.
-                if !chains.contains(&chain) {
-                    chains.push(chain);
-                }
-            }
+            // An inet table's chains are seen once in each family.
+            way.chains.retain(|chain| {
+                let is_alike = |known: &ShownChain<'_>| {
+                    known.is(chain.table, chain.chain)
+                        && (known.direction, known.note) == (chain.direction, chain.note)
+                        && known.rules == chain.rules
+                };
+                !chains.iter().any(is_alike)
+            });
+            chains.extend(way.chains);
         }
     }
     slots.sort_by_key(|slot| {
         let place = WAY_OF_REDIRECTED.iter().position(|hook| *hook == slot.base.hook);
         (place, slot.order())
     });
-    slots.retain(|slot| {
-        let name = full_name(slot.table, slot.chain);
-        !chains.iter().any(|chain| chain.family == slot.table.family && chain.name == name)
-    });
-    let (flags, others) = exact(mode, found, network).unzip();
-    Backend { mode, flags, others, later: slots, chains }
+    slots.retain(|slot| !chains.iter().any(|chain| chain.is(slot.table, slot.chain)));
+    let config = config(mode, found).ok();
+    let findings = config.as_ref().map(|config| differences(mode, &expected(mode, &plan(config)), found, network));
+    let others = findings.filter(|findings| findings.iter().all(|finding| finding.problem.is_about_others()));
+    Backend { mode, config, others, later: slots, chains }
 }
 
 /// What is noted of proxy-init's own chain if no rule leads there.
@@ -218,18 +231,6 @@ fn hooked(base: Base, chain: &Chain) -> String {
     let field = if base.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
     let devices = chain.devices.as_ref().map(|devices| format!(", {}", words::numbers(field, devices)));
     format!("{}{}, priority {}", base.hook, devices.unwrap_or_default(), base.priority)
-}
-
-/// The same without the family where each family may have a table of that name.
-fn title(table: &Table, chain: &Chain) -> String {
-    if !matches!(table.family, TableFamily::Ip(_)) {
-        return full_name(table, chain);
-    }
-    let legacy = match table.subsystem {
-        Subsystem::Legacy => "legacy ",
-        Subsystem::NfTables => "",
-    };
-    format!("{legacy}{} {}", table.name, chain.name)
 }
 
 /// The way of a direction's connections through the chains.
@@ -265,38 +266,17 @@ impl<'a> ChainWalk<'a> {
             }
         }
         // Whether or not anything leads there.
-        let names = [own.counterpart(), own];
-        for (name, note) in names.into_iter().zip(["not hooked", UNUSED]) {
-            let is_base = name != own;
+        for (name, note) in [(own.counterpart(), "not hooked"), (own, UNUSED)] {
+            let note = if self.ours.dormant { "switched off: the table is dormant" } else { note };
             if let Some(chain) = chain_of(self.ours, name)
-                && !self.has(self.ours, chain)
+                && (name.is_ours() || !chain.rules.is_empty())
             {
-                let note = if self.ours.dormant { "switched off: the table is dormant" } else { note };
-                if !is_base || !chain.rules.is_empty() {
-                    self.add(self.ours, chain, Some(note));
-                }
+                self.add(self.ours, chain, Some(note));
             }
         }
     }
 
-    fn has(&self, table: &Table, chain: &Chain) -> bool {
-        let name = self.name(table, chain, true);
-        self.chains.iter().any(|known| known.family == table.family && known.name == name)
-    }
-
-    /// The chain's name; if it isn't in the table of proxy-init's rules, after that of its table, with or without the
-    /// family.
-    fn name(&self, table: &Table, chain: &Chain, with_family: bool) -> String {
-        if table.is(self.ours) {
-            chain.name.to_string()
-        } else if with_family {
-            full_name(table, chain)
-        } else {
-            title(table, chain)
-        }
-    }
-
-    /// Adds a chain, and after it those to which its rules lead up to the jump to proxy-init's.
+    /// Adds a chain, and after it those to which its rules lead up to the jump to proxy-init's, each once.
     fn add(&mut self, table: &'a Table, chain: &'a Chain, note: Option<&'static str>) {
         let jump = chain.rules.iter().position(|rule| {
             chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()
@@ -305,7 +285,7 @@ impl<'a> ChainWalk<'a> {
         for (chain, note) in
             [(chain, note)].into_iter().chain(table.reached(before).into_iter().map(|chain| (chain, None)))
         {
-            if self.has(table, chain) {
+            if self.chains.iter().any(|known| known.is(table, chain)) {
                 continue;
             }
             let drops = chain.base.is_some_and(|base| base.policy == Policy::Drop);
@@ -314,17 +294,15 @@ impl<'a> ChainWalk<'a> {
                 effect: self.effect(line),
                 after_jump: chain.base.is_some() && index >= before.len(),
             });
-            let shown = ShownChain {
+            let rules = rules.collect();
+            self.chains.push(ShownChain {
                 direction: self.direction,
-                family: table.family,
-                name: self.name(table, chain, true),
-                title: self.name(table, chain, false),
-                base: chain.base,
-                hooked: chain.base.map(|base| hooked(base, chain)),
+                table,
+                chain,
+                is_in_own_table: table.is(self.ours),
                 note: note.or(drops.then_some("policy drop: drops the rest")),
-                rules: rules.collect(),
-            };
-            self.chains.push(shown);
+                rules,
+            });
         }
     }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hooked};
 use crate::findings::finding::{Finding, FindingKind};
 use crate::operate::json::object;
+use crate::operate::recognize::spelled;
 use crate::operate::style::Style;
 use crate::operate::words::{WIDTH, filled, wrapped};
 
@@ -91,7 +92,7 @@ impl Shown<'_> {
 fn backend(backend: &Backend<'_>) -> Value {
     object(vec![
         ("mode", backend.mode.to_string().into()),
-        ("flags", backend.flags.clone().into()),
+        ("flags", backend.flags().into()),
         ("chains", backend.chains.iter().map(chain).collect()),
         ("later", backend.later.iter().map(later).collect()),
     ])
@@ -109,11 +110,11 @@ fn later(slot: &Slot<'_>) -> Value {
 
 fn chain(chain: &ShownChain<'_>) -> Value {
     let mut value = vec![
-        ("family", chain.family.title().into()),
-        ("chain", chain.name.as_str().into()),
+        ("family", chain.table.family.title().into()),
+        ("chain", chain.name().into()),
         ("rules", chain.rules.iter().map(rule).collect()),
     ];
-    if let Some(base) = chain.base {
+    if let Some(base) = chain.chain.base {
         value.push(("hook", base.hook.to_string().into()));
         value.push(("priority", base.priority.into()));
     }
@@ -146,30 +147,19 @@ fn rule(rule: &ShownRule<'_>) -> Value {
 }
 
 /// A line of text, or if it has several cells, a row of the table.
-struct Line {
-    style: Style,
-    cells: Vec<Cell>,
-}
+type Line = Vec<Cell>;
 
 struct Cell {
     style: Style,
     text: String,
 }
 
-impl Cell {
-    fn plain(text: impl Into<String>) -> Self {
-        Self { style: Style::Plain, text: text.into() }
-    }
+fn cell(style: Style, text: impl Into<String>) -> Cell {
+    Cell { style, text: text.into() }
 }
 
-impl Line {
-    fn text(style: Style, text: impl Into<String>) -> Self {
-        Self { style, cells: vec![Cell::plain(text)] }
-    }
-
-    fn row(style: Style, cells: &[&str]) -> Self {
-        Self { style, cells: cells.iter().map(|&text| Cell::plain(text)).collect() }
-    }
+fn text_line(style: Style, text: impl Into<String>) -> Line {
+    vec![cell(style, text)]
 }
 
 /// Whose packets a counter counts: IPv4's, IPv6's or those of both.
@@ -177,7 +167,7 @@ const COUNTED: [&str; 3] = ["IPv4", "IPv6", "both"];
 
 fn counted(chain: &ShownChain<'_>) -> &'static str {
     let [v4, v6, both] = COUNTED;
-    match chain.family {
+    match chain.table.family {
         TableFamily::Ip(Family::V4) => v4,
         TableFamily::Ip(Family::V6) => v6,
         TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp | TableFamily::Bridge => both,
@@ -208,38 +198,34 @@ fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
     let (_, rule) = row.first()?;
     let mut numbers: Vec<String> = row.iter().map(|(_, rule)| rule.line.number.to_string()).collect();
     numbers.dedup();
-    let mut cells = vec![Cell::plain(numbers.join("/"))];
+    let mut line = text_line(Style::Plain, numbers.join("/"));
     let [_, _, both] = COUNTED;
     for name in used {
         let of_it = row.iter().find(|(chain, _)| counted(chain) == *name);
         let packets = of_it.map(|(_, rule)| rule.line.rule.counters.map(|counters| counters.packets));
         let is_of_one_family = row.iter().all(|(chain, _)| counted(chain) != both);
-        cells.push(Cell {
-            style: if packets == Some(Some(0)) { Style::Dim } else { Style::Plain },
-            text: match packets {
-                Some(packets) => packets.map_or(String::new(), |packets| packets.to_string()),
-                // The other family has no such rule.
-                None if is_of_one_family && *name != both => "-".to_owned(),
-                None => String::new(),
-            },
+        line.push(match packets {
+            Some(Some(0)) => cell(Style::Dim, "0"),
+            Some(Some(packets)) => cell(Style::Plain, packets.to_string()),
+            // The other family has no such rule.
+            None if is_of_one_family && *name != both => cell(Style::Plain, "-"),
+            _ => cell(Style::Plain, ""),
         });
     }
     let [matches, does, why] = rule.words();
-    cells.push(Cell::plain(matches));
-    cells.push(Cell {
-        style: match rule.effect {
-            Effect::Proxy(_) => Style::Proxy,
-            Effect::Bypass => Style::Bypass,
-            Effect::Jump | Effect::Other => Style::Plain,
-        },
-        text: does,
+    line.push(cell(Style::Plain, matches));
+    let style = match rule.effect {
+        Effect::Proxy(_) => Style::Proxy,
+        Effect::Bypass => Style::Bypass,
+        Effect::Jump | Effect::Other => Style::Plain,
+    };
+    line.push(cell(style, does));
+    line.push(match (rule.is_ours(), why.as_str()) {
+        (true, _) => cell(Style::Plain, why),
+        (false, "") => cell(Style::Trouble, "foreign"),
+        (false, comment) => cell(Style::Trouble, format!("foreign: {comment}")),
     });
-    cells.push(match (rule.is_ours(), why.as_str()) {
-        (true, _) => Cell::plain(why),
-        (false, "") => Cell { style: Style::Trouble, text: "foreign".to_owned() },
-        (false, comment) => Cell { style: Style::Trouble, text: format!("foreign: {comment}") },
-    });
-    Some(Line { style: Style::Plain, cells })
+    Some(line)
 }
 
 impl Backend<'_> {
@@ -255,22 +241,24 @@ impl Backend<'_> {
                 heading += ", whose connections bypass the proxy";
             }
         }
-        let mut lines = vec![Line::text(Style::Bold, heading)];
-        if self.flags.is_none() {
+        let mut lines = vec![text_line(Style::Bold, heading)];
+        let flags = self.flags();
+        if flags.is_none() {
             let what = "not one complete, untouched installation (see proxy-init verify)";
-            lines.push(Line::text(Style::Trouble, what));
+            lines.push(text_line(Style::Trouble, what));
         }
         if shown.backends.len() == 1 {
             lines.extend(self.unused());
         }
         lines.extend(self.interference(shown.not_known.is_empty()));
         let counters = vec!["pkts"; used.len()];
-        lines.push(Line::row(Style::Dim, &[&[""], used.as_slice(), &["", "", ""]].concat()));
-        lines.push(Line::row(Style::Dim, &[&["#"], counters.as_slice(), &["matches", "does", "why"]].concat()));
+        let titles =
+            [[&[""], used.as_slice(), &["", "", ""]], [&["#"], counters.as_slice(), &["matches", "does", "why"]]];
+        lines.extend(titles.map(|row| row.concat().into_iter().map(|title| cell(Style::Dim, title)).collect()));
         for direction in Direction::ALL {
-            lines.push(Line::text(Style::Bold, direction.to_string()));
+            lines.push(text_line(Style::Bold, direction.to_string()));
             self.add_lines(direction, &used, &mut lines);
-            lines.push(Line::text(Style::Plain, ""));
+            lines.push(text_line(Style::Plain, ""));
         }
         if !self.later.is_empty() {
             let drops = |finding: &Finding| finding.kind() == FindingKind::Dropped;
@@ -279,20 +267,26 @@ impl Backend<'_> {
             } else {
                 ("after these, and drop nothing that is redirected", Style::Plain)
             };
-            lines.push(Line::text(Style::Bold, heading));
+            lines.push(text_line(Style::Bold, heading));
             for Slot { table, chain, base } in &self.later {
                 let (name, hooked, policy) = (full_name(table, chain), hooked(*base, chain), base.policy);
-                lines.push(Line::text(style, format!("  {name} ({hooked}, policy {policy})")));
+                lines.push(text_line(style, format!("  {name} ({hooked}, policy {policy})")));
             }
-            lines.push(Line::text(Style::Plain, ""));
+            lines.push(text_line(Style::Plain, ""));
         }
-        if let Some(flags) = &self.flags {
-            lines.push(Line::text(Style::Bold, "flags that install proxy-init's rules as found"));
-            lines.extend(wrapped(flags).lines().map(|line| Line::text(Style::Plain, line)));
+        if let Some(flags) = flags {
+            lines.push(text_line(Style::Bold, "flags that install proxy-init's rules as found"));
+            lines.extend(wrapped(&flags).lines().map(|line| text_line(Style::Plain, line)));
         } else {
             lines.pop();
         }
         write_aligned(text, &lines, used.len(), colour);
+    }
+
+    /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
+    fn flags(&self) -> Option<Vec<String>> {
+        self.others.as_ref()?;
+        Some(spelled(self.config.as_ref()?, self.mode))
     }
 
     /// The family whose connections no rule of proxy-init's is about.
@@ -301,8 +295,8 @@ impl Backend<'_> {
             let mut chains = self.chains.iter().filter(|chain| counted(chain) == name);
             chains.any(|chain| chain.rules.iter().any(ShownRule::is_ours))
         });
-        let flags = self.flags.as_deref().unwrap_or_default();
-        if flags.iter().any(|flag| flag == "--ipv6=false") || (has_v4 && !has_v6 && !has_both) {
+        let is_without = self.others.is_some() && self.config.as_ref().is_some_and(|config| !config.ipv6);
+        if is_without || (has_v4 && !has_v6 && !has_both) {
             return Some(Family::V6);
         }
         (has_v6 && !has_v4 && !has_both).then_some(Family::V4)
@@ -311,13 +305,14 @@ impl Backend<'_> {
     /// Whose connections no rule leads to proxy-init's chain.
     fn unused(&self) -> impl Iterator<Item = Line> {
         let unused = self.chains.iter().filter(|chain| chain.note == Some(UNUSED));
-        unused.map(|ShownChain { name, direction, family, .. }| {
-            let of = match family {
+        unused.map(|chain| {
+            let of = match chain.table.family {
                 TableFamily::Ip(family) => format!("{family} "),
                 _ => String::new(),
             };
+            let (name, direction) = (chain.name(), chain.direction);
             let text = format!("no rule leads to {name}: {direction} {of}connections bypass the proxy");
-            Line::text(Style::Trouble, text)
+            text_line(Style::Trouble, text)
         })
     }
 
@@ -334,25 +329,25 @@ impl Backend<'_> {
         };
         let mut lines = match foreign {
             0 if !deeds.is_empty() => vec![],
-            0 if is_all_seen => vec![Line::text(Style::Plain, "no rules of other programs run before these")],
-            0 => vec![Line::text(Style::Plain, "no rules of other programs that could be seen run before these")],
-            _ if self.others.is_some() && deeds.is_empty() && is_all_seen => vec![Line::text(
+            0 if is_all_seen => vec![text_line(Style::Plain, "no rules of other programs run before these")],
+            0 => vec![text_line(Style::Plain, "no rules of other programs that could be seen run before these")],
+            _ if self.others.is_some() && deeds.is_empty() && is_all_seen => vec![text_line(
                 Style::Plain,
                 format!("{foreign} {rules} {run} before or among these, and {take} no connection"),
             )],
-            _ => vec![Line::text(Style::Trouble, format!("{foreign} {rules} {run} before or among these"))],
+            _ => vec![text_line(Style::Trouble, format!("{foreign} {rules} {run} before or among these"))],
         };
         if !deeds.is_empty() {
             let may = if others.iter().all(|finding| finding.problem.is_warning()) { "may " } else { "" };
             let heading = format!("rules of other programs {may}interfere (see proxy-init verify)");
-            lines.push(Line::text(Style::Trouble, heading));
+            lines.push(text_line(Style::Trouble, heading));
         }
         for deed in deeds.iter().take(MOST) {
             let deed = filled(&format!("  {deed}"));
-            lines.extend(deed.lines().map(|line| Line::text(Style::Plain, line)));
+            lines.extend(deed.lines().map(|line| text_line(Style::Plain, line)));
         }
         if deeds.len() > MOST {
-            lines.push(Line::text(Style::Plain, format!("  ... {} more", deeds.len() - MOST)));
+            lines.push(text_line(Style::Plain, format!("  ... {} more", deeds.len() - MOST)));
         }
         lines
     }
@@ -362,13 +357,13 @@ impl Backend<'_> {
         let mut pairs: Vec<(&ShownChain<'_>, Option<&ShownChain<'_>>)> = Vec::new();
         let mut next = 0;
         for chain in self.chains.iter().filter(|chain| chain.direction == direction) {
-            if chain.family != TableFamily::Ip(Family::V6) {
+            if chain.table.family != TableFamily::Ip(Family::V6) {
                 pairs.push((chain, None));
                 continue;
             }
             let mut known = pairs.iter_mut().enumerate();
             let v4 = TableFamily::Ip(Family::V4);
-            match known.find(|(_, (other, _))| other.title == chain.title && other.family == v4) {
+            match known.find(|(_, (other, _))| other.table.family == v4 && other.title() == chain.title()) {
                 Some((place, (_, second))) => {
                     *second = Some(chain);
                     next = place + 1;
@@ -380,10 +375,10 @@ impl Backend<'_> {
             }
         }
         for (first, second) in pairs {
-            lines.push(Line::text(Style::Dim, format!("  {}", heading(first, second))));
+            lines.push(text_line(Style::Dim, format!("  {}", heading(first, second))));
             let rows = merged(first, second);
             if rows.is_empty() {
-                lines.push(Line::text(Style::Dim, format!("{ROW}no rules")));
+                lines.push(text_line(Style::Dim, format!("{ROW}no rules")));
             }
             let mut foreign = 0;
             for alike in rows.chunk_by(|row, next| kind(row) == kind(next)) {
@@ -401,15 +396,15 @@ impl Backend<'_> {
                     foreign += alike.len();
                 } else if alike.len() > room {
                     let more = format!("{ROW}... {} more like these", alike.len() - room);
-                    lines.push(Line::text(Style::Plain, more));
+                    lines.push(text_line(Style::Plain, more));
                 }
             }
             if foreign > MOST {
                 let more = format!("{ROW}... {} more foreign rules", foreign - MOST);
-                lines.push(Line::text(Style::Trouble, more));
+                lines.push(text_line(Style::Trouble, more));
             }
             if rows.last().is_some_and(redirects_a_part) {
-                lines.push(Line::text(Style::Bypass, format!("{ROW}all others bypass the proxy")));
+                lines.push(text_line(Style::Bypass, format!("{ROW}all others bypass the proxy")));
             }
         }
     }
@@ -423,25 +418,22 @@ const ROW: &str = "    ";
 fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: bool) {
     let widths = widths(lines, counters);
     for line in lines {
-        if let [only] = line.cells.as_slice() {
-            *text += &line.style.paint(&only.text, colour);
+        if let [only] = line.as_slice() {
+            *text += &only.style.paint(&only.text, colour);
             text.push('\n');
             continue;
         }
-        let cells = line.cells.iter().zip(&widths);
-        let cells: Vec<_> = cells.map(|(cell, &width)| pieces_on_lines(&cell.text, width)).collect();
-        let height = cells.iter().map(Vec::len).max().unwrap_or_default();
+        let cells = line.iter().zip(&widths);
+        let cells: Vec<_> =
+            cells.map(|(cell, &width)| (cell.style, width, pieces_on_lines(&cell.text, width))).collect();
+        let height = cells.iter().map(|(_, _, lines)| lines.len()).max().unwrap_or_default();
         for row in 0..height {
             let mut written = ROW.to_owned();
             // Blanks are written before what follows them, so that no line ends with any.
             let mut blanks = 0;
-            for (column, (lines, &width)) in cells.iter().zip(&widths).enumerate() {
+            for (column, (style, width, lines)) in cells.iter().enumerate() {
                 let part = lines.get(row).map_or("", String::as_str);
-                let missing = width - length(part).min(width);
-                let style = match (line.style, line.cells.get(column)) {
-                    (Style::Plain, Some(cell)) => cell.style,
-                    (style, _) => style,
-                };
+                let missing = width - length(part).min(*width);
                 let (before, after) = if column <= counters { (missing, 0) } else { (0, missing) };
                 blanks += before;
                 if !part.is_empty() {
@@ -461,10 +453,10 @@ fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: boo
 fn widths(lines: &[Line], counters: usize) -> Vec<usize> {
     let mut widths: Vec<usize> = Vec::new();
     let mut least = Vec::new();
-    for line in lines.iter().filter(|line| line.cells.len() > 1) {
-        widths.resize(line.cells.len(), 0);
-        least.resize(line.cells.len(), 0);
-        for ((width, least), cell) in widths.iter_mut().zip(&mut least).zip(&line.cells) {
+    for line in lines.iter().filter(|line| line.len() > 1) {
+        widths.resize(line.len(), 0);
+        least.resize(line.len(), 0);
+        for ((width, least), cell) in widths.iter_mut().zip(&mut least).zip(line) {
             *width = length(&cell.text).max(*width);
             *least = pieces(&cell.text).map(length).max().unwrap_or_default().max(*least);
         }
@@ -504,7 +496,7 @@ fn pieces_on_lines(cell: &str, width: usize) -> Vec<String> {
 /// A chain's name, where it is hooked, and what is wrong with it.
 fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     let mut about = Vec::new();
-    about.extend(first.hooked.clone());
+    about.extend(first.chain.base.map(|base| hooked(base, first.chain)));
     match second {
         Some(second) if second.note != first.note => {
             for chain in [first, second] {
@@ -514,9 +506,9 @@ fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
         _ => about.extend(first.note.map(ToOwned::to_owned)),
     }
     if about.is_empty() {
-        return first.title.clone();
+        return first.title();
     }
-    format!("{} ({})", first.title, about.join(", "))
+    format!("{} ({})", first.title(), about.join(", "))
 }
 
 /// The rules of a chain in both families, those that are the same side by side. What comes after the jump to
@@ -634,6 +626,7 @@ flags that install proxy-init's rules as found
         let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).text(false);
         assert!(text.contains("\n    ... 12 more like these\n"), "{text}");
         assert!(text.contains("\n    15 "), "the rule after them: {text}");
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     }
 
     #[test]
@@ -726,7 +719,7 @@ inbound
         found.tables[0].chains.push(docker);
 
         let shown = Shown::of(&found, &Network::default());
-        assert_eq!(shown.backends[0].flags, None);
+        assert_eq!(shown.backends[0].flags(), None);
         let text = shown.text(false);
         for want in [
             "nft mode\nnot one complete, untouched installation (see proxy-init verify)\n\

@@ -13,8 +13,8 @@ pub struct Network {
     pub devices: Option<Vec<Device>>,
     /// Its addresses, those of a device in their order; none: they could not be asked for.
     pub addresses: Option<Vec<Address>>,
-    /// What listens, as far as that is known.
-    pub listeners: Vec<Listener>,
+    /// What listens; none: it could not be asked for.
+    pub listeners: Option<Vec<Listener>>,
     pub settings: Settings,
 }
 
@@ -66,7 +66,7 @@ pub struct Address {
 impl Default for &Network {
     fn default() -> Self {
         static UNKNOWN: Network =
-            Network { devices: None, addresses: None, listeners: Vec::new(), settings: Settings::USUAL };
+            Network { devices: None, addresses: None, listeners: None, settings: Settings::USUAL };
         &UNKNOWN
     }
 }
@@ -200,7 +200,7 @@ mod tests {
                 of(2, "fd77::2", 64),
                 of(2, "fe80::2", 64),
             ]),
-            listeners: Vec::new(),
+            listeners: None,
             settings: Settings::USUAL,
         }
     }

@@ -83,7 +83,7 @@ impl Surroundings<'_> {
     /// Who answers connections that arrive at these ports.
     fn owner(&self, ports: Option<&Intervals>) -> Owner {
         let port = ports.map(Intervals::as_slice).unwrap_or_default();
-        let listening = self.network.listeners.iter().filter(|listener| {
+        let listening = self.network.listeners.iter().flatten().filter(|listener| {
             let number = u128::from(listener.port);
             port == [(number, number)]
         });

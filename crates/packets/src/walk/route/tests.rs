@@ -20,7 +20,7 @@ fn to_80(direction: Direction) -> Connections {
 
 /// What was decided about those connections, and what becomes of them in the end, a line each.
 fn listening(listeners: &[Listener]) -> Network {
-    Network { listeners: listeners.to_vec(), ..Network::default() }
+    Network { listeners: Some(listeners.to_vec()), ..Network::default() }
 }
 
 fn ends_around(direction: Direction, tables: Vec<Table>, around: &Surroundings<'_>) -> Vec<String> {
