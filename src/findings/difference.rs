@@ -13,8 +13,7 @@ use packets::rules::{
     interface, set_field,
 };
 use packets::walk::{
-    Connections, Fate, Meeting, Neighbours, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, discovery,
-    there_and_back,
+    Connections, Fate, Meeting, Neighbours, Packet, Place, Surroundings, Watched, any_but_lo, discovery, there_and_back,
 };
 
 use crate::findings::explain::proxy;
@@ -73,8 +72,8 @@ fn named(at: Place<'_>) -> String {
 /// The command that lets packets of neighbour discovery past a place that drops them; none if that is for their hop
 /// limit, which it changes.
 fn admitting(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
-    let sets_hops = |effect: &Effect| matches!(effect, Effect::Mark { field: Field::HopLimit, .. });
-    if at.rule().is_some_and(|rule| rule.effects.iter().any(sets_hops)) {
+    let mut effects = at.rule().into_iter().flat_map(|rule| &rule.effects);
+    if effects.any(|effect| matches!(effect, Effect::Mark { field: Field::HopLimit, .. })) {
         return None;
     }
     let (table, chain) = (at.table(), &at.chain().name);
@@ -157,27 +156,28 @@ fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
     };
     let all = Connections::all(family, Direction::Inbound);
     let own = network.own(family);
-    let is_by_device = |field| matches!(field, Some(Field::InInterface | Field::OutInterface));
-    let names_others = |condition| match all.meeting(at.table(), condition) {
-        Meeting::Some(addresses) => !addresses.meets(own.as_slice()),
-        _ => false,
-    };
-    let ends = [Field::Source(family), Field::Destination(family)].map(Some);
-    let mut conditions = rule.conditions.iter();
-    !own.is_empty()
-        && !conditions.clone().any(|condition| is_by_device(condition.field()))
-        && conditions.any(|condition| ends.contains(&condition.field()) && names_others(condition))
+    let mut names_others = false;
+    for condition in &rule.conditions {
+        match condition.field() {
+            Some(Field::InInterface | Field::OutInterface) => return false,
+            Some(field) if [Field::Source(family), Field::Destination(family)].contains(&field) => {
+                if let Meeting::Some(addresses) = all.meeting(at.table(), condition) {
+                    names_others |= !addresses.meets(own.as_slice());
+                }
+            }
+            _ => {}
+        }
+    }
+    names_others && !own.is_empty()
 }
 
 /// Whether a table has rules for a family. Native mode's table sees both families, but its jumps may be for only one.
 fn sees(table: &Table, family: Family) -> bool {
-    let is_of_other = |rule: &Rule| {
-        let mut others = Family::ALL.into_iter().filter(|&other| other != family);
-        others.any(|other| rule.conditions.contains(&is_of(other)))
-    };
     let base = table.chains.iter().find(|chain| chain.base.is_some());
-    let jump = base.and_then(|chain| chain.rules.first());
-    table.family.sees(family) && !jump.is_some_and(is_of_other)
+    let conditions = base.and_then(|chain| chain.rules.first()).map(|jump| &jump.conditions);
+    let mut others = Family::ALL.into_iter().filter(|&other| other != family);
+    table.family.sees(family)
+        && !others.any(|other| conditions.is_some_and(|conditions| conditions.contains(&is_of(other))))
 }
 
 /// What differs in a family's nat table.
@@ -260,8 +260,7 @@ fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
 }
 
 fn is_hooked_elsewhere(expected: &Chain, held: &Chain) -> bool {
-    let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
-    hook(held) != hook(expected)
+    held.base.map(|base| (base.kind, base.hook)) != expected.base.map(|base| (base.kind, base.hook))
 }
 
 fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
@@ -275,13 +274,8 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
         findings.push(finding(expected, Subject::Set(set.name.clone()), Problem::Unexpected(what.to_owned())));
     }
     for set in &expected.sets {
-        let lines = |set: &Set| -> Vec<Comparable<'_>> {
-            let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
-            let text = |&interval| set_element(set_field(set), interval);
-            intervals.iter().map(text).map(Comparable::element).collect()
-        };
-        let found = held.set(&set.name).map(lines).unwrap_or_default();
-        let problems = compare(&lines(set), &found).into_iter();
+        let found = held.set(&set.name).map(elements).unwrap_or_default();
+        let problems = compare(&elements(set), &found).into_iter();
         findings.extend(problems.map(|problem| finding(expected, Subject::Set(set.name.clone()), problem)));
     }
     findings
@@ -299,10 +293,6 @@ struct Comparable<'a> {
 }
 
 impl Comparable<'_> {
-    fn element(text: String) -> Self {
-        Self { rule: None, text }
-    }
-
     /// Whether they are the same. Rules are compared by what they do, because their text may leave out what isn't
     /// understood.
     fn is(&self, other: &Self) -> bool {
@@ -320,11 +310,16 @@ impl Comparable<'_> {
 }
 
 fn lines<'a>(table: &'a Table, chain: &'a Chain) -> Vec<Comparable<'a>> {
-    let comparable = |line: Line<'a>| Comparable {
+    let lines = Line::all(table, chain).map(|line| Comparable {
         rule: Some(without_time(line.rule).map_or(Cow::Borrowed(line.rule), Cow::Owned)),
         text: line.to_string(),
-    };
-    Line::all(table, chain).map(comparable).collect()
+    });
+    lines.collect()
+}
+
+fn elements(set: &Set) -> Vec<Comparable<'_>> {
+    let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default().iter();
+    intervals.map(|&interval| Comparable { rule: None, text: set_element(set_field(set), interval) }).collect()
 }
 
 /// What differs between two lists.
@@ -395,12 +390,6 @@ fn shadows(
         connections = connections.with(end, &own);
     }
     let here = connections.get(end).cloned();
-    // That one end is here goes without saying.
-    let in_words = |connections: &Connections| {
-        let ends = [end, end.turned()].into_iter();
-        let unsaid = ends.filter(|field| connections.get(*field) == here.as_ref());
-        connections.lacking(&unsaid.collect::<Vec<_>>()).to_string()
-    };
     let walk = there_and_back(found, family, direction, connections, around, Some(watched));
     let base = chain_of(expected, ChainName::of(direction).counterpart());
     let jump = base.and_then(|chain| Line::all(expected, chain).next()).map(|line| line.to_string());
@@ -415,80 +404,62 @@ fn shadows(
         };
         is_before_base && finding.family == expected.family
     });
-    let report = |outcome: &Outcome<'_>| -> Option<Finding> {
-        let at = outcome.at.filter(|_| around.could_live(&outcome.connections, family, direction))?;
+    let mut findings = Vec::new();
+    for outcome in walk.decisions.iter().chain(&walk.arrived) {
+        let Some(at) = outcome.at.filter(|_| around.could_live(&outcome.connections, family, direction)) else {
+            continue;
+        };
         let (table, name) = (at.table(), &at.chain().name);
         let is_ours = table.is(expected);
         // proxy-init's rules in another mode are reported separately.
         if !is_ours && ChainName::own(name).is_some() {
-            return None;
+            continue;
         }
-        let is_barring =
-            outcome.fate == Fate::Dropped && outcome.is_certain() && bars_others(at, family, around.network);
-        let is_redirected = outcome.after_watched && matches!(outcome.action, Some(Action::Redirect(_)));
-        let problem = if is_redirected && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood) {
-            // What its device and its sender are, a reply doesn't tell of a connection.
-            let of_sender = [Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid];
-            let mut connections = match outcome.packet {
-                Packet::Reply => outcome.connections.lacking(&of_sender),
-                _ => outcome.connections.clone(),
-            };
-            // What is redirected on its way in gets one of these anyway.
-            let to = Field::Destination(family);
-            if connections.get(to) == around.network.redirected_to(family, &any_but_lo()).as_ref() {
-                connections = connections.lacking(&[to]);
-            }
-            if is_barring {
-                barred(at, in_words(&connections))
-            } else {
-                Problem::Dropped {
-                    by: named(at),
-                    connections: in_words(&connections),
-                    packet: match outcome.packet {
-                        Packet::Reply => Packet::Reply,
-                        _ => Packet::First,
-                    },
-                    certain: outcome.is_certain(),
-                }
-            }
-        } else if outcome.after_watched {
+        let subject =
+            if is_ours { Subject::Chain(name.clone()) } else { Subject::Other(table.to_string(), name.clone()) };
+        let is_lost = outcome.after_watched
+            && matches!(outcome.action, Some(Action::Redirect(_)))
+            && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood);
+        if outcome.after_watched && !is_lost {
             // What runs after proxy-init's chain sees the connections that bypass the proxy, and is free to decide
             // about them. The policy of the base chain that holds proxy-init's jump is the exception: it counts as part
             // of the rules.
             let is_base = base.is_some_and(|base| *name == base.name);
-            if !(is_ours && is_base && matches!(at, Place::Policy(_))) {
-                return None;
+            if is_ours && is_base && matches!(at, Place::Policy(_)) {
+                findings.push(Finding { family: TableFamily::Ip(family), subject, problem: Problem::Policy });
             }
-            Problem::Policy
-        } else if is_barring {
-            barred(at, in_words(&outcome.connections))
+            continue;
+        }
+        let mut unsaid = Vec::new();
+        if is_lost {
+            // What its device and its sender are, a reply doesn't tell of a connection.
+            if outcome.packet == Packet::Reply {
+                unsaid.extend([Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid]);
+            }
+            // What is redirected on its way in gets one of these anyway.
+            let to = Field::Destination(family);
+            if outcome.connections.get(to) == around.network.redirected_to(family, &any_but_lo()).as_ref() {
+                unsaid.push(to);
+            }
+        }
+        // That one end is here goes without saying.
+        let ends = [end, end.turned()].into_iter();
+        unsaid.extend(ends.filter(|field| outcome.connections.get(*field) == here.as_ref()));
+        let connections = outcome.connections.lacking(&unsaid).to_string();
+        let (by, certain) = (named(at), outcome.is_certain());
+        let problem = if outcome.fate == Fate::Dropped && certain && bars_others(at, family, around.network) {
+            Problem::Barred { by, connections }
+        } else if is_lost {
+            let packet = if outcome.packet == Packet::Reply { Packet::Reply } else { Packet::First };
+            Problem::Dropped { by, connections, packet, certain }
+        } else if is_broken && outcome.fate == Fate::Accepted {
+            continue;
         } else {
-            if is_broken && outcome.fate == Fate::Accepted {
-                return None;
-            }
-            Problem::Shadowed {
-                jump: jump.clone(),
-                by: named(at),
-                fate: outcome.fate,
-                connections: in_words(&outcome.connections),
-                certain: outcome.is_certain(),
-            }
+            Problem::Shadowed { jump: jump.clone(), by, fate: outcome.fate, connections, certain }
         };
-        Some(Finding {
-            family: TableFamily::Ip(family),
-            subject: if is_ours {
-                Subject::Chain(name.clone())
-            } else {
-                Subject::Other(table.to_string(), name.clone())
-            },
-            problem,
-        })
-    };
-    walk.decisions.iter().chain(&walk.arrived).filter_map(report).collect()
-}
-
-fn barred(at: Place<'_>, connections: String) -> Problem {
-    Problem::Barred { by: named(at), connections }
+        findings.push(Finding { family: TableFamily::Ip(family), subject, problem });
+    }
+    findings
 }
 
 #[cfg(test)]

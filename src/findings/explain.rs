@@ -1,5 +1,6 @@
 //! Would a connection go to the proxy, and which rule says so? A pure function of what the kernel holds.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,8 +10,8 @@ use packets::rules::{
     address, interface,
 };
 use packets::walk::{
-    Connections, Fate, Matched, Neighbours, Open, Outcome, Packet, Place, Reason, Slot, Step, Surroundings, Walk,
-    discovery, there_and_back,
+    Connections, Fate, Matched, Neighbours, Open, Outcome, Packet, Place, Reason, Step, Surroundings, Walk, discovery,
+    there_and_back,
 };
 
 use crate::ours::{holds, is_ours};
@@ -44,7 +45,7 @@ impl Connection {
 }
 
 /// What becomes of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It goes to this port of the proxy.
     Proxy(u16),
@@ -60,6 +61,22 @@ pub enum Verdict {
     Lost(String),
     /// That isn't known; the text says why.
     NotKnown(String),
+}
+
+impl Verdict {
+    /// Whether the connection is lost, by whatever way.
+    fn is_dropped(&self) -> bool {
+        matches!(self, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
+    }
+
+    /// The same, as it reads on from `it`.
+    pub fn clause(&self) -> String {
+        match self {
+            Verdict::Proxy(_) => format!("goes {self}"),
+            Verdict::Bypass | Verdict::Elsewhere(_) => self.to_string(),
+            _ => format!("is {self}"),
+        }
+    }
 }
 
 /// As the first line of an answer.
@@ -120,31 +137,22 @@ pub fn as_far_as_seen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
 /// The same answer, which was found as if no limit were reached, with the rules whose limits it may depend on.
 pub fn below_limits(mut answer: Answer<'_>) -> Answer<'_> {
     for step in &answer.steps {
-        let is_limit =
-            |condition: &Condition| matches!(condition, Condition::Context { context: Context::Limit { .. }, .. });
+        let Some(rule) = step.at.rule().filter(|rule| rule.does_something()) else {
+            continue;
+        };
         let decides = match &step.matched {
-            Matched::Yes(_) | Matched::Perhaps(_) => {
-                step.at.rule().is_some_and(|rule| rule.conditions.iter().any(is_limit))
-            }
+            Matched::Yes(_) | Matched::Perhaps(_) => rule.conditions.iter().any(is_limit),
             Matched::No(reason) => matches!(reason, Reason::Condition(condition, _) if is_limit(condition)),
         };
-        let does_something = step.at.rule().is_some_and(Rule::does_something);
-        if decides && does_something && !answer.limits.contains(&step.at) {
+        if decides && !answer.limits.contains(&step.at) {
             answer.limits.push(step.at);
         }
     }
     answer
 }
 
-impl Verdict {
-    /// The same, as it reads on from `it`.
-    pub fn clause(&self) -> String {
-        match self {
-            Verdict::Proxy(_) => format!("goes {self}"),
-            Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_) | Verdict::NotKnown(_) => format!("is {self}"),
-            Verdict::Bypass | Verdict::Elsewhere(_) => self.to_string(),
-        }
-    }
+fn is_limit(condition: &Condition) -> bool {
+    matches!(condition, Condition::Context { context: Context::Limit { .. }, .. })
 }
 
 /// Follows a connection through everything that was found, as if there were nothing else, in this network and where
@@ -201,7 +209,7 @@ pub fn after_discovery<'a>(
 ) -> Answer<'a> {
     let before = conclude(found, &Surroundings::default(), discovery(found, network, neighbours));
     match (&before.verdict, &answer.verdict) {
-        (_, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_)) => answer,
+        (_, verdict) if verdict.is_dropped() => answer,
         (Verdict::Lost(_), _) => before,
         (Verdict::NotKnown(_), Verdict::NotKnown(_)) => answer,
         (Verdict::NotKnown(why), _) => {
@@ -213,21 +221,20 @@ pub fn after_discovery<'a>(
 
 /// The connection as a set of those that it may be.
 fn connections(found: &Found, network: &Network, family: Family, connection: &Connection) -> Connections {
-    let one = |number: u128| Intervals::one(number);
     let mut set = Connections::living(family, connection.direction)
-        .replaced(Field::Destination(family), one(address(connection.to.ip())))
-        .with(Field::DestinationPort, &one(connection.to.port().into()));
+        .replaced(Field::Destination(family), Intervals::one(address(connection.to.ip())))
+        .with(Field::DestinationPort, &Intervals::one(connection.to.port().into()));
     match (connection.from, connection.direction) {
-        (Some(from), _) => set = set.replaced(Field::Source(family), one(address(from))),
+        (Some(from), _) => set = set.replaced(Field::Source(family), Intervals::one(address(from))),
         (None, Direction::Inbound) => set = set.but_for(Field::Source(family), &network.own(family)),
         (None, Direction::Outbound) => {}
     }
     if let Some(port) = connection.from_port {
-        set = set.with(Field::SourcePort, &one(port.into()));
+        set = set.with(Field::SourcePort, &Intervals::one(port.into()));
     }
     for (field, id) in [(Field::Uid, connection.uid), (Field::Gid, connection.gid)] {
         let ids = match id {
-            Some(id) => one(id.into()),
+            Some(id) => Intervals::one(id.into()),
             None => field.any().without(&exempt(&found.tables, field, |_| true)),
         };
         set = set.with(field, &ids);
@@ -238,7 +245,7 @@ fn connections(found: &Found, network: &Network, family: Family, connection: &Co
     };
     let there = network.device_names().without(&lo).without(&network.port_names());
     let devices = match &connection.device {
-        Some(name) => one(interface(name.as_bytes())),
+        Some(name) => Intervals::one(interface(name.as_bytes())),
         None if there.is_empty() => field.any().without(&lo),
         None => there.without(&exempted(found, connection, field)),
     };
@@ -294,17 +301,19 @@ type End<'a> = (Outcome<'a>, Option<Verdict>);
 fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> Answer<'a> {
     let ended = walk.decisions.into_iter();
     let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood));
-    let ends = ended.chain(walk.arrived).map(|end| {
+    let mut ends: Vec<End<'a>> = Vec::new();
+    for end in ended.chain(walk.arrived) {
         let verdict = verdict(around, &end);
-        (end, verdict)
-    });
-    let ends: Vec<End<'a>> = ends.collect();
-    let is_dropped =
-        |(_, verdict): &End<'_>| matches!(verdict, Some(Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_)));
-    // Where either packet may be dropped, the way back is the farthest that any gets.
-    let all_dropped = ends.last().filter(|_| ends.iter().all(is_dropped));
-    let same = |(_, verdict): &End<'_>| ends.iter().all(|(_, other)| other == verdict);
-    let decisive = all_dropped.or_else(|| ends.first().filter(|end| same(end)));
+        ends.push((end, verdict));
+    }
+    let all_dropped = ends.iter().all(|(_, verdict)| verdict.as_ref().is_some_and(Verdict::is_dropped));
+    let all_same = ends.iter().all(|(_, verdict)| ends.first().is_some_and(|(_, first)| first == verdict));
+    let decisive = match (all_dropped, all_same) {
+        // Where either packet may be dropped, the way back is the farthest that any gets.
+        (true, _) => ends.last(),
+        (false, true) => ends.first(),
+        (false, false) => None,
+    };
     let verdict = match decisive {
         Some((_, Some(verdict))) => verdict.clone(),
         _ => Verdict::NotKnown(what_is_open(&walk.questions, &ends)),
@@ -367,76 +376,75 @@ fn verdict(around: &Surroundings<'_>, end: &Outcome<'_>) -> Option<Verdict> {
 
 /// The rule that lets a connection bypass the proxy: in proxy-init's chains, or before them.
 fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
-    let matching = |step: &Step<'a>| match step.matched {
-        Matched::Yes(action) => Some((step.depth, step.at, action)),
-        _ => None,
-    };
-    let is_own_table = |at: Place<'_>| Mode::of(at.table()).is_some_and(|mode| holds(found, mode));
-    let own = || {
-        let ending = steps.iter().rev().filter_map(matching);
-        ending.filter(|(_, at, action)| {
-            is_own_table(*at) && matches!(action, Action::Return | Action::Accept | Action::Goto(_))
-        })
-    };
-    let is_own_chain = |at: Place<'_>| {
-        let name = ChainName::from_name(at.chain().name.as_bytes());
-        name.is_some_and(ChainName::is_ours)
-    };
-    let mut all = steps.iter().filter_map(matching);
-    let untracks = |at: &Place<'_>| at.rule().is_some_and(|rule| rule.effects.contains(&Effect::Untrack));
-    let untracked = all.find(|(_, at, _)| untracks(at));
-    let ended = || own().find(|(_, at, _)| is_own_chain(*at));
-    let before = || own().find(|(depth, _, action)| *depth == 0 || **action == Action::Accept);
-    untracked.or_else(ended).or_else(before).map(|(_, at, _)| at)
+    let (mut in_own_chain, mut before) = (None, None);
+    for step in steps {
+        let (Matched::Yes(action), at) = (&step.matched, step.at) else {
+            continue;
+        };
+        if at.rule().is_some_and(|rule| rule.effects.contains(&Effect::Untrack)) {
+            return Some(at);
+        }
+        let is_own_table = Mode::of(at.table()).is_some_and(|mode| holds(found, mode));
+        if !is_own_table || !matches!(action, Action::Return | Action::Accept | Action::Goto(_)) {
+            continue;
+        }
+        // Of several, the last.
+        if ChainName::own(&at.chain().name).is_some() {
+            in_own_chain = Some(at);
+        }
+        if step.depth == 0 || **action == Action::Accept {
+            before = Some(at);
+        }
+    }
+    in_own_chain.or(before)
 }
 
 /// Why it isn't known what becomes of a connection that may end in these ways.
 fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
     if let Some(at) = unclear.and_then(|(end, _)| end.at) {
-        let leads_on = |rule: &Rule| rule.action.target().is_some();
-        return if at.rule().is_some_and(leads_on) {
-            format!("{at} leads to more rules than were followed")
-        } else {
-            format!("{at} does something that is not understood")
+        return match at.rule().and_then(|rule| rule.action.target()) {
+            Some(_) => format!("{at} leads to more rules than were followed"),
+            None => format!("{at} does something that is not understood"),
         };
     }
-    let assumed = |index: usize| {
-        let mut assumptions = ends.iter().flat_map(|(end, _)| &end.assumptions);
-        assumptions.any(|assumption| assumption.question.index() == index)
-    };
-    // A field matters if what may become of the connection isn't the same for all of its numbers.
-    let matters = |field: Field| {
-        let verdicts = |numbers: Option<&Intervals>| -> Vec<_> {
-            let same = ends.iter().filter(|(end, _)| end.connections.get(field) == numbers);
-            same.map(|(_, verdict)| verdict).collect()
+    let mut first = None;
+    for (index, open) in questions.iter().enumerate() {
+        let Some(text) = in_words(open) else {
+            continue;
         };
-        let mut all = ends.iter().map(|(end, _)| verdicts(end.connections.get(field)));
-        let first = all.next().unwrap_or_default();
-        all.any(|others| {
-            let are_alike = others.iter().all(|verdict| first.contains(verdict));
-            !(are_alike && first.iter().all(|verdict| others.contains(verdict)))
-        })
-    };
-    let told = questions.iter().enumerate().filter_map(|(index, open)| Some((index, open, in_words(open)?)));
-    let mut relevant = told.clone().filter(|(index, open, _)| {
         let field = match open {
             Open::Match(_, reason, packet, _) => looked_at(reason).map(|field| as_told(field, *packet)),
             _ => None,
         };
-        field.is_some_and(matters) || assumed(*index)
-    });
-    if let Some((.., text)) = relevant.next().or_else(|| told.clone().next()) {
+        let mut assumptions = ends.iter().flat_map(|(end, _)| &end.assumptions);
+        if field.is_some_and(|field| matters(field, ends))
+            || assumptions.any(|assumption| assumption.question.index() == index)
+        {
+            return text;
+        }
+        first = first.or(Some(text));
+    }
+    if let Some(text) = first {
         return text;
     }
-    // Whether that is this host isn't followed, so rules for either may be met.
-    let sent = ends.iter().find_map(|(end, _)| match end.action {
-        Some(Action::Nat(Nat { text, .. })) => {
-            Some(format!("it depends on where `{text}` sends it, which is not followed"))
+    for (end, _) in ends {
+        // Whether that is this host isn't followed, so rules for either may be met.
+        if let Some(Action::Nat(Nat { text, .. })) = end.action {
+            return format!("it depends on where `{text}` sends it, which is not followed");
         }
-        _ => None,
-    });
-    sent.unwrap_or_else(|| "more rules were found than can be followed".to_owned())
+    }
+    "more rules were found than can be followed".to_owned()
+}
+
+/// Whether what may become of the connection isn't the same for all numbers of this field.
+fn matters(field: Field, ends: &[End<'_>]) -> bool {
+    let mut verdicts: BTreeMap<Option<&Intervals>, HashSet<&Option<Verdict>>> = BTreeMap::new();
+    for (end, verdict) in ends {
+        verdicts.entry(end.connections.get(field)).or_default().insert(verdict);
+    }
+    let mut all = verdicts.values();
+    all.next().is_some_and(|first| all.any(|others| others != first))
 }
 
 /// The field on which it depends.
@@ -465,8 +473,7 @@ fn in_words(open: &Open<'_>) -> Option<String> {
         Open::WhichOfMany | Open::Delivery | Open::Action(_) => return None,
         Open::Orders => return Some("it depends on the order of base chains whose priorities are equal".to_owned()),
         Open::Order(one, two) => {
-            let name = |slot: &Slot<'_>| format!("{} {}", slot.table, slot.chain.name);
-            let (one, two) = (name(one), name(two));
+            let [one, two] = [one, two].map(|slot| format!("{} {}", slot.table, slot.chain.name));
             return Some(format!("it depends on which runs first, {one} or {two}: their priorities are equal"));
         }
         Open::Side(slot, what) => {

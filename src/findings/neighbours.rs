@@ -2,7 +2,7 @@
 //! guessed: what leaves no sign here, such as BPF programs of cgroups, isn't named.
 
 use packets::found::{Device, Found};
-use packets::rules::{Action, Chain, Name, Table};
+use packets::rules::{Action, Name, Table};
 
 use crate::ours::without_time;
 use crate::wanted::{Interface, Purpose};
@@ -59,9 +59,8 @@ impl Program {
         if let Some(means) = self.means {
             return means;
         }
-        let is_its = |table: &&Table, chain: &&Chain| self.has(table, &chain.name);
         let mut rules = found.tables.iter().flat_map(|table| {
-            let chains = table.chains.iter().filter(move |chain| is_its(&table, chain));
+            let chains = table.chains.iter().filter(|chain| self.has(table, &chain.name));
             chains.flat_map(|chain| &chain.rules)
         });
         if rules.any(|rule| matches!(rule.action, Action::Redirect(_))) {
@@ -93,8 +92,8 @@ pub fn shown_by_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
             let chain = table.chains.iter().find(|chain| owner.has(table, &chain.name));
             places.extend(chain.map(|chain| format!("chain {} in {table}", chain.name)));
         }
-        let is_its = |device: &&Device| owner.devices.iter().any(|&name| device.name == *name);
-        places.extend(devices.iter().find(is_its).map(|it| format!("device {}", it.name)));
+        let mut its = devices.iter().filter(|device| owner.devices.iter().any(|&name| device.name == *name));
+        places.extend(its.next().map(|device| format!("device {}", device.name)));
         if !places.is_empty() {
             signs.push(format!("{} is here ({}): {}", owner.name, places.join(", "), owner.meaning(found)));
         }

@@ -87,24 +87,20 @@ pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Ve
         }
     };
     for (direction, port) in [(Direction::Inbound, config.inbound_port), (Direction::Outbound, config.outbound_port)] {
-        let at_port = |listener: &&Listener| listener.port == port.get();
-        let families = config.families();
-        let without = families.iter().copied().filter(|&family| {
-            let mut at_port = listeners.iter().filter(at_port);
-            !at_port.any(|listener| listener.accepts(direction, family))
-        });
-        let without: Vec<Family> = without.collect();
-        if !without.is_empty() {
+        let at_port: Vec<&Listener> = listeners.iter().filter(|listener| listener.port == port.get()).collect();
+        let mut without = config.families().to_vec();
+        without.retain(|&family| !at_port.iter().any(|listener| listener.accepts(direction, family)));
+        if without.len() == config.families().len() {
             // If no family is served, which ones there are says nothing.
-            let all = without.len() == families.len();
-            warnings.push(ProxyWarning::NotListening { port, families: if all { Vec::new() } else { without } });
+            warnings.push(ProxyWarning::NotListening { port, families: Vec::new() });
+        } else if !without.is_empty() {
+            warnings.push(ProxyWarning::NotListening { port, families: without });
         }
         // What listens doesn't tell its group, by which it may be exempt as well.
         let Some(exempt) = config.proxy_uid.filter(|_| config.proxy_gid.is_none()) else {
             continue;
         };
-        for listener in listeners.iter().filter(at_port) {
-            let Listener { uid, .. } = *listener;
+        for &Listener { uid, .. } in at_port {
             let is_known = warnings
                 .iter()
                 .any(|known| matches!(known, ProxyWarning::OtherUser { uid: known, .. } if *known == uid));
@@ -118,11 +114,10 @@ pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Ve
 
 /// Whether something listens on all ports of the proxy, as far as these warnings tell; none: that isn't known.
 pub fn listens(warnings: &[ProxyWarning]) -> Option<bool> {
-    let any = |is: fn(&ProxyWarning) -> bool| warnings.iter().any(is);
-    if any(|warning| matches!(warning, ProxyWarning::NotKnown(_))) {
+    if warnings.iter().any(|warning| matches!(warning, ProxyWarning::NotKnown(_))) {
         return None;
     }
-    Some(!any(|warning| matches!(warning, ProxyWarning::NotListening { .. })))
+    Some(!warnings.iter().any(|warning| matches!(warning, ProxyWarning::NotListening { .. })))
 }
 
 #[cfg(test)]

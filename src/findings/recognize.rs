@@ -64,14 +64,13 @@ impl Subnets {
     }
 
     /// The list of which both families' rules are; subnets of all addresses may be in those of the other family.
-    fn list(&self, ipv6: bool) -> Vec<Subnet> {
-        if !ipv6 || self.v4 == self.v6 {
-            return self.v4.clone();
+    fn list(mut self, ipv6: bool) -> Vec<Subnet> {
+        if ipv6 && self.v4 != self.v6 {
+            self.v4.retain(|subnet| subnet.family() == Family::V4);
+            self.v6.retain(|subnet| subnet.family() == Family::V6);
+            self.v4.append(&mut self.v6);
         }
-        let own = |family: Family| move |subnet: &&Subnet| subnet.family() == family;
-        let v4 = self.v4.iter().filter(own(Family::V4));
-        let v6 = self.v6.iter().filter(own(Family::V6));
-        v4.chain(v6).cloned().collect()
+        self.v4
     }
 }
 
@@ -89,13 +88,15 @@ impl Recognized {
         for direction in Direction::ALL {
             let chain = chain_of(table, ChainName::of(direction));
             let rules = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
-            // Of a rule with another condition, it isn't known for which connections it is.
-            let is_plain = |condition: &Condition| matches!(condition, Condition::In { negated: false, .. });
-            let is_unlisted = |rule: &&Rule| Purpose::of(rule) == Some(Purpose::IgnoreUnlistedPorts);
-            if let Some(rule) = rules.iter().find(is_unlisted).filter(|_| is_first) {
+            let mut unlisted = rules.iter().filter(|rule| Purpose::of(rule) == Some(Purpose::IgnoreUnlistedPorts));
+            if let Some(rule) = unlisted.next().filter(|_| is_first) {
                 self.add_listed_ports(table, rule);
             }
-            for rule in rules.iter().filter(|rule| rule.conditions.iter().all(is_plain)) {
+            for rule in rules {
+                // Of a rule with another condition, it isn't known for which connections it is.
+                if !rule.conditions.iter().all(|condition| matches!(condition, Condition::In { negated: false, .. })) {
+                    continue;
+                }
                 // The lists of subnets may leave one family without such a rule.
                 if let Some(port) = rule.redirects_to().and_then(Port::new) {
                     let known = match direction {
@@ -120,25 +121,22 @@ impl Recognized {
         let purpose = Purpose::of(rule);
         let is_other = purpose.as_ref().is_some_and(Purpose::is_about_others);
         let is_of_interface = matches!(purpose, Some(Purpose::IgnoreInterface(_)));
-        let ids = || {
-            let &(first, last) = numbers.as_slice().first()?;
-            IdRange::new(u32::try_from(first).ok()?, u32::try_from(last).ok()?)
-        };
-        let id = || OwnerId::new(ids()?.first());
+        let first = numbers.as_slice().first().copied();
+        let ids = first.and_then(|(first, last)| IdRange::new(first.try_into().ok()?, last.try_into().ok()?));
+        let id = ids.and_then(|ids| OwnerId::new(ids.first()));
         let config = &mut self.rules.config;
         match (field, &rule.action) {
-            (Field::Uid, Action::Return) if is_other => config.ignored_uids.extend(ids()),
-            (Field::Gid, Action::Return) if is_other => config.ignored_gids.extend(ids()),
-            (Field::Uid, Action::Return) => config.proxy_uid = id(),
-            (Field::Gid, Action::Return) => config.proxy_gid = id(),
+            (Field::Uid, Action::Return) if is_other => config.ignored_uids.extend(ids),
+            (Field::Gid, Action::Return) if is_other => config.ignored_gids.extend(ids),
+            (Field::Uid, Action::Return) => config.proxy_uid = id,
+            (Field::Gid, Action::Return) => config.proxy_gid = id,
             // lo's own rule is always there.
             (Field::InInterface | Field::OutInterface, Action::Return) if is_of_interface => {
-                let first = numbers.as_slice().first();
                 let interfaces = match direction {
                     Direction::Inbound => &mut config.ignored_inbound_interfaces,
                     Direction::Outbound => &mut config.ignored_outbound_interfaces,
                 };
-                interfaces.extend(first.and_then(|&(first, _)| Interface::from_number(first)));
+                interfaces.extend(first.and_then(|(first, _)| Interface::from_number(first)));
             }
             (Field::DestinationPort, Action::Return) => {
                 let ports = match direction {
@@ -148,8 +146,8 @@ impl Recognized {
                 ports.extend(as_written(named(rule), &numbers, |range| range.numbers(), lists::ranges));
             }
             (Field::DestinationPort, Action::Redirect(_)) => {
-                let number = |port: &Port| (port.get().into(), port.get().into());
-                let ports = as_written(named(rule), &numbers, number, lists::ports);
+                let ports = named(rule);
+                let ports = as_written(ports, &numbers, |port| (port.get().into(), port.get().into()), lists::ports);
                 config.redirected_ports.extend(ports);
             }
             _ => {}
@@ -160,11 +158,11 @@ impl Recognized {
     fn add_listed_ports(&mut self, table: &Table, rule: &Rule) {
         for condition in &rule.conditions {
             if let Condition::In { field: Field::DestinationPort, values, negated: true } = condition {
-                let port = |number| u16::try_from(number).ok();
-                let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);
-                let numbers = table.numbers(values).unwrap_or_default();
-                let listed = numbers.iter().filter_map(range);
-                self.rules.config.redirected_outbound_ports.extend(listed);
+                for &(first, last) in table.numbers(values).unwrap_or_default() {
+                    if let (Ok(first), Ok(last)) = (first.try_into(), last.try_into()) {
+                        self.rules.config.redirected_outbound_ports.extend(PortRange::new(first, last));
+                    }
+                }
             }
         }
     }
@@ -205,11 +203,16 @@ impl Recognized {
         } else if let Some((Field::Source(family) | Field::Destination(family), numbers)) = compared(table, rule) {
             // Those of all addresses have no condition.
             let written = Some(written).filter(|written| !written.iter().any(Subnet::is_of_all));
-            let interval = |subnet: &Subnet| addresses(subnet.net());
-            let subnets = as_written(written.unwrap_or_default(), &numbers, interval, |numbers| {
-                let nets = lists::subnets(family, numbers).into_iter();
-                nets.filter_map(|net| net.to_string().parse().ok()).collect()
-            });
+            let written = written.unwrap_or_default();
+            let subnets = as_written(
+                written,
+                &numbers,
+                |subnet| addresses(subnet.net()),
+                |numbers| {
+                    let nets = lists::subnets(family, numbers).into_iter();
+                    nets.filter_map(|net| net.to_string().parse().ok()).collect()
+                },
+            );
             self.subnets(direction, rule, family).extend(subnets);
         }
     }
