@@ -178,45 +178,29 @@ fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
 }
 
 fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
-    let mut conditions = header(family, layout, entry.bytes)?;
-    let mut comment = None;
-    let mut needs_tracking = xt::needs_tracking(entry.target.name);
+    let mut rule = Rule::new(header(family, layout, entry.bytes)?, Action::Continue);
+    let (packets, bytes) = (u64_at(entry.bytes, layout.counters)?, u64_at(entry.bytes, layout.counters + 8)?);
+    rule.counters = Some(Counters { packets, bytes });
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.counters + 16;
     while place < end {
         let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        needs_tracking |= xt::needs_tracking(found.name);
-        match xt::read_match(found.name, found.revision.into(), found.info, family)? {
-            xt::Read::Comment(text) => comment = Some(text),
-            xt::Read::Conditions(read) => conditions.extend(read),
-        }
+        xt::read_match(&mut rule, found.name, found.revision.into(), found.info, family)?;
         if found.size == 0 {
             return Err(Malformed);
         }
         place += found.size;
     }
     let target = &entry.target;
-    let (action, effects) = match target.name {
+    rule.action = match target.name {
         // The standard target, whose verdict is a place in the table, or below 0.
         b"" => {
             let goto = u8_at(entry.bytes, layout.flags)? & layout.goto != 0;
-            (verdict(u32_at(target.info, 0)? as i32, goto, entry, heads), Vec::new())
+            verdict(u32_at(target.info, 0)? as i32, goto, entry, heads)
         }
-        name => match xt::read_target(name, target.revision.into(), target.info, family)? {
-            xt::Target::Action(action) => (action, Vec::new()),
-            xt::Target::Effect(effect) => (Action::Continue, vec![effect]),
-        },
+        name => xt::read_target(&mut rule, name, target.revision.into(), target.info, family)?,
     };
-    Ok(Rule {
-        effects,
-        comment,
-        needs_tracking,
-        counters: Some(Counters {
-            packets: u64_at(entry.bytes, layout.counters)?,
-            bytes: u64_at(entry.bytes, layout.counters + 8)?,
-        }),
-        ..Rule::new(conditions, action)
-    })
+    Ok(rule)
 }
 
 /// What a standard target does: minus a verdict minus one, `XT_RETURN`, or where to go on.

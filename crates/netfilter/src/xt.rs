@@ -4,7 +4,7 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
 
-use packets::rules::flags::{CtState, constant, tracked};
+use packets::rules::flags::{CtState, Tracked, constant, tracked};
 use packets::rules::xtables::MULTIPORT_REFERENCES;
 use packets::rules::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values};
 
@@ -76,26 +76,28 @@ impl Extension {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Read {
-    /// Conditions; several where one match compares several things.
-    Conditions(Vec<Condition>),
-    /// `-m comment`, which holds for every packet.
-    Comment(Name),
-}
-
-/// Reads a match. One that isn't understood is an unknown condition by its name.
-pub fn read_match(name: &[u8], revision: u32, info: &[u8], family: Family) -> Result<Read, Malformed> {
+/// Adds what a match says to its rule. One that isn't understood is an unknown condition by its name.
+pub(crate) fn read_match(
+    rule: &mut Rule,
+    name: &[u8],
+    revision: u32,
+    info: &[u8],
+    family: Family,
+) -> Result<(), Malformed> {
+    rule.needs_tracking |= needs_tracking(name);
     let conditions = match (name, revision) {
-        (b"comment", 0) => return Ok(Read::Comment(Name::from(string(info)?))),
+        (b"comment", 0) => {
+            rule.comment = Some(Name::from(string(info)?));
+            return Ok(());
+        }
         (b"multiport", 1) => read_multiport(info)?,
         (b"owner", 1) => read_owner(info)?,
         (b"tcp", 0) => read_tcp(info)?,
         (b"conntrack", 3) => read_conntrack(info)?,
         (b"icmp6", 0) => Some(vec![read_icmpv6(info)?]),
-        (b"hl", 0) => read_hop_limit(info)?.map(|condition| vec![condition]),
+        (b"hl", 0) => read_hop_limit(info)?,
         (b"addrtype", 0 | 1) => read_address_type(revision, info)?,
-        (b"rpfilter", 0) => read_reverse_path(info)?.map(|condition| vec![condition]),
+        (b"rpfilter", 0) => Some(vec![read_reverse_path(info)?]),
         (b"iprange", 1) => Some(read_ranges(info, family)?),
         (b"limit" | b"hashlimit" | b"quota" | b"connlimit" | b"recent", _) => {
             Some(vec![read_limit(name, revision, info)?])
@@ -105,121 +107,83 @@ pub fn read_match(name: &[u8], revision: u32, info: &[u8], family: Family) -> Re
         // Each is about one of IPv6's extension headers, and doesn't match a packet without it, negated or not
         // (`rt_mt6` in net/ipv6/netfilter/ip6t_rt.c, `frag_mt6`, `hbh_mt6`, `mh_mt6`). TCP's have none.
         (b"rt" | b"frag" | b"hbh" | b"dst" | b"mh" | b"srh", _) => {
-            Some(vec![constant(format!("-m {} [...]", Name::from(name)), false)])
+            Some(vec![constant(format!("-m {} [...]", text(name)), false)])
         }
         _ => None,
     };
-    Ok(Read::Conditions(
-        conditions.unwrap_or_else(|| vec![Condition::NotUnderstood(format!("-m {} [...]", Name::from(name)))]),
-    ))
+    let unknown = || vec![Condition::NotUnderstood(format!("-m {} [...]", text(name)))];
+    rule.conditions.extend(conditions.unwrap_or_else(unknown));
+    Ok(())
 }
 
 /// Whether a match or a target of this name has connections tracked: those that call `nf_ct_netns_get` where they are
 /// checked (net/netfilter/xt_*.c), but for translations.
-pub(crate) fn needs_tracking(name: &[u8]) -> bool {
-    matches!(
-        name,
-        b"cluster"
-            | b"connbytes"
-            | b"connlabel"
-            | b"connlimit"
-            | b"connmark"
-            | b"conntrack"
-            | b"helper"
-            | b"state"
-            | b"CONNMARK"
-            | b"CONNSECMARK"
-            | b"CT"
-            | b"SYNPROXY"
-    )
+fn needs_tracking(name: &[u8]) -> bool {
+    let names =
+        "cluster connbytes connlabel connlimit connmark conntrack helper state CONNMARK CONNSECMARK CT SYNPROXY";
+    names.split(' ').any(|known| known.as_bytes() == name)
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    Effect(Effect),
-    Action(Action),
-}
-
-/// Reads a target, but for the standard one, whose verdicts each table keeps in its own way.
-pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> Result<Target, Malformed> {
-    let action = match (name, revision) {
-        (b"NOTRACK", _) => return Ok(Target::Effect(Effect::Untrack)),
+/// Reads a target of a rule, but for the standard one, whose verdicts each table keeps in its own way. One that has an
+/// effect, which is added to the rule, goes on with the next rule.
+pub(crate) fn read_target(
+    rule: &mut Rule,
+    name: &[u8],
+    revision: u32,
+    info: &[u8],
+    family: Family,
+) -> Result<Action, Malformed> {
+    rule.needs_tracking |= needs_tracking(name);
+    // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, are for both families.
+    let layout = if (family, revision) == (Family::V4, 0) { &LAYOUT_V4 } else { &LAYOUT_V6 };
+    let effect = match (name, revision) {
+        (b"NOTRACK", _) => Effect::Untrack,
         // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
-        (b"CT", _) if u16_at(info, 0)? & 1 != 0 => return Ok(Target::Effect(Effect::Untrack)),
+        (b"CT", _) if u16_at(info, 0)? & 1 != 0 => Effect::Untrack,
         // XT_CT_ZONE_MARK takes the zone from the mark. A connection's other packets may be in another one, where nothing is
         // known of the translation.
         (b"CT", _) if u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0 => {
-            Action::NotUnderstood("CT --zone".to_owned())
+            return Ok(Action::NotUnderstood("CT --zone".to_owned()));
         }
-        (b"MARK", 2) => return Ok(Target::Effect(mark(info)?)),
-        (b"CONNMARK", 1 | 2) => return Ok(Target::Effect(connection_mark(revision, info)?)),
-        (b"HL", 0) => return Ok(Target::Effect(hop_limit(info)?)),
+        (b"MARK", 2) => mark(info)?,
+        (b"CONNMARK", 1 | 2) => connection_mark(revision, info)?,
+        (b"HL", 0) => hop_limit(info)?,
         // After these, evaluation goes on, and they don't change where a connection goes.
         (
             b"CT" | b"LOG" | b"NFLOG" | b"ULOG" | b"TRACE" | b"CHECKSUM" | b"TCPMSS" | b"TOS" | b"DSCP" | b"CLASSIFY"
             | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"TEE",
             _,
-        ) => return Ok(Target::Effect(Effect::Other(text(name)))),
-        (b"REDIRECT", 0) if family == Family::V4 => Action::Redirect(read_ports(info, &LAYOUT_V4)?),
-        (b"REDIRECT", 0) => Action::Redirect(read_ports(info, &LAYOUT_V6)?),
-        (b"DNAT", 0) if family == Family::V4 => {
-            Action::Nat(read_translation("DNAT --to-destination", info, family, &LAYOUT_V4)?)
-        }
-        // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, for both families.
-        (b"DNAT", 1 | 2) => Action::Nat(read_translation("DNAT --to-destination", info, family, &LAYOUT_V6)?),
-        (b"SNAT", 0 | 1) => {
-            let layout = if (family, revision) == (Family::V4, 0) { &LAYOUT_V4 } else { &LAYOUT_V6 };
-            Action::Nat(read_translation("SNAT --to-source", info, family, layout)?)
-        }
-        (b"MASQUERADE", 0) => {
-            let layout = if family == Family::V4 { &LAYOUT_V4 } else { &LAYOUT_V6 };
-            let ports = read_ports(info, layout)?;
-            let shown = match ports {
-                Some((first, last)) if first == last => format!(" --to-ports {first}"),
-                Some((first, last)) => format!(" --to-ports {first}-{last}"),
-                None => String::new(),
-            };
-            Action::Nat(Nat { text: format!("MASQUERADE{shown}{}", options(info, layout)?), address: None, ports })
-        }
+        ) => Effect::Other(text(name)),
+        (b"REDIRECT", 0) => return Ok(Action::Redirect(read_ports(info, layout)?)),
+        (b"DNAT", 0..=2) => return read_translation("DNAT --to-destination", info, family, layout),
+        (b"SNAT", 0 | 1) => return read_translation("SNAT --to-source", info, family, layout),
+        (b"MASQUERADE", 0) => return read_masquerade(info, layout),
         (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => {
-            Action::Nat(Nat::somewhere(format!("{} [...]", text(name))))
+            return Ok(Action::Nat(Nat::somewhere(format!("{} [...]", text(name)))));
         }
-        (b"REJECT", 0) => Action::Reject(rejection(info, family)?),
-        (b"REJECT", _) => Action::Reject(text(name)),
-        _ => Action::NotUnderstood(text(name)),
+        (b"REJECT", 0) => return Ok(Action::Reject(rejection(info, family)?)),
+        (b"REJECT", _) => return Ok(Action::Reject(text(name))),
+        _ => return Ok(Action::NotUnderstood(text(name))),
     };
-    Ok(Target::Action(action))
+    rule.effects.push(effect);
+    Ok(Action::Continue)
 }
 
 /// `struct ipt_reject_info` and `struct ip6t_reject_info`: with what (`enum ipt_reject_with`, `enum ip6t_reject_with`), by
 /// iptables' names for it.
 fn rejection(info: &[u8], family: Family) -> Result<String, Malformed> {
     let names = match family {
-        Family::V4 => [
-            "icmp-net-unreachable",
-            "icmp-host-unreachable",
-            "icmp-proto-unreachable",
-            "icmp-port-unreachable",
-            "echo-reply",
-            "icmp-net-prohibited",
-            "icmp-host-prohibited",
-            "tcp-reset",
-            "icmp-admin-prohibited",
-        ],
-        Family::V6 => [
-            "icmp6-no-route",
-            "icmp6-adm-prohibited",
-            "icmp6-not-neighbour",
-            "icmp6-addr-unreachable",
-            "icmp6-port-unreachable",
-            "echo-reply",
-            "tcp-reset",
-            "icmp6-policy-fail",
-            "icmp6-reject-route",
-        ],
+        Family::V4 => {
+            "icmp-net-unreachable icmp-host-unreachable icmp-proto-unreachable icmp-port-unreachable echo-reply \
+             icmp-net-prohibited icmp-host-prohibited tcp-reset icmp-admin-prohibited"
+        }
+        Family::V6 => {
+            "icmp6-no-route icmp6-adm-prohibited icmp6-not-neighbour icmp6-addr-unreachable icmp6-port-unreachable \
+             echo-reply tcp-reset icmp6-policy-fail icmp6-reject-route"
+        }
     };
-    let name = usize::try_from(u32_at(info, 0)?).ok().and_then(|with| names.get(with));
-    Ok(format!("REJECT --reject-with {}", name.unwrap_or(&"[...]")))
+    let name = names.split(' ').nth(u32_at(info, 0)? as usize);
+    Ok(format!("REJECT --reject-with {}", name.unwrap_or("[...]")))
 }
 
 fn bits(field: Field, mask: u32, xor: u32) -> Bits {
@@ -323,19 +287,16 @@ fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         _ => return Ok(None), // either of them
     };
     let count = usize::from(u8_at(info, 1)?).min(MULTIPORT_REFERENCES);
+    let port = |slot| u16_at(info, MULTIPORT_PORTS + 2 * slot).map(u128::from);
     let mut ranges = Vec::new();
     let mut slot = 0;
     while slot < count {
-        let first = u16_at(info, MULTIPORT_PORTS + 2 * slot)?;
-        if u8_at(info, MULTIPORT_RANGE_FLAGS + slot)? != 0 {
-            slot += 1;
-        }
-        if slot >= count {
+        let last = slot + usize::from(u8_at(info, MULTIPORT_RANGE_FLAGS + slot)? != 0);
+        if last >= count {
             return Err(Malformed);
         }
-        let last = u16_at(info, MULTIPORT_PORTS + 2 * slot)?;
-        slot += 1;
-        ranges.push((first.into(), last.into()));
+        ranges.push((port(slot)?, port(last)?));
+        slot = last + 1;
     }
     let negated = u8_at(info, MULTIPORT_INVERT)? != 0;
     Ok(Some(vec![Condition::compare(field, Values::Listed(ranges), negated)]))
@@ -436,33 +397,33 @@ fn read_icmpv6(info: &[u8]) -> Result<Condition, Malformed> {
         (first, last) if first == last => format!("/{first}"),
         (first, last) => format!("/{first}-{last}"),
     };
-    let all = Field::IcmpType.any();
     let numbers = match kind {
-        ANY => all.clone(),
+        ANY => Field::IcmpType.any(),
         // Neighbour discovery, of which alone this is asked, has the code 0.
         _ if first > 0 => Intervals::default(),
         _ => Intervals::one(kind.into()),
     };
-    let numbers = if negated { all.without(&numbers) } else { numbers };
-    Ok(Condition::Flags {
-        text: format!("-m icmp6{} --icmpv6-type {kind}{codes}", not(negated)),
-        field: Field::IcmpType,
-        numbers,
-    })
+    let text = format!("-m icmp6{} --icmpv6-type {kind}{codes}", not(negated));
+    Ok(flags(text, Field::IcmpType, numbers, negated))
+}
+
+/// The condition that a field is one of these numbers or, if negated, that it isn't.
+fn flags(text: String, field: Field, numbers: Intervals, negated: bool) -> Condition {
+    let numbers = if negated { field.any().without(&numbers) } else { numbers };
+    Condition::Flags { text, field, numbers }
 }
 
 /// `struct ip6t_hl_info`: how the hop limit is compared (`IP6T_HL_EQ` and the others), and with what.
-fn read_hop_limit(info: &[u8]) -> Result<Option<Condition>, Malformed> {
-    let hops = u128::from(u8_at(info, 1)?);
-    let any = Field::HopLimit.any();
-    let (word, numbers) = match u8_at(info, 0)? {
+fn read_hop_limit(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let (mode, hops) = (u8_at(info, 0)?, u8_at(info, 1)?.into());
+    let (word, numbers) = match mode {
         0 => ("--hl-eq", Intervals::one(hops)),
-        1 => ("! --hl-eq", any.without(&Intervals::one(hops))),
-        2 => ("--hl-lt", any.without(&Intervals::new([(hops, u128::MAX)]))),
-        3 => ("--hl-gt", any.without(&Intervals::up_to(hops))),
+        1 => ("! --hl-eq", Intervals::one(hops)),
+        2 => ("--hl-lt", Intervals::new(hops.checked_sub(1).map(|last| (0, last)))),
+        3 => ("--hl-gt", Intervals::new([(hops + 1, Field::HopLimit.largest())])),
         _ => return Ok(None),
     };
-    Ok(Some(Condition::Flags { text: format!("-m hl {word} {hops}"), field: Field::HopLimit, numbers }))
+    Ok(Some(vec![flags(format!("-m hl {word} {hops}"), Field::HopLimit, numbers, mode == 1)]))
 }
 
 /// `struct ip6t_HL_info`: what is done to the hop limit (`IP6T_HL_SET` and the others), and by how much.
@@ -479,22 +440,13 @@ fn hop_limit(info: &[u8]) -> Result<Effect, Malformed> {
 /// The names of these types of addresses, a bit for each by the number of `RTN_*`. They are nft's; iptables' are the same
 /// in capitals.
 pub(crate) fn address_types(types: u16) -> Vec<&'static str> {
-    const NAMES: [&str; 12] = [
-        "unspec",
-        "unicast",
-        "local",
-        "broadcast",
-        "anycast",
-        "multicast",
-        "blackhole",
-        "unreachable",
-        "prohibit",
-        "throw",
-        "nat",
-        "xresolve",
-    ];
-    let named = (0..).zip(NAMES).filter(|(number, _)| types & 1 << number != 0);
-    named.map(|(_, name)| name).collect()
+    let names = "unspec unicast local broadcast anycast multicast blackhole unreachable prohibit throw nat xresolve";
+    words(types.into(), (0..).map(|number| 1 << number).zip(names.split(' ')))
+}
+
+/// The words for the bits that are set.
+fn words<'a>(bits: u32, named: impl IntoIterator<Item = (u32, &'a str)>) -> Vec<&'a str> {
+    named.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| word).collect()
 }
 
 /// `struct xt_addrtype_info` and the one after it: the types of the source, those of the destination, and what of that is
@@ -514,54 +466,48 @@ fn read_address_type(revision: u32, info: &[u8]) -> Result<Option<Vec<Condition>
             continue;
         }
         let negated = flags & bit != 0;
-        let named = address_types(types);
-        // Both are of one match.
-        let name = if conditions.is_empty() { "-m addrtype" } else { "" };
-        let text = format!("{name}{} --{side}-type {}", not(negated), named.join(",").to_uppercase());
-        conditions.push(Condition::in_context(
-            text.trim_start().to_owned(),
-            Context::AddressType { is_source, types, negated, is_xt: true },
-        ));
+        let named = address_types(types).join(",").to_uppercase();
+        let text = text_of_next(&conditions, "addrtype", negated, &format!("--{side}-type {named}"));
+        let context = Context::AddressType { is_source, types, negated, is_xt: true };
+        conditions.push(Condition::in_context(text, context));
     }
     Ok(Some(conditions))
 }
 
 /// `struct xt_rpfilter_info`: flags.
-fn read_reverse_path(info: &[u8]) -> Result<Option<Condition>, Malformed> {
-    const LOOSE: u8 = 1;
-    const INVERTED: u8 = 8;
-    let flags = u8_at(info, 0)?;
+fn read_reverse_path(info: &[u8]) -> Result<Condition, Malformed> {
+    const LOOSE: u32 = 1;
+    const INVERTED: u32 = 8;
+    let flags = u8_at(info, 0)?.into();
     let named = [(LOOSE, " --loose"), (2, " --validmark"), (4, " --accept-local"), (INVERTED, " --invert")];
-    let words = named.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, word)| *word);
-    Ok(Some(Condition::in_context(
-        format!("-m rpfilter{}", words.collect::<String>()),
-        Context::ReversePath { is_loose: flags & LOOSE != 0, negated: flags & INVERTED != 0 },
-    )))
+    let context = Context::ReversePath { is_loose: flags & LOOSE != 0, negated: flags & INVERTED != 0 };
+    Ok(Condition::in_context(format!("-m rpfilter{}", words(flags, named).concat()), context))
 }
 
 /// `struct xt_iprange_mtinfo`: the first and the last source, the same of the destination, each as long as IPv6's, and flags
 /// (`IPRANGE_SRC` and the others).
 fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed> {
-    let flags = u8_at(info, 64)?;
+    let options = u8_at(info, 64)?;
     let mut conditions = Vec::new();
     for (field, first, bit, side) in [(Field::Source(family), 0, 1, "src"), (Field::Destination(family), 32, 2, "dst")]
     {
-        if flags & bit == 0 {
+        if options & bit == 0 {
             continue;
         }
         let held = |place: usize| address(info.get(place..place + field.bytes()).ok_or(Malformed)?);
         let (first, last) = (held(first)?, held(first + 16)?);
-        let negated = flags & bit << 4 != 0;
+        let negated = options & bit << 4 != 0;
+        let text = text_of_next(&conditions, "iprange", negated, &format!("--{side}-range {first}-{last}"));
         let numbers = Intervals::new([(packets::rules::address(first), packets::rules::address(last))]);
-        let numbers = if negated { field.any().without(&numbers) } else { numbers };
-        let name = if conditions.is_empty() { "-m iprange" } else { "" };
-        conditions.push(Condition::Flags {
-            text: format!("{name}{} --{side}-range {first}-{last}", not(negated)).trim_start().to_owned(),
-            field,
-            numbers,
-        });
+        conditions.push(flags(text, field, numbers, negated));
     }
     Ok(conditions)
+}
+
+/// How the next condition of one match is written, whose name stands before the first.
+fn text_of_next(before: &[Condition], name: &str, negated: bool, option: &str) -> String {
+    let name = if before.is_empty() { format!("-m {name}") } else { String::new() };
+    format!("{name}{} {option}", not(negated)).trim_start().to_owned()
 }
 
 /// What counts packets or connections: whether it holds as long as there are few.
@@ -648,16 +594,8 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let mut conditions = Vec::new();
     if kinds & STATE != 0 {
         let negated = inverted & STATE != 0;
-        let names = [
-            (8, "NEW"),
-            (2, "ESTABLISHED"),
-            (4, "RELATED"),
-            (1, "INVALID"),
-            (SNAT, "SNAT"),
-            (DNAT, "DNAT"),
-            (UNTRACKED, "UNTRACKED"),
-        ];
-        let named: Vec<_> = names.iter().filter(|(bit, _)| states & bit != 0).map(|(_, name)| *name).collect();
+        let names = ["NEW", "ESTABLISHED", "RELATED", "INVALID", "SNAT", "DNAT", "UNTRACKED"];
+        let named = words(states.into(), [8, 2, 4, 1, SNAT, DNAT, UNTRACKED].map(u32::from).into_iter().zip(names));
         let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
         conditions.push(tracked(text, |tracked| {
             let mut bits = match tracked.state {
@@ -677,12 +615,8 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         let text = format!("-m conntrack --ctdir {}", if is_reply { "REPLY" } else { "ORIGINAL" });
         // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
         let passes = kinds & STATE != 0;
-        conditions.push(tracked(
-            text,
-            |tracked| {
-                if tracked.has_entry() { tracked.is_reply == is_reply } else { passes }
-            },
-        ));
+        let holds = |of: Tracked| if of.has_entry() { of.is_reply == is_reply } else { passes };
+        conditions.push(tracked(text, holds));
     }
     Ok(Some(conditions))
 }
@@ -702,11 +636,10 @@ struct Layout {
 }
 
 const LAYOUT_V4: Layout = Layout { size: 24, flags: 4, addresses: [8, 12], ports: 16 };
-
 const LAYOUT_V6: Layout = Layout { size: 40, flags: 0, addresses: [4, 20], ports: 36 };
 
 /// A redirection to these ports.
-pub fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
+pub(crate) fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
     let layout = if family == Family::V4 { LAYOUT_V4 } else { LAYOUT_V6 };
     let mut info = vec![0; layout.size];
     if family == Family::V4 {
@@ -733,19 +666,27 @@ fn options(info: &[u8], layout: &Layout) -> Result<String, Malformed> {
     let flags = u32_at(info, layout.flags)?;
     // `NF_NAT_RANGE_PROTO_RANDOM` and the next ones; the last is a port that ports are counted from.
     let named = [(4, " --random"), (16, " --random-fully"), (8, " --persistent"), (32, " [...]")];
-    Ok(named.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect())
+    Ok(words(flags, named).concat())
 }
 
 /// To which addresses and ports a NAT target translates; `how` is its name and that option.
-fn read_translation(how: &str, info: &[u8], family: Family, layout: &Layout) -> Result<Nat, Malformed> {
-    let ports = read_ports(info, layout)?;
+fn read_translation(how: &str, info: &[u8], family: Family, layout: &Layout) -> Result<Action, Malformed> {
+    let held = |place: usize| address(info.get(place..place + Field::Destination(family).bytes()).ok_or(Malformed)?);
     let [first, last] = layout.addresses;
-    let length = Field::Destination(family).bytes();
-    let first = address(info.get(first..first + length).ok_or(Malformed)?)?;
-    let last = address(info.get(last..last + length).ok_or(Malformed)?)?;
+    let addresses = (held(first)?, held(last)?);
     let has_addresses = u32_at(info, layout.flags)? & NF_NAT_RANGE_MAP_IPS != 0;
-    let nat = Nat::between(how, has_addresses.then_some((first, last)), ports);
-    Ok(Nat { text: nat.text + &options(info, layout)?, ..nat })
+    let nat = Nat::between(how, has_addresses.then_some(addresses), read_ports(info, layout)?);
+    Ok(Action::Nat(Nat { text: nat.text + &options(info, layout)?, ..nat }))
+}
+
+fn read_masquerade(info: &[u8], layout: &Layout) -> Result<Action, Malformed> {
+    let ports = read_ports(info, layout)?;
+    let shown = match ports {
+        Some((first, last)) if first == last => format!(" --to-ports {first}"),
+        Some((first, last)) => format!(" --to-ports {first}-{last}"),
+        None => String::new(),
+    };
+    Ok(Action::Nat(Nat { text: format!("MASQUERADE{shown}{}", options(info, layout)?), address: None, ports }))
 }
 
 #[cfg(test)]
@@ -753,10 +694,9 @@ mod tests {
     use super::*;
 
     fn numbers(name: &[u8], info: &[u8]) -> (String, Field, Vec<(u128, u128)>) {
-        let Ok(Read::Conditions(conditions)) = read_match(name, 0, info, Family::V6) else {
-            panic!("no conditions");
-        };
-        match conditions.as_slice() {
+        let mut rule = Rule::new(vec![], Action::Continue);
+        read_match(&mut rule, name, 0, info, Family::V6).unwrap();
+        match rule.conditions.as_slice() {
             [Condition::Flags { text, field, numbers }] => (text.clone(), *field, numbers.as_slice().to_vec()),
             other => panic!("{other:?}"),
         }
@@ -787,8 +727,9 @@ mod tests {
         ] {
             assert_eq!(numbers(b"hl", &info), (text.to_owned(), Field::HopLimit, hops));
         }
-        let unknown = vec![Condition::NotUnderstood("-m hl [...]".to_owned())];
-        assert_eq!(read_match(b"hl", 0, &[4, 64], Family::V6), Ok(Read::Conditions(unknown)));
+        let mut rule = Rule::new(vec![], Action::Continue);
+        read_match(&mut rule, b"hl", 0, &[4, 64], Family::V6).unwrap();
+        assert_eq!(rule.conditions, [Condition::NotUnderstood("-m hl [...]".to_owned())]);
     }
 
     #[test]
@@ -799,7 +740,9 @@ mod tests {
             ([2, 1], None, "HL --hl-dec 1"),
         ] {
             let effect = Effect::Mark { field: Field::HopLimit, to, text: text.to_owned() };
-            assert_eq!(read_target(b"HL", 0, &info, Family::V6), Ok(Target::Effect(effect)));
+            let mut rule = Rule::new(vec![], Action::Continue);
+            assert_eq!(read_target(&mut rule, b"HL", 0, &info, Family::V6), Ok(Action::Continue));
+            assert_eq!(rule.effects, [effect]);
         }
     }
 }

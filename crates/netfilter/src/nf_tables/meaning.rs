@@ -11,7 +11,7 @@ use packets::rules::{
     Name, Nat, Rule, Set, TableFamily, Values, interface, set_size,
 };
 
-use super::expression::{self, Compare, Decide, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
+use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
 use super::header::{
     self, ETHER_TYPE, ICMPV6_TYPE, IPV4_FRAGMENT, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS,
     Rewritten, TCP_FLAGS,
@@ -44,9 +44,7 @@ pub(crate) fn read(
             reader.expression(Expression::read(Attributes(element))?)?;
         }
     }
-    if let Some(data) = attributes.find(NFTA_RULE_USERDATA)?
-        && let Some(comment) = user_data::read_comment(data)
-    {
+    if let Some(comment) = attributes.find(NFTA_RULE_USERDATA)?.and_then(user_data::read_comment) {
         reader.rule.comment = Some(comment);
     }
     reader.rule.handle = attributes.find(NFTA_RULE_HANDLE)?.map_or(Ok(0), be64)?;
@@ -64,7 +62,6 @@ struct Reader<'a> {
     rule: Rule,
     /// The expression, if any, that changes the packet and so perhaps where it goes.
     changes: Option<String>,
-    decided: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -80,7 +77,6 @@ impl<'a> Reader<'a> {
             registers: Registers::default(),
             rule: Rule::new(Vec::new(), Action::Continue),
             changes: None,
-            decided: false,
         }
     }
 
@@ -107,39 +103,32 @@ impl<'a> Reader<'a> {
         self.rule.conditions.push(Condition::NotUnderstood(text.into()));
     }
 
-    /// The condition of this expression on what a register holds.
-    fn not_understood(&self, register: u32, expression: &str) -> Condition {
-        Condition::NotUnderstood(self.registers.describe(register) + expression)
+    /// Adds the condition of this expression on what a register holds; none: it isn't understood.
+    fn on_register(&mut self, register: u32, expression: &str, condition: Option<Condition>) {
+        match condition {
+            Some(condition) => self.condition(condition),
+            None => self.unknown(self.registers.describe(register) + expression),
+        }
     }
 
     fn effect(&mut self, text: impl Into<String>) {
         self.rule.effects.push(Effect::Other(text.into()));
     }
 
-    fn decide(&mut self, action: Action) {
-        self.rule.action = action;
-        self.decided = true;
-    }
-
     fn expression(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
         // A verdict ends the rule: no later expression runs.
-        if self.decided {
+        if self.rule.action != Action::Continue {
             return Ok(());
         }
-        let conditions = self.rule.conditions.len();
-        let done = self
-            .rule
-            .effects
-            .iter()
-            .find(|effect| !matches!(effect, Effect::Other(_)))
-            .map(|effect| effect.text().to_owned());
+        let before = self.rule.conditions.len();
         self.next(expression)?;
+        let done = self.rule.effects.iter().find(|effect| !matches!(effect, Effect::Other(_)));
         if let Some(done) = done
-            && self.rule.conditions.len() > conditions
+            && self.rule.conditions.len() > before
         {
             // It was done whether the condition holds or not.
-            self.rule.conditions.truncate(conditions);
-            self.decide(Action::NotUnderstood(done));
+            self.rule.action = Action::NotUnderstood(done.text().to_owned());
+            self.rule.conditions.truncate(before);
         }
         Ok(())
     }
@@ -167,14 +156,8 @@ impl<'a> Reader<'a> {
                 self.load(order.to, self.in_network_order(order.from));
             }
             Expression::ByteOrder(_) => self.other(b"byteorder"),
-            Expression::Compare(compare) => {
-                let condition = self.comparison(compare);
-                self.condition(condition.unwrap_or_else(|| self.not_understood(compare.register, "[cmp]")));
-            }
-            Expression::Range(range) => {
-                let condition = self.range(range);
-                self.condition(condition.unwrap_or_else(|| self.not_understood(range.register, "[range]")));
-            }
+            Expression::Compare(compare) => self.on_register(compare.register, "[cmp]", self.comparison(compare)),
+            Expression::Range(range) => self.on_register(range.register, "[range]", self.range(range)),
             Expression::Lookup(lookup) => self.look_up(lookup),
             Expression::Match(xt) => self.xt_match(xt)?,
             Expression::Target(xt) => self.xt_target(xt)?,
@@ -190,11 +173,10 @@ impl<'a> Reader<'a> {
             }
             Expression::SetOption(_) => self.other(b"exthdr"),
             Expression::SetObject(object) => self.set_object(object.kind),
-            Expression::Decide(Decide { verdict: Verdict::Continue, .. }) => {}
-            Expression::Decide(Decide { verdict, .. }) => self.decide(action(verdict)),
+            Expression::Decide(decide) => self.rule.action = action(decide.verdict),
             Expression::Redirect(redirect) => self.redirect(redirect),
             Expression::Nat(nat) => self.nat(nat),
-            Expression::Reject(reject) => self.decide(Action::Reject(rejection(reject))),
+            Expression::Reject(reject) => self.rule.action = Action::Reject(rejection(reject)),
             Expression::Fib(fib) => self.load(fib.register, looked_up(fib)),
             Expression::Limit(limit) => {
                 let units = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604_800, "week")];
@@ -364,16 +346,13 @@ impl<'a> Reader<'a> {
                 };
                 Condition::compare(Field::Family, number, negated)
             }
-            Loaded::AddressType { is_source } => address_type(is_source, 1u16.checked_shl(number?)?, negated),
+            Loaded::AddressType { .. } | Loaded::Index(_) | Loaded::State(_) => {
+                self.among(loaded, &[number?], negated)?
+            }
             // `missing` is 0: no device.
             Loaded::ReversePath { is_loose } if value.iter().all(|&byte| byte == 0) => reverse_path(is_loose, !negated),
             Loaded::ReversePath { is_loose } if value.first() == Some(&1) => reverse_path(is_loose, negated),
-            Loaded::Index(field) => Condition::compare(field, interface(&(self.devices)(number?)?), negated),
             Loaded::Bits(Bits { field, mask, xor }) => masked(field, mask, bits_of(field, value)? ^ xor, negated),
-            Loaded::State(mask) => {
-                let number = number?;
-                ct_state(|state| (state.bit() & mask == number) != negated)
-            }
             Loaded::Bytes(place, Some(ref mask))
                 if self.family == Some(Family::V4)
                     && (place, mask.as_slice()) == (IPV4_FRAGMENT.0, &IPV4_FRAGMENT.1) =>
@@ -405,6 +384,30 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// The condition that a state, a type or a device is one of these or, if negated, none of them.
+    fn among(&self, loaded: &Loaded, numbers: &[u32], negated: bool) -> Option<Condition> {
+        match *loaded {
+            Loaded::State(mask) => Some(ct_state(|state| numbers.contains(&(state.bit() & mask)) != negated)),
+            Loaded::AddressType { is_source } => {
+                let mut types = 0;
+                for &number in numbers {
+                    types |= 1u16.checked_shl(number)?;
+                }
+                Some(address_type(is_source, types, negated))
+            }
+            Loaded::Index(field) => {
+                let mut names = Vec::new();
+                for &index in numbers {
+                    let name = interface(&(self.devices)(index)?);
+                    names.push((name, name));
+                }
+                let values = if let [only] = *names { only.into() } else { Values::Listed(names) };
+                Some(Condition::compare(field, values, negated))
+            }
+            _ => None,
+        }
+    }
+
     /// The condition that a comparison with an interval is; none if it isn't understood.
     fn range(&self, range: Range<'_>) -> Option<Condition> {
         let &Loaded::Field(part) = self.registers.get(range.register)? else {
@@ -426,16 +429,16 @@ impl<'a> Reader<'a> {
         if !negated && set.is_some_and(|set| self.look_up_fields(lookup, set).is_some()) {
             return;
         }
-        let (condition, field) = set
-            .and_then(|set| self.membership(lookup.register, set, negated))
-            .unwrap_or_else(|| (self.not_understood(lookup.register, "[lookup]"), None));
+        let (condition, field) = set.and_then(|set| self.membership(lookup.register, set, negated)).unzip();
+        let field = field.flatten();
         if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
-            return self.decide(match field {
+            self.rule.action = match field {
                 Some(field) => Action::Map(field, Name::from(lookup.set.0)),
                 None => Action::NotUnderstood("[vmap]".to_owned()),
-            });
+            };
+            return;
         }
-        self.rule.conditions.push(condition);
+        self.on_register(lookup.register, "[lookup]", condition);
         if let Some(to) = lookup.to {
             let mapped = field.map(|field| Loaded::Mapped { field, map: Name::from(lookup.set.0) });
             self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
@@ -470,11 +473,11 @@ impl<'a> Reader<'a> {
         }
         if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
             let mut verdicts = set.verdicts.iter().map(|(_, action)| action);
-            self.decide(match verdicts.next() {
+            self.rule.action = match verdicts.next() {
                 Some(action) if is_exact && verdicts.all(|other| other == action) => action.clone(),
                 Some(_) => Action::NotUnderstood("[vmap]".to_owned()),
                 None => Action::Continue,
-            });
+            };
             return Some(());
         }
         if !is_exact {
@@ -490,32 +493,13 @@ impl<'a> Reader<'a> {
     /// be asked for its numbers. None if it isn't understood.
     fn membership(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
         match *self.registers.get(register)? {
-            Loaded::State(u32::MAX) => {
-                let states = set.numbers_of(Field::State)?;
-                let condition = ct_state(|state| {
-                    let of_state = of_states(&Intervals::one(state.bit().into()));
-                    states.meets(of_state.as_slice()) != negated
-                });
-                Some((condition, Some(Field::State)))
-            }
-            Loaded::AddressType { is_source } => {
-                // Numbers of types are in the machine's order, as marks are.
+            ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::Index(_)) => {
+                // Numbers of states, types and devices are in the machine's order, as marks are.
                 let numbers = set.numbers_of(Field::Mark)?;
-                let mut types = 0;
-                for number in numbers.as_slice().iter().flat_map(|&(first, last)| first..=last) {
-                    types |= 1u16.checked_shl(u32::try_from(number).ok()?)?;
-                }
-                Some((address_type(is_source, types, negated), None))
-            }
-            Loaded::Index(field) => {
-                // Numbers of devices are in the machine's order, as marks are.
-                let numbers = set.numbers_of(Field::Mark)?;
-                let mut names = Vec::new();
-                for index in numbers.as_slice().iter().flat_map(|&(first, last)| first..=last) {
-                    let name = interface(&(self.devices)(u32::try_from(index).ok()?)?);
-                    names.push((name, name));
-                }
-                Some((Condition::compare(field, Values::Listed(names), negated), None))
+                let numbers = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
+                let numbers: Vec<u32> = numbers.map(|number| number.try_into().ok()).collect::<Option<_>>()?;
+                let field = matches!(loaded, Loaded::State(_)).then_some(Field::State);
+                Some((self.among(loaded, &numbers, negated)?, field))
             }
             // A set whose elements have several fields is looked up by several registers; this one is only a part of
             // the key.
@@ -536,23 +520,19 @@ impl<'a> Reader<'a> {
     }
 
     fn xt_match(&mut self, xt: expression::Match<'_>) -> Result<(), Malformed> {
+        let before = self.rule.conditions.len();
         let family = self.family.unwrap_or(Family::V4);
-        match (xt::read_match(xt.name.0, xt.revision, xt.info.0, family)?, &self.changes) {
-            (xt::Read::Comment(comment), _) => self.rule.comment = Some(comment),
-            (xt::Read::Conditions(_), Some(change)) => self.unknown(change.clone()),
-            (xt::Read::Conditions(conditions), None) => self.rule.conditions.extend(conditions),
+        xt::read_match(&mut self.rule, xt.name.0, xt.revision, xt.info, family)?;
+        if let Some(change) = self.changes.clone().filter(|_| self.rule.conditions.len() > before) {
+            self.rule.conditions.truncate(before);
+            self.unknown(change);
         }
-        self.rule.needs_tracking |= xt::needs_tracking(xt.name.0);
         Ok(())
     }
 
     fn xt_target(&mut self, xt: expression::Target<'_>) -> Result<(), Malformed> {
         let family = self.family.unwrap_or(Family::V4);
-        self.rule.needs_tracking |= xt::needs_tracking(xt.name.0);
-        match xt::read_target(xt.name.0, xt.revision, xt.info.0, family)? {
-            xt::Target::Effect(effect) => self.rule.effects.push(effect),
-            xt::Target::Action(action) => self.decide(action),
-        }
+        self.rule.action = xt::read_target(&mut self.rule, xt.name.0, xt.revision, xt.info, family)?;
         Ok(())
     }
 
@@ -599,11 +579,11 @@ impl<'a> Reader<'a> {
 
     fn set_conntrack(&mut self, conntrack: expression::SetConntrack) {
         self.rule.needs_tracking = true;
-        match (conntrack.key, conntrack.direction) {
-            (libc::NFT_CT_MARK, _) => self.set_mark(Field::ConnectionMark, conntrack.register),
+        match conntrack.key {
+            libc::NFT_CT_MARK => self.set_mark(Field::ConnectionMark, conntrack.register),
             // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here: they
             // may not be translated.
-            (libc::NFT_CT_ZONE, _) => self.decide(Action::NotUnderstood("[ct zone]".to_owned())),
+            libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood("[ct zone]".to_owned()),
             _ => self.other(b"ct"),
         }
     }
@@ -639,9 +619,9 @@ impl<'a> Reader<'a> {
         const DELETE: u32 = 2;
         let mut limits = Vec::new();
         if let Some(one) = dynset.expression {
-            limits.push(Expression::read(Attributes(one.0))?);
+            limits.push(Expression::read(Attributes(one))?);
         }
-        for element in Attributes(dynset.expressions.map_or(&[], |list| list.0)) {
+        for element in Attributes(dynset.expressions.unwrap_or_default()) {
             limits.push(Expression::read(Attributes(element?.1))?);
         }
         let is_limit = |expression: &Expression<'_>| {
@@ -673,15 +653,13 @@ impl<'a> Reader<'a> {
         if first.is_some() && flags.unwrap_or_default() & NF_NAT_RANGE_PROTO_SPECIFIED == 0 {
             return self.other(b"redir");
         }
-        let Some(first) = first else {
-            return self.decide(Action::Redirect(None));
-        };
-        let is_single = last.is_none_or(|last| last == first);
-        self.decide(match self.registers.get(first) {
-            Some(Loaded::Mapped { field, map }) if is_single => Action::RedirectByMap(*field, map.clone()),
+        let is_single = last.is_none_or(|last| Some(last) == first);
+        self.rule.action = match first.map(|first| self.registers.get(first)) {
+            None => Action::Redirect(None),
+            Some(Some(Loaded::Mapped { field, map })) if is_single => Action::RedirectByMap(*field, map.clone()),
             // What several fields or a changing map say isn't followed.
-            _ => Action::Redirect(self.ports(Some(first), last).or(Some((0, u16::MAX)))),
-        });
+            Some(_) => Action::Redirect(self.ports(first, last).or(Some((0, u16::MAX)))),
+        };
     }
 
     /// `dnat to` or `snat to`.
@@ -699,11 +677,11 @@ impl<'a> Reader<'a> {
         // Where it is, or may be, something that a map says.
         let is_mapped =
             (addresses.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
-        self.decide(Action::Nat(if is_mapped {
+        self.rule.action = Action::Nat(if is_mapped {
             Nat::somewhere(format!("{verb} to a mapped port"))
         } else {
             Nat::between(&format!("{verb} to"), addresses, ports)
-        }));
+        });
     }
 
     /// The ports that these registers hold, if they are constants of the rule; the last may be the first.
@@ -721,8 +699,8 @@ impl<'a> Reader<'a> {
         self.registers.clear();
         self.rule.needs_tracking |= matches!(name, b"ct" | b"connlimit" | b"synproxy" | b"flow_offload");
         match name {
-            b"nat" => self.decide(Action::Nat(Nat::somewhere(text))),
-            b"masq" => self.decide(Action::Nat(Nat::somewhere("masquerade"))),
+            b"nat" => self.rule.action = Action::Nat(Nat::somewhere(text)),
+            b"masq" => self.rule.action = Action::Nat(Nat::somewhere("masquerade")),
             b"notrack" => self.rule.effects.push(Effect::Untrack),
             b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.effect(text),
             // It writes into the packet, perhaps into the destination.
@@ -733,7 +711,7 @@ impl<'a> Reader<'a> {
             | b"socket" | b"tunnel" | b"xfrm" => self.unknown(text),
             // queue, synproxy and fwd take the packet; tproxy needs a listener that is transparent, and does nothing
             // without one.
-            _ => self.decide(Action::NotUnderstood(text)),
+            _ => self.rule.action = Action::NotUnderstood(text),
         }
     }
 }
@@ -808,15 +786,15 @@ fn rejection(expression::Reject { kind, code }: expression::Reject) -> String {
     }
 }
 
-pub(crate) fn action(verdict: Verdict<'_>) -> Action {
-    match verdict {
-        Verdict::Accept => Action::Accept,
-        Verdict::Drop => Action::Drop,
-        Verdict::Continue => Action::Continue,
-        Verdict::Return => Action::Return,
-        Verdict::Jump(chain) => Action::Jump(Name::from(chain)),
-        Verdict::Goto(chain) => Action::Goto(Name::from(chain)),
-        Verdict::Other(code) => Action::NotUnderstood(format!("[verdict {code}]")),
+pub(crate) fn action(Verdict { code, chain }: Verdict<'_>) -> Action {
+    match (code, chain.map(|chain| Name::from(chain.0))) {
+        (libc::NF_ACCEPT, _) => Action::Accept,
+        (libc::NF_DROP, _) => Action::Drop,
+        (libc::NFT_CONTINUE, _) => Action::Continue,
+        (libc::NFT_RETURN, _) => Action::Return,
+        (libc::NFT_JUMP, Some(chain)) => Action::Jump(chain),
+        (libc::NFT_GOTO, Some(chain)) => Action::Goto(chain),
+        _ => Action::NotUnderstood(format!("[verdict {code}]")),
     }
 }
 

@@ -7,7 +7,7 @@ use packets::rules::nftables::{NftAction, NftCondition, NftRule};
 use packets::rules::xtables::IptablesRule;
 use packets::rules::{Action, Condition, Counters, Field, Rule, Set, TCP, TableFamily};
 
-use super::expression::{Counter, Expression, Verdict};
+use super::expression::{Counter, Expression};
 use super::uapi::*;
 use super::{ChainId, Missing, TableId};
 use super::{nftables, user_data, xtables};
@@ -66,8 +66,8 @@ impl NewRule<'_> {
             Expression::Counter(Counter { packets, bytes }).write(list);
         }
         match (&rule.action, table) {
-            (Action::Return, _) => Expression::decide(Verdict::Return).write(list),
-            (Action::Jump(chain), _) => Expression::decide(Verdict::Jump(chain.as_bytes())).write(list),
+            (Action::Return, _) => Expression::decide(libc::NFT_RETURN, None).write(list),
+            (Action::Jump(chain), _) => Expression::decide(libc::NFT_JUMP, Some(chain.as_bytes())).write(list),
             (Action::Redirect(ports), TableFamily::Ip(family)) => xtables::write_redirect(list, family, *ports),
             (Action::Redirect(ports), _) if nftables::write_redirect(list, *ports).is_some() => {}
             (other, _) => list.refuse(NftAction(other).to_string()),

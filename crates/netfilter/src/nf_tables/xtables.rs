@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use packets::rules::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
 
 use super::Missing;
-use super::expression::{Bytes, Data, Expression, Mask, Match, REGISTER, Target, Text};
+use super::expression::{Data, Expression, Mask, Match, REGISTER, Target, Text};
 use super::header::{self, last_bytes};
 use super::uapi::*;
 use crate::netlink::message::{Header, Writer};
@@ -24,7 +24,6 @@ pub(super) fn write_redirect(list: &mut Writer, family: Family, ports: Option<(u
 
 fn write_extension(list: &mut Writer, extension: Extension, info: &[u8]) {
     let (name, revision) = (Text(extension.name().as_bytes()), extension.revision().into());
-    let info = Bytes(info);
     if extension.is_target() {
         Expression::Target(Target { name, revision, info }).write(list);
     } else {
