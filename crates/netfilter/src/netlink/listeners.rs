@@ -4,7 +4,7 @@ use mnl::Bus;
 use nix::errno::Errno;
 use packets::found::Listener;
 
-use super::message::{Attributes, Malformed, Message, Writer, address, put, u16_at, u32_at};
+use super::message::{Malformed, Message, address, put, u8_at, u16_at, u32_at};
 use super::sockopt::has_ipv6;
 use super::uapi::{INET_DIAG_SKV6ONLY, SOCK_DIAG_BY_FAMILY, TCP_LISTEN};
 use super::user_namespace::owns_network;
@@ -27,15 +27,15 @@ pub fn listeners() -> Result<Vec<Listener>, ReadError> {
         subheader[0] = family as u8;
         subheader[1] = libc::IPPROTO_TCP as u8;
         put(&mut subheader, 4, &(1u32 << TCP_LISTEN).to_ne_bytes());
-        let mut request = Writer::with_capacity(128);
-        request.any_message(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP, 0, &subheader, |_| ());
-        let asked = socket.request(request, &mut |message| {
-            listeners.push(listener(message)?);
-            Ok(())
-        });
-        match asked {
+        match socket.list(
+            SOCK_DIAG_BY_FAMILY,
+            libc::NLM_F_DUMP,
+            &subheader,
+            |_| (),
+            |message| listener(message).map(Some),
+        ) {
             Err(ReadError::Socket(Errno::ENOENT)) if family == libc::AF_INET6 && !has_ipv6() => {}
-            other => other?,
+            found => listeners.extend(found?),
         }
     }
     // Users of a namespace that belongs to another user namespace have other numbers there, which the rules compare
@@ -50,14 +50,12 @@ pub fn listeners() -> Result<Vec<Listener>, ReadError> {
 
 pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
     let bytes = message.payload;
-    let family = i32::from(*bytes.first().ok_or(Malformed)?);
-    let length = match family {
+    let length = match u8_at(bytes, 0)?.into() {
         libc::AF_INET => 4,
         libc::AF_INET6 => 16,
         _ => return Err(Malformed),
     };
-    let attributes = Attributes(bytes.get(ANSWER..).ok_or(Malformed)?);
-    let is_ipv6_only = attributes.find(INET_DIAG_SKV6ONLY)?;
+    let is_ipv6_only = message.attributes_after(ANSWER)?.find(INET_DIAG_SKV6ONLY)?;
     Ok(Listener {
         address: address(bytes.get(8..8 + length).ok_or(Malformed)?)?,
         // `idiag_sport`, in network byte order; `idiag_if`, `idiag_uid`.

@@ -39,11 +39,17 @@ pub(crate) struct Message<'a> {
 
 impl<'a> Message<'a> {
     pub(crate) fn family(&self) -> Result<u8, Malformed> {
-        self.payload.first().copied().ok_or(Malformed)
+        u8_at(self.payload, 0)
     }
 
+    /// Those of a message of nfnetlink.
     pub(crate) fn attributes(&self) -> Result<Attributes<'a>, Malformed> {
-        self.payload.get(SUBHEADER..).map(Attributes).ok_or(Malformed)
+        self.attributes_after(SUBHEADER)
+    }
+
+    /// Those that follow a header of this length, which its subsystem has for itself.
+    pub(super) fn attributes_after(&self, header: usize) -> Result<Attributes<'a>, Malformed> {
+        self.payload.get(header..).map(Attributes).ok_or(Malformed)
     }
 }
 

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use mnl::Bus;
 use nix::errno::Errno;
 use packets::found::{Address, Device};
-use packets::rules::{LOOPBACK, Name};
+use packets::rules::{LOOPBACK_INDEX, Name};
 
-use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u16_at, u32_at};
+use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
 use super::uapi::{FRA_FWMARK, FRA_UID_RANGE, IFLA_LINK_NETNSID, RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 
@@ -69,10 +69,8 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
     let mut subheader = [0; RTMSG];
     // How many bits of either address count.
     let [to_bits, from_bits] = [&to, &from].map(|address| 8 * address.len() as u8);
-    put(&mut subheader, 0, &[family(packet.to.ip()), to_bits, from_bits]);
-    let mut request = Writer::with_capacity(128);
-    let (kind, flags) = (libc::RTM_GETROUTE.into(), libc::NLM_F_ACK);
-    request.any_message(kind, flags, 0, &subheader, |attributes| {
+    put(&mut subheader, 0, &[family(packet.to.ip()) as u8, to_bits, from_bits]);
+    let write = |attributes: &mut Writer| {
         attributes.bytes(libc::RTA_DST, &to);
         if packet.from.is_some() {
             attributes.bytes(libc::RTA_SRC, &from);
@@ -88,19 +86,14 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
         if let Some(port) = packet.from_port {
             attributes.bytes(RTA_SPORT, &port.to_be_bytes());
         }
-    });
-    let mut answer = None;
-    socket.request(request, &mut |message| {
-        answer = Some((read_route(message)?, read_gateway(message)?));
-        Ok(())
-    })?;
-    let ((kind, index, source), gateway) = answer.ok_or(Malformed)?;
-    let device = match kind {
-        // Of an IPv6 address the answer has the device that it belongs to.
-        RouteKind::Local => ask_device(&socket, Which::Named(LOOPBACK)),
-        RouteKind::Unicast | RouteKind::NotUnicast => ask_device(&socket, Which::Numbered(index)),
     };
-    Ok(Route { kind, device: device?, source: source.or(packet.from), gateway })
+    let read = |message: &Message<'_>| read_route(message).map(Some);
+    let routes = socket.list(libc::RTM_GETROUTE.into(), libc::NLM_F_ACK, &subheader, write, read)?;
+    let &(kind, index, source, gateway) = routes.last().ok_or(Malformed)?;
+    // Of an IPv6 address of its own the answer has the device that it belongs to.
+    let index = if kind == RouteKind::Local { LOOPBACK_INDEX } else { index };
+    let device = ask_device(&socket, index, None)?;
+    Ok(Route { kind, device, source: source.or(packet.from), gateway })
 }
 
 fn open() -> Result<Socket, ReadError> {
@@ -115,74 +108,55 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// An address's family, with which every message about routes, devices and addresses begins.
-fn family(address: IpAddr) -> u8 {
-    match address {
-        IpAddr::V4(_) => libc::AF_INET as u8,
-        IpAddr::V6(_) => libc::AF_INET6 as u8,
-    }
+fn family(address: IpAddr) -> i32 {
+    if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
 }
 
-/// What a message about a route says: to whom it leads, the number of the device, and the source address.
-pub(crate) fn read_route(message: &Message<'_>) -> Result<(RouteKind, u32, Option<IpAddr>), Malformed> {
-    // `rtm_type`, the eighth byte.
-    let kind = match *message.payload.get(7).ok_or(Malformed)? {
+/// What a message about a route says: to whom it leads, the number of the device, the source address, and the neighbour to
+/// whom it goes first.
+pub(crate) fn read_route(message: &Message<'_>) -> Result<(RouteKind, u32, Option<IpAddr>, Option<IpAddr>), Malformed> {
+    // `rtm_type`
+    let kind = match u8_at(message.payload, 7)? {
         libc::RTN_LOCAL => RouteKind::Local,
         libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => RouteKind::NotUnicast,
         _ => RouteKind::Unicast,
     };
-    let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
-    let source = attributes.find(libc::RTA_PREFSRC)?.map(address).transpose()?;
-    Ok((kind, u32_at(attributes.get(libc::RTA_OIF)?, 0)?, source))
+    let attributes = message.attributes_after(RTMSG)?;
+    let [source, gateway] =
+        [libc::RTA_PREFSRC, libc::RTA_GATEWAY].map(|kind| attributes.find(kind)?.map(address).transpose());
+    Ok((kind, u32_at(attributes.get(libc::RTA_OIF)?, 0)?, source?, gateway?))
 }
 
 /// The device with this name, or with this alternative one, in the thread's network namespace.
 pub fn device(name: &[u8]) -> Result<Device, ReadError> {
-    ask_device(&open()?, Which::Named(name))
+    ask_device(&open()?, 0, Some(name))
 }
 
 pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
-    ask_device(&open()?, Which::Numbered(index))
+    ask_device(&open()?, index, None)
 }
 
 pub fn devices() -> Result<Vec<Device>, ReadError> {
-    dump(libc::RTM_GETLINK, &[0; IFINFOMSG], |message| read_device(message).map(Some))
+    dump(libc::RTM_GETLINK, libc::AF_UNSPEC, IFINFOMSG, |message| read_device(message).map(Some))
 }
 
-#[derive(Clone, Copy)]
-enum Which<'a> {
-    Numbered(u32),
-    Named(&'a [u8]),
-}
-
-fn ask_device(socket: &Socket, which: Which<'_>) -> Result<Device, ReadError> {
-    let (index, name) = match which {
-        Which::Numbered(index) => (index, None),
-        Which::Named(name) => (0, Some(name)),
-    };
+/// The device with this number or, if that is 0, with this name.
+fn ask_device(socket: &Socket, index: u32, name: Option<&[u8]>) -> Result<Device, ReadError> {
     let mut subheader = [0; IFINFOMSG];
     // `ifi_index`
     put(&mut subheader, 4, &index.to_ne_bytes());
-    let mut request = Writer::with_capacity(64);
-    request.any_message(libc::RTM_GETLINK.into(), libc::NLM_F_ACK, 0, &subheader, |attributes| {
+    let write = |attributes: &mut Writer| {
         if let Some(name) = name {
-            attributes.bytes(libc::IFLA_IFNAME, &[name, &[0]].concat());
+            attributes.string(libc::IFLA_IFNAME, name);
         }
-    });
-    let mut device = None;
-    socket.request(request, &mut |message| {
-        device = Some(read_device(message)?);
-        Ok(())
-    })?;
-    device.ok_or(ReadError::Socket(Errno::ENODEV))
-}
-
-fn read_gateway(message: &Message<'_>) -> Result<Option<IpAddr>, Malformed> {
-    let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
-    attributes.find(libc::RTA_GATEWAY)?.map(address).transpose()
+    };
+    let read = |message: &Message<'_>| read_device(message).map(Some);
+    let devices = socket.list(libc::RTM_GETLINK.into(), libc::NLM_F_ACK, &subheader, write, read)?;
+    devices.into_iter().next_back().ok_or(ReadError::Socket(Errno::ENODEV))
 }
 
 pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
-    let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
+    let attributes = message.attributes_after(IFINFOMSG)?;
     let info = attributes.find(libc::IFLA_LINKINFO)?.unwrap_or_default();
     let kind = Attributes(info).find(libc::IFLA_INFO_KIND)?;
     let kind = kind.map(string).transpose()?.unwrap_or_default();
@@ -208,12 +182,12 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
 
 /// The addresses of the thread's network namespace.
 pub fn addresses() -> Result<Vec<Address>, ReadError> {
-    dump(libc::RTM_GETADDR, &[0; IFADDRMSG], read_address)
+    dump(libc::RTM_GETADDR, libc::AF_UNSPEC, IFADDRMSG, read_address)
 }
 
 /// An address; none if the message has none.
 fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
-    let attributes = Attributes(message.payload.get(IFADDRMSG..).ok_or(Malformed)?);
+    let attributes = message.attributes_after(IFADDRMSG)?;
     // Where the other end of the link has an address of its own, that is IFA_ADDRESS.
     let local = attributes.find(libc::IFA_LOCAL)?;
     let Some(bytes) = local.map_or_else(|| attributes.find(libc::IFA_ADDRESS), |local| Ok(Some(local)))? else {
@@ -224,7 +198,7 @@ fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
         // `ifa_index` and `ifa_prefixlen`
         device: u32_at(message.payload, 4)?,
         address: address(bytes)?,
-        prefix: *message.payload.get(1).ok_or(Malformed)?,
+        prefix: u8_at(message.payload, 1)?,
         broadcast: match broadcast {
             Some(IpAddr::V4(broadcast)) => Some(broadcast),
             _ => None,
@@ -243,10 +217,8 @@ pub struct RoutingRule {
 
 /// The rules by which routes are chosen for this address's family.
 pub fn rules_like(of: IpAddr) -> Result<Vec<RoutingRule>, ReadError> {
-    let mut subheader = [0; FIB_RULE_HDR];
-    subheader[0] = family(of);
-    dump(libc::RTM_GETRULE, &subheader, |message| {
-        let attributes = Attributes(message.payload.get(FIB_RULE_HDR..).ok_or(Malformed)?);
+    dump(libc::RTM_GETRULE, family(of), FIB_RULE_HDR, |message| {
+        let attributes = message.attributes_after(FIB_RULE_HDR)?;
         let users = attributes.find(FRA_UID_RANGE)?;
         Ok(Some(RoutingRule {
             users: users.map(|range| Ok((u32_at(range, 0)?, u32_at(range, 4)?))).transpose()?,
@@ -260,22 +232,20 @@ pub type LocalEntry = (u8, (u128, u128));
 
 /// The local table of this one's family in the thread's network namespace.
 pub fn local_table(of: IpAddr) -> Result<Vec<LocalEntry>, ReadError> {
-    let mut subheader = [0; RTMSG];
-    subheader[0] = family(of);
-    dump(libc::RTM_GETROUTE, &subheader, |message| read_local_entry(message, of))
+    dump(libc::RTM_GETROUTE, family(of), RTMSG, |message| read_local_entry(message, of))
 }
 
 /// An entry of the local table; none if it is of another one.
 fn read_local_entry(message: &Message<'_>, of: IpAddr) -> Result<Option<LocalEntry>, Malformed> {
     // `rtm_dst_len`, `rtm_table` and `rtm_type`
-    let byte = |place: usize| message.payload.get(place).copied().ok_or(Malformed);
+    let byte = |place| u8_at(message.payload, place);
     let (length, table, kind) = (byte(1)?, byte(4)?, byte(7)?);
     if table != libc::RT_TABLE_LOCAL {
         return Ok(None);
     }
     let bits: u32 = if of.is_ipv4() { 32 } else { 128 };
     let free = bits.checked_sub(length.into()).ok_or(Malformed)?;
-    let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
+    let attributes = message.attributes_after(RTMSG)?;
     let to = attributes.find(libc::RTA_DST)?.map(address).transpose()?;
     let first = to.map_or(0, packets::rules::address);
     let last = first | u128::MAX.checked_shr(128 - free).unwrap_or(0);
@@ -293,14 +263,12 @@ pub struct Neighbour {
 
 /// The neighbours with an address of this one's family, as far as their hardware addresses are known.
 pub fn neighbours_like(of: IpAddr) -> Result<Vec<Neighbour>, ReadError> {
-    let mut subheader = [0; NDMSG];
-    subheader[0] = family(of);
-    dump(libc::RTM_GETNEIGH, &subheader, read_neighbour)
+    dump(libc::RTM_GETNEIGH, family(of), NDMSG, read_neighbour)
 }
 
 /// A neighbour; none if its hardware address isn't known.
 fn read_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed> {
-    let attributes = Attributes(message.payload.get(NDMSG..).ok_or(Malformed)?);
+    let attributes = message.attributes_after(NDMSG)?;
     let Some(bytes) = attributes.find(libc::NDA_DST)? else {
         return Ok(None);
     };
@@ -315,28 +283,23 @@ fn read_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed>
     Ok(is_known.then_some(neighbour))
 }
 
-/// Asks for a list, as often as it changes while it is read.
+/// Asks for a list by a header of this length that begins with a family, as often as it changes while it is read.
 fn dump<T>(
     kind: u16,
-    subheader: &[u8],
+    family: i32,
+    header: usize,
     read: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
 ) -> Result<Vec<T>, ReadError> {
     const TRIES: usize = 100;
-    let mut tries = 1;
-    loop {
-        let socket = open()?;
-        let mut request = Writer::with_capacity(32);
-        request.any_message(kind.into(), libc::NLM_F_DUMP, 0, subheader, |_| ());
-        let mut found = Vec::new();
-        let answer = socket.request(request, &mut |message| {
-            found.extend(read(message)?);
-            Ok(())
-        });
-        match answer {
-            Err(ReadError::Interrupted) if tries < TRIES => tries += 1,
-            answer => return answer.map(|()| found),
+    let mut subheader = vec![0; header];
+    put(&mut subheader, 0, &[family as u8]);
+    for _ in 1..TRIES {
+        match open()?.list(kind.into(), libc::NLM_F_DUMP, &subheader, |_| (), &read) {
+            Err(ReadError::Interrupted) => {}
+            answer => return answer,
         }
     }
+    Err(ReadError::Interrupted)
 }
 
 #[cfg(test)]
@@ -358,7 +321,8 @@ mod tests {
             }
         });
         let bytes = writer.finish().unwrap();
-        read_route(&Messages(&bytes).next().unwrap()?)
+        let (kind, device, source, _) = read_route(&Messages(&bytes).next().unwrap()?)?;
+        Ok((kind, device, source))
     }
 
     #[test]

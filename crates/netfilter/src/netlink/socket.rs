@@ -10,6 +10,7 @@ use std::{mem, thread};
 use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send, setsockopt, sockopt};
+use nix::{setsockopt_impl, sockopt_impl};
 use thiserror::Error;
 
 use super::batch::FinishedBatch;
@@ -23,6 +24,9 @@ const ANSWER: usize = 32 * 1024;
 /// An answer of more datagrams than this is received by a thread of its own, so that the kernel makes a datagram while another
 /// one is read. It hands on as many at once: waking the thread that reads them takes microseconds.
 const FEW: usize = 8;
+
+sockopt_impl!(CapAck, SetOnly, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, bool);
+sockopt_impl!(ExtAck, SetOnly, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, bool);
 
 /// A netlink socket in the network namespace of the thread that opened it.
 pub struct Socket {
@@ -124,18 +128,8 @@ impl Socket {
         let socket = MnlSocket::open(bus)?;
         // Asks for errors without a copy of the message that caused them, but with the kernel's explanation. Kernels
         // that are too old for these options (before 4.12) answer in the old form.
-        for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
-            let on: libc::c_int = 1;
-            // SAFETY: the socket is open, and the option's value is an int that outlives the call.
-            unsafe {
-                mnl_sys::mnl_socket_setsockopt(
-                    socket.0.as_ptr(),
-                    option,
-                    (&raw const on).cast_mut().cast(),
-                    size_of_val(&on) as u32,
-                )
-            };
-        }
+        let _ = setsockopt(&socket, CapAck, &true);
+        let _ = setsockopt(&socket, ExtAck, &true);
         Ok(Self { socket, answer: RefCell::default() })
     }
 
@@ -211,9 +205,29 @@ impl Socket {
         }
     }
 
+    /// Asks another part of the kernel than nfnetlink, by a message with this header of its own, to which `write` adds the
+    /// attributes; returns what `read` makes of each message of the answer.
+    pub(super) fn list<T>(
+        &self,
+        kind: i32,
+        flags: i32,
+        subheader: &[u8],
+        write: impl FnOnce(&mut Writer),
+        read: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>, ReadError> {
+        let mut request = Writer::with_capacity(128);
+        request.any_message(kind, flags, 0, subheader, write);
+        let mut found = Vec::new();
+        self.request(request, &mut |message| {
+            found.extend(read(message)?);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
     /// Sends a request, and passes each message of the answer to `read`. A request that could not be written is
     /// answered as the kernel answers one that is too long.
-    pub(super) fn request(
+    fn request(
         &self,
         request: Writer,
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,

@@ -4,11 +4,11 @@
 //! the same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the
 //! names of its expressions.
 
-use packets::rules::flags::{constant, ct_state, of_states, tracked};
+use packets::rules::flags::{constant, ct_state, tracked};
 use packets::rules::nftables::{ARP, is_of, masked, nfproto};
 use packets::rules::{
-    Action, Bits, Condition, Context, Counters, Effect, Family, Field, ICMPV6, Intervals, LOOPBACK, LOOPBACK_INDEX,
-    Name, Nat, Rule, Set, TableFamily, Values, interface, set_size,
+    Action, Bits, Condition, Context, Counters, Effect, Family, Field, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
+    Rule, Set, TableFamily, Values, interface, set_size,
 };
 
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
@@ -800,7 +800,8 @@ pub(crate) fn action(Verdict { code, chain }: Verdict<'_>) -> Action {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::flags::CtState;
+    use packets::rules::Intervals;
+    use packets::rules::flags::{CtState, of_states};
     use packets::rules::nftables::NftRule;
     use packets::rules::testing;
     use packets::rules::xtables::IptablesRule;
