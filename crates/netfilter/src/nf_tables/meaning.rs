@@ -452,7 +452,7 @@ impl<'a> Reader<'a> {
         const MOST: u128 = 1024;
         let fields = self.registers.fields(lookup.register, set.bits / 8)?;
         let elements = set.elements.as_ref().filter(|_| set_size(set) <= MOST)?;
-        let elements = elements.as_slice().iter().flat_map(|&(first, last)| first..=last);
+        let elements = elements.numbers();
         let (mut numbers, mut count) = (vec![Vec::new(); fields.len()], 0);
         for element in elements {
             let key = element.to_be_bytes();
@@ -496,8 +496,7 @@ impl<'a> Reader<'a> {
             ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::Index(_)) => {
                 // Numbers of states, types and devices are in the machine's order, as marks are.
                 let numbers = set.numbers_of(Field::Mark)?;
-                let numbers = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
-                let numbers: Vec<u32> = numbers.map(|number| number.try_into().ok()).collect::<Option<_>>()?;
+                let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
                 let field = matches!(loaded, Loaded::State(_)).then_some(Field::State);
                 Some((self.among(loaded, &numbers, negated)?, field))
             }
