@@ -166,7 +166,7 @@ fn flags(field: Field, had: Option<&Intervals>) -> String {
 /// What connection tracking has of a packet, as nft says it.
 fn tracked_in_words(tracked: Tracked) -> String {
     let nat = [(tracked.has_snat, "snat"), (tracked.has_dnat, "dnat")].into_iter();
-    let nat = nat.filter(|(is_so, _)| *is_so && tracked.has_entry());
+    let nat = nat.filter(|(is_so, _)| *is_so && tracked.state.has_entry());
     let mut words = vec![tracked.state.name()];
     words.extend(nat.map(|(_, name)| name));
     words.join(",")

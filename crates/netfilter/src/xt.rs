@@ -602,7 +602,7 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
                 CtState::Untracked => UNTRACKED,
                 state => state.bit() as u16,
             };
-            if tracked.has_entry() {
+            if tracked.state.has_entry() {
                 bits |= if tracked.has_snat { SNAT } else { 0 };
                 bits |= if tracked.has_dnat { DNAT } else { 0 };
             }
@@ -615,7 +615,7 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         let text = format!("-m conntrack --ctdir {}", if is_reply { "REPLY" } else { "ORIGINAL" });
         // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
         let passes = kinds & STATE != 0;
-        let holds = |of: Tracked| if of.has_entry() { of.is_reply == is_reply } else { passes };
+        let holds = |of: Tracked| if of.state.has_entry() { of.is_reply == is_reply } else { passes };
         conditions.push(tracked(text, holds));
     }
     Ok(Some(conditions))

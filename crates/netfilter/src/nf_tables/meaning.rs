@@ -369,7 +369,7 @@ impl<'a> Reader<'a> {
                 tracked(text, |tracked| {
                     let source = if tracked.has_snat { IPS_SRC_NAT } else { 0 };
                     let destination = if tracked.has_dnat { IPS_DST_NAT } else { 0 };
-                    tracked.has_entry() && ((source | destination) & mask == number) != negated
+                    tracked.state.has_entry() && ((source | destination) & mask == number) != negated
                 })
             }
             Loaded::Direction => {
@@ -377,7 +377,7 @@ impl<'a> Reader<'a> {
                 let not = if negated { "!= " } else { "" };
                 let name = if way == IP_CT_DIR_ORIGINAL { "original" } else { "reply" };
                 tracked(format!("ct direction {not}{name}"), |tracked| {
-                    tracked.has_entry() && (u8::from(tracked.is_reply) == way) != negated
+                    tracked.state.has_entry() && (u8::from(tracked.is_reply) == way) != negated
                 })
             }
             _ => return None,

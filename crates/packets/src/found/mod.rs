@@ -22,10 +22,9 @@ pub struct Found {
     pub not_known: Vec<Unseen>,
 }
 
-/// Something that could not be seen, and why.
+/// What could not be seen, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unseen {
-    /// What could not be seen.
     pub subsystem: Subsystem,
     /// The process lacks the privilege to see it.
     pub not_permitted: bool,
@@ -35,8 +34,7 @@ pub struct Unseen {
 impl Found {
     /// Whether a condition asks for a context that is such a one and isn't known.
     pub fn asks(&self, is_such: impl Fn(Context) -> bool) -> bool {
-        let mut conditions = self.tables.iter().flat_map(Table::rules).flat_map(|rule| &rule.conditions);
-        conditions.any(
+        self.tables.iter().flat_map(Table::rules).flat_map(|rule| &rule.conditions).any(
             |condition| matches!(condition, Condition::Context { context, holding: None, .. } if is_such(*context)),
         )
     }
@@ -61,12 +59,10 @@ impl Found {
         }
     }
 
-    /// The tables of a subsystem.
     pub fn tables_of(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
         self.tables.iter().filter(move |table| table.subsystem == subsystem)
     }
 
-    /// The table of this name.
     pub fn table(&self, subsystem: Subsystem, family: TableFamily, name: &str) -> Option<&Table> {
         self.tables_of(subsystem).find(|table| table.family == family && table.name == *name)
     }
@@ -81,7 +77,6 @@ impl Found {
         self.nat_tables(subsystem).flat_map(Table::rules).count()
     }
 
-    /// What could not be seen.
     pub fn unseen_subsystems(&self) -> Vec<Subsystem> {
         self.not_known.iter().map(|unseen| unseen.subsystem).collect()
     }

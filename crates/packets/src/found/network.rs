@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::found::device::Device;
 use crate::found::listener::Listener;
-use crate::rules::{Family, Field, Intervals, LOOPBACK_INDEX, address, interface};
+use crate::rules::{Family, Field, Intervals, LOOPBACK_INDEX, address};
 
 /// What is known of a network namespace beside its rules and its routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -50,10 +50,9 @@ impl Default for Settings {
     }
 }
 
-/// An address of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
-    /// The device's number.
+    /// The number of the device that has it.
     pub device: u32,
     pub address: IpAddr,
     /// How many bits its network has.
@@ -72,7 +71,6 @@ impl Default for &Network {
 }
 
 impl Network {
-    /// The device of this number.
     pub fn device(&self, index: u32) -> Option<&Device> {
         self.devices.iter().flatten().find(|device| device.index == index)
     }
@@ -86,19 +84,17 @@ impl Network {
 
     /// The names, as numbers, of the devices whose packets all go to the bridge or the bond that has taken them.
     pub fn port_names(&self) -> Intervals {
-        let is_taken = |device: &&Device| {
+        Device::names(self.devices.iter().flatten().filter(|device| {
             let master = device.master.and_then(|index| self.device(index));
             // A VRF's are handed on as the device's own.
             master.is_some_and(|master| master.kind != b"vrf")
-        };
-        let ports = self.devices.iter().flatten().filter(is_taken);
-        Intervals::each(ports.map(|device| interface(device.name.as_bytes())))
+        }))
     }
 
     /// The only device beside lo that is up, if there is one.
     pub fn only_device(&self) -> Option<&Device> {
-        let is_such = |device: &&Device| device.is_up && device.index != LOOPBACK_INDEX;
-        let mut devices = self.devices.iter().flatten().filter(is_such);
+        let devices = self.devices.iter().flatten();
+        let mut devices = devices.filter(|device| device.is_up && device.index != LOOPBACK_INDEX);
         devices.next().filter(|_| devices.next().is_none())
     }
 
@@ -106,9 +102,7 @@ impl Network {
     /// are none yet but lo.
     pub fn device_names(&self) -> Intervals {
         match &self.devices {
-            Some(devices) if devices.iter().any(|device| device.index != LOOPBACK_INDEX) => {
-                Intervals::each(devices.iter().map(|device| interface(device.name.as_bytes())))
-            }
+            Some(devices) if devices.iter().any(|device| device.index != LOOPBACK_INDEX) => Device::names(devices),
             _ => Field::InInterface.any(),
         }
     }
@@ -120,7 +114,6 @@ impl Network {
         own.or(&self.broadcasts(family))
     }
 
-    /// The broadcast addresses of its networks.
     pub fn broadcasts(&self, family: Family) -> Intervals {
         Intervals::each(self.of_family(family).flat_map(|known| {
             let IpAddr::V4(own) = known.address else {
@@ -139,8 +132,7 @@ impl Network {
     pub fn redirected_to(&self, family: Family, devices: &Intervals) -> Option<Intervals> {
         let mut found: Vec<&Address> = Vec::new();
         for device in self.devices.as_ref()? {
-            let name = interface(device.name.as_bytes());
-            if device.index == LOOPBACK_INDEX || !devices.meets(&[(name, name)]) {
+            if device.index == LOOPBACK_INDEX || !devices.includes(&Device::names([device])) {
                 continue;
             }
             let mut own = self.of_family(family).filter(|known| known.device == device.index);
@@ -159,8 +151,7 @@ impl Network {
             let known = address(known.address);
             addresses.meets(&[(known, known)])
         });
-        let devices = having.filter_map(|known| self.device(known.device));
-        Intervals::each(devices.map(|device| interface(device.name.as_bytes())))
+        Device::names(having.filter_map(|known| self.device(known.device)))
     }
 
     fn of_family(&self, family: Family) -> impl Iterator<Item = &Address> {
@@ -172,7 +163,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Name;
+    use crate::rules::{Name, interface};
 
     fn network() -> Network {
         let device = |index, name: &str| Device {

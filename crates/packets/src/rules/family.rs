@@ -27,7 +27,6 @@ impl Family {
         }
     }
 
-    /// The address of this host by which it reaches itself.
     pub fn localhost(self) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::LOCALHOST.into(),
@@ -43,7 +42,6 @@ impl Family {
         }])
     }
 
-    /// Its name in nft's language.
     pub fn nft_name(self) -> &'static str {
         match self {
             Family::V4 => "ip",
@@ -51,7 +49,6 @@ impl Family {
         }
     }
 
-    /// The iptables command that is for it.
     pub fn iptables(self) -> &'static str {
         match self {
             Family::V4 => "iptables",

@@ -20,7 +20,7 @@ pub enum CtState {
 }
 
 impl CtState {
-    /// Every state, in the order in which nft lists them.
+    /// In the order in which nft lists them.
     pub const ALL: [Self; 5] = [Self::Invalid, Self::Established, Self::Related, Self::New, Self::Untracked];
 
     pub fn bit(self) -> u32 {
@@ -32,7 +32,6 @@ impl CtState {
         !matches!(self, Self::Invalid | Self::Untracked)
     }
 
-    /// Its name, as nft writes it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Invalid => "invalid",
@@ -47,13 +46,11 @@ impl CtState {
 /// What connection tracking has of a packet's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tracked {
-    /// What it says of the packet.
     pub state: CtState,
-    /// Whether the packet goes the other way than the first one.
     pub is_reply: bool,
-    /// Whether the connection's source was changed (`IPS_SRC_NAT`).
+    /// The connection's source was changed (`IPS_SRC_NAT`).
     pub has_snat: bool,
-    /// Whether its destination was changed (`IPS_DST_NAT`).
+    /// Its destination was changed (`IPS_DST_NAT`).
     pub has_dnat: bool,
 }
 
@@ -74,11 +71,6 @@ impl Tracked {
         let others = [self.is_reply, self.has_snat, self.has_dnat].into_iter().enumerate();
         let bits = others.map(|(place, is_so)| u128::from(is_so) << (8 + place));
         bits.fold(self.state.bit().into(), |number, bit| number | bit)
-    }
-
-    /// Whether it has an entry for the connection: [`CtState::has_entry`].
-    pub fn has_entry(self) -> bool {
-        self.state.has_entry()
     }
 }
 

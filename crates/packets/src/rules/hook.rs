@@ -32,8 +32,8 @@ impl Hook {
     pub const NETDEV: [Self; 2] = [Self::Ingress, Self::Egress];
 }
 
-/// Where netfilter runs the nat chains of a hook: `NF_IP_PRI_NAT_DST` where destinations are changed,
-/// `NF_IP_PRI_NAT_SRC` where sources are (linux/netfilter_ipv4.h; `nf_nat_ipv4_ops` in net/netfilter/nf_nat_proto.c).
+/// Where netfilter runs the nat chains of a hook: elsewhere where sources are changed, `NF_IP_PRI_NAT_SRC`
+/// (linux/netfilter_ipv4.h; `nf_nat_ipv4_ops` in net/netfilter/nf_nat_proto.c).
 pub fn nat_priority(hook: Hook) -> i32 {
     match hook {
         Hook::Input | Hook::Postrouting => 100,
@@ -42,15 +42,14 @@ pub fn nat_priority(hook: Hook) -> i32 {
 }
 
 /// xtables' tables, and where each one's chains are in the order of a hook (`enum nf_ip_hook_priorities` in
-/// linux/netfilter_ipv4.h); nat's are elsewhere where sources are changed ([`nat_priority`]).
+/// linux/netfilter_ipv4.h); of nat's, [`nat_priority`] says it.
 pub const XTABLES: [(&str, i32); 5] =
     [("raw", -300), ("mangle", -150), (NAT, NAT_PRIORITY), ("filter", 0), ("security", 50)];
 
 /// The table in which nft mode and legacy mode keep a family's rules.
 pub const NAT: &str = "nat";
 
-/// Where in a hook's order destination NAT happens, and where iptables' nat chains are: `NF_IP_PRI_NAT_DST` in
-/// linux/netfilter_ipv4.h.
+/// Where in a hook's order destinations are changed, and where iptables' nat chains are: `NF_IP_PRI_NAT_DST`.
 pub const NAT_PRIORITY: i32 = -100;
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::fmt::{self, Write as _};
 
 use crate::rules::family::Family;
 use crate::rules::field::Field;
-use crate::rules::rule::{Action, Condition, Nat, Rule, TCP, Values};
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Condition, Nat, Rule, TCP, Values, span};
 use crate::rules::set::{Set, Shape, set_elements, set_field, set_size};
 use crate::rules::subnet::{ip, subnet};
 use crate::rules::table::{Chain, Kind, Table};
@@ -74,7 +75,6 @@ pub fn nfproto(family: Family) -> u128 {
 /// The same of ARP: `NFPROTO_ARP`.
 pub const ARP: u128 = 3;
 
-/// A condition in nft's language.
 pub struct NftCondition<'a>(pub &'a Condition);
 
 impl fmt::Display for NftCondition<'_> {
@@ -116,8 +116,7 @@ pub fn element(field: Field, (first, last): (u128, u128)) -> String {
     match field {
         Field::InInterface | Field::OutInterface => format!("\"{}\"", interface_name(first, last)),
         Field::Source(family) | Field::Destination(family) if first != last => {
-            let subnet = subnet(family, (first, last)).map(|subnet| subnet.to_string());
-            subnet.unwrap_or_else(|| set_element(field, (first, last)))
+            subnet(family, (first, last)).map_or_else(|| set_element(field, (first, last)), |subnet| subnet.to_string())
         }
         _ => set_element(field, (first, last)),
     }
@@ -135,10 +134,9 @@ fn number(field: Field, number: u128) -> String {
             Some((_, name)) => name.to_owned(),
             None => number.to_string(),
         },
-        Field::Source(family) | Field::Destination(family) => match ip(family, number) {
-            Some(address) => address.to_string(),
-            None => number.to_string(),
-        },
+        Field::Source(family) | Field::Destination(family) => {
+            ip(family, number).map_or_else(|| number.to_string(), |address| address.to_string())
+        }
         _ => number.to_string(),
     }
 }
@@ -148,10 +146,9 @@ pub fn interface_name(first: u128, last: u128) -> String {
     let bytes = first.to_be_bytes();
     let name: Vec<u8> = bytes.into_iter().take_while(|&byte| byte != 0).collect();
     let end = if first == last { "" } else { "*" };
-    format!("{}{end}", crate::rules::name::Name::from(&name))
+    format!("{}{end}", Name::from(&name))
 }
 
-/// An action in nft's language.
 pub struct NftAction<'a>(pub &'a Action);
 
 impl fmt::Display for NftAction<'_> {
@@ -164,8 +161,7 @@ impl fmt::Display for NftAction<'_> {
             Action::Jump(chain) => write!(f, "jump {chain}"),
             Action::Goto(chain) => write!(f, "goto {chain}"),
             Action::Redirect(None) => f.write_str("redirect"),
-            Action::Redirect(Some((first, last))) if first == last => write!(f, "redirect to :{first}"),
-            Action::Redirect(Some((first, last))) => write!(f, "redirect to :{first}-{last}"),
+            Action::Redirect(Some(ports)) => write!(f, "redirect to :{}", span(*ports)),
             Action::Map(field, map) => write!(f, "{} vmap @{map}", field.facts().nft),
             Action::RedirectByMap(field, map) => write!(f, "redirect to :{} map @{map}", field.facts().nft),
             Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::NotUnderstood(text) => f.write_str(text),
@@ -196,7 +192,6 @@ pub fn script(table: &Table) -> String {
     script + &chains.join("\n") + "}\n"
 }
 
-/// A set's elements as nft lists them.
 fn listed(set: &Set) -> String {
     let elements = set_elements(set).into_iter();
     let elements: Vec<_> = elements.map(|interval| set_element(set_field(set), interval)).collect();
@@ -223,9 +218,9 @@ pub fn datatype(field: Field) -> (&'static str, u32) {
     }
 }
 
-/// An element of a set as nft writes it: a number, or both ends of an interval.
+/// An element of a set as nft writes it.
 pub fn set_element(field: Field, (first, last): (u128, u128)) -> String {
-    if first == last { number(field, first) } else { format!("{}-{}", number(field, first), number(field, last)) }
+    span((number(field, first), number(field, last)))
 }
 
 fn chain_script(chain: &Chain) -> String {

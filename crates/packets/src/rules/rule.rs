@@ -1,12 +1,12 @@
 //! Rules: conditions on the fields of a packet, and an action.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use crate::rules::field::Field;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 
-/// A rule: its action is taken for packets that meet every condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// What a packet must meet; with no condition, every packet matches.
@@ -16,16 +16,16 @@ pub struct Rule {
     pub action: Action,
     pub comment: Option<Name>,
     /// It looks at what connection tracking has of a connection, or changes that: where such a rule is, connections are
-    /// tracked. Of translations, which need that too, its action says it.
+    /// tracked, as they are where one translates.
     pub needs_tracking: bool,
-    /// The traffic that it has counted; none if it has no counter.
+    /// None if it has no counter.
     pub counters: Option<Counters>,
     /// Its number in its table (`NFTA_RULE_HANDLE`); 0 in legacy tables, which have none.
     pub handle: u64,
 }
 
 impl Rule {
-    /// A rule without effects, a comment and a counter, in no table yet.
+    /// A rule in no table yet, without anything else.
     pub fn new(conditions: Vec<Condition>, action: Action) -> Self {
         Self {
             conditions,
@@ -56,8 +56,8 @@ impl Rule {
         self.effects.iter().any(|effect| !matches!(effect, Effect::Other(_)))
     }
 
-    /// Whether the other rule has the same conditions in any order, which says nothing of them, and the same effects,
-    /// action and comment; counters and handles don't matter.
+    /// Whether both have the same conditions in any order, effects, action and comment; counters and handles don't
+    /// matter.
     pub fn same_rule(&self, other: &Self) -> bool {
         fn sorted(rule: &Rule) -> Vec<&Condition> {
             let mut conditions: Vec<&Condition> = rule.conditions.iter().collect();
@@ -71,7 +71,6 @@ impl Rule {
     }
 }
 
-/// How much traffic a rule has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     pub packets: u64,
@@ -115,35 +114,16 @@ pub const TCP: u128 = 6;
 /// The same of ICMPv6: `IPPROTO_ICMPV6`.
 pub const ICMPV6: u128 = 58;
 
-/// A condition on a packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// The field is one of these numbers or, if negated, none of them.
-    In {
-        field: Field,
-        values: Values,
-        /// It holds if the field is none of them.
-        negated: bool,
-    },
+    In { field: Field, values: Values, negated: bool },
     /// The same of a field whose numbers are flags that have names: `ct state new`.
     Flags { text: String, field: Field, numbers: Intervals },
     /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
-    Masked {
-        text: String,
-        field: Field,
-        mask: u128,
-        /// What they are to be.
-        number: u128,
-        /// It holds if they are not.
-        negated: bool,
-    },
-    /// It depends on more than the packet.
-    Context {
-        text: String,
-        context: Context,
-        /// Where it holds; none: that isn't known.
-        holding: Option<Holding>,
-    },
+    Masked { text: String, field: Field, mask: u128, number: u128, negated: bool },
+    /// It depends on more than the packet. Without `holding`, it isn't known where it holds.
+    Context { text: String, context: Context, holding: Option<Holding> },
     /// A condition that isn't understood: it may hold or not.
     NotUnderstood(String),
 }
@@ -162,11 +142,8 @@ pub enum Context {
     },
     /// Whether the route back to the source leaves by the device on which the packet came or, if loose, by any.
     ReversePath { is_loose: bool, negated: bool },
-    /// Whether fewer packets came before than a limit says.
-    Limit {
-        /// Whether it holds as long as the limit isn't reached.
-        holds_below: bool,
-    },
+    /// Whether fewer packets came before than a limit says; or, unless it `holds_below`, as many.
+    Limit { holds_below: bool },
 }
 
 /// Of which packets a condition holds: where they have the field, it is one of these numbers. Of a packet that has none of
@@ -198,15 +175,12 @@ impl Condition {
         Self::Context { text, context, holding: None }
     }
 
-    /// The field is one of these.
     pub fn is(field: Field, values: impl Into<Values>) -> Self {
         Self::compare(field, values, false)
     }
 
-    /// The field is one of these or, if negated, none of them.
     pub fn compare(field: Field, values: impl Into<Values>, negated: bool) -> Self {
-        let values = values.into();
-        Self::In { field, values, negated }
+        Self::In { field, values: values.into(), negated }
     }
 }
 
@@ -232,7 +206,7 @@ impl Values {
         }
     }
 
-    /// The number, if it is a single one.
+    /// The only number.
     pub fn number(&self) -> Option<u128> {
         match self.listed()? {
             &[(first, last)] if first == last => Some(first),
@@ -283,12 +257,10 @@ impl Effect {
 pub struct Bits {
     pub field: Field,
     pub mask: u128,
-    /// The bits that are turned round.
     pub xor: u128,
 }
 
 impl Bits {
-    /// The number of this field.
     pub fn all(field: Field) -> Self {
         Self { field, mask: field.largest(), xor: 0 }
     }
@@ -304,7 +276,7 @@ impl Bits {
     }
 }
 
-/// What a rule does with a packet that meets its conditions.
+/// What becomes of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Nothing: the next rule is asked.
@@ -356,20 +328,12 @@ impl Nat {
     /// To one of these addresses and one of these ports, as far as they are known; `how` is what the text begins with.
     pub fn between(how: &str, addresses: Option<(IpAddr, IpAddr)>, ports: Option<(u16, u16)>) -> Self {
         let address = addresses.filter(|(first, last)| first == last).map(|(first, _)| first);
-        let shown = match addresses {
-            Some((first, last)) if first != last => format!("{first}-{last}"),
-            Some((first, _)) => first.to_string(),
-            None => String::new(),
-        };
-        // Only a port makes it doubtful where an address of IPv6 ends.
-        let shown = match ports {
-            Some(_) if shown.contains(':') => format!("[{shown}]"),
-            _ => shown,
-        };
+        let shown = addresses.map(span).unwrap_or_default();
         let text = match ports {
             None => format!("{how} {shown}"),
-            Some((first, last)) if first == last => format!("{how} {shown}:{first}"),
-            Some((first, last)) => format!("{how} {shown}:{first}-{last}"),
+            // Only a port makes it doubtful where an address of IPv6 ends.
+            Some(ports) if shown.contains(':') => format!("{how} [{shown}]:{}", span(ports)),
+            Some(ports) => format!("{how} {shown}:{}", span(ports)),
         };
         Self { text, address, ports }
     }
@@ -377,6 +341,11 @@ impl Nat {
     pub fn somewhere(text: impl Into<String>) -> Self {
         Self { text: text.into(), address: None, ports: None }
     }
+}
+
+/// One thing, or both ends of an interval.
+pub fn span<T: fmt::Display + PartialEq>((first, last): (T, T)) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 pub const LOOPBACK: &[u8] = b"lo";

@@ -59,7 +59,6 @@ impl TableFamily {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// The part of the kernel that holds it.
     pub subsystem: Subsystem,
     pub family: TableFamily,
     pub name: Name,
@@ -77,7 +76,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of this name with nothing in it.
     pub fn new(subsystem: Subsystem, family: TableFamily, name: Name) -> Self {
         Self {
             subsystem,
@@ -92,7 +90,7 @@ impl Table {
         }
     }
 
-    /// Whether both are the same table: in one subsystem, of one family, and of one name.
+    /// Whether both are the same table.
     pub fn is(&self, other: &Self) -> bool {
         (self.subsystem, self.family) == (other.subsystem, other.family) && self.name == other.name
     }
@@ -109,29 +107,20 @@ impl Table {
         self.sets.iter().find(|set| set.name == *name)
     }
 
-    /// The set that a condition of a rule of this table compares with, if it does with one that is there.
-    pub fn set_of(&self, values: &Values) -> Option<&Set> {
-        match values {
-            Values::Set(name) => self.set(name),
-            Values::Interval(_) | Values::Listed(_) => None,
-        }
-    }
-
     /// The intervals that a condition of a rule of this table compares with; none if they aren't known.
     pub fn numbers<'a>(&'a self, values: &'a Values) -> Option<&'a [(u128, u128)]> {
-        match values.listed() {
-            None => self.set_of(values)?.elements.as_ref().map(Intervals::as_slice),
-            listed => listed,
+        match values {
+            Values::Set(name) => self.set(name)?.elements.as_ref().map(Intervals::as_slice),
+            Values::Interval(_) | Values::Listed(_) => values.listed(),
         }
     }
 
     /// What a rule of this table with this action may do: what it says, or what its verdict map does.
     pub fn outcomes<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
-        let map = match action {
-            Action::Map(_, map) | Action::RedirectByMap(_, map) => self.set(map),
-            _ => None,
+        let (itself, map) = match action {
+            Action::Map(_, map) | Action::RedirectByMap(_, map) => (None, self.set(map)),
+            _ => (Some(action), None),
         };
-        let itself = Some(action).filter(|action| !matches!(action, Action::Map(..) | Action::RedirectByMap(..)));
         let verdicts = map.into_iter().flat_map(|map| &map.verdicts);
         itself.into_iter().chain(verdicts.map(|(_, action)| action))
     }
@@ -154,8 +143,7 @@ impl Table {
         reached
     }
 
-    /// Whether its rules are best shown in iptables' syntax: true of legacy tables, and of the nf_tables tables that
-    /// iptables-nft makes.
+    /// Whether its rules are best shown in iptables' syntax: those of legacy tables, and of iptables-nft's.
     pub fn is_xtables(&self) -> bool {
         matches!(self.family, TableFamily::Ip(_)) && XTABLES.iter().any(|(name, _)| self.name == **name)
     }
@@ -184,20 +172,17 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain of this name, regular unless `base` says where it is hooked.
     pub fn new(name: Name, base: Option<Base>, rules: Vec<Rule>) -> Self {
         Self { name, base, devices: None, comment: None, rules }
     }
 }
 
-/// What makes a chain a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Base {
     pub kind: Kind,
     pub hook: Hook,
     /// Its place among the chains of the hook: lower priorities run earlier.
     pub priority: i32,
-    /// What becomes of a packet that reaches the end of the chain.
     pub policy: Policy,
 }
 

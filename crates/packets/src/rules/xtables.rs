@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use crate::rules::field::{Field, IptablesOption};
 use crate::rules::nftables::{element, interface_name};
-use crate::rules::rule::{Action, Condition, Effect, Nat, Rule, Values};
+use crate::rules::rule::{Action, Condition, Effect, Nat, Rule, Values, span};
 use crate::rules::subnet::subnet;
 
 /// The most port references that one multiport match holds (`XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h); a range
@@ -47,8 +47,7 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Jump(chain) => write!(f, "-j {chain}"),
             Action::Goto(chain) => write!(f, "-g {chain}"),
             Action::Redirect(None) => f.write_str("-j REDIRECT"),
-            Action::Redirect(Some((first, last))) if first == last => write!(f, "-j REDIRECT --to-ports {first}"),
-            Action::Redirect(Some((first, last))) => write!(f, "-j REDIRECT --to-ports {first}-{last}"),
+            Action::Redirect(Some(ports)) => write!(f, "-j REDIRECT --to-ports {}", span(*ports)),
             Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
             Action::RedirectByMap(field, map) => write!(f, "[redirect to :{field:?} map @{map}]"),
             Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::NotUnderstood(text) => {

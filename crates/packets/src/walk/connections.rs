@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::rules::flags::SYN;
 use crate::rules::nftables::{ARP, element, nfproto};
-use crate::rules::{Condition, Direction, Family, Field, ICMPV6, Intervals, LOOPBACK, TCP, Table, interface};
+use crate::rules::{Condition, Direction, Family, Field, ICMPV6, Intervals, LOOPBACK, TCP, Table, Values, interface};
 
 /// More intervals than this are not kept of a field; beyond this, results are over-approximated.
 const MOST_INTERVALS: usize = 64;
@@ -304,13 +304,16 @@ pub(super) fn meeting(
             let held = few.into_iter().filter(|few| few & mask == *number);
             split(known, &Intervals::each(held), *negated)
         }
-        (Condition::In { values, negated, .. }, Some(known)) => match values.listed() {
-            Some(list) => split(known, &Intervals::new(list.iter().copied()), *negated),
-            None => match table.set_of(values).and_then(|set| set.elements.as_ref()) {
+        (Condition::In { values: Values::Set(name), negated, .. }, Some(known)) => {
+            match table.set(name).and_then(|set| set.elements.as_ref()) {
                 Some(elements) => split(known, elements, *negated),
                 None => Meeting::NotUnderstood,
-            },
-        },
+            }
+        }
+        (Condition::In { values, negated, .. }, Some(known)) => {
+            let list = values.listed().into_iter().flatten();
+            split(known, &Intervals::new(list.copied()), *negated)
+        }
     }
 }
 
@@ -379,7 +382,7 @@ impl fmt::Display for Connections {
 mod tests {
     use super::*;
     use crate::rules::testing::table;
-    use crate::rules::{Name, Values, interface};
+    use crate::rules::{Name, interface};
 
     /// A condition on a field that is left out here never holds.
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::found::{Found, Listener, Network, Settings};
+use crate::found::{Device, Found, Listener, Network, Settings};
 use crate::rules::flags::DATA;
 use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, Rule, Table, interface};
 use crate::walk::connections::{Connections, any_but_lo, lo};
@@ -53,18 +53,15 @@ impl Surroundings<'_> {
 
     /// Whether any of these connections could live: between addresses that hosts have, by devices that are there.
     pub fn could_live(&self, connections: &Connections, family: Family, direction: Direction) -> bool {
-        let network = self.network;
-        let names = network.device_names();
-        for field in [Field::InInterface, Field::OutInterface] {
-            let numbers = connections.get(field).filter(|numbers| **numbers != Intervals::one(0));
-            if numbers.is_some_and(|numbers| !numbers.meets(names.as_slice())) {
-                return false;
-            }
-        }
-        let is_all_in =
-            |field, nobodys: &Intervals| connections.get(field).is_some_and(|known| nobodys.includes(known));
-        let is_forged = direction == Direction::Inbound && is_all_in(Field::Source(family), &network.own(family));
-        !is_forged && !is_all_in(Field::Destination(family), &network.broadcasts(family))
+        let names = self.network.device_names();
+        let is_by_none = |field| {
+            let known = connections.get(field).filter(|known| **known != Intervals::one(0));
+            known.is_some_and(|known| !known.meets(names.as_slice()))
+        };
+        let is_all_in = |field, nobodys: Intervals| connections.get(field).is_some_and(|known| nobodys.includes(known));
+        let is_forged = direction == Direction::Inbound && is_all_in(Field::Source(family), self.network.own(family));
+        let is_for_none = is_all_in(Field::Destination(family), self.network.broadcasts(family));
+        !(is_by_none(Field::InInterface) || is_by_none(Field::OutInterface) || is_forged || is_for_none)
     }
 
     /// Whether a reply goes to addresses of other devices than that by which the first packet has left, so that it may
@@ -82,18 +79,15 @@ impl Surroundings<'_> {
 
     /// Who answers connections that arrive at these ports.
     fn owner(&self, ports: Option<&Intervals>) -> Owner {
-        let port = ports.map(Intervals::as_slice).unwrap_or_default();
-        let listening = self.network.listeners.iter().flatten().filter(|listener| {
-            let number = u128::from(listener.port);
-            port == [(number, number)]
-        });
+        let listening = self.network.listeners.iter().flatten();
+        let listening = listening.filter(|listener| ports == Some(&Intervals::one(listener.port.into())));
         let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
         if !uids.is_empty() {
             let uids = if uids.contains(&Listener::UNMAPPED) { Field::Uid.any() } else { Intervals::each(uids) };
             // The kernel doesn't tell whose group a socket's file is of.
             return (uids, Field::Gid.any());
         }
-        let is_proxys = ports.is_some_and(|ports| ports.without(&self.ports).is_empty());
+        let is_proxys = ports.is_some_and(|ports| self.ports.includes(ports));
         let ids = |field: Field, known: &Intervals| {
             if is_proxys && !known.is_empty() { known.clone() } else { field.any().without(known) }
         };
@@ -198,9 +192,8 @@ pub fn there_and_back<'a>(
 }
 
 fn reads_flags(rule: &Rule) -> bool {
-    let field = Field::TcpFlags;
-    let decides = matches!(&rule.action, Action::Map(by, _) | Action::RedirectByMap(by, _) if *by == field);
-    decides || rule.conditions.iter().any(|condition| condition.field() == Some(field))
+    let decide = matches!(&rule.action, Action::Map(Field::TcpFlags, _) | Action::RedirectByMap(Field::TcpFlags, _));
+    decide || rule.conditions.iter().any(|condition| condition.field() == Some(Field::TcpFlags))
 }
 
 /// Takes what servers send after their first reply the same way; only TCP's flags tell it from that. Returns whether
@@ -295,11 +288,8 @@ fn ways<'a>(
     around: &Surroundings<'_>,
 ) -> [(Way, Vec<State<'a>>); 2] {
     let is_inbound = direction == Direction::Inbound;
-    let mut ways = if is_inbound {
-        [(Way::In, Vec::new()), (Way::Through, Vec::new())]
-    } else {
-        [(Way::Within, Vec::new()), (Way::Out, Vec::new())]
-    };
+    let (here, elsewhere) = if is_inbound { (Way::In, Way::Through) } else { (Way::Within, Way::Out) };
+    let mut ways = [(here, Vec::new()), (elsewhere, Vec::new())];
     let question = walker.ask(Open::Delivery);
     let delivered = [Assumption::no(question), Assumption::yes(question)];
     for mut state in states {
@@ -316,8 +306,7 @@ fn ways<'a>(
                 devices
             }
             // What is redirected on its way out is routed again, to this host.
-            Some((_, Some(Action::Redirect(_)))) => lo(),
-            _ if is_inbound => lo(),
+            _ if is_inbound || state.is_redirected() => lo(),
             _ => state.flow.sent_by.clone(),
         };
         let by = [devices.and(&lo()), devices.without(&lo())];
@@ -358,18 +347,15 @@ fn follow<'a>(
 }
 
 /// Takes packets through a hook, and through those of the devices beneath theirs, by which they come and go.
-fn pass<'a>(walker: &mut Walker<'a, '_>, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
-    match hook {
-        Hook::Ingress => {
-            let states = pass_beneath(walker, hook, states, MOST_BENEATH);
-            walker.hook(hook, states)
-        }
-        Hook::Egress => {
-            let states = walker.hook(hook, states);
-            pass_beneath(walker, hook, states, MOST_BENEATH)
-        }
-        _ => walker.hook(hook, states),
+fn pass<'a>(walker: &mut Walker<'a, '_>, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+    if hook == Hook::Ingress {
+        states = pass_beneath(walker, hook, states, MOST_BENEATH);
     }
+    states = walker.hook(hook, states);
+    if hook == Hook::Egress {
+        states = pass_beneath(walker, hook, states, MOST_BENEATH);
+    }
+    states
 }
 
 /// The kernel allows this many devices on top of each other (`MAX_NEST_DEV` in linux/netdevice.h).
@@ -386,11 +372,11 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
     };
     let network = walker.network;
     for upper in network.devices.iter().flatten() {
-        let beneath = Intervals::each(network.beneath(upper).map(|device| interface(device.name.as_bytes())));
+        let beneath = Device::names(network.beneath(upper));
         if beneath.is_empty() || most == 0 {
             continue;
         }
-        let name = Intervals::one(interface(upper.name.as_bytes()));
+        let name = Device::names([upper]);
         let (mut inside, mut others) = (Vec::new(), Vec::new());
         for state in states {
             let (by_it, by_others) = state.split(field, &name);
@@ -419,14 +405,13 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
 }
 
 /// Takes packets through a bridge's hook. What arrives may have a new destination by then.
-fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
     if !(walker.network.settings.bridges_call_ip && hook == Hook::Input) {
         return walker.bridge_hook(hook, states);
     }
     let mut passed = Vec::new();
-    for state in states.drain(..) {
-        let before = state.connections.clone();
-        let mut anywhere = state;
+    for mut anywhere in states {
+        let before = anywhere.connections.clone();
         for field in [Field::DestinationPort, Field::Destination(Family::V4), Field::Destination(Family::V6)] {
             anywhere.set(field, field.any());
         }

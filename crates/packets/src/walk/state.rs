@@ -276,10 +276,8 @@ impl<'a> State<'a> {
             fields.extend(Family::ALL.map(Field::Source));
             fields.extend(Family::ALL.map(Field::Destination));
         }
-        let marked = Field::ConnectionMark;
-        let marked = self.connections.having(marked, marked.any());
-        let all = |packets: Connections, field: Field| packets.replaced(field, field.any());
-        fields.into_iter().fold(marked, all)
+        let marked = self.connections.having(Field::ConnectionMark, Field::ConnectionMark.any());
+        fields.into_iter().fold(marked, |packets, field| packets.replaced(field, field.any()))
     }
 
     /// Whether a chain of this priority runs before connection tracking or after it; where they are equal, that isn't
@@ -300,23 +298,19 @@ impl<'a> State<'a> {
         {
             self.flow_mut().mark = mark;
         }
-        let state = match seen {
-            true => self.tracked,
-            // `nft_ct_get_eval` in net/netfilter/nft_ct.c
-            false => CtState::Invalid,
+        // `nft_ct_get_eval` in net/netfilter/nft_ct.c
+        let state = if seen { self.tracked } else { CtState::Invalid };
+        let ([snat, dnat], is_reply) = match state.has_entry() {
+            // What is taken for the first packet of a connection goes the way of that one, whoever sends it.
+            true => (self.has_nat, self.packet == Packet::Reply && state != CtState::New),
+            false => ([Some(false); 2], false),
         };
-        let is_it = |tracked: &Tracked| {
-            let is = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
-            let ([snat, dnat], is_reply) = if tracked.has_entry() {
-                // What is taken for the first packet of a connection goes the way of that one, whoever sends it.
-                (self.has_nat, self.packet == Packet::Reply && state != CtState::New)
-            } else {
-                ([Some(false); 2], false)
-            };
-            let is_of_entry = is(snat, tracked.has_snat) && is(dnat, tracked.has_dnat) && tracked.is_reply == is_reply;
-            tracked.state == state && is_of_entry
-        };
-        let numbers = Intervals::each(Tracked::all().filter(is_it).map(Tracked::number));
+        let may_be = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
+        let numbers = Tracked::all().filter(|tracked| {
+            let is_of_nat = may_be(snat, tracked.has_snat) && may_be(dnat, tracked.has_dnat);
+            tracked.state == state && tracked.is_reply == is_reply && is_of_nat
+        });
+        let numbers = Intervals::each(numbers.map(Tracked::number));
         if self.connections.get(Field::State) == Some(&numbers) {
             return;
         }

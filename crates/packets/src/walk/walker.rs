@@ -273,13 +273,13 @@ impl<'a, 'g> Walker<'a, 'g> {
     fn base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
         let is_nat = slot.base.kind == Kind::Nat;
         let (mut next, entering): (Vec<_>, Vec<_>) = states.into_iter().partition(|state| is_nat && state.is_settled);
-        let policy = Place::Policy(slot);
         let entering = self.of_its_devices(slot, entering, &mut next);
         let entering = entering.into_iter().flat_map(|state| self.as_seen(slot, state)).collect();
         let out = self.chain(slot.table, slot.chain, entering, 0);
         match slot.base.policy {
             Policy::Accept => next.extend(out.returned),
             Policy::Drop => {
+                let policy = Place::Policy(slot);
                 for state in out.returned {
                     self.record(0, policy, Matched::Yes(&Action::Drop));
                     self.decide(&state, policy, Fate::Dropped);
@@ -296,10 +296,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         let Some(devices) = &slot.chain.devices else {
             return states;
         };
-        let field = match self.hook {
-            Hook::Egress => Field::OutInterface,
-            _ => Field::InInterface,
-        };
+        let field = if self.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
         let mut seen = Vec::new();
         for state in states {
             let (of_these, of_others) = state.split(field, devices);
