@@ -115,27 +115,6 @@ const DESTINATION: FieldFacts = FieldFacts {
 };
 
 impl Field {
-    pub const ALL: [Self; 18] = [
-        Self::Family,
-        Self::Protocol,
-        Self::Source(Family::V4),
-        Self::Source(Family::V6),
-        Self::Destination(Family::V4),
-        Self::Destination(Family::V6),
-        Self::SourcePort,
-        Self::DestinationPort,
-        Self::Uid,
-        Self::Gid,
-        Self::InInterface,
-        Self::OutInterface,
-        Self::State,
-        Self::Mark,
-        Self::ConnectionMark,
-        Self::TcpFlags,
-        Self::IcmpType,
-        Self::HopLimit,
-    ];
-
     /// The row of the table.
     pub const fn facts(self) -> &'static FieldFacts {
         match self {

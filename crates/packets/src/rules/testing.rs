@@ -97,3 +97,27 @@ pub fn ports(name: &str, elements: &[(u128, u128)]) -> Set {
         expires: false,
     }
 }
+
+impl Field {
+    /// Every field, for which tests ask of other modules what the compiler asks of [`Field::facts`].
+    pub const ALL: [Self; 18] = [
+        Self::Family,
+        Self::Protocol,
+        Self::Source(Family::V4),
+        Self::Source(Family::V6),
+        Self::Destination(Family::V4),
+        Self::Destination(Family::V6),
+        Self::SourcePort,
+        Self::DestinationPort,
+        Self::Uid,
+        Self::Gid,
+        Self::InInterface,
+        Self::OutInterface,
+        Self::State,
+        Self::Mark,
+        Self::ConnectionMark,
+        Self::TcpFlags,
+        Self::IcmpType,
+        Self::HopLimit,
+    ];
+}

@@ -25,7 +25,6 @@ pub enum Meeting {
     All,
     /// Those whose field has one of these numbers.
     Some(Intervals),
-    /// The condition is not understood.
     NotUnderstood,
 }
 
@@ -100,7 +99,6 @@ impl Connections {
         Self { fields: fields.into() }
     }
 
-    /// Whether they are ARP's packets.
     pub fn is_arp(&self) -> bool {
         self.get(Field::Family) == Some(&Intervals::one(ARP))
     }

@@ -1,21 +1,17 @@
 //! Follows connections through everything that the kernel runs at a hook.
 //!
 //! The walk takes a set of connections ([`Connections`]: each field may be of these numbers) through the base chains in
-//! the kernel's order, and splits it where a rule takes only some of them. One connection is a set of one; "any TCP
-//! connection" is the largest set.
-//!
-//! How the kernel decides is in docs/facts.md, with its sources.
+//! the kernel's order, and splits it where a rule takes only some of them. One connection is a set of one. How the
+//! kernel decides is in docs/facts.md, with its sources.
 //!
 //! Before a connection's first packet over IPv6, neighbours find each other ([`discovery`]) by packets that pass the same
-//! chains. A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the hooks
-//! as a `State` (state.rs), which has what the kernel knows of it there. The last two are translated as the first
-//! one was.
+//! chains. A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the
+//! hooks as a `State` (state.rs). The last two are translated as the first one was.
 //!
-//! One walk answers all: what it decides, and what arrives, are [`Outcome`]s, and whoever wants to know each [`Step`]
-//! has it recorded. What isn't known is of three kinds:
+//! What it decides, and what arrives, are [`Outcome`]s; whoever wants to know each [`Step`] has it recorded. What isn't
+//! known is of three kinds:
 //! - what could not be seen ([`Unseen`](crate::found::Unseen)), which the walk knows nothing of;
-//! - what is not understood, which is called that wherever it is
-//!   ([`Condition::NotUnderstood`](crate::rules::Condition::NotUnderstood), [`Fate::NotUnderstood`]);
+//! - what is not understood, which is called that wherever it is ([`Fate::NotUnderstood`]);
 //! - what depends on something open ([`Open`]): connections that get somewhere only by one of its answers carry an
 //!   assumption.
 

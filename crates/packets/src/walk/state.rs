@@ -40,7 +40,6 @@ pub(super) struct State<'a> {
     pub(super) packet: Packet,
     /// Connection tracking has seen the packet, or was told to leave it alone.
     pub(super) is_seen: bool,
-    /// Connections of the family are tracked.
     pub(super) is_tracked: bool,
     /// What connection tracking says of the packet once it has seen it.
     pub(super) tracked: CtState,

@@ -7,7 +7,6 @@ use crate::rules::{Action, Chain, Condition, Field, Hook, Intervals, Name, Rule,
 use crate::walk::connections::Connections;
 use crate::walk::order::Slot;
 
-/// A place in what the kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place<'a> {
     Rule(Line<'a>),
@@ -15,7 +14,6 @@ pub enum Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The table of the chain.
     pub fn table(&self) -> &'a Table {
         match self {
             Place::Rule(line) => line.table,
@@ -30,15 +28,10 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The rule with its chain; none for a policy.
     pub fn line(&self) -> Option<Line<'a>> {
-        match self {
-            Place::Rule(line) => Some(*line),
-            Place::Policy(_) => None,
-        }
+        if let Place::Rule(line) = self { Some(*line) } else { None }
     }
 
-    /// The rule; none for a policy.
     pub fn rule(&self) -> Option<&'a Rule> {
         self.line().map(|line| line.rule)
     }
@@ -82,7 +75,6 @@ impl Question {
     /// Which of many sets of connections these are, that are not told apart any more.
     pub(super) const WHICH_OF_MANY: Self = Self(0);
 
-    /// Its place among the questions of the walk.
     pub fn index(self) -> usize {
         self.0
     }
@@ -92,9 +84,7 @@ impl Question {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assumption {
     pub question: Question,
-    /// The number of the answer.
     pub(super) answer: usize,
-    /// How many answers there are.
     pub(super) answers: usize,
 }
 
@@ -142,7 +132,6 @@ pub struct Outcome<'a> {
     pub assumptions: Vec<Assumption>,
     /// Whether these connections passed the watched chain before.
     pub after_watched: bool,
-    /// Of which packet that is decided.
     pub packet: Packet,
     /// The port at which their first packet arrives, or would.
     pub port: Option<Intervals>,
@@ -158,11 +147,9 @@ impl Outcome<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step<'a> {
     pub packet: Packet,
-    /// The hook at which that was.
     pub hook: Hook,
     /// How many jumps and gotos lead to the chain from its base chain.
     pub depth: usize,
-    /// The rule, or the policy.
     pub at: Place<'a>,
     pub matched: Matched<'a>,
 }

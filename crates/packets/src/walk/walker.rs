@@ -76,9 +76,7 @@ pub(super) struct Walker<'a, 'g> {
     questions: Vec<Open<'a>>,
     /// What the connections were compared with, if somebody wants to know.
     steps: Option<Vec<Step<'a>>>,
-    /// The hook of the base chain.
     hook: Hook,
-    /// Which packets are on their way.
     packet: Packet,
     /// How many rules were asked so far.
     asked: usize,
@@ -129,7 +127,6 @@ impl<'a, 'g> Walker<'a, 'g> {
         states
     }
 
-    /// The same of a bridge's hook.
     pub(super) fn bridge_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
         self.is_on_bridge = true;
         let slots = self.found.chains_of(hook, |of| of == TableFamily::Bridge);
@@ -231,7 +228,6 @@ impl<'a, 'g> Walker<'a, 'g> {
         states
     }
 
-    /// The number of a question that is left open.
     pub(super) fn ask(&mut self, open: Open<'a>) -> Question {
         self.questions.push(open);
         Question(self.questions.len() - 1)
@@ -406,7 +402,6 @@ impl<'a, 'g> Walker<'a, 'g> {
         visit
     }
 
-    /// Asks a rule about connections.
     fn rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
         let mut split = match ask(line.table, line.rule, &state) {
@@ -489,7 +484,6 @@ impl<'a, 'g> Walker<'a, 'g> {
         state.assumptions.push(Assumption::no(question));
     }
 
-    /// What a rule does with connections that match it.
     fn act(&mut self, line: Line<'a>, mut state: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
         match action {
