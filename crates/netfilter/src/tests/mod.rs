@@ -5,6 +5,8 @@ pub mod fuzzed;
 mod inverse;
 #[cfg(any(test, feature = "testing"))]
 pub mod replay;
+#[cfg(test)]
+mod xtables;
 
 use packets::rules::{Hook, Rule, Set, TableFamily};
 
