@@ -11,19 +11,15 @@ use crate::netlink::sockopt::Entries;
 use crate::xt;
 
 /// Where things are in `struct ipt_entry` and `struct ip6t_entry` (linux/netfilter_ipv4/ip_tables.h,
-/// linux/netfilter_ipv6/ip6_tables.h).
+/// linux/netfilter_ipv6/ip6_tables.h), which begin with two addresses and their masks, then two names and their masks.
 struct Layout {
+    family: Family,
+    /// The length of an address.
     address: usize,
-    in_interface: usize,
-    protocol: usize,
     /// What is inverted comes after these.
     flags: usize,
     /// The bit among the flags that says that a jump is a goto.
     goto: u8,
-    /// The bit that says that a protocol is compared; none: any but 0 is.
-    has_protocol: Option<u8>,
-    /// The bit that says that only fragments after the first match; IPv6 has none.
-    fragment: Option<u8>,
     /// Where it is said where the target is; where the entry ends, after that.
     target: usize,
     /// Matches come after these.
@@ -32,21 +28,9 @@ struct Layout {
 
 impl Layout {
     fn of(family: Family) -> Self {
-        let (address, flags, target, counters) = match family {
-            Family::V4 => (4, 82, 88, 96),
-            Family::V6 => (16, 131, 140, 152),
-        };
-        Self {
-            address,
-            // Two addresses and their masks come first, two names and their masks next.
-            in_interface: 4 * address,
-            protocol: 4 * address + 64,
-            flags,
-            target,
-            counters,
-            goto: if family == Family::V4 { 2 } else { 4 },
-            has_protocol: (family == Family::V6).then_some(1),
-            fragment: (family == Family::V4).then_some(1),
+        match family {
+            Family::V4 => Self { family, address: 4, flags: 82, goto: 2, target: 88, counters: 96 },
+            Family::V6 => Self { family, address: 16, flags: 131, goto: 4, target: 140, counters: 152 },
         }
     }
 }
@@ -65,7 +49,7 @@ impl Entry<'_> {
     }
 }
 
-/// A `struct xt_entry_match` or `struct xt_entry_target`.
+/// A `struct xt_entry_match` or `struct xt_entry_target`: its size (2 bytes), name (29), revision (1), and its own structure.
 struct XtEntry<'a> {
     size: usize,
     name: &'a [u8],
@@ -87,7 +71,7 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
         .filter(|(entry, _)| entry.is_head())
         .map(|(entry, first)| Ok((first.offset, string(entry.target.info)?)))
         .collect::<Result<_, Malformed>>()?;
-    let rule = |entry: &Entry<'_>| rule(family, &layout, entry, &heads);
+    let rule = |entry: &Entry<'_>| rule(&layout, entry, &heads);
     let place = |offset| all.partition_point(|entry| entry.offset < offset);
     let between = |first, end| all.get(place(first)..place(end)).unwrap_or_default();
     let mut chains = Vec::new();
@@ -111,9 +95,9 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
     for (index, &(first, chain)) in heads.iter().enumerate() {
         // Up to the next chain's head, without it and the tail before it; the last head is the end of the table.
         let end = heads.get(index + 1).map_or(usize::MAX, |&(next, _)| next);
-        let mut entries: Vec<_> = between(first, end).iter().filter(|entry| !entry.is_head()).collect();
-        entries.pop();
-        let rules = entries.into_iter().map(rule).collect::<Result<_, _>>()?;
+        let entries: Vec<_> = between(first, end).iter().filter(|entry| !entry.is_head()).collect();
+        let (_, entries) = entries.split_last().ok_or(Malformed)?;
+        let rules = entries.iter().copied().map(rule).collect::<Result<_, _>>()?;
         chains.push(Chain::new(Name::from(chain), None, rules));
     }
     Ok(Table { chains, ..Table::new(Subsystem::Legacy, TableFamily::Ip(family), Name::from(name)) })
@@ -166,7 +150,6 @@ fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malform
     Ok(entries)
 }
 
-/// Its size (2 bytes), name (29), revision (1), and its own structure.
 fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
     let size = usize::from(u16_at(bytes, 0)?);
     Ok(XtEntry {
@@ -177,15 +160,15 @@ fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
     })
 }
 
-fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
-    let mut rule = Rule::new(header(family, layout, entry.bytes)?, Action::Continue);
+fn rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
+    let mut rule = Rule::new(header(layout, entry.bytes)?, Action::Continue);
     let (packets, bytes) = (u64_at(entry.bytes, layout.counters)?, u64_at(entry.bytes, layout.counters + 8)?);
     rule.counters = Some(Counters { packets, bytes });
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.counters + 16;
     while place < end {
         let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        xt::read_match(&mut rule, found.name, found.revision.into(), found.info, family)?;
+        xt::read_match(&mut rule, found.name, found.revision.into(), found.info, layout.family)?;
         if found.size == 0 {
             return Err(Malformed);
         }
@@ -198,7 +181,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
             let goto = u8_at(entry.bytes, layout.flags)? & layout.goto != 0;
             verdict(u32_at(target.info, 0)? as i32, goto, entry, heads)
         }
-        name => xt::read_target(&mut rule, name, target.revision.into(), target.info, family)?,
+        name => xt::read_target(&mut rule, name, target.revision.into(), target.info, layout.family)?,
     };
     Ok(rule)
 }
@@ -227,18 +210,19 @@ fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -
 }
 
 /// The conditions on a packet's header: `struct ipt_ip` and `struct ip6t_ip6`.
-fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malformed> {
+fn header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malformed> {
     const IN: u8 = 1;
     const OUT: u8 = 2;
     const SOURCE: u8 = 8;
     const DESTINATION: u8 = 0x10;
     const FRAGMENT: u8 = 0x20;
     const PROTOCOL: u8 = 0x40;
+    let (family, size) = (layout.family, layout.address);
+    let flags = u8_at(entry, layout.flags)?;
     let inverted = u8_at(entry, layout.flags + 1)?;
     let number = |offset: usize, length: usize| entry.get(offset..offset + length).map(number).ok_or(Malformed);
     let mut conditions = Vec::new();
     // Source, destination, then their masks.
-    let size = layout.address;
     for (place, field, bit) in [(0, Field::Source(family), SOURCE), (size, Field::Destination(family), DESTINATION)] {
         let (address, mask) = (number(place, size)?, number(place + 2 * size, size)?);
         if mask == 0 && inverted & bit == 0 {
@@ -250,9 +234,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
             None => Condition::NotUnderstood(format!("[{field:?} under a mask with holes]")),
         });
     }
-    for (place, field, bit) in
-        [(layout.in_interface, Field::InInterface, IN), (layout.in_interface + 16, Field::OutInterface, OUT)]
-    {
+    for (place, field, bit) in [(4 * size, Field::InInterface, IN), (4 * size + 16, Field::OutInterface, OUT)] {
         // The mask covers the name with its NUL, or the part before a `+`, which the kernel is given too.
         let (name, mask) = (number(place, 16)?, number(place + 32, 16)?);
         if mask == 0 && inverted & bit == 0 {
@@ -270,18 +252,13 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
         let last = if whole { name } else { name | rest };
         conditions.push(Condition::compare(field, (name, last), inverted & bit != 0));
     }
-    let protocol = u16_at(entry, layout.protocol)?;
-    let compared = match layout.has_protocol {
-        Some(bit) => u8_at(entry, layout.flags)? & bit != 0,
-        None => protocol != 0,
-    };
-    if compared && protocol != 0 {
-        let negated = inverted & PROTOCOL != 0;
-        conditions.push(Condition::compare(Field::Protocol, u128::from(protocol), negated));
+    let protocol = u16_at(entry, 4 * size + 64)?;
+    // IPv6 has a flag beside the number (`IP6T_F_PROTO`).
+    if protocol != 0 && (family == Family::V4 || flags & 1 != 0) {
+        conditions.push(Condition::compare(Field::Protocol, u128::from(protocol), inverted & PROTOCOL != 0));
     }
-    if let Some(bit) = layout.fragment
-        && u8_at(entry, layout.flags)? & bit != 0
-    {
+    // `IPT_F_FRAG`
+    if family == Family::V4 && flags & 1 != 0 {
         let negated = inverted & FRAGMENT != 0;
         let text = if negated { "! -f" } else { "-f" }.to_owned();
         // Connection tracking puts fragments together before any table sees them (nf_defrag_ipv4).

@@ -7,7 +7,9 @@ use nftnl::ProtoFamily;
 use nftnl::nftnl_sys as sys;
 
 use super::message::{Header, Unwritable, Writer, u32_at};
-use super::uapi::NFNL_BATCH_GENID;
+
+/// In linux/netfilter/nfnetlink.h.
+const NFNL_BATCH_GENID: u16 = 1;
 
 /// Room for the batch of a usual run (5 KB for Linkerd's rules in both families), so that it is never reallocated.
 const USUAL: usize = 8 * 1024;

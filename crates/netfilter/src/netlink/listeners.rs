@@ -6,9 +6,13 @@ use packets::found::Listener;
 
 use super::message::{Malformed, Message, address, put, u8_at, u16_at, u32_at};
 use super::sockopt::has_ipv6;
-use super::uapi::{INET_DIAG_SKV6ONLY, SOCK_DIAG_BY_FAMILY, TCP_LISTEN};
 use super::user_namespace::owns_network;
 use super::{ReadError, Socket};
+
+/// In linux/sock_diag.h, linux/inet_diag.h and, a state, net/tcp_states.h.
+const SOCK_DIAG_BY_FAMILY: i32 = 20;
+const INET_DIAG_SKV6ONLY: u16 = 11;
+const TCP_LISTEN: u32 = 10;
 
 /// Lengths of `struct inet_diag_req_v2` and `struct inet_diag_msg` (linux/inet_diag.h).
 const REQUEST: usize = 56;

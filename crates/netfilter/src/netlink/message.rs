@@ -59,23 +59,16 @@ impl<'a> Iterator for Messages<'a> {
     type Item = Result<Message<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
+        // After what is malformed, nothing is to be had.
         let bytes = std::mem::take(&mut self.0);
-        Some(first_message(bytes).map(|(message, rest)| {
-            self.0 = rest;
-            message
-        }))
+        (!bytes.is_empty()).then(|| {
+            let length = u32_at(bytes, 0)? as usize;
+            let payload = bytes.get(HEADER..length).ok_or(Malformed)?;
+            let (kind, flags, sequence) = (u16_at(bytes, 4)?, u16_at(bytes, FLAGS)?, u32_at(bytes, 8)?);
+            self.0 = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+            Ok(Message { kind, flags, sequence, payload })
+        })
     }
-}
-
-fn first_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
-    let length = u32_at(bytes, 0)? as usize;
-    let payload = bytes.get(HEADER..length).ok_or(Malformed)?;
-    let message =
-        Message { kind: u16_at(bytes, 4)?, flags: u16_at(bytes, FLAGS)?, sequence: u32_at(bytes, 8)?, payload };
-    Ok((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
 /// A run of attributes: type and value each.
@@ -103,25 +96,17 @@ impl<'a> Attributes<'a> {
 impl<'a> Iterator for Attributes<'a> {
     type Item = Result<(u16, &'a [u8]), Malformed>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
         let bytes = std::mem::take(&mut self.0);
-        Some(first_attribute(bytes).map(|(kind, value, rest)| {
-            self.0 = rest;
-            (kind, value)
-        }))
+        (!bytes.is_empty()).then(|| {
+            let &[one, two, three, four] = bytes.first_chunk().ok_or(Malformed)?;
+            let length = usize::from(u16::from_ne_bytes([one, two]));
+            let value = bytes.get(4..length).ok_or(Malformed)?;
+            self.0 = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+            Ok((u16::from_ne_bytes([three, four]) & TYPE_MASK, value))
+        })
     }
-}
-
-#[inline(always)]
-fn first_attribute(bytes: &[u8]) -> Result<(u16, &[u8], &[u8]), Malformed> {
-    let &[one, two, three, four] = bytes.first_chunk().ok_or(Malformed)?;
-    let length = usize::from(u16::from_ne_bytes([one, two]));
-    let kind = u16::from_ne_bytes([three, four]) & TYPE_MASK;
-    let value = bytes.get(4..length).ok_or(Malformed)?;
-    Ok((kind, value, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
 /// An attribute's value as a number, in network byte order, as nf_tables has numbers.

@@ -14,7 +14,6 @@ pub mod route;
 pub mod signals;
 pub mod socket;
 pub mod sockopt;
-pub mod uapi;
 pub mod user_namespace;
 
 pub(crate) use batch::Batch;

@@ -8,17 +8,24 @@ use packets::found::{Address, Device};
 use packets::rules::{LOOPBACK_INDEX, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
-use super::uapi::{FRA_FWMARK, FRA_UID_RANGE, IFLA_LINK_NETNSID, RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 
-/// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which
-/// follow a message's header.
+/// In linux/rtnetlink.h, linux/if_link.h and linux/fib_rules.h: what libc doesn't have for musl.
+const RTA_UID: u16 = 25;
+const RTA_IP_PROTO: u16 = 27;
+const RTA_SPORT: u16 = 28;
+const RTA_DPORT: u16 = 29;
+const IFLA_LINK_NETNSID: u16 = 37;
+const FRA_FWMARK: u16 = 10;
+/// `struct fib_rule_uid_range`: the first and the last user.
+const FRA_UID_RANGE: u16 = 20;
+
+/// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h), `struct ifaddrmsg` (linux/if_addr.h), `struct ndmsg`
+/// (linux/neighbour.h) and `struct fib_rule_hdr` (linux/fib_rules.h), which follow a message's header.
 const RTMSG: usize = 12;
 const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
-/// Of `struct ndmsg` (linux/neighbour.h).
 const NDMSG: usize = 12;
-/// Of `struct fib_rule_hdr` (linux/fib_rules.h).
 const FIB_RULE_HDR: usize = 12;
 
 /// The kinds of devices whose packets come and go by another one as they are.

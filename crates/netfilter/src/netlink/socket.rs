@@ -15,7 +15,6 @@ use thiserror::Error;
 
 use super::batch::FinishedBatch;
 use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, string, u32_at};
-use super::uapi::NLMSGERR_ATTR_MSG;
 
 /// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (netlink_recvmsg() and netlink_dump() in
 /// net/netlink/af_netlink.c).
@@ -27,6 +26,9 @@ const FEW: usize = 8;
 
 sockopt_impl!(CapAck, SetOnly, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, bool);
 sockopt_impl!(ExtAck, SetOnly, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, bool);
+
+/// In linux/netlink.h.
+const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// A netlink socket in the network namespace of the thread that opened it.
 pub struct Socket {
@@ -162,9 +164,8 @@ impl Socket {
         loop {
             let answer = match recv(self.socket.as_fd().as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => buffer.get(..length).unwrap_or_default(),
-                // There were more errors than the socket's buffer can hold; those that fit follow.
-                Err(Errno::ENOBUFS) => continue,
-                Err(Errno::EINTR) => continue,
+                // ENOBUFS: there were more errors than the socket's buffer can hold; those that fit follow.
+                Err(Errno::ENOBUFS | Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) if !failures.is_empty() => return Err(CommitError::Messages(failures)),
                 Err(errno) => return Err(CommitError::Unanswered(errno)),
             };
@@ -185,24 +186,19 @@ impl Socket {
     /// Sends all bytes in one datagram. If it doesn't fit into the send buffer (`EMSGSIZE`), the buffer is enlarged as
     /// far as the process's privileges allow, and the datagram is sent again.
     fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
-        let send = || send(self.socket.as_fd().as_raw_fd(), bytes, MsgFlags::empty());
-        match send() {
-            Err(Errno::EMSGSIZE) => {
-                // The kernel keeps 32 bytes of the buffer for itself (netlink_sendmsg) and doubles what it is given.
-                self.grow_send_buffer(bytes.len() + 32);
-                send()
+        let descriptor = self.socket.as_fd().as_raw_fd();
+        let mut sent = send(descriptor, bytes, MsgFlags::empty());
+        if sent == Err(Errno::EMSGSIZE) {
+            // The kernel keeps 32 bytes of the buffer for itself (netlink_sendmsg) and doubles what it is given.
+            let room = bytes.len() + 32;
+            // SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a user namespace. If neither option makes
+            // the buffer large enough, sendmsg fails.
+            if setsockopt(&self.socket, sockopt::SndBufForce, &room).is_err() {
+                let _ = setsockopt(&self.socket, sockopt::SndBuf, &room);
             }
-            result => result,
+            sent = send(descriptor, bytes, MsgFlags::empty());
         }
-        .map(drop)
-    }
-
-    fn grow_send_buffer(&self, bytes: usize) {
-        // SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a user namespace. If neither option makes
-        // the buffer large enough, sendmsg fails.
-        if setsockopt(&self.socket, sockopt::SndBufForce, &bytes).is_err() {
-            let _ = setsockopt(&self.socket, sockopt::SndBuf, &bytes);
-        }
+        sent.map(drop)
     }
 
     /// Asks another part of the kernel than nfnetlink, by a message with this header of its own, to which `write` adds the

@@ -56,11 +56,11 @@ fn try_again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
 
 /// Reads a table. The kernel makes the table if it doesn't exist, so check that it does first.
 pub fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
-    let (socket, level) = open(family)?;
+    let options = Options::of(family)?;
     // The entries must be requested with the table's size.
     try_again(|| {
         let mut info = vec![0; INFO];
-        get(&socket, level, table, GET_INFO, &mut info)?;
+        options.get(GET_INFO, table, &mut info)?;
         let field = |offset| u32_at(&info, offset).map_err(|_| Errno::EINVAL);
         let (hooks, count, size) = (field(NAME)?, field(INFO - 8)?, field(INFO - 4)?);
         let mut base_chains = Vec::new();
@@ -70,18 +70,18 @@ pub fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
         }
         let mut entries = vec![0; ENTRIES + size as usize];
         put(&mut entries, NAME, &size.to_ne_bytes());
-        get(&socket, level, table, GET_ENTRIES, &mut entries)?;
+        options.get(GET_ENTRIES, table, &mut entries)?;
         Ok(Entries { base_chains, count, bytes: entries.split_off(ENTRIES) })
     })
 }
 
 /// Replaces everything that a table holds, in one step. The counters begin at 0.
 pub fn replace(family: Family, table: &str, entries: &Entries) -> Result<(), Errno> {
-    let (socket, level) = open(family)?;
+    let options = Options::of(family)?;
     // The number of counters that are handed back must be that of the entries that are replaced.
     try_again(|| {
         let mut info = vec![0; INFO];
-        get(&socket, level, table, GET_INFO, &mut info)?;
+        options.get(GET_INFO, table, &mut info)?;
         let old = u32_at(&info, INFO - 8).map_err(|_| Errno::EINVAL)?;
         let mut old_counters = vec![0u8; COUNTERS * old as usize];
         let mut places = [[0u32; 5]; 2];
@@ -102,8 +102,7 @@ pub fn replace(family: Family, table: &str, entries: &Entries) -> Result<(), Err
         }
         structure.extend(old_counters.as_mut_ptr().expose_provenance().to_ne_bytes());
         structure.extend(&entries.bytes);
-        name(&mut structure, table);
-        let result = set(&socket, level, SET_REPLACE, &structure);
+        let result = options.set(SET_REPLACE, table, &mut structure);
         drop(old_counters);
         result
     })
@@ -111,25 +110,24 @@ pub fn replace(family: Family, table: &str, entries: &Entries) -> Result<(), Err
 
 /// Adds packets and bytes to the counters of a table's entries, in their order.
 pub fn add_counters(family: Family, table: &str, counters: &[[u8; COUNTERS]]) -> Result<(), Errno> {
-    let (socket, level) = open(family)?;
+    let options = Options::of(family)?;
     let mut structure = vec![0; ENTRIES];
     put(&mut structure, NAME, &(counters.len() as u32).to_ne_bytes());
     structure.extend(counters.as_flattened());
-    name(&mut structure, table);
-    set(&socket, level, SET_ADD_COUNTERS, &structure)
+    options.set(SET_ADD_COUNTERS, table, &mut structure)
 }
 
 /// Asks for a revision of an xt match or target, as iptables does. The kernel loads the module that it is in, and
 /// answers when that is done (`do_ipt_get_ctl` in net/ipv4/netfilter/ip_tables.c). `ENOENT`: it has none.
 pub fn load(family: Family, name: &str, revision: u8, is_target: bool) -> Result<(), Errno> {
-    let (socket, level) = open(family)?;
+    let options = Options::of(family)?;
     let option = match family {
         Family::V4 => GET_REVISION_MATCH,
         Family::V6 => GET_REVISION_MATCH_V6,
     } + libc::c_int::from(is_target);
     let mut structure = [0; EXTENSION_NAME + 1];
     structure[EXTENSION_NAME] = revision;
-    get(&socket, level, name, option, &mut structure)
+    options.get(option, name, &mut structure)
 }
 
 /// Whether this kernel has sockets of the family; without them, it has no legacy tables of it.
@@ -152,51 +150,43 @@ pub fn has_ipv6() -> bool {
     })
 }
 
-/// A socket of the family, of whatever type, and the level of its options.
-fn open(family: Family) -> Result<(OwnedFd, libc::c_int), Errno> {
-    let (level, address) = match family {
-        Family::V4 => (libc::SOL_IP, AddressFamily::Inet),
-        Family::V6 => (libc::SOL_IPV6, AddressFamily::Inet6),
-    };
-    let socket = socket(address, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    Ok((socket, level))
-}
-
-/// Writes a table's name to the front of a structure.
-fn name(structure: &mut [u8], table: &str) {
-    // The kernel's names are shorter than NAME, with their NUL.
-    let name = table.as_bytes();
-    put(structure, 0, name.get(..NAME - 1).unwrap_or(name));
-}
-
-fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, structure: &[u8]) -> Result<(), Errno> {
-    // SAFETY: the socket is open; the kernel reads no more than the structure's length, and writes only the old
-    // counters of SET_REPLACE, to the address in it: `replace` has allocated as many as it says there, and keeps them
-    // until after this call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            structure.as_ptr().cast(),
-            structure.len() as libc::socklen_t,
-        )
-    };
-    Errno::result(result).map(drop)
-}
-
-/// Gets one of ip_tables' socket options; the structure begins with the table's name.
-fn get(
-    socket: &OwnedFd,
+/// ip_tables' options of a family's sockets. The structure of each begins with a name.
+struct Options {
+    socket: OwnedFd,
     level: libc::c_int,
-    table: &str,
-    option: libc::c_int,
-    structure: &mut [u8],
-) -> Result<(), Errno> {
-    name(structure, table);
-    let mut length = structure.len() as libc::socklen_t;
-    // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
-    let result =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, structure.as_mut_ptr().cast(), &raw mut length) };
-    Errno::result(result).map(drop)
+}
+
+impl Options {
+    fn of(family: Family) -> Result<Self, Errno> {
+        let (level, address) = match family {
+            Family::V4 => (libc::SOL_IP, AddressFamily::Inet),
+            Family::V6 => (libc::SOL_IPV6, AddressFamily::Inet6),
+        };
+        // Any type will do.
+        let socket = socket(address, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+        Ok(Self { socket, level })
+    }
+
+    fn set(&self, option: libc::c_int, name: &str, structure: &mut [u8]) -> Result<(), Errno> {
+        put_name(structure, name);
+        let (socket, level, length) = (self.socket.as_raw_fd(), self.level, structure.len() as libc::socklen_t);
+        // SAFETY: the socket is open; the kernel reads no more than the structure's length, and writes only the old
+        // counters of SET_REPLACE, to the address in it: `replace` has allocated as many as it says there, and keeps
+        // them until after this call.
+        Errno::result(unsafe { libc::setsockopt(socket, level, option, structure.as_ptr().cast(), length) }).map(drop)
+    }
+
+    fn get(&self, option: libc::c_int, name: &str, structure: &mut [u8]) -> Result<(), Errno> {
+        put_name(structure, name);
+        let (socket, level, mut length) = (self.socket.as_raw_fd(), self.level, structure.len() as libc::socklen_t);
+        let to = structure.as_mut_ptr().cast();
+        // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
+        Errno::result(unsafe { libc::getsockopt(socket, level, option, to, &raw mut length) }).map(drop)
+    }
+}
+
+fn put_name(structure: &mut [u8], name: &str) {
+    // The kernel's names are shorter than NAME, with their NUL.
+    let name = name.as_bytes();
+    put(structure, 0, name.get(..NAME - 1).unwrap_or(name));
 }

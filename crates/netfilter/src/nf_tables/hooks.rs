@@ -59,13 +59,9 @@ pub(crate) struct Hooked {
 impl Hooked {
     fn read(socket: &Socket, family: Family) -> Result<Self, ReadError> {
         let mut hooked = Self::default();
-        let request = Header {
-            subsystem: libc::NFNL_SUBSYS_HOOK,
-            message: NFNL_MSG_HOOK_GET,
-            flags: libc::NLM_F_DUMP,
-            sequence: 0,
-            family: header::protocol(TableFamily::Ip(family)),
-        };
+        let (subsystem, message) = (libc::NFNL_SUBSYS_HOOK, NFNL_MSG_HOOK_GET);
+        let (flags, family) = (libc::NLM_F_DUMP, header::protocol(TableFamily::Ip(family)));
+        let request = Header { subsystem, message, flags, sequence: 0, family };
         let output = header::hook_number(Hook::Output).ok_or(Malformed)?;
         socket.ask(request, |to| to.be32(NFNLA_HOOK_HOOKNUM, output), |message| hooked.add(message.attributes()?))?;
         Ok(hooked)
@@ -81,9 +77,8 @@ impl Hooked {
         self.nf_nat |= function.starts_with(b"nf_nat_");
         // A table's own function, such as iptable_mangle_hook, or the one that all tables share, each at its place in
         // the order of the hook. Which of the two a table has differs between tables and versions of the kernel.
-        let own = ["iptable_", "ip6table_"];
-        let shared: [&[u8]; 2] = [b"ipt_do_table", b"ip6t_do_table"];
-        if own.iter().any(|start| function.starts_with(start.as_bytes())) || shared.contains(&function) {
+        let is_own = function.starts_with(b"iptable_") || function.starts_with(b"ip6table_");
+        if is_own || matches!(function, b"ipt_do_table" | b"ip6t_do_table") {
             self.tables.push(table_at(priority).ok_or(Malformed)?);
         }
         Ok(())

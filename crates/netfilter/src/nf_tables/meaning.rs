@@ -160,7 +160,10 @@ impl<'a> Reader<'a> {
             Expression::Range(range) => self.on_register(range.register, "[range]", self.range(range)),
             Expression::Lookup(lookup) => self.look_up(lookup),
             Expression::Match(xt) => self.xt_match(xt)?,
-            Expression::Target(xt) => self.xt_target(xt)?,
+            Expression::Target(xt) => {
+                let family = self.family.unwrap_or(Family::V4);
+                self.rule.action = xt::read_target(&mut self.rule, xt.name.0, xt.revision, xt.info, family)?;
+            }
             Expression::SetMeta(meta) => self.set_meta(meta),
             Expression::SetConntrack(conntrack) => self.set_conntrack(conntrack),
             Expression::SetPayload(change) => self.set_payload(change),
@@ -181,19 +184,17 @@ impl<'a> Reader<'a> {
             Expression::Limit(limit) => {
                 let units = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604_800, "week")];
                 let unit = units.iter().find(|(seconds, _)| *seconds == limit.seconds);
-                let over = if limit.flags & 1 == 0 { "" } else { "over " };
                 // `NFT_LIMIT_PKT_BYTES`
                 let bytes = if limit.kind == 1 { " bytes" } else { "" };
                 let (rate, unit) = (limit.rate, unit.map_or("[...]", |(_, name)| name));
-                self.limit(format!("limit rate {over}{rate}{bytes}/{unit}"), limit.flags);
+                self.limit(limit.flags, |over| format!("limit rate {over}{rate}{bytes}/{unit}"));
             }
-            Expression::Quota(quota) => {
-                let over = if quota.flags & 1 == 0 { "until" } else { "over" };
-                self.limit(format!("quota {over} {} bytes", quota.bytes), quota.flags);
-            }
+            Expression::Quota(quota) => self.limit(quota.flags, |over| {
+                let until = if over.is_empty() { "until " } else { over };
+                format!("quota {until}{} bytes", quota.bytes)
+            }),
             Expression::Connlimit(connlimit) => {
-                let over = if connlimit.flags & 1 == 0 { "" } else { "over " };
-                self.limit(format!("ct count {over}{}", connlimit.count), connlimit.flags);
+                self.limit(connlimit.flags, |over| format!("ct count {over}{}", connlimit.count));
             }
             Expression::Dynset(dynset) => self.meter(dynset)?,
             Expression::Other(name) => self.other(name),
@@ -238,17 +239,18 @@ impl<'a> Reader<'a> {
         if self.is_arp {
             return Loaded::Other("[payload]".to_owned());
         }
-        match self.family {
-            Some(Family::V4) if place == IPV4_PROTOCOL => return self.whole(Field::Protocol),
-            Some(Family::V6) if place == IPV6_PROTOCOL => return self.whole(Field::Protocol),
-            Some(Family::V6) if place == IPV6_HOPS => return self.whole(Field::HopLimit),
+        match (self.family, place) {
+            (Some(Family::V4), IPV4_PROTOCOL) | (Some(Family::V6), IPV6_PROTOCOL) => {
+                return self.whole(Field::Protocol);
+            }
+            (Some(Family::V6), IPV6_HOPS) => return self.whole(Field::HopLimit),
             // Of another protocol's packet, it is something else.
-            _ if place == ICMPV6_TYPE && self.rule.conditions.contains(&Condition::is(Field::Protocol, ICMPV6)) => {
+            (_, ICMPV6_TYPE) if self.rule.conditions.contains(&Condition::is(Field::Protocol, ICMPV6)) => {
                 return self.whole(Field::IcmpType);
             }
             // Of a frame: nft's `ether type`.
-            _ if place == ETHER_TYPE => return Loaded::EtherType,
-            _ if place == TCP_FLAGS => return Loaded::Bits(Bits::all(Field::TcpFlags)),
+            (_, ETHER_TYPE) => return Loaded::EtherType,
+            (_, TCP_FLAGS) => return Loaded::Bits(Bits::all(Field::TcpFlags)),
             _ => {}
         }
         for (field, (known_base, known_offset, known_length)) in PAYLOAD_FIELDS {
@@ -278,8 +280,7 @@ impl<'a> Reader<'a> {
             &Loaded::Bits(Bits { field, xor: 0, .. }) => field,
             &Loaded::Field(Part { field, bytes, host_order }) => match field {
                 Field::Source(_) | Field::Destination(_) if is_plain && mask.len() == bytes => {
-                    let mask = mask.to_vec();
-                    return Some(Loaded::Masked { field, mask });
+                    return Some(Loaded::Masked(field, mask.to_vec()));
                 }
                 Field::SourcePort | Field::DestinationPort => field,
                 _ if host_order && is_mark(field) => field,
@@ -336,7 +337,7 @@ impl<'a> Reader<'a> {
         let value = compare.value.0;
         let number = value.try_into().map(u32::from_ne_bytes).ok();
         Some(match *loaded {
-            Loaded::Masked { field, ref mask } => Condition::compare(field, network(field, value, mask)?, negated),
+            Loaded::Masked(field, ref mask) => Condition::compare(field, network(field, value, mask)?, negated),
             Loaded::EtherType => {
                 let number = match value {
                     [0x08, 0x00] => nfproto(Family::V4),
@@ -440,7 +441,7 @@ impl<'a> Reader<'a> {
         }
         self.on_register(lookup.register, "[lookup]", condition);
         if let Some(to) = lookup.to {
-            let mapped = field.map(|field| Loaded::Mapped { field, map: Name::from(lookup.set.0) });
+            let mapped = field.map(|field| Loaded::Mapped(field, Name::from(lookup.set.0)));
             self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
         }
     }
@@ -529,12 +530,6 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn xt_target(&mut self, xt: expression::Target<'_>) -> Result<(), Malformed> {
-        let family = self.family.unwrap_or(Family::V4);
-        self.rule.action = xt::read_target(&mut self.rule, xt.name.0, xt.revision, xt.info, family)?;
-        Ok(())
-    }
-
     fn set_meta(&mut self, meta: expression::SetMeta) {
         match meta.key {
             // It decides whom the packet is for.
@@ -605,10 +600,10 @@ impl<'a> Reader<'a> {
     }
 
     /// A limit, which holds as long as it isn't reached or, by its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
-    fn limit(&mut self, text: String, flags: u32) {
+    fn limit(&mut self, flags: u32, text: impl FnOnce(&str) -> String) {
         let holds_below = flags & 1 == 0;
-        let limit = Condition::in_context(text, Context::Limit { holds_below });
-        self.rule.conditions.push(limit);
+        let text = text(if holds_below { "" } else { "over " });
+        self.rule.conditions.push(Condition::in_context(text, Context::Limit { holds_below }));
     }
 
     /// Limits that each element of a set has for itself: each holds as one without a set, and all of them as long as the
@@ -623,22 +618,17 @@ impl<'a> Reader<'a> {
         for element in Attributes(dynset.expressions.unwrap_or_default()) {
             limits.push(Expression::read(Attributes(element?.1))?);
         }
-        let is_limit = |expression: &Expression<'_>| {
-            matches!(
-                expression,
-                Expression::Limit(_) | Expression::Quota(_) | Expression::Connlimit(_) | Expression::Counter(_)
-            )
+        let is_understood = |limit: &Expression<'_>| {
+            use Expression::{Connlimit, Counter, Limit, Quota};
+            matches!(limit, Limit(_) | Quota(_) | Connlimit(_) | Counter(_))
         };
+        let flags = dynset.flags.unwrap_or_default();
         // The set may have limits of its own, where none are here.
-        if dynset.operation == DELETE
-            || dynset.flags.unwrap_or_default() != 0
-            || limits.is_empty()
-            || !limits.iter().all(is_limit)
-        {
+        if dynset.operation == DELETE || flags != 0 || limits.is_empty() || !limits.iter().all(is_understood) {
             self.other(b"dynset");
             return Ok(());
         }
-        self.limit(format!("meter in @{}", Name::from(dynset.set.0)), 0);
+        self.limit(0, |_| format!("meter in @{}", Name::from(dynset.set.0)));
         for limit in limits {
             if !matches!(limit, Expression::Counter(_)) {
                 self.next(limit)?;
@@ -655,7 +645,7 @@ impl<'a> Reader<'a> {
         let is_single = last.is_none_or(|last| Some(last) == first);
         self.rule.action = match first.map(|first| self.registers.get(first)) {
             None => Action::Redirect(None),
-            Some(Some(Loaded::Mapped { field, map })) if is_single => Action::RedirectByMap(*field, map.clone()),
+            Some(Some(Loaded::Mapped(field, map))) if is_single => Action::RedirectByMap(*field, map.clone()),
             // What several fields or a changing map say isn't followed.
             Some(_) => Action::Redirect(self.ports(first, last).or(Some((0, u16::MAX)))),
         };

@@ -88,13 +88,8 @@ fn generation_by(socket: &impl Ask) -> Result<Generation, ReadError> {
 }
 
 fn request(message: i32) -> Header {
-    Header {
-        subsystem: libc::NFNL_SUBSYS_NFTABLES,
-        message,
-        flags: libc::NLM_F_DUMP,
-        sequence: 0,
-        family: ProtoFamily::Unspec,
-    }
+    let (subsystem, flags, family) = (libc::NFNL_SUBSYS_NFTABLES, libc::NLM_F_DUMP, ProtoFamily::Unspec);
+    Header { subsystem, message, flags, sequence: 0, family }
 }
 
 /// Passes each object of a kind to `read`, with its table's family.
@@ -125,8 +120,8 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
     // Whether there are any can't be known from the tables' objects: a bound anonymous set isn't counted (seen on
     // 6.18).
     read_sets(socket, &mut tables)?;
-    // The chain that the last rule was added to. A dump lists rules chain by chain, so the next one is usually for it
-    // too.
+    // The table and the chain that the last rule was added to. A dump lists rules chain by chain, so the next one is usually
+    // for it too.
     let mut last = (0, 0);
     let mut is_torn = false;
     dump(socket, libc::NFT_MSG_GETRULE, |family, attributes| {
@@ -136,19 +131,15 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
         let is_chain = |chain: &Chain| chain.name.as_bytes() == chain_name;
         let holds_chain = |table: &Table| is_table(table) && table.chains.get(last.1).is_some_and(is_chain);
         if !tables.get(last.0).is_some_and(holds_chain) {
-            let table = tables.iter().position(is_table);
-            let chain =
-                tables.iter().find(|table| is_table(table)).and_then(|table| table.chains.iter().position(is_chain));
-            last = match (table, chain) {
-                (Some(table), Some(chain)) => (table, chain),
-                _ => return Ok(()), // made since the tables were listed, so the generation has changed
-            };
+            let table = tables.iter().position(is_table).unwrap_or(tables.len());
+            let chain = tables.get(table).and_then(|table| table.chains.iter().position(is_chain));
+            last = (table, chain.unwrap_or(usize::MAX));
         }
-        let Some(table) = tables.get_mut(last.0) else {
-            return Ok(());
-        };
-        let rule = meaning::read(attributes, family, &table.sets, &name_of_device)?;
-        if let Some(chain) = table.chains.get_mut(last.1) {
+        // None: it was made since the tables were listed, so the generation has changed.
+        if let Some(Table { sets, chains, .. }) = tables.get_mut(last.0)
+            && let Some(chain) = chains.get_mut(last.1)
+        {
+            let rule = meaning::read(attributes, family, sets, &name_of_device)?;
             let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
             is_torn |= !follows(&chain.rules, &rule, position);
             chain.rules.push(rule);
@@ -178,10 +169,8 @@ fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
 
 /// The name of the device with this number; none if there is no such device, or if that can't be asked.
 fn name_of_device(index: u32) -> Option<Vec<u8>> {
-    if let Some(name) = meaning::only_loopback(index) {
-        return Some(name);
-    }
-    Some(route::device_numbered(index).ok()?.name.as_bytes().to_vec())
+    let asked = || Some(route::device_numbered(index).ok()?.name.as_bytes().to_vec());
+    meaning::only_loopback(index).or_else(asked)
 }
 
 /// The table with this name; none if it was made since the tables were listed, so that the generation has changed.
@@ -202,13 +191,8 @@ fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
             let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);
             let set_flags = attributes.find(NFTA_SET_FLAGS)?.map_or(Ok(0), be32)? as i32;
             flags.push((family, table.name.clone(), name.clone(), set_flags));
-            table.sets.push(Set {
-                name,
-                bits: be32(attributes.get(NFTA_SET_KEY_LEN)?)?.saturating_mul(8),
-                elements: None,
-                verdicts: Vec::new(),
-                expires: false,
-            });
+            let bits = be32(attributes.get(NFTA_SET_KEY_LEN)?)?.saturating_mul(8);
+            table.sets.push(Set { name, bits, elements: None, verdicts: Vec::new(), expires: false });
         }
         Ok(())
     })?;

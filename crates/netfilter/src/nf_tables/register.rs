@@ -75,10 +75,8 @@ pub(super) fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Loaded {
     Field(Part),
-    Masked {
-        field: Field,
-        mask: Vec<u8>,
-    },
+    /// A field under a mask.
+    Masked(Field, Vec<u8>),
     /// conntrack's state of the connection, under a mask.
     State(u32),
     /// Its status of it, under a mask.
@@ -99,10 +97,7 @@ pub(super) enum Loaded {
         is_loose: bool,
     },
     /// What a map has for a field.
-    Mapped {
-        field: Field,
-        map: Name,
-    },
+    Mapped(Field, Name),
     Value(Vec<u8>),
     /// Other bytes of a packet, of which those bits are kept that the mask has; without one, all.
     Bytes(Place, Option<Vec<u8>>),
@@ -115,17 +110,10 @@ impl Loaded {
     fn slots(&self) -> u32 {
         let bytes = match self {
             Self::Field(part) => part.bytes,
-            Self::Masked { mask, .. } => mask.len(),
+            Self::Masked(_, mask) => mask.len(),
             Self::Value(value) => value.len(),
-            Self::State(_)
-            | Self::Status(_)
-            | Self::Direction
-            | Self::Bits(_)
-            | Self::EtherType
-            | Self::Index(_)
-            | Self::AddressType { .. }
-            | Self::ReversePath { .. } => 4,
-            Self::Mapped { .. } | Self::Bytes(..) | Self::Other(_) => 16,
+            Self::Mapped(..) | Self::Bytes(..) | Self::Other(_) => 16,
+            _ => 4,
         };
         bytes.div_ceil(4) as u32
     }
@@ -136,7 +124,7 @@ impl Loaded {
             Self::State(_) | Self::Status(_) | Self::Direction => "ct",
             Self::AddressType { .. } | Self::ReversePath { .. } => "fib",
             Self::Index(_) => "meta",
-            Self::Mapped { .. } => "map",
+            Self::Mapped(..) => "map",
             Self::Field(Part { field, .. }) | Self::Bits(Bits { field, .. }) => match field {
                 Field::Mark | Field::Uid | Field::Gid => "meta",
                 Field::ConnectionMark => "ct",

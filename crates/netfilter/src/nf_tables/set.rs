@@ -4,7 +4,7 @@ use packets::rules::nftables::datatype;
 use packets::rules::{Action, Intervals, Set, Shape, set_elements, set_field, set_size};
 
 use super::TableId;
-use super::expression::{Part as _, Verdict};
+use super::expression::{Data, Part as _, Verdict};
 use super::header;
 use super::meaning::action;
 use super::uapi::*;
@@ -91,12 +91,8 @@ fn mapped(element: Attributes<'_>) -> Result<Option<Action>, Malformed> {
     if let Some(verdict) = Verdict::read(element, NFTA_SET_ELEM_DATA)? {
         return Ok(Some(action(verdict)));
     }
-    let data = Attributes(element.find(NFTA_SET_ELEM_DATA)?.unwrap_or_default());
-    let Some(port) = data.find(NFTA_DATA_VALUE)?.and_then(|value| value.try_into().ok()) else {
-        return Ok(None);
-    };
-    let port = u16::from_be_bytes(port);
-    Ok(Some(Action::Redirect(Some((port, port)))))
+    let port = Data::read(element, NFTA_SET_ELEM_DATA)?.and_then(|value| value.0.try_into().ok());
+    Ok(port.map(u16::from_be_bytes).map(|port| Action::Redirect(Some((port, port)))))
 }
 
 #[derive(Debug, Default)]
@@ -130,17 +126,13 @@ impl Elements {
                 let name = string(Attributes(expression?).get(NFTA_EXPR_NAME)?)?;
                 self.unknown |= !matches!(name, b"counter" | b"last");
             }
-            if element.find(NFTA_SET_ELEM_KEY_END)?.is_some() {
-                self.unknown = true; // a range in a set whose elements have several fields
-                continue;
-            }
             let key = Attributes(element.get(NFTA_SET_ELEM_KEY)?).get(NFTA_DATA_VALUE)?;
-            if key.len() > 16 {
+            // With another end, it is a range in a set whose elements have several fields.
+            if key.len() > 16 || element.find(NFTA_SET_ELEM_KEY_END)?.is_some() {
                 self.unknown = true;
                 continue;
             }
-            let number = number(key);
-            self.list.push((number, flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
+            self.list.push((number(key), flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
         }
         Ok(())
     }
@@ -152,23 +144,18 @@ impl Elements {
             return (None, Vec::new());
         }
         let mut all: Vec<((u128, u128), Option<Action>)> = Vec::with_capacity(self.list.len());
-        if intervals {
-            self.list.sort_by_key(|&(number, end, _)| (number, !end));
+        if !intervals {
+            all.extend(self.list.drain(..).map(|(number, _, verdict)| ((number, number), verdict)));
         }
+        self.list.sort_by_key(|&(number, end, _)| (number, !end));
         let mut begun: Option<(u128, Option<Action>)> = None;
         for (number, end, verdict) in self.list {
-            if !intervals {
-                all.push(((number, number), verdict));
-                continue;
-            }
             if let Some((first, verdict)) = begun.take()
                 && let Some(last) = number.checked_sub(1)
             {
                 all.push(((first, last), verdict));
             }
-            if !end {
-                begun = Some((number, verdict));
-            }
+            begun = (!end).then_some((number, verdict));
         }
         all.extend(begun.map(|(first, verdict)| ((first, max), verdict)));
         let mut numbers = Intervals::new(all.iter().map(|(interval, _)| *interval));

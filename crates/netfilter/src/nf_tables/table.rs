@@ -74,17 +74,12 @@ fn read_base(family: TableFamily, chain: Attributes<'_>, hook: Attributes<'_>) -
 
 /// The names of the devices whose packets a base chain sees, as numbers.
 fn read_devices(hook: Attributes<'_>) -> Result<Intervals, Malformed> {
+    let named = |name| string(name).map(interface).map(|name| (name, name));
     let mut names = Vec::new();
-    if let Some(name) = hook.find(NFTA_HOOK_DEV)? {
-        let name = interface(string(name)?);
-        names.push((name, name));
-    }
+    names.extend(hook.find(NFTA_HOOK_DEV)?.map(named).transpose()?);
     for device in Attributes(hook.find(NFTA_HOOK_DEVS)?.unwrap_or_default()) {
         match device? {
-            (NFTA_DEVICE_NAME, name) => {
-                let name = interface(string(name)?);
-                names.push((name, name));
-            }
+            (NFTA_DEVICE_NAME, name) => names.push(named(name)?),
             (NFTA_DEVICE_PREFIX, prefix) => names.push(beginning(string(prefix)?)),
             _ => {}
         }

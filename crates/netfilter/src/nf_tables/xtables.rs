@@ -85,13 +85,9 @@ pub(super) fn write_condition(list: &mut Writer, table: Family, condition: &Cond
 /// What the kernel lacks for this extension, if anything. It asks nft_compat, as iptables-nft does for each revision
 /// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
 fn missing_extension(socket: &Socket, family: Family, extension: Extension) -> Option<Missing> {
-    let request = Header {
-        subsystem: libc::NFNL_SUBSYS_NFT_COMPAT,
-        message: NFNL_MSG_COMPAT_GET,
-        flags: libc::NLM_F_ACK,
-        sequence: 0,
-        family: header::protocol(TableFamily::Ip(family)),
-    };
+    let (subsystem, message) = (libc::NFNL_SUBSYS_NFT_COMPAT, NFNL_MSG_COMPAT_GET);
+    let (flags, family) = (libc::NLM_F_ACK, header::protocol(TableFamily::Ip(family)));
+    let request = Header { subsystem, message, flags, sequence: 0, family };
     let attributes = |to: &mut Writer| {
         to.string(NFTA_COMPAT_NAME, extension.name());
         to.be32(NFTA_COMPAT_REV, extension.revision().into());
