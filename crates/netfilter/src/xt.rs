@@ -234,9 +234,8 @@ fn text(name: &[u8]) -> String {
     Name::from(name).to_string()
 }
 
-const XT_MULTIPORT_SOURCE: u8 = 0;
-const XT_MULTIPORT_DESTINATION: u8 = 1;
-
+/// By `XT_MULTIPORT_SOURCE` and `XT_MULTIPORT_DESTINATION`; the next is either of them.
+const MULTIPORT_SIDES: [Field; 2] = [Field::SourcePort, Field::DestinationPort];
 /// Offsets in `struct xt_multiport_v1`: flags, count, 15 ports, for each whether a range starts there, invert.
 const MULTIPORT_PORTS: usize = 2;
 const MULTIPORT_RANGE_FLAGS: usize = 32;
@@ -245,19 +244,15 @@ const MULTIPORT_INVERT: usize = 47;
 /// The structure of a match on a field by this extension; none if it can't say that.
 pub(crate) fn write_match(extension: Extension, field: Field, values: &Values, negated: bool) -> Option<Vec<u8>> {
     match (extension, values) {
-        (Extension::Multiport, Values::Listed(list)) => multiport(field, list, negated).map(Vec::from),
-        (Extension::Tcp, &Values::Interval(ports)) => tcp(field, ports, negated).map(Vec::from),
-        (Extension::Owner, &Values::Interval(ids)) => owner(field, ids, negated).map(Vec::from),
+        (Extension::Multiport, Values::Listed(list)) => multiport(field, list, negated),
+        (Extension::Tcp, &Values::Interval(ports)) => tcp(field, ports, negated),
+        (Extension::Owner, &Values::Interval(ids)) => owner(field, ids, negated),
         _ => None,
     }
 }
 
-fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 48]> {
-    let side = match field {
-        Field::SourcePort => XT_MULTIPORT_SOURCE,
-        Field::DestinationPort => XT_MULTIPORT_DESTINATION,
-        _ => return None,
-    };
+fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<Vec<u8>> {
+    let side = MULTIPORT_SIDES.iter().position(|side| *side == field)? as u8;
     let mut references = Vec::with_capacity(MULTIPORT_REFERENCES);
     for &(first, last) in list {
         references.push((first, first != last));
@@ -269,7 +264,7 @@ fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 
     if !(1..=MULTIPORT_REFERENCES).contains(&references.len()) {
         return None;
     }
-    let mut info = [0; 48];
+    let mut info = vec![0; 48];
     put(&mut info, 0, &[side, references.len() as u8]);
     put(&mut info, MULTIPORT_INVERT, &[negated.into()]);
     for (slot, (port, begins_range)) in references.into_iter().enumerate() {
@@ -281,10 +276,8 @@ fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 
 }
 
 fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
-    let field = match u8_at(info, 0)? {
-        XT_MULTIPORT_SOURCE => Field::SourcePort,
-        XT_MULTIPORT_DESTINATION => Field::DestinationPort,
-        _ => return Ok(None), // either of them
+    let Some(&field) = MULTIPORT_SIDES.get(usize::from(u8_at(info, 0)?)) else {
+        return Ok(None);
     };
     let count = usize::from(u8_at(info, 1)?).min(MULTIPORT_REFERENCES);
     let port = |slot| u16_at(info, MULTIPORT_PORTS + 2 * slot).map(u128::from);
@@ -306,18 +299,14 @@ fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
 /// the field, and where its lowest number is in the structure; its highest follows.
 type Compared = (u8, Field, usize);
 
-fn compared(fields: [Compared; 2], field: Field) -> Option<Compared> {
-    fields.into_iter().find(|(_, compared, _)| *compared == field)
-}
-
 /// In `struct xt_owner_match_info`, by `XT_OWNER_UID` and `XT_OWNER_GID`. After them: which of them count, which are
 /// inverted.
 const OWNERS: [Compared; 2] = [(1, Field::Uid, 0), (2, Field::Gid, 8)];
 const OWNER_MATCH: usize = 16;
 
-fn owner(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 24]> {
-    let (bit, _, offset) = compared(OWNERS, field)?;
-    let mut info = [0; 24];
+fn owner(field: Field, (first, last): (u128, u128), negated: bool) -> Option<Vec<u8>> {
+    let (bit, _, offset) = OWNERS.into_iter().find(|(_, compared, _)| *compared == field)?;
+    let mut info = vec![0; 24];
     put(&mut info, offset, &u32::try_from(first).ok()?.to_ne_bytes());
     put(&mut info, offset + 4, &u32::try_from(last).ok()?.to_ne_bytes());
     put(&mut info, OWNER_MATCH, &[bit, if negated { bit } else { 0 }]);
@@ -345,13 +334,13 @@ const TCP_INVERT: usize = 11;
 /// What ports are compared with where there is no such condition.
 const ANY_PORT: (u16, u16) = (0, u16::MAX);
 
-fn tcp(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 16]> {
-    let (bit, ..) = compared(TCP_PORTS, field)?;
+fn tcp(field: Field, (first, last): (u128, u128), negated: bool) -> Option<Vec<u8>> {
+    let (bit, ..) = TCP_PORTS.into_iter().find(|(_, compared, _)| *compared == field)?;
     let ports = (u16::try_from(first).ok()?, u16::try_from(last).ok()?);
     if ports == ANY_PORT && !negated {
         return None;
     }
-    let mut info = [0; 16];
+    let mut info = vec![0; 16];
     for (_, compared, offset) in TCP_PORTS {
         let (first, last) = if compared == field { ports } else { ANY_PORT };
         put(&mut info, offset, &first.to_ne_bytes());
@@ -377,13 +366,9 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let (mask, flags) = (u8_at(info, TCP_OPTION + 1)?, u8_at(info, TCP_OPTION + 2)?);
     if mask != 0 {
         let negated = inverted & 4 != 0;
-        conditions.push(Condition::Masked {
-            text: format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated)),
-            field: Field::TcpFlags,
-            mask: mask.into(),
-            number: flags.into(),
-            negated,
-        });
+        let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated));
+        let (field, mask, number) = (Field::TcpFlags, mask.into(), flags.into());
+        conditions.push(Condition::Masked { text, field, mask, number, negated });
     }
     Ok(Some(conditions))
 }
@@ -565,13 +550,8 @@ fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
         u32::MAX => format!("{mark:#x}"),
         mask => format!("{mark:#x}/{mask:#x}"),
     };
-    Ok(Condition::Masked {
-        text: format!("-m {name}{} --mark {shown}", not(negated)),
-        field,
-        mask: mask.into(),
-        number: mark.into(),
-        negated,
-    })
+    let text = format!("-m {name}{} --mark {shown}", not(negated));
+    Ok(Condition::Masked { text, field, mask: mask.into(), number: mark.into(), negated })
 }
 
 /// `struct xt_conntrack_mtinfo3`: what it compares, what of that is inverted, and the states; the direction is one of

@@ -27,7 +27,7 @@ pub struct Malformed;
 pub struct Unwritable(pub(crate) String);
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Message<'a> {
+pub struct Message<'a> {
     /// `nlmsg_type`: a control message such as `NLMSG_ERROR`, or subsystem and message.
     pub(crate) kind: u16,
     /// `nlmsg_flags`: `NLM_F_DUMP_INTR` says that the rules changed during a dump.
@@ -171,7 +171,7 @@ pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
 /// Numbers are most of what is written, thousands in a batch: each goes to its place by an instruction or two, where
 /// Vec::extend_from_slice and memcpy take dozens.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub struct Writer {
     /// What was written, and zeros.
     bytes: Vec<u8>,
     end: usize,
@@ -329,7 +329,7 @@ impl Writer {
 
 /// What a message to nfnetlink begins with: `struct nlmsghdr` and `struct nfgenmsg`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Header {
+pub struct Header {
     /// `NFNL_SUBSYS_*`
     pub(crate) subsystem: i32,
     pub(crate) message: i32,

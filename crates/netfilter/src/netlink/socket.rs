@@ -313,7 +313,7 @@ fn receive_ahead(
 }
 
 /// Whoever answers requests: the kernel or, in tests, what it once answered.
-pub(crate) trait Ask {
+pub trait Ask {
     /// Sends a request, to which `write` adds the attributes, and passes each message of the answer to `read`.
     fn ask(
         &self,

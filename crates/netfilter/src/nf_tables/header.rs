@@ -105,21 +105,19 @@ pub fn protocol(family: TableFamily) -> ProtoFamily {
 
 /// The family with this number, if it is one of nf_tables'.
 pub(crate) fn table_family(number: u8) -> Option<TableFamily> {
-    [
-        TableFamily::Ip(Family::V4),
-        TableFamily::Ip(Family::V6),
-        TableFamily::Inet,
-        TableFamily::Netdev,
-        TableFamily::Arp,
-        TableFamily::Bridge,
-    ]
-    .into_iter()
-    .find(|&family| protocol(family) as u8 == number)
+    match number.into() {
+        libc::NFPROTO_IPV4 => Some(TableFamily::Ip(Family::V4)),
+        libc::NFPROTO_IPV6 => Some(TableFamily::Ip(Family::V6)),
+        libc::NFPROTO_INET => Some(TableFamily::Inet),
+        libc::NFPROTO_NETDEV => Some(TableFamily::Netdev),
+        libc::NFPROTO_ARP => Some(TableFamily::Arp),
+        libc::NFPROTO_BRIDGE => Some(TableFamily::Bridge),
+        _ => None,
+    }
 }
 
 pub(crate) fn hook_number(hook: Hook) -> Option<u32> {
-    let index = Hook::INET.iter().position(|&known| known == hook)?;
-    u32::try_from(index).ok()
+    Hook::INET.iter().position(|&known| known == hook).map(|index| index as u32)
 }
 
 /// The hook with this number in tables of a family.

@@ -21,8 +21,8 @@ pub(super) fn missing(rule: &Rule) -> Missing {
 pub(super) fn write_redirect(list: &mut Writer, ports: Option<(u16, u16)>) -> Option<()> {
     let (port, _) = ports.filter(|(port, last)| port == last)?;
     Expression::Value(Value { register: REGISTER, value: Data(&port.to_be_bytes()) }).write(list);
-    Expression::Redirect(Redirect { first: Some(REGISTER), last: None, flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED) })
-        .write(list);
+    let flags = Some(NF_NAT_RANGE_PROTO_SPECIFIED);
+    Expression::Redirect(Redirect { first: Some(REGISTER), last: None, flags }).write(list);
     Some(())
 }
 
@@ -38,13 +38,8 @@ pub(super) fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condi
         Values::Set(name) => {
             // The elements are in network order.
             sets.iter().find(|set| set.name == *name && set.bits == field.bits() && !host_order)?;
-            Expression::Lookup(Lookup {
-                register: REGISTER,
-                set: Text(name.as_bytes()),
-                to: None,
-                flags: negated.then_some(libc::NFT_LOOKUP_F_INV as u32),
-            })
-            .write(list);
+            let (set, flags) = (Text(name.as_bytes()), negated.then_some(libc::NFT_LOOKUP_F_INV as u32));
+            Expression::Lookup(Lookup { register: REGISTER, set, to: None, flags }).write(list);
         }
         &Values::Interval((number, last)) if number == last => {
             if matches!(field, Field::InInterface | Field::OutInterface) {
@@ -59,22 +54,13 @@ pub(super) fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condi
         }
         &Values::Interval((first, last)) if first < last && matches!(field, Field::Uid | Field::Gid) => {
             if host_order {
-                Expression::ByteOrder(ByteOrder {
-                    from: REGISTER,
-                    to: REGISTER,
-                    operation: libc::NFT_BYTEORDER_HTON,
-                    length: length as u32,
-                    size: length as u32,
-                })
-                .write(list);
+                let (from, to, size, operation) = (REGISTER, REGISTER, length as u32, libc::NFT_BYTEORDER_HTON);
+                Expression::ByteOrder(ByteOrder { from, to, operation, length: size, size }).write(list);
             }
-            Expression::Range(Range {
-                register: REGISTER,
-                operation: if *negated { libc::NFT_RANGE_NEQ } else { libc::NFT_RANGE_EQ },
-                first: Data(last_bytes(&first.to_be_bytes(), length)?),
-                last: Data(last_bytes(&last.to_be_bytes(), length)?),
-            })
-            .write(list);
+            let operation = if *negated { libc::NFT_RANGE_NEQ } else { libc::NFT_RANGE_EQ };
+            let (first, last) = (first.to_be_bytes(), last.to_be_bytes());
+            let (first, last) = (Data(last_bytes(&first, length)?), Data(last_bytes(&last, length)?));
+            Expression::Range(Range { register: REGISTER, operation, first, last }).write(list);
         }
         Values::Interval(_) | Values::Listed(_) => return None,
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nftnl::ProtoFamily;
+use nix::errno::Errno;
 use packets::rules::{Chain, Name, Rule, Set, Table, TableFamily};
 
 use super::header;
@@ -11,7 +12,7 @@ use super::set::Elements;
 use super::table;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, Message, Writer, be32, be64, string};
-use crate::netlink::{Ask, Generation, ReadError, Socket, route};
+use crate::netlink::{Ask, Generation, ReadError, route};
 
 /// For how long reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
 /// millisecond, or about ten milliseconds with 10,000 rules.
@@ -29,32 +30,27 @@ pub struct Snapshot {
 ///
 /// # Errors
 /// nf_tables can't be read, or changes all the time.
-pub fn snapshot(socket: &Socket) -> Result<Snapshot, ReadError> {
-    snapshot_by(socket)
-}
-
-pub(crate) fn snapshot_by(socket: &impl Ask) -> Result<Snapshot, ReadError> {
+pub fn snapshot(socket: &impl Ask) -> Result<Snapshot, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
         back_off(attempt);
-        let generation = generation_by(socket)?;
-        if generation == Generation::FRESH {
-            return Ok(Snapshot { generation, tables: Vec::new() });
+        let now = generation(socket)?;
+        if now == Generation::FRESH {
+            return Ok(Snapshot { generation: now, tables: Vec::new() });
         }
         match tables(socket) {
-            Ok(tables) if generation_by(socket)? == generation => return Ok(Snapshot { generation, tables }),
-            Err(error @ (ReadError::Socket(_) | ReadError::Malformed(_))) if !is_passing(&error) => return Err(error),
+            Ok(tables) if generation(socket)? == now => return Ok(Snapshot { generation: now, tables }),
+            // ENOENT: a set that was listed was deleted before its elements were requested.
+            Err(error @ (ReadError::Socket(_) | ReadError::Malformed(_)))
+                if !matches!(error, ReadError::Socket(Errno::ENOENT)) =>
+            {
+                return Err(error);
+            }
             _ if start.elapsed() > PATIENCE => break,
             _ => {}
         }
     }
     Err(ReadError::Interrupted)
-}
-
-/// Whether the error may come from a change in the middle of reading: a set that was listed may have been deleted
-/// before its elements are requested.
-fn is_passing(error: &ReadError) -> bool {
-    matches!(error, ReadError::Socket(nix::errno::Errno::ENOENT))
 }
 
 /// Backs off before retrying; the pid staggers competitors.
@@ -66,14 +62,7 @@ pub fn back_off(attempt: u32) {
 }
 
 /// The generation that the rules are at now.
-///
-/// # Errors
-/// nf_tables can't be asked.
-pub fn generation(socket: &Socket) -> Result<Generation, ReadError> {
-    generation_by(socket)
-}
-
-fn generation_by(socket: &impl Ask) -> Result<Generation, ReadError> {
+pub fn generation(socket: &impl Ask) -> Result<Generation, ReadError> {
     let mut generation = None;
     let request = Header { flags: libc::NLM_F_ACK, ..request(libc::NFT_MSG_GETGEN) };
     socket.ask(
@@ -292,8 +281,8 @@ mod tests {
             // The generation isn't asked for again after a torn dump.
             torn.0.borrow_mut().pop_back();
             torn.0.borrow_mut().append(&mut whole.0.borrow_mut());
-            let read = snapshot_by(&torn).unwrap();
-            assert_eq!(read, snapshot_by(&Recording::new()).unwrap());
+            let read = snapshot(&torn).unwrap();
+            assert_eq!(read, snapshot(&Recording::new()).unwrap());
             assert!(torn.0.borrow().is_empty());
         }
     }
@@ -302,7 +291,7 @@ mod tests {
     #[test]
     fn everything_is_read_as_the_kernel_dumps_it() {
         let recording = Recording::new();
-        let snapshot = snapshot_by(&recording).unwrap();
+        let snapshot = snapshot(&recording).unwrap();
         assert_eq!(snapshot.generation, Generation(2));
         assert!(recording.0.borrow().is_empty());
         let mut lines = Vec::new();

@@ -42,18 +42,12 @@ pub(crate) fn read(family: TableFamily, attributes: Attributes<'_>) -> Result<Ta
 
 /// Reads a chain of a dump, without its rules.
 pub(crate) fn read_chain(family: TableFamily, attributes: Attributes<'_>) -> Result<Chain, Malformed> {
-    let mut base = None;
-    let mut devices = None;
-    if let Some(hook) = attributes.find(NFTA_CHAIN_HOOK)?.map(Attributes) {
-        let found = read_base(family, attributes, hook)?;
-        if matches!(found.hook, Hook::Ingress | Hook::Egress) {
-            devices = Some(read_devices(hook)?);
-        }
-        base = Some(found);
-    }
+    let hook = attributes.find(NFTA_CHAIN_HOOK)?.map(Attributes);
+    let base = hook.map(|hook| read_base(family, attributes, hook)).transpose()?;
+    let has_devices = base.is_some_and(|base| matches!(base.hook, Hook::Ingress | Hook::Egress));
     Ok(Chain {
         name: Name::from(string(attributes.get(NFTA_CHAIN_NAME)?)?),
-        devices,
+        devices: hook.filter(|_| has_devices).map(read_devices).transpose()?,
         base,
         comment: attributes.find(NFTA_CHAIN_USERDATA)?.and_then(user_data::read_comment),
         rules: Vec::new(),

@@ -69,14 +69,9 @@ pub(super) fn write_condition(list: &mut Writer, table: Family, condition: &Cond
     // The whole address is loaded, masked and compared: the one form that every version of iptables-nft reads. (Since
     // 1.8.7 it writes a shorter load itself if the prefix ends on a whole byte.)
     if let Some(mask) = mask {
-        Expression::Mask(Mask {
-            from: REGISTER,
-            to: REGISTER,
-            length: length as u32,
-            mask: Data(last_bytes(&mask.to_be_bytes(), length)?),
-            xor: Data(last_bytes(&[0; 16], length)?),
-        })
-        .write(list);
+        let (mask, xor) = (mask.to_be_bytes(), [0; 16]);
+        let (mask, xor) = (Data(last_bytes(&mask, length)?), Data(last_bytes(&xor, length)?));
+        Expression::Mask(Mask { from: REGISTER, to: REGISTER, length: length as u32, mask, xor }).write(list);
     }
     Expression::compare(libc::NFT_CMP_EQ, &value).write(list);
     Some(())

@@ -5,13 +5,13 @@ use packets::rules::Table;
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
 use crate::netlink::{Ask, FinishedBatch, Generation, ReadError};
 use crate::nf_tables::edit::{self, Edit};
-use crate::nf_tables::read::snapshot_by;
+use crate::nf_tables::read::snapshot;
 use crate::nf_tables::uapi::*;
 
 /// The tables that a namespace holds after these edits.
 pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
     let FinishedBatch(bytes) = edit::batch(edits, Some(Generation::FRESH)).unwrap();
-    snapshot_by(&Replay(bytes)).unwrap().tables
+    snapshot(&Replay(bytes)).unwrap().tables
 }
 
 struct Replay(Vec<u8>);
