@@ -47,23 +47,18 @@ fn run(command: Command) -> Exit {
         Command::Verify(install, output) => answer(
             output,
             install.verify().map(|verdict| {
-                let text = output.form(|| verdict.to_string(), || verdict.json());
-                (text, as_asked(verdict.is_in_place()))
+                (output.form(|| verdict.to_string(), || verdict.json()), as_asked(verdict.is_in_place()))
             }),
         ),
         Command::Recognize(path, mode, output) => answer(
             output,
             recognize(path.as_deref(), mode).map(|recognized| {
-                let text = output.form(|| recognized.to_string(), || recognized.json());
-                (text, as_asked(recognized.is_in_place()))
+                (output.form(|| recognized.to_string(), || recognized.json()), as_asked(recognized.is_in_place()))
             }),
         ),
         Command::Show(path, output) => answer(
             output,
-            show(path.as_deref(), |shown| {
-                let text = output.form(|| for_people(shown), || shown.json());
-                (text, Exit::Done)
-            }),
+            show(path.as_deref(), |shown| (output.form(|| for_people(shown), || shown.json()), Exit::Done)),
         ),
         Command::Explain(path, connection, expected, output) => answer(
             output,
@@ -72,16 +67,12 @@ fn run(command: Command) -> Exit {
                     Output::Short => format!("{}\n", explained.answer()),
                     _ => output.form(|| for_people(explained), || explained.json()),
                 };
-                let is_expected = expected.is_none_or(|expected| expected.is(&explained.verdict));
-                (text, as_asked(is_expected))
+                (text, as_asked(expected.is_none_or(|expected| expected.is(&explained.verdict))))
             }),
         ),
         Command::Detect(path, output) => answer(
             output,
-            detect(path.as_deref()).map(|report| {
-                let text = output.form(|| report.to_string(), || report.json());
-                (text, Exit::Done)
-            }),
+            detect(path.as_deref()).map(|report| (output.form(|| report.to_string(), || report.json()), Exit::Done)),
         ),
         Command::Print(text) => print(&text),
     }
@@ -95,11 +86,10 @@ fn as_asked(is_same: bool) -> Exit {
 /// Prints what a subcommand has found, which is in the form that was asked for, or the error in that form.
 fn answer(output: Output, found: Result<(String, Exit), Error>) -> Exit {
     match found {
-        Ok((text, Exit::Done)) => print(&text),
-        Ok((text, exit)) => {
-            print(&text);
-            exit
-        }
+        Ok((text, exit)) => match print(&text) {
+            printed if exit == Exit::Done => printed,
+            _ => exit,
+        },
         Err(error) => fail(&chain(&error), Exit::Failed, output),
     }
 }

@@ -122,6 +122,15 @@ const FLAG: Flag = Flag {
     help: "",
 };
 
+/// Of one that says where and how to install.
+const PLACING: Flag = Flag { heading: PLACE, taken_by: &[Subcommand::Install], ..FLAG };
+
+/// Of one that says which connection to explain.
+const CONNECTING: Flag = Flag { heading: CONNECTION, taken_by: &[Subcommand::Explain], ..FLAG };
+
+/// Of one that says how to validate.
+const VALIDATING: Flag = Flag { heading: CONNECTION, taken_by: &[Subcommand::Validate], ..FLAG };
+
 fn set<T>(setting: &mut T, value: Result<T, String>) -> Result<(), String> {
     *setting = value?;
     Ok(())
@@ -307,55 +316,46 @@ pub(super) const FLAGS: &[Flag] = &[
             Subcommand::Uninstall,
             Subcommand::Detect,
         ],
-        heading: PLACE,
         help: "Network namespace to work in, e.g. /var/run/netns/pod\n\
                [default: the current one]",
-        ..FLAG
+        ..PLACING
     },
     Flag {
         name: "allow-host-network",
         placeholder: "BOOL",
         value: Value::Switch(|to, text| set(&mut to.allow_host_network, values::boolean(text))),
-        taken_by: &[Subcommand::Install],
-        heading: PLACE,
         help: "Install the rules even in the machine's own network namespace, which a\n\
                pod with hostNetwork is in: there, the rules redirect the node's own\n\
                connections and stay when the pod is gone. Without it, that is an\n\
                error in a pod, and a warning elsewhere",
-        ..FLAG
+        ..PLACING
     },
     Flag {
         name: "simulate",
         placeholder: "BOOL|ipv4|ipv6",
         value: Value::Switch(|to, text| set(&mut to.simulate, values::simulate(text))),
         words: |_| vec!["ipv4", "ipv6", "true", "false"],
-        taken_by: &[Subcommand::Install],
-        heading: PLACE,
         help: "Print the rules and change nothing; needs no privileges.\n\
                --simulate=ipv4 is input for iptables-restore --noflush,\n\
                --simulate=ipv6 for ip6tables-restore --noflush; the combined output\n\
                of both cannot be restored. In native mode it is input for nft -f -",
-        ..FLAG
+        ..PLACING
     },
     Flag {
         name: "replace-other-backend",
         placeholder: "BOOL",
         value: Value::Switch(|to, text| set(&mut to.replace_other_backend, values::boolean(text))),
-        taken_by: &[Subcommand::Install],
-        heading: PLACE,
         help: "Remove the rules that proxy-init installed in another mode; without it\n\
                they are an error, because connections would be redirected twice",
-        ..FLAG
+        ..PLACING
     },
     Flag {
         name: "timeout-close-wait-secs",
         placeholder: "SECONDS",
         value: Value::Number(|to, text| set(&mut to.timeout_close_wait_secs, values::seconds(text))),
-        taken_by: &[Subcommand::Install],
-        heading: PLACE,
         help: "Set the namespace's nf_conntrack_tcp_timeout_close_wait\n\
                [default: 0, leave it]",
-        ..FLAG
+        ..PLACING
     },
     Flag {
         name: "use-wait-flag",
@@ -363,9 +363,8 @@ pub(super) const FLAGS: &[Flag] = &[
         placeholder: "BOOL",
         value: Value::Switch(|to, text| set(&mut to.use_wait_flag, values::boolean(text))),
         taken_by: &[Subcommand::Install, Subcommand::Uninstall],
-        heading: PLACE,
         help: "Wait for the xtables lock (legacy mode; the other modes need no lock)",
-        ..FLAG
+        ..PLACING
     },
     Flag {
         name: "output",
@@ -382,61 +381,49 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "to",
         placeholder: "ADDRESS:PORT",
         value: Value::Word(|to, text| set(&mut to.to, values::destination(text).map(Some))),
-        taken_by: &[Subcommand::Explain],
         required_by: &[Subcommand::Explain],
-        heading: CONNECTION,
         help: "Where the connection goes, e.g. 10.0.0.1:80 or [fd00::1]:80",
-        ..FLAG
+        ..CONNECTING
     },
     Flag {
         name: "from",
         placeholder: "ADDRESS[:PORT]",
         value: Value::Word(|to, text| set(&mut to.from, values::source(text).map(Some))),
-        taken_by: &[Subcommand::Explain],
-        heading: CONNECTION,
         help: "Where it comes from, e.g. 10.0.0.2 or [fd00::2]:40000\n\
                [default: inbound, any address; outbound, the one that routing\n\
                chooses]",
-        ..FLAG
+        ..CONNECTING
     },
     Flag {
         name: "in",
         placeholder: "INTERFACE",
         value: Value::Word(|to, text| set(&mut to.in_device, values::device(text).map(Some))),
-        taken_by: &[Subcommand::Explain],
-        heading: CONNECTION,
         help: "By which interface an inbound connection comes in\n\
                [default: any but lo]",
-        ..FLAG
+        ..CONNECTING
     },
     Flag {
         name: "out",
         placeholder: "INTERFACE",
         value: Value::Word(|to, text| set(&mut to.out_device, values::device(text).map(Some))),
-        taken_by: &[Subcommand::Explain],
-        heading: CONNECTION,
         help: "The interface to which an outbound connection's socket is bound\n\
                [default: none; routing says by which one it leaves]",
-        ..FLAG
+        ..CONNECTING
     },
     Flag {
         name: "uid",
         placeholder: "UID",
         value: Value::Number(|to, text| set(&mut to.uid, values::id(text).map(Some))),
-        taken_by: &[Subcommand::Explain],
-        heading: CONNECTION,
         help: "User id of the process that makes an outbound connection\n\
                [default: any but the proxy's]",
-        ..FLAG
+        ..CONNECTING
     },
     Flag {
         name: "gid",
         placeholder: "GID",
         value: Value::Number(|to, text| set(&mut to.gid, values::id(text).map(Some))),
-        taken_by: &[Subcommand::Explain],
-        heading: CONNECTION,
         help: "Group id of that process [default: any but the proxy's]",
-        ..FLAG
+        ..CONNECTING
     },
     Flag {
         name: "expect",
@@ -452,30 +439,24 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "listen-addr",
         placeholder: "ADDRESS",
         value: Value::Word(|to, text| set(&mut to.validate.listen, values::address(text))),
-        taken_by: &[Subcommand::Validate],
-        heading: CONNECTION,
         help: "Where the proxy listens for outbound connections\n\
                [default: 0.0.0.0:4140]",
-        ..FLAG
+        ..VALIDATING
     },
     Flag {
         name: "connect-addr",
         placeholder: "ADDRESS",
         value: Value::Word(|to, text| set(&mut to.validate.connect, values::address(text))),
-        taken_by: &[Subcommand::Validate],
-        heading: CONNECTION,
         help: "Where to connect to; it needs a route, but no host\n\
                [default: 192.0.2.2:1404]",
-        ..FLAG
+        ..VALIDATING
     },
     Flag {
         name: "timeout",
         placeholder: "DURATION",
         value: Value::Word(|to, text| set(&mut to.validate.timeout, values::duration(text))),
-        taken_by: &[Subcommand::Validate],
-        heading: CONNECTION,
         help: "How long the connection may take, e.g. 500ms or 2m [default: 10s]",
-        ..FLAG
+        ..VALIDATING
     },
     Flag {
         name: "log-format",

@@ -138,16 +138,17 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         page += &entry(&exit.code().to_string(), meaning);
     }
     page += ".SH EXAMPLES\n";
-    for (index, (line, what)) in subcommand.examples().iter().enumerate() {
-        page += if index > 0 { ".PP\n" } else { "" };
-        page += &format!("To {}:\n.PP\n.nf\n.RS\n{}\n.RE\n.fi\n", roff(what), roff(line));
-    }
-    if subcommand == Subcommand::Install {
-        page += ".SH \"SEE ALSO\"\n";
-        page += "\\fBproxy\\-init man \\fISUBCOMMAND\\fR prints the page of a subcommand. iptables(8), nft(8)\n";
-    } else {
-        page += &format!(".SH \"SEE ALSO\"\nproxy\\-init({SECTION})\n");
-    }
+    let examples = subcommand.examples().iter();
+    let examples =
+        examples.map(|(line, what)| format!("To {}:\n.PP\n.nf\n.RS\n{}\n.RE\n.fi\n", roff(what), roff(line)));
+    page += &examples.collect::<Vec<_>>().join(".PP\n");
+    page += ".SH \"SEE ALSO\"\n";
+    page += match subcommand {
+        Subcommand::Install => {
+            "\\fBproxy\\-init man \\fISUBCOMMAND\\fR prints the page of a subcommand. iptables(8), nft(8)\n"
+        }
+        _ => "proxy\\-init(8)\n",
+    };
     page
 }
 

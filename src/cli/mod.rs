@@ -91,7 +91,7 @@ pub fn parse(
     let arguments: Vec<OsString> = implied.into_iter().chain(arguments).collect();
     let named = arguments.first().and_then(|first| Subcommand::from_name(first.to_str()?));
     let rest = arguments.get(usize::from(named.is_some())..).unwrap_or_default();
-    let subcommand = named.unwrap_or(Subcommand::Install);
+    let subcommand = named.unwrap_or_default();
     read(subcommand, rest, &environment).map_err(|text| UsageError {
         text,
         output: asked("output", Output::Json, subcommand, rest).unwrap_or_default(),
@@ -114,7 +114,11 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>)
     let settings = given.read().map_err(with_help)?;
     let output = settings.output;
     Ok(match subcommand {
-        Subcommand::Verify if given.is_about_no_rules() => recognize(settings),
+        // --iptables-mode is heeded if it names a mode; the environment, which says how to install, is not.
+        Subcommand::Verify if given.is_about_no_rules() => match settings.iptables_mode {
+            Some(ModeChoice::Mode(mode)) => Command::Recognize(settings.netns, Some(mode), output),
+            _ => Command::Recognize(settings.netns, None, output),
+        },
         Subcommand::Verify => Command::Verify(Box::new(install(settings, environment)?), output),
         Subcommand::Install => match settings.simulate {
             Some(simulate) => Command::Simulate(Box::new(install(settings, environment)?), simulate),
@@ -127,19 +131,20 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>)
         Subcommand::Explain => explain(word, settings).map_err(with_help)?,
         Subcommand::Uninstall => {
             let log = log(&settings)?;
-            Command::Uninstall(uninstall(settings), log)
+            let uninstall = Uninstall {
+                iptables_dir: iptables_dir(&settings.firewall_bin_path),
+                wait_for_lock: settings.use_wait_flag,
+                netns: settings.netns,
+            };
+            Command::Uninstall(uninstall, log)
         }
         Subcommand::Detect => Command::Detect(settings.netns, output),
         Subcommand::Validate => validate(settings, environment)?,
-        Subcommand::Help => Command::Print(manual::help(subject(word), true)),
-        Subcommand::Man => Command::Print(manual::man(subject(word))),
+        // Without a word, of the program itself.
+        Subcommand::Help => Command::Print(manual::help(Subcommand::from_name(word).unwrap_or_default(), true)),
+        Subcommand::Man => Command::Print(manual::man(Subcommand::from_name(word).unwrap_or_default())),
         Subcommand::Completions => Command::Print(manual::completions(word)),
     })
-}
-
-/// What help is asked for by a word, or the program itself without one.
-fn subject(word: &str) -> Subcommand {
-    Subcommand::from_name(word).unwrap_or(Subcommand::Install)
 }
 
 fn see_help(text: &str, subcommand: Subcommand) -> String {
@@ -169,10 +174,8 @@ fn from_environment<T>(
     read: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<T>, String> {
     let value = environment(name).filter(|value| !value.is_empty());
-    value
-        .map(|value| read(&value.to_string_lossy()))
-        .transpose()
-        .map_err(|reason| format!("{name} in the environment {reason}"))
+    let value = value.map(|value| read(&value.to_string_lossy())).transpose();
+    value.map_err(|reason| format!("{name} in the environment {reason}"))
 }
 
 /// linkerd-network-validator has two variables in the environment, for where the flags are not given. It refuses a format
@@ -203,16 +206,6 @@ fn log(settings: &Settings) -> Result<Log, String> {
         log.add(Level::Warning, format_args!("log format \"{text}\" is neither plain nor json: this log is plain"));
     }
     Ok(log)
-}
-
-/// Verifying without flags about rules. `--iptables-mode` is heeded if it names a mode; the environment, which says how
-/// to install, is not.
-fn recognize(settings: Settings) -> Command {
-    let mode = match settings.iptables_mode {
-        Some(ModeChoice::Mode(mode)) => Some(mode),
-        _ => None,
-    };
-    Command::Recognize(settings.netns, mode, settings.output)
 }
 
 fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
@@ -249,14 +242,6 @@ fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
         ..Connection::new(direction, to)
     };
     Ok(Command::Explain(settings.netns, Box::new(connection), settings.expect, settings.output))
-}
-
-fn uninstall(settings: Settings) -> Uninstall {
-    Uninstall {
-        iptables_dir: iptables_dir(&settings.firewall_bin_path),
-        wait_for_lock: settings.use_wait_flag,
-        netns: settings.netns,
-    }
 }
 
 fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, String> {

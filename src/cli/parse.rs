@@ -55,27 +55,16 @@ impl Given<'_> {
 /// # Errors
 /// The text says what is wrong, and how to write what was probably meant.
 pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<Asked<'_>, String> {
-    let mut reader = Reader {
-        subcommand,
-        arguments,
-        next: 0,
-        given: Given { subcommand, flags: Vec::with_capacity(arguments.len()), word: None },
-    };
-    let asked = reader.read().map_err(|mistake| match late_subcommand(arguments) {
-        Some(late) if subcommand == Subcommand::Install => explain_misplaced(&late),
-        _ => mistake,
-    })?;
-    if let Some(asked) = asked {
-        return Ok(asked);
-    }
-    match subcommand.word().and_then(|word| word.missing) {
-        Some(missing) if reader.given.word.is_none() => Err(missing.to_owned()),
-        _ => Ok(Asked::Given(reader.given)),
-    }
+    let given = Given { subcommand, flags: Vec::with_capacity(arguments.len()), word: None };
+    let reader = Reader { arguments, next: 0, given };
+    reader.read().map_err(|mistake| {
+        let mut words = arguments.iter().filter_map(|argument| argument.to_str());
+        let late = words.find(|word| subcommand == Subcommand::Install && Subcommand::from_name(word).is_some());
+        late.map_or(mistake, explain_misplaced)
+    })
 }
 
 struct Reader<'a> {
-    subcommand: Subcommand,
     arguments: &'a [OsString],
     next: usize,
     given: Given<'a>,
@@ -83,7 +72,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads everything, or up to a flag that asks for help or the version.
-    fn read(&mut self) -> Result<Option<Asked<'a>>, String> {
+    fn read(mut self) -> Result<Asked<'a>, String> {
         let mut has_flags = true;
         while let Some(argument) = self.advance() {
             let asked = match argument.as_bytes() {
@@ -98,11 +87,14 @@ impl<'a> Reader<'a> {
                     None
                 }
             };
-            if asked.is_some() {
+            if let Some(asked) = asked {
                 return Ok(asked);
             }
         }
-        Ok(None)
+        match self.given.subcommand.word().and_then(|word| word.missing) {
+            Some(missing) if self.given.word.is_none() => Err(missing.to_owned()),
+            _ => Ok(Asked::Given(self.given)),
+        }
     }
 
     fn advance(&mut self) -> Option<&'a OsStr> {
@@ -117,7 +109,7 @@ impl<'a> Reader<'a> {
         match self.find(|flag| flag.is_named(name)) {
             Some(flag) => self.read_value(flag, parts.next()).map(|()| None),
             None if name == HELP.as_bytes() => Ok(Some(Asked::Help { is_long: true })),
-            None if name == VERSION.as_bytes() && self.subcommand.has_version() => Ok(Some(Asked::Version)),
+            None if name == VERSION.as_bytes() && self.given.subcommand.has_version() => Ok(Some(Asked::Version)),
             None => Err(self.explain_unknown(&format!("--{}", OsStr::from_bytes(name).display()))),
         }
     }
@@ -128,11 +120,10 @@ impl<'a> Reader<'a> {
             let Some(flag) = self.find(|flag| flag.short == Some(char::from(*name))) else {
                 return match name {
                     b'h' => Ok(Some(Asked::Help { is_long: false })),
-                    b'V' if self.subcommand.has_version() => Ok(Some(Asked::Version)),
+                    b'V' if self.given.subcommand.has_version() => Ok(Some(Asked::Version)),
                     _ => {
                         let shorts = OsStr::from_bytes(shorts).to_string_lossy();
-                        let typed: String = ['-'].into_iter().chain(shorts.chars().take(1)).collect();
-                        Err(self.explain_unknown(&typed))
+                        Err(self.explain_unknown(&format!("-{}", shorts.chars().next().unwrap_or_default())))
                     }
                 };
             };
@@ -153,7 +144,7 @@ impl<'a> Reader<'a> {
 
     /// The flag, if the subcommand takes it.
     fn find(&self, is_meant: impl Fn(&Flag) -> bool) -> Option<&'static Flag> {
-        FLAGS.iter().find(|flag| is_meant(flag) && flag.is_taken_by(self.subcommand))
+        FLAGS.iter().find(|flag| is_meant(flag) && flag.is_taken_by(self.given.subcommand))
     }
 
     /// Reads a flag's value, which is the next argument unless it is `joined` to the flag.
@@ -170,7 +161,7 @@ impl<'a> Reader<'a> {
     }
 
     fn read_word(&mut self, argument: &OsStr) -> Result<(), String> {
-        let Some(word) = self.subcommand.word().filter(|_| self.given.word.is_none()) else {
+        let Some(word) = self.given.subcommand.word().filter(|_| self.given.word.is_none()) else {
             return Err(self.explain_stray());
         };
         self.given.word = word.words.iter().copied().find(|&word| argument == word);
@@ -182,7 +173,7 @@ impl<'a> Reader<'a> {
     }
 
     fn explain_unknown(&self, typed: &str) -> String {
-        let subcommand = self.subcommand;
+        let subcommand = self.given.subcommand;
         if FLAGS.iter().any(|flag| flag.spellings().any(|name| name == typed)) {
             return format!("{} does not take {typed}: leave it out", subcommand.name());
         }
@@ -202,7 +193,7 @@ impl<'a> Reader<'a> {
         let mut read = read.iter().rev().map(|argument| argument.to_string_lossy());
         let (stray, before) = (read.next().unwrap_or_default(), read.next());
         let Some(before) = before else {
-            return match self.subcommand {
+            return match self.given.subcommand {
                 Subcommand::Install => explain_unknown_subcommand(&stray),
                 _ => explain_misplaced(&stray),
             };
@@ -216,11 +207,6 @@ impl<'a> Reader<'a> {
             explain_misplaced(&stray)
         }
     }
-}
-
-fn late_subcommand(arguments: &[OsString]) -> Option<String> {
-    let mut words = arguments.iter().filter_map(|argument| argument.to_str());
-    words.find(|word| Subcommand::from_name(word).is_some()).map(ToOwned::to_owned)
 }
 
 const HELP: &str = "help";

@@ -213,15 +213,13 @@ fn without_scope(text: &str) -> Result<(), String> {
 pub(super) fn source(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     without_scope(text)?;
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    if let Ok(address) = bare.parse::<IpAddr>() {
-        return Ok((address.to_canonical(), None));
-    }
-    let address: SocketAddr = text.parse().map_err(|_| {
-        format!(
+    match (bare.parse::<IpAddr>(), text.parse::<SocketAddr>()) {
+        (Ok(address), _) => Ok((address.to_canonical(), None)),
+        (_, Ok(address)) => Ok((address.ip().to_canonical(), Some(address.port()))),
+        _ => Err(format!(
             "\"{text}\" is not an IP address, with or without a port, such as 10.0.0.1, 10.0.0.1:5000 or [fd00::1]:5000"
-        )
-    })?;
-    Ok((address.ip().to_canonical(), Some(address.port())))
+        )),
+    }
 }
 
 /// A user's or a group's number, 0 among them.
@@ -259,24 +257,22 @@ impl Expected {
 
 /// A duration as linkerd-network-validator takes it: a whole number and a unit.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    milliseconds(text.trim())
-        .map(Duration::from_millis)
-        .ok_or_else(|| format!("\"{text}\" is not a duration, such as 10s, 500ms or 2m"))
-}
-
-fn milliseconds(text: &str) -> Option<u64> {
-    let unit_at = text.find(|character: char| !character.is_ascii_digit());
-    let (number, unit) = text.split_at(unit_at.unwrap_or(text.len()));
-    let number: u64 = number.parse().ok()?;
-    match unit {
-        "" if number == 0 => Some(0),
-        "ms" => Some(number),
-        "s" => number.checked_mul(1_000),
-        "m" => number.checked_mul(60_000),
-        "h" => number.checked_mul(3_600_000),
-        "d" => number.checked_mul(86_400_000),
+    let trimmed = text.trim();
+    let unit_at = trimmed.find(|character: char| !character.is_ascii_digit());
+    let (number, unit) = trimmed.split_at(unit_at.unwrap_or(trimmed.len()));
+    let number: Option<u64> = number.parse().ok();
+    let milliseconds = match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        "d" => Some(86_400_000),
+        "" if number == Some(0) => Some(0),
         _ => None,
-    }
+    };
+    let duration =
+        number.zip(milliseconds).and_then(|(number, unit)| number.checked_mul(unit)).map(Duration::from_millis);
+    duration.ok_or_else(|| format!("\"{text}\" is not a duration, such as 10s, 500ms or 2m"))
 }
 
 #[cfg(test)]
