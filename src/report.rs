@@ -22,21 +22,14 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
         [only] => only.family.to_string(),
         _ => "IPv4 and IPv6".to_owned(),
     };
+    let what = format_args!("{rules} rules in {mode} mode for {families}");
     if installed.changed {
         let took = installed.took.as_micros();
-        log.add(
-            Level::Info,
-            format_args!("installed {rules} rules in {mode} mode for {families} in {took} microseconds"),
-        );
+        log.add(Level::Info, format_args!("installed {what} in {took} microseconds"));
     } else {
         // The timeout was set, and may have been another before.
         let unchanged = install.close_wait_timeout.map_or("nothing", |_| "no rule");
-        log.add(
-            Level::Info,
-            format_args!(
-                "the {rules} rules in {mode} mode for {families} were installed already; {unchanged} was changed"
-            ),
-        );
+        log.add(Level::Info, format_args!("the {what} were installed already; {unchanged} was changed"));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use netfilter::netlink::user_namespace::owns_network;
 use nix::sys::utsname::uname;
 use packets::found::{Found, Unseen};
-use packets::rules::{Subsystem, Table as FoundTable};
+use packets::rules::{Name, Subsystem, Table as FoundTable};
 
 use crate::backend::all::{self, Plan};
 use crate::error::{Error, ModeError};
@@ -121,6 +121,10 @@ fn tables(found: &Found, subsystem: Subsystem) -> Tables {
     if let Some(unseen) = found.unseen(subsystem) {
         return Err(unseen.reason.clone());
     }
+    let counted = |table: &FoundTable| Table {
+        name: format!("{} {}", table.family, table.name),
+        rules: table.chains.iter().map(|chain| chain.rules.len()).sum(),
+    };
     Ok(found.tables_of(subsystem).map(counted).collect())
 }
 
@@ -143,33 +147,20 @@ fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
     signs
 }
 
-/// A table's name without what it is in, and its rules.
-fn counted(table: &FoundTable) -> Table {
-    Table {
-        name: format!("{} {}", table.family, table.name),
-        rules: table.chains.iter().map(|chain| chain.rules.len()).sum(),
-    }
-}
-
+/// What the names of Kubernetes' chains say about who uses which backend.
 fn hints(found: &Found) -> Vec<String> {
     let mut hints = Vec::new();
     for table in &found.tables {
-        let chains: Vec<String> = table.chains.iter().map(|chain| chain.name.to_string()).collect();
-        hints.extend(kubernetes_hint(&table.subsystem.to_string(), &counted(table).name, &chains));
+        let (backend, title) = (table.subsystem, format!("{} {}", table.family, table.name));
+        let has = |mark: &&str| table.chain(&Name::from(*mark)).is_some();
+        let count = table.chains.iter().filter(|chain| chain.name.as_bytes().starts_with(b"KUBE-")).count();
+        if let Some(mark) = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"].into_iter().find(has) {
+            hints.push(format!("{mark} in {backend} table {title}: kubelet uses {backend}"));
+        } else if count > 0 {
+            hints.push(format!("{count} KUBE- chains in {backend} table {title}"));
+        }
     }
     hints
-}
-
-/// What the names of Kubernetes' chains in a table say about who uses the backend.
-fn kubernetes_hint(backend: &str, table: &str, chains: &[String]) -> Option<String> {
-    let marks = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
-    let named = marks.into_iter().find(|mark| chains.iter().any(|chain| chain == mark));
-    let count = chains.iter().filter(|chain| chain.starts_with("KUBE-")).count();
-    match named {
-        Some(mark) => Some(format!("{mark} in {backend} table {table}: kubelet uses {backend}")),
-        None if count > 0 => Some(format!("{count} KUBE- chains in {backend} table {table}")),
-        None => None,
-    }
 }
 
 /// Rulesets with a rule of each kind, for both families.
