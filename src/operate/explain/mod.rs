@@ -72,14 +72,6 @@ impl fmt::Display for Decider {
     }
 }
 
-/// Which connections a step's rule matches, in words.
-fn matches(step: &Step<'_>) -> String {
-    match step.at {
-        Place::Rule(line) => words::matches(line.table, line.rule),
-        Place::Policy(_) => "policy".to_owned(),
-    }
-}
-
 /// Whether the connection matches; none: that isn't known.
 fn is_match(step: &Step<'_>) -> Option<bool> {
     match step.matched {
@@ -117,7 +109,11 @@ pub fn explain<T: Send>(
         let mut answer = answer_by(&found, asked, &connection, &routing, destination);
         let has_limits = || found.asks(|context| matches!(context, Context::Limit { .. }));
         if matches!(answer.verdict, Verdict::NotKnown(_)) && has_limits() {
-            let below = below_limits(below.insert(found.clone()));
+            let below = below.insert(found.clone());
+            below.settle(|context| match context {
+                Context::Limit { holds_below } => Some(always(holds_below)),
+                Context::AddressType { .. } | Context::ReversePath { .. } => None,
+            });
             let conditional = answer_by(below, asked, &connection, &routing, destination);
             if !matches!(conditional.verdict, Verdict::NotKnown(_)) {
                 answer = explain::below_limits(conditional);
@@ -130,15 +126,6 @@ pub fn explain<T: Send>(
         explained.warnings.retain(|warning| warning.is_about(&connection, &explained.verdict));
         Ok(report(&explained))
     })
-}
-
-/// Assumes that no limit is reached.
-fn below_limits(found: &mut Found) -> &Found {
-    found.settle(|context| match context {
-        Context::Limit { holds_below } => Some(always(holds_below)),
-        Context::AddressType { .. } | Context::ReversePath { .. } => None,
-    });
-    found
 }
 
 /// What becomes of a connection by what was found and by routing; `asked` is what was said of it.

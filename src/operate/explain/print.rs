@@ -6,11 +6,11 @@ use std::fmt;
 use packets::walk::{Packet, Place, Step};
 use serde_json::Value;
 
-use super::{Explained, is_match, matches, whose};
+use super::{Explained, is_match, whose};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
 use crate::operate::style::Style;
-use crate::operate::words::{WIDTH, filled, folded};
+use crate::operate::words::{self, WIDTH, filled, folded};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
@@ -84,7 +84,10 @@ impl Explained<'_> {
         let mut rest = steps.as_slice();
         while let Some((&step, after)) = rest.split_first() {
             rest = after;
-            let is_same_chain = before.is_some_and(|before| is_in_chain_of(before, step));
+            let is_same_chain = before.is_some_and(|before| {
+                (before.packet, before.hook, before.depth) == (step.packet, step.hook, step.depth)
+                    && before.at.is_in_chain_of(&step.at)
+            });
             in_a_row = match (is_same_chain, is_match(step)) {
                 (true, Some(false)) => in_a_row + 1,
                 _ => 0,
@@ -125,13 +128,7 @@ impl Explained<'_> {
         let at = step.at;
         let before = before.filter(|before| (before.packet, before.hook) == (step.packet, step.hook));
         if before.is_none() {
-            let whose = match step.packet {
-                Packet::First => "",
-                Packet::Reply => ", the reply",
-                Packet::Ack => ", the ACK after it",
-                Packet::Solicitation => ", the question of a neighbour",
-                Packet::Advertisement => ", the answer to it",
-            };
+            let (_, whose) = named(step.packet);
             *text += &format!("\n{}\n", Style::Bold.paint(&format!("{}{whose}", step.hook), colour));
         }
         let is_new = before.is_none_or(|before| {
@@ -148,7 +145,10 @@ impl Explained<'_> {
                 None => format!("{:above$}{}{whose}\n", "", chain.name),
             };
         }
-        let number = at.line().map_or("-".to_owned(), |line| line.number.to_string());
+        let (number, matches) = match at {
+            Place::Rule(line) => (line.number.to_string(), words::matches(line.table, line.rule)),
+            Place::Policy(_) => ("-".to_owned(), "policy".to_owned()),
+        };
         let matched = match is_match(step) {
             Some(true) => "yes",
             Some(false) => "no",
@@ -157,7 +157,7 @@ impl Explained<'_> {
         let decides = self.at == Some(step.at) && is_match(step) != Some(false);
         let mark = if decides { "=> " } else { "" };
         let start = format!("{mark:>indent$}{number:<3} {matched:<3}  ");
-        let mut line = format!("{start}{}: {}", matches(step), self.why(step));
+        let mut line = format!("{start}{matches}: {}", self.why(step));
         // Many jumps deep, a few words would be left for a line.
         if start.len() <= WIDTH / 2 {
             line = folded(&line, start.len());
@@ -174,15 +174,8 @@ impl Explained<'_> {
     fn step(&self, step: &Step<'_>) -> Value {
         let at = step.at;
         let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
-        let packet = match step.packet {
-            Packet::First => "first",
-            Packet::Reply => "reply",
-            Packet::Ack => "ack",
-            Packet::Solicitation => "solicitation",
-            Packet::Advertisement => "advertisement",
-        };
         object(vec![
-            ("packet", packet.into()),
+            ("packet", named(step.packet).0.into()),
             ("hook", step.hook.to_string().into()),
             ("table", at.table().to_string().into()),
             ("chain", at.chain().name.to_string().into()),
@@ -194,13 +187,22 @@ impl Explained<'_> {
     }
 }
 
+/// A packet's name in JSON, and whose hook it is in a heading.
+fn named(packet: Packet) -> (&'static str, &'static str) {
+    match packet {
+        Packet::First => ("first", ""),
+        Packet::Reply => ("reply", ", the reply"),
+        Packet::Ack => ("ack", ", the ACK after it"),
+        Packet::Solicitation => ("solicitation", ", the question of a neighbour"),
+        Packet::Advertisement => ("advertisement", ", the answer to it"),
+    }
+}
+
 fn verdict_style(verdict: &Verdict) -> Style {
     match verdict {
         Verdict::Proxy(_) => Style::Proxy,
         Verdict::Bypass => Style::Bypass,
-        Verdict::Elsewhere(_) | Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_) | Verdict::NotKnown(_) => {
-            Style::Trouble
-        }
+        _ => Style::Trouble,
     }
 }
 
@@ -210,10 +212,6 @@ fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
         *text += &format!("{:indent$}... {left_out} more rules that do not match\n", "");
     }
     *left_out = 0;
-}
-
-fn is_in_chain_of(one: &Step<'_>, other: &Step<'_>) -> bool {
-    (one.packet, one.hook, one.depth) == (other.packet, other.hook, other.depth) && one.at.is_in_chain_of(&other.at)
 }
 
 /// How many of the steps after one are in the chain to which it leads, and in those to which that one does.

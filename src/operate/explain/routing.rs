@@ -22,7 +22,7 @@ use crate::operate::neighbours::{is_refusal, network, setting};
 #[derive(Debug)]
 pub(super) struct Routing {
     /// Why it did not answer, if it once didn't.
-    silent: Cell<Option<Errno>>,
+    silent: Cell<Option<error::Errno>>,
     pub(super) network: Network,
 }
 
@@ -83,8 +83,7 @@ impl Routing {
         match self.silent.get() {
             Some(errno) => Answer {
                 verdict: Verdict::NotKnown(format!(
-                    "the kernel's routing cannot be asked ({}); by the rules alone it {}",
-                    error::Errno::of(errno),
+                    "the kernel's routing cannot be asked ({errno}); by the rules alone it {}",
                     answer.verdict.clause()
                 )),
                 ..answer
@@ -190,33 +189,28 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
     }
     let to = connection.to.ip();
     let is_link_local = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    if let Some(named) = &connection.device {
-        let device = routing.device(named.as_bytes());
-        return match device.and_then(|device| route_by(routing, &device, connection.to, connection)) {
-            // An address of this namespace's own is reached by lo, whatever device its socket is bound to.
-            Ok(found) if is_link_local && found.kind == RouteKind::Local => {
-                connection.device = Some(Name::from(LOOPBACK));
-                Ok(Destination::Usual)
-            }
-            Err(error) if is_refusal(&error) => Err(no_route(connection, &error)),
-            _ if named.as_bytes() == LOOPBACK => Ok(Destination::Usual),
-            _ => Ok(Destination::Bound),
-        };
-    }
-    if is_link_local {
+    let named = connection.device.clone();
+    if is_link_local && named.is_none() {
         return no_connection(to, "it is a link-local address: name the device by which it is reached");
     }
-    let found = match routing.route(leaving(connection.to, connection)) {
-        Ok(found) => found,
+    let found = match route_out(routing, named.as_ref(), connection.to, connection) {
         Err(error) if is_refusal(&error) => return Err(no_route(connection, &error)),
         // Where routing can't be asked, the answer says so.
-        Err(_) => return Ok(Destination::Usual),
+        found => found.ok(),
     };
-    if found.kind == RouteKind::NotUnicast {
-        return no_connection(to, NOT_UNICAST);
+    match (named, found) {
+        // An address of this namespace's own is reached by lo, whatever device its socket is bound to.
+        (Some(_), Some(found)) if is_link_local && found.kind == RouteKind::Local => {
+            connection.device = Some(Name::from(LOOPBACK));
+        }
+        (Some(named), _) if named.as_bytes() != LOOPBACK => return Ok(Destination::Bound),
+        (None, Some(found)) if found.kind == RouteKind::NotUnicast => return no_connection(to, NOT_UNICAST),
+        (None, Some(found)) => {
+            connection.device = Some(found.device.name);
+            connection.from = found.source;
+        }
+        (Some(_) | None, _) => {}
     }
-    connection.device = Some(found.device.name);
-    connection.from = found.source;
     Ok(Destination::Usual)
 }
 
@@ -244,7 +238,7 @@ pub(super) fn device_back(routing: &Routing, connection: &Connection) -> Option<
 }
 
 fn no_route(connection: &Connection, error: &ReadError) -> Error {
-    Error::NoRoute { to: connection.to.ip(), from: connection.from, errno: error::Errno::of(errno(error)) }
+    Error::NoRoute { to: connection.to.ip(), from: connection.from, errno: errno(error) }
 }
 
 /// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this
@@ -267,13 +261,9 @@ pub(super) fn of_others(
     let mut routes = Vec::new();
     for to in addresses.into_iter().take(MOST) {
         let target = SocketAddr::new(to, connection.to.port());
-        let found = match (connection.direction, bound) {
-            (Direction::Inbound, _) => routing.route(packet(target, connection)),
-            (Direction::Outbound, None) => routing.route(leaving(target, connection)),
-            (Direction::Outbound, Some(named)) => {
-                let device = routing.device(named.as_bytes());
-                device.and_then(|device| route_by(routing, &device, target, connection))
-            }
+        let found = match connection.direction {
+            Direction::Inbound => routing.route(packet(target, connection)),
+            Direction::Outbound => route_out(routing, bound, target, connection),
         };
         match found {
             Ok(found) => routes.push((to, Some(found.device.name))),
@@ -285,16 +275,24 @@ pub(super) fn of_others(
     routes
 }
 
-/// The route of a packet to this address from a socket that is bound to a device.
-fn route_by(routing: &Routing, device: &Device, to: SocketAddr, connection: &Connection) -> Result<Route, ReadError> {
-    let device_index = Some(device.index);
+/// The route of a packet to this address from a socket that may be bound to a device.
+fn route_out(
+    routing: &Routing,
+    bound: Option<&Name>,
+    to: SocketAddr,
+    connection: &Connection,
+) -> Result<Route, ReadError> {
+    let Some(bound) = bound else {
+        return routing.route(leaving(to, connection));
+    };
+    let index = routing.device(bound.as_bytes())?.index;
     // With a source, IPv6 answers as for a socket that isn't bound (`ip6_route_output_flags`): then the device is a
     // wish.
-    let freely = Packet { device: device_index, ..packet(to, connection) };
-    let from_its_source = Packet { device: device_index, ..leaving(to, connection) };
-    routing.route(freely).or_else(|refused| match routing.route(from_its_source) {
-        Ok(found) if connection.from.is_some() && found.device.index == device.index => Ok(found),
-        _ => Err(refused),
+    routing.route(Packet { device: Some(index), ..packet(to, connection) }).or_else(|refused| {
+        match routing.route(Packet { device: Some(index), ..leaving(to, connection) }) {
+            Ok(found) if connection.from.is_some() && found.device.index == index => Ok(found),
+            _ => Err(refused),
+        }
     })
 }
 
@@ -308,11 +306,11 @@ fn packet(to: SocketAddr, connection: &Connection) -> Packet {
     Packet { to, from: None, from_port: None, uid: connection.uid, device: None }
 }
 
-fn errno(error: &ReadError) -> Errno {
-    match error {
+fn errno(error: &ReadError) -> error::Errno {
+    error::Errno::of(match error {
         ReadError::Socket(errno) | ReadError::NotAsked(errno) => *errno,
         ReadError::Malformed(_) | ReadError::Interrupted => Errno::EBADMSG,
-    }
+    })
 }
 
 /// What routing does with a connection that the rules let through.
@@ -334,7 +332,11 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
     }
     if is_redirected {
         let lost = match connection.direction {
-            Direction::Outbound if destination == Destination::Bound => Some(bound(connection)),
+            // Routing it again to lo keeps that (`ip_route_me_harder`, `ip6_route_me_harder` in net/netfilter).
+            Direction::Outbound if destination == Destination::Bound => connection
+                .device
+                .as_ref()
+                .map(|device| format!("it is redirected to this host, and its socket is bound to {device}")),
             Direction::Outbound => lost_on_lo(routing, connection, &answer.verdict),
             Direction::Inbound => lost_on_device(routing, connection),
         };
@@ -393,15 +395,14 @@ fn takes_localnet(routing: &Routing, connection: &Connection) -> Option<bool> {
     if is_set("all")? {
         return Some(true);
     }
-    let names = match &connection.device {
-        Some(name) => vec![name.to_string()],
+    let mut all = match &connection.device {
+        Some(name) => vec![is_set(&name.to_string())],
         None => {
-            let devices = routing.network.devices.as_ref()?.iter();
-            let others = devices.filter(|device| device.index != LOOPBACK_INDEX);
-            others.map(|device| device.name.to_string()).collect()
+            let others = routing.network.devices.iter().flatten().filter(|device| device.index != LOOPBACK_INDEX);
+            others.map(|device| is_set(&device.name.to_string())).collect()
         }
-    };
-    let mut all = names.iter().map(|name| is_set(name));
+    }
+    .into_iter();
     let first = all.next()??;
     all.all(|other| other == Some(first)).then_some(first)
 }
@@ -419,13 +420,6 @@ fn lose(direction: Direction, answer: &mut Answer<'_>, why: String) {
     };
     answer.steps.retain(|step| step.packet == walk::Packet::First && !after.contains(&step.hook));
     answer.verdict = Verdict::Lost(why);
-}
-
-/// Why a connection is lost whose socket is bound to a device: routing it again to lo keeps that (`ip_route_me_harder`,
-/// `ip6_route_me_harder` in net/netfilter).
-fn bound(connection: &Connection) -> String {
-    let device = connection.device.as_ref().map(ToString::to_string).unwrap_or_default();
-    format!("it is redirected to this host, and its socket is bound to {device}")
 }
 
 /// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo
@@ -502,7 +496,7 @@ pub(super) fn way_back(
         Ok(route) => Some(Ok(Some(route.device.name))),
         Err(error) if is_refusal(&error) && is_known => Some(Err(format!(
             "the reply, which the kernel does not route from {address} to {client} ({})",
-            error::Errno::of(errno(&error))
+            errno(&error)
         ))),
         Err(_) => None,
     }
@@ -532,9 +526,8 @@ pub(super) fn of_other_users(
             let mut other = Connection { uid: Some(uid), ..asked.clone() };
             let route = add_route(routing, &mut other);
             other.uid = None;
-            let is_routed = route.is_ok();
-            if !is_routed || (&other.device, other.from) != (&connection.device, connection.from) {
-                others.push(is_routed.then_some(other));
+            if route.is_err() || (&other.device, other.from) != (&connection.device, connection.from) {
+                others.push(route.ok().map(|_| other));
             }
         }
     }
@@ -629,11 +622,8 @@ fn asking_outside(routing: &Routing, connection: &Connection, destination: Desti
     if !device.has_neighbours {
         return None;
     }
-    let route = match destination {
-        Destination::Bound => route_by(routing, &device, connection.to, connection),
-        _ => routing.route(leaving(connection.to, connection)),
-    };
-    let gateway = route.ok().and_then(|route| route.gateway);
+    let bound = Some(&device.name).filter(|_| destination == Destination::Bound);
+    let gateway = route_out(routing, bound, connection.to, connection).ok().and_then(|route| route.gateway);
     let first = gateway.unwrap_or(connection.to.ip());
     if is_known(&routing.neighbours_like(first).ok()?, &device, first) {
         return None;
