@@ -91,10 +91,7 @@ impl Log {
         }
     }
 
-    /// Writes the lines to stdout, in one write.
-    ///
-    /// # Errors
-    /// They could not be written, and are lost.
+    /// Writes the lines to stdout, in one write. Those that could not be written are lost.
     pub fn flush(&mut self) -> io::Result<()> {
         let written = print(&self.lines);
         self.lines.clear();
@@ -103,9 +100,6 @@ impl Log {
 }
 
 /// Writes to stdout, in one write if that takes it. To std's handle, writing to a closed file is no error.
-///
-/// # Errors
-/// As write(2).
 pub fn print(text: &str) -> io::Result<()> {
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
@@ -174,8 +168,7 @@ fn with_hidden(text: &str, add: impl Fn(&mut String, char)) -> Cow<'_, str> {
     escaped.into()
 }
 
-/// Seconds since 1970 as RFC 3339 in UTC, as logrus writes it. A date library would cost more start-up than these
-/// lines.
+/// Seconds since 1970 as RFC 3339 in UTC, as logrus writes it. A date library would cost more of the start.
 fn timestamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days to a date of the Gregorian calendar, in years that begin on 1 March, so that the leap day is the last.

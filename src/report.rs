@@ -8,9 +8,6 @@ use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::{NotValidated, Progress, Validate};
 
 /// Installs the rules, and logs what was done.
-///
-/// # Errors
-/// As [`Install::run`].
 pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
     let installed = install.run_with(|notice| add(log, &notice))?;
     if let Some(seconds) = install.close_wait_timeout {
@@ -35,9 +32,6 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
 }
 
 /// Removes the rules, and logs what was done.
-///
-/// # Errors
-/// As [`Uninstall::run`].
 pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
     let uninstalled = uninstall.run_with(|notice| add(log, &notice))?;
     let hidden = uninstalled.warnings.iter().any(|warning| matches!(warning, Warning::LegacyUnseen(_)));
@@ -47,9 +41,6 @@ pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
 }
 
 /// Validates the rules by a connection, and logs its steps.
-///
-/// # Errors
-/// The connection did not come back.
 pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), NotValidated> {
     validate.run(|step| {
         let level = match step {

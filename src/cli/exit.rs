@@ -6,11 +6,9 @@ pub enum Exit {
     Failed = 1,
     /// The command line is invalid.
     BadInput = 2,
-    /// `verify` found other rules than those that the flags describe, or `explain` another answer than the expected
-    /// one.
+    /// `verify` found other rules than those that the flags describe, or `explain` not the expected answer.
     Differs = 3,
-    /// `validate` found that connections do not get to the proxy, or was ended by a signal; the number is
-    /// linkerd-network-validator's.
+    /// `validate` saw no connection get to the proxy, or a signal: linkerd-network-validator's number.
     NotValidated = 95,
 }
 

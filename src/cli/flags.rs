@@ -87,10 +87,7 @@ impl Flag {
         long.map(|name| format!("--{name}")).chain(self.short.map(|short| format!("-{short}")))
     }
 
-    /// Reads one value.
-    ///
-    /// # Errors
-    /// It is invalid; the text names the flag.
+    /// Reads one value. An error names the flag.
     pub(super) fn read(&self, settings: &mut Settings, value: &OsStr) -> Result<(), String> {
         let done = match (self.value, value.to_str()) {
             (Value::Path(set), _) => set(settings, PathBuf::from(value)),

@@ -154,8 +154,7 @@ fn see_help(text: &str, subcommand: Subcommand) -> String {
     }
 }
 
-/// What a flag of this name asks for, where the flags can't be read: JSON, or what is the default. None: the subcommand
-/// takes no such flag.
+/// What a flag of this name asks for, where the flags can't be read; none if the subcommand takes no such flag.
 fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[OsString]) -> Option<T> {
     if !FLAGS.iter().any(|flag| flag.name == name && flag.is_taken_by(subcommand)) {
         return None;
@@ -166,8 +165,7 @@ fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[O
     Some(if is_json { json } else { T::default() })
 }
 
-/// What a variable of the environment says that stands for a flag, read as the flag is; none where it is not set, or
-/// empty.
+/// What a variable of the environment says, read as the flag for which it stands; none where it is not set, or empty.
 fn from_environment<T>(
     name: &str,
     environment: Environment<'_>,
@@ -192,8 +190,7 @@ fn validate(settings: Settings, environment: Environment<'_>) -> Result<Command,
     Ok(Command::Validate(settings.validate, Log::new(format, level)))
 }
 
-/// The log of a run. A format that is not known is plain, as linkerd-init has it: a log is no reason to keep a pod from
-/// starting.
+/// The log of a run. An unknown format is plain, as linkerd-init has it: a log is no reason to stop a pod.
 fn log(settings: &Settings) -> Result<Log, String> {
     let level = match &settings.log_level {
         Some(text) => values::log_level(text).map_err(|reason| format!("--log-level {reason}"))?,
@@ -294,8 +291,7 @@ fn iptables_dir(path: &str) -> Option<PathBuf> {
     Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned)
 }
 
-/// The mode: that of the flag, or else of the environment, or else of the iptables binary's name, or else
-/// linkerd-init's default.
+/// The mode of the flag, or else of the environment, or else of the iptables binary's name, or else linkerd-init's.
 fn choice(settings: &Settings, environment: Environment<'_>) -> Result<ModeChoice, String> {
     if let Some(choice) = settings.iptables_mode {
         return Ok(choice);

@@ -1,7 +1,5 @@
 //! The one reader of arguments, which goes by [`FLAGS`] and by the word that a subcommand takes, and what it says of
-//! mistakes.
-//!
-//! Reading Linkerd's arguments with clap takes 130 µs (cold, in a process of its own), and this takes 10.
+//! mistakes. Reading Linkerd's arguments with clap takes 130 µs (cold, in a process of its own), and this takes 10.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -36,10 +34,7 @@ impl Given<'_> {
         self.flags.iter().all(|(flag, _)| flag.heading != RULES)
     }
 
-    /// Reads all values.
-    ///
-    /// # Errors
-    /// A value is invalid; the text names its flag.
+    /// Reads all values. An error names the flag.
     pub(super) fn read(&self) -> Result<Settings, String> {
         let mut settings = Settings { subcommand: self.subcommand, ..Settings::default() };
         for (flag, value) in &self.flags {
@@ -50,10 +45,7 @@ impl Given<'_> {
 }
 
 /// Reads the arguments after a subcommand's name: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, `-f=value`,
-/// `-wf value` where `-w` is a switch, and after `--` words alone.
-///
-/// # Errors
-/// The text says what is wrong, and how to write what was probably meant.
+/// `-wf value` where `-w` is a switch, and after `--` words alone. An error says how to write what was probably meant.
 pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<Asked<'_>, String> {
     let given = Given { subcommand, flags: Vec::with_capacity(arguments.len()), word: None };
     let reader = Reader { arguments, next: 0, given };

@@ -1,5 +1,4 @@
-//! What a flag's value means. linkerd-init's flags are read as Go reads them. An error says what is wrong with the
-//! value and reads on from the flag's name.
+//! What a flag's value means. linkerd-init's flags are read as Go reads them. An error reads on from the flag's name.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;

@@ -50,11 +50,8 @@ pub enum Reason {
 
 const LEGACY_HIDDEN: &str = " (only root can list legacy tables, so it is not known whether they hold rules)";
 
-/// Whether the kernel would take the rulesets in a mode, without installing them. Legacy mode is the last resort, and
-/// takes whatever comes.
-///
-/// # Errors
-/// What the kernel lacks or refuses.
+/// Whether the kernel would take the rulesets in a mode, without installing them; if not, what it lacks or refuses.
+/// Legacy mode is the last resort, and takes whatever comes.
 pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
     all::check_each(Plan::of(mode, rulesets).as_slice()).into_iter().collect()
 }

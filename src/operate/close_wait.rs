@@ -4,8 +4,7 @@ use std::fs;
 
 use crate::error::{Errno, Error};
 
-/// The value of a network namespace, in seconds. Below /proc/sys/net, a thread sees the network namespace that it is
-/// in.
+/// The value of the thread's network namespace, in seconds.
 const PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
 
 /// A timeout that was set, with the value that it had before.
@@ -15,11 +14,7 @@ pub(super) struct CloseWaitTimeout {
 }
 
 impl CloseWaitTimeout {
-    /// Sets the timeout.
-    ///
-    /// # Errors
-    /// [`Error::Sysctl`]: conntrack is not loaded, the file cannot be written (in containers /proc/sys is read-only
-    /// unless they are privileged), or the kernel refuses the value.
+    /// Sets the timeout. In containers /proc/sys is read-only unless they are privileged.
     pub(super) fn set(seconds: u32) -> Result<Self, Error> {
         let previous = fs::read_to_string(PATH);
         let written = previous.and_then(|previous| fs::write(PATH, seconds.to_string()).map(|()| Self { previous }));
@@ -37,8 +32,7 @@ impl CloseWaitTimeout {
         })
     }
 
-    /// Puts the previous value back. A failure is not reported: the caller is about to report the error that this
-    /// follows.
+    /// Puts the previous value back. A failure is not reported: the caller is about to report another.
     pub(super) fn undo(self) {
         let _ = fs::write(PATH, self.previous.trim());
     }

@@ -105,8 +105,7 @@ impl Installed {
     }
 }
 
-/// How long nft and native mode wait for legacy mode to give way. It looks at nf_tables as soon as its commands have
-/// ended.
+/// How long nft and native mode wait for legacy mode, which looks at nf_tables after its commands, to give way.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long to sleep between two looks at whether it has.
@@ -229,10 +228,7 @@ impl Install {
         Commands::new(self.mode == ModeChoice::Plain, self.iptables_dir.clone())
     }
 
-    /// The commands that legacy mode uses, all of which are installed.
-    ///
-    /// # Errors
-    /// [`Error::NoCommand`] names the first that isn't.
+    /// The commands that legacy mode uses, all of which are installed, or else [`Error::NoCommand`].
     pub(super) fn installed_commands(&self, rulesets: &[Ruleset]) -> Result<Commands, Error> {
         let commands = self.commands();
         let families = rulesets.iter().map(|ruleset| ruleset.family);
@@ -330,10 +326,7 @@ impl Work<'_, '_> {
         }
     }
 
-    /// After a mode failed: what is missing, and the mode that does without.
-    ///
-    /// # Errors
-    /// The same error, which no other mode mends.
+    /// After a mode failed: what is missing, and the mode that does without; the error, if no other mode mends it.
     fn fallback(&self, mode: Mode, error: Error) -> Result<(Error, Mode), Error> {
         if self.install.no_fallback {
             return Err(error);
@@ -356,9 +349,6 @@ impl Work<'_, '_> {
     /// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe.
     /// Probing first, in a transaction that is aborted, takes ten times as long, because the kernel waits there.
     /// Returns what was chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
-    ///
-    /// # Errors
-    /// [`ModeError::Unanswered`]
     fn install_if_untouched(&mut self) -> Result<Option<(Mode, Reason)>, Error> {
         let Presence { families, unseen } = self.legacy_tables();
         let legacy = legacy::read::read_nat(&families);

@@ -1,5 +1,4 @@
-//! Reads what the network namespace, the kernel and the node show of other programs. What can't be read is left out:
-//! nothing here fails.
+//! Reads what the network namespace, the kernel and the node show of other programs.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,9 +18,6 @@ use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
 
 /// What the thread's network namespace holds, its conditions settled as far as they can be, and what is known of it.
-///
-/// # Errors
-/// What it holds can't be read.
 pub(super) fn read() -> Result<(Found, Network), Error> {
     let mut found = all::read()?;
     let network = network(&|_| ());
@@ -84,11 +80,8 @@ fn is_wide(address: IpAddr, family: Family) -> bool {
     }
 }
 
-/// Those on which hosts have to ask for each other before they connect over this family: they have an address of more than the
-/// link, and no neighbour whose hardware address was written down.
-///
-/// # Errors
-/// The kernel can't be asked.
+/// Those on which hosts have to ask for each other before they connect over this family: they have an address of more
+/// than the link, and no neighbour whose hardware address was written down.
 pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<Device>, ReadError> {
     let known = route::neighbours_like(family.localhost())?;
     // What the kernel didn't tell before, it is asked once more for the reason.
@@ -105,9 +98,6 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
 }
 
 /// Why no packet comes or goes over this family, whatever the rules say; none if some may, or nothing has an address.
-///
-/// # Errors
-/// The kernel can't be asked.
 pub(super) fn unroutable(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<String>, ReadError> {
     let is_others = |known: &&Address| known.device != LOOPBACK_INDEX && is_wide(known.address, family);
     let own: Vec<&Address> = network.addresses.iter().flatten().filter(is_others).collect();

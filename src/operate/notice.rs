@@ -49,8 +49,7 @@ pub enum Warning {
         /// The rule, with its table and chain.
         rule: String,
     },
-    /// The kernel has no IPv6, so there is no IPv6 traffic to redirect. In legacy mode, only the IPv4 rules are
-    /// installed.
+    /// The kernel has no IPv6. In legacy mode, only the IPv4 rules are installed.
     #[display("this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect")]
     NoIpv6,
     /// The network namespace is the machine's own.

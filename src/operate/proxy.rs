@@ -21,8 +21,7 @@ pub(super) fn of(config: &Config, network: &Network) -> Vec<ProxyWarning> {
     warnings(config, listeners.map(|listeners| reached(listeners, network)))
 }
 
-/// Those that a redirected connection may get to. One that arrives goes to an address of its device that not every
-/// listener of the pod's has.
+/// Those that a redirected connection may get to: one that arrives goes to an address of its device.
 fn reached(mut listeners: Vec<Listener>, network: &Network) -> Vec<Listener> {
     listeners.retain(|listener| {
         let own = listener.address.to_canonical();

@@ -23,8 +23,7 @@ use crate::wanted::{Config, Mode, ModeChoice, plan};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recognized {
-    /// The mode that was looked at: the one that was named, or else the first that holds proxy-init's rules; none if
-    /// none does.
+    /// The mode that was looked at: the one that was named, or else the first that holds proxy-init's rules.
     pub mode: Option<Mode>,
     /// How what was found differs from what these flags install. If too little was found to tell the flags: why.
     pub(crate) compared: Result<(Verification, Vec<String>), NoConfig>,
@@ -40,8 +39,7 @@ impl Recognized {
         matches!(&self.compared, Ok((verdict, _)) if verdict.is_in_place())
     }
 
-    /// The flags that install what was found or, if it isn't in place, come closest to it; none if too little was
-    /// found.
+    /// The flags that install what was found or, if it isn't in place, come closest to it, as far as that can be told.
     pub fn flags(&self) -> Option<&[String]> {
         self.compared.as_ref().ok().map(|(_, flags)| flags.as_slice())
     }

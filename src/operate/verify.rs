@@ -32,8 +32,7 @@ pub struct Verification {
     pub mode: Mode,
     /// Every difference, and everything that certainly keeps connections from the proxy.
     pub findings: Vec<Finding>,
-    /// What may drop connections that are redirected, if something that isn't understood is so, and what keeps other hosts
-    /// out that it names.
+    /// What may drop redirected connections, if something that isn't understood is so, and what bars hosts by name.
     pub doubts: Vec<Finding>,
     /// Other modes that hold rules of proxy-init's: connections are redirected twice.
     pub others: Vec<Mode>,
@@ -194,8 +193,7 @@ impl Install {
         let others_unseen =
             mode == Mode::Legacy && found.unseen(Subsystem::Legacy).is_some_and(|unseen| unseen.not_permitted);
         if others_unseen {
-            // Whoever may not list legacy tables may read those that the flags are about. What the others hold stays
-            // unknown.
+            // Whoever may not list legacy tables may read those that the flags are about, and no others.
             found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
             let mut unread = Family::ALL.to_vec();
             unread.retain(|&family| found.table(Subsystem::Legacy, TableFamily::Ip(family), NAT).is_none());
@@ -240,10 +238,7 @@ impl Verification {
     }
 }
 
-/// Compares what was found in a network with what a mode would install.
-///
-/// # Errors
-/// What the mode's rules are kept in could not be seen.
+/// Compares what was found in a network with what a mode would install, if what its rules are kept in could be seen.
 pub(crate) fn verdict(
     mode: Mode,
     rulesets: &[Ruleset],
@@ -269,8 +264,7 @@ pub(crate) fn verdict(
     })
 }
 
-/// Whether tables that hold all that is expected hold something else, too, that decides about packets: another rule, or a
-/// policy to drop them.
+/// Whether tables that hold all that is expected hold more that decides about packets: a rule, or a policy to drop.
 fn has_others(found: &[Table], expected: &[Table]) -> bool {
     let rules = |tables: &[Table]| tables.iter().flat_map(Table::rules).count();
     let mut bases = found.iter().flat_map(|table| &table.chains).filter_map(|chain| chain.base);

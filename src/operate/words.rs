@@ -5,7 +5,7 @@ use packets::rules::nftables::{element, interface_name, is_implied};
 use packets::rules::{Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Nat, Rule, Table, Values};
 use packets::walk::Reason;
 
-use crate::wanted::{Multiport, Purpose};
+use crate::wanted::Purpose;
 
 /// Lines are no longer than this, where names allow.
 pub(super) const WIDTH: usize = 80;
@@ -110,7 +110,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
             return format!("this packet {}", flags(*field, had));
         }
-        Reason::Condition(Condition::Context { context, .. }, _) => return not_in_context(*context).to_owned(),
+        Reason::Condition(Condition::Context { context, .. }, _) => return in_context(*context).0.to_owned(),
         Reason::Condition(Condition::NotUnderstood(_), _) => return "not understood".to_owned(),
     };
     if had.is_none() {
@@ -133,12 +133,11 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         return format!("this connection is {subject}");
     }
     let list = list(table, field, values);
-    let is_single = values.number().is_some();
-    match (negated, is_single) {
-        (false, true) => format!("{subject} is not {list}"),
-        (false, false) => format!("{subject} is not in {list}"),
-        (true, true) => format!("it is {subject}"),
-        (true, false) => format!("{subject} is in {list}"),
+    match (negated, values.number()) {
+        (false, Some(_)) => format!("{subject} is not {list}"),
+        (false, None) => format!("{subject} is not in {list}"),
+        (true, Some(_)) => format!("it is {subject}"),
+        (true, None) => format!("{subject} is in {list}"),
     }
 }
 
@@ -181,24 +180,17 @@ pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
         Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
             format!("not known: it {}", flags(*field, reason.numbers()))
         }
-        Reason::Condition(Condition::Context { context, .. }, _) => {
-            let what = match context {
-                Context::Limit { .. } => "whether the limit is reached",
-                Context::AddressType { .. } => "of which type the address is",
-                Context::ReversePath { .. } => "by which interface the route back leaves",
-            };
-            format!("not known: {what}")
-        }
+        Reason::Condition(Condition::Context { context, .. }, _) => format!("not known: {}", in_context(*context).1),
         Reason::Condition(Condition::NotUnderstood(_), _) => "not understood".to_owned(),
     }
 }
 
-/// Why a condition doesn't hold that looks at more than the packet.
-fn not_in_context(context: Context) -> &'static str {
+/// Why a condition doesn't hold that looks at more than the packet, and what that depends on.
+fn in_context(context: Context) -> (&'static str, &'static str) {
     match context {
-        Context::Limit { .. } => "as long as the limit is not reached",
-        Context::AddressType { .. } => "its address is not of such a type",
-        Context::ReversePath { .. } => "by the route back",
+        Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),
+        Context::AddressType { .. } => ("its address is not of such a type", "of which type the address is"),
+        Context::ReversePath { .. } => ("by the route back", "by which interface the route back leaves"),
     }
 }
 
@@ -221,36 +213,30 @@ pub(super) fn purpose(rule: &Rule) -> String {
     let Some(comment) = rule.comment.as_ref().map(ToString::to_string) else {
         return String::new();
     };
-    let words = match Purpose::from_comment(&comment) {
-        Some(Purpose::IgnorePorts(ports)) if is_one(&ports) => "ignored port",
-        Some(Purpose::IgnorePorts(_)) => "ignored ports",
-        Some(Purpose::IgnoreSubnet(_)) => "ignored subnet",
-        Some(Purpose::IgnoreUser | Purpose::IgnoreGroup) => "the proxy's",
-        Some(Purpose::IgnoreUsers(ids)) if ids.first() == ids.last() => "ignored user",
-        Some(Purpose::IgnoreUsers(_)) => "ignored users",
-        Some(Purpose::IgnoreGroups(ids)) if ids.first() == ids.last() => "ignored group",
-        Some(Purpose::IgnoreGroups(_)) => "ignored groups",
-        Some(Purpose::IgnoreInterface(_)) => "ignored interface",
-        Some(Purpose::IgnoreLoopback) => "in the pod",
-        Some(Purpose::RedirectPort(_)) => "chosen port",
-        Some(Purpose::RedirectSubnet(_)) => "chosen subnet",
-        Some(Purpose::IgnoreUnlistedPorts) => "no chosen port",
-        Some(Purpose::RedirectInbound | Purpose::RedirectOutbound) => "all the rest",
-        Some(Purpose::LookAtInbound | Purpose::LookAtOutbound) => "entry",
-        // Native mode's comments list more than one item.
-        None => match comment.strip_prefix(Purpose::PREFIX) {
-            Some(text) if text.starts_with("ignore-port-") => "ignored ports",
-            Some(text) if text.starts_with("ignore-subnet-") => "ignored subnets",
-            Some(text) if text.starts_with("redirect-port-") => "chosen ports",
-            Some(text) if text.starts_with("redirect-subnet-") => "chosen subnets",
-            _ => return comment,
-        },
+    let only = Purpose::from_comment(&comment);
+    let is_one = match &only {
+        Some(Purpose::IgnorePorts(ports)) => matches!(ports.ranges(), [range] if range.first() == range.last()),
+        Some(Purpose::IgnoreUsers(ids) | Purpose::IgnoreGroups(ids)) => ids.first() == ids.last(),
+        only => only.is_some(),
     };
-    words.to_owned()
-}
-
-fn is_one(ports: &Multiport) -> bool {
-    matches!(ports.ranges(), [range] if range.first() == range.last())
+    let Some(purpose) = only.or_else(|| Purpose::first_listed(&comment)) else {
+        return comment;
+    };
+    let words = match purpose {
+        Purpose::IgnorePorts(_) => "ignored port",
+        Purpose::IgnoreSubnet(_) => "ignored subnet",
+        Purpose::IgnoreUser | Purpose::IgnoreGroup => "the proxy's",
+        Purpose::IgnoreUsers(_) => "ignored user",
+        Purpose::IgnoreGroups(_) => "ignored group",
+        Purpose::IgnoreInterface(_) => "ignored interface",
+        Purpose::IgnoreLoopback => "in the pod",
+        Purpose::RedirectPort(_) => "chosen port",
+        Purpose::RedirectSubnet(_) => "chosen subnet",
+        Purpose::IgnoreUnlistedPorts => "no chosen port",
+        Purpose::RedirectInbound | Purpose::RedirectOutbound => "all the rest",
+        Purpose::LookAtInbound | Purpose::LookAtOutbound => "entry",
+    };
+    format!("{words}{}", if is_one { "" } else { "s" })
 }
 
 /// A text for people whose lines fit a terminal. What is left of one goes on indented: after a diff's mark under what

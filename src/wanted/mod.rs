@@ -15,5 +15,5 @@ pub use self::config::{Config, IdRange, Interface, InvalidValue, NumberRange, Ow
 pub(crate) use self::draft::Draft;
 pub use self::mode::{Mode, ModeChoice, NATIVE};
 pub use self::plan::plan;
-pub use self::ruleset::{ChainName, Multiport, Purpose, Ruleset};
+pub use self::ruleset::{ChainName, Purpose, Ruleset};
 pub(crate) use self::ruleset::{is_on_owner, owner};

@@ -219,6 +219,12 @@ impl Purpose {
         })
     }
 
+    /// Of what a comment lists, as native mode's do, the first.
+    pub(crate) fn first_listed(comment: &str) -> Option<Self> {
+        let (before, names, after) = Self::list(comment)?;
+        Self::from_comment(&format!("{before}{}{after}", names.split(',').next()?))
+    }
+
     pub(crate) fn comment(&self) -> Name {
         // Room for nearly every comment, so that it isn't moved while it grows.
         let mut comment = String::with_capacity(64);

@@ -36,8 +36,7 @@ pub struct Explained<'a> {
     pub by: Option<Decider>,
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
-    /// Everything that the connection was compared with, in the kernel's order. There may be thousands of rules, of
-    /// which the text has a few: each is put into words when they are asked for.
+    /// Everything that it was compared with, in the kernel's order, which may be thousands of rules.
     steps: Vec<Step<'a>>,
     /// For whom the answer is another, in words.
     exceptions: Vec<String>,

@@ -99,8 +99,7 @@ impl Explained<'_> {
             end_row(&mut text, before, &mut left_out);
             self.write(&mut text, step, before, colour);
             before = Some(step);
-            // A chain to which many rules lead, each of a chain to which many lead, would be written thousands of
-            // times.
+            // A chain to which many rules lead, each of a chain to which many do, would be written thousands of times.
             let (inside, rest_after) = after.split_at(jump_length(step, after));
             if written.iter().any(|other| self.is_same_way(other, inside)) {
                 text += &format!("{:indent$}as above\n", "", indent = indent(step) + 2);
@@ -221,8 +220,7 @@ fn jump_length(one: &Step<'_>, after: &[&Step<'_>]) -> usize {
     inside.count()
 }
 
-/// Each rule once to which a jump leads. Connections that differ in what isn't known, as their device, are taken through its
-/// chain one after the other.
+/// Each rule once to which a jump leads, though connections of which each has another device pass it one by one.
 fn once<'s, 'a>(steps: &[&'s Step<'a>]) -> Vec<&'s Step<'a>> {
     let place = |step: &Step<'_>| match step.at {
         Place::Rule(line) => (step.packet, step.hook, std::ptr::from_ref(line.rule).addr()),

@@ -106,8 +106,7 @@ pub(super) enum Destination {
     NotHere,
 }
 
-/// Asks for the device and the source address of an outbound connection, and for whose the destination of an inbound
-/// one is.
+/// Asks for an outbound connection's device and source address, and for whose an inbound one's destination is.
 pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result<Destination, Error> {
     let to = connection.to.ip();
     if to.is_multicast() || to == Ipv4Addr::BROADCAST {
@@ -286,8 +285,7 @@ fn route_out(
         return routing.route(leaving(to, connection));
     };
     let index = routing.device(bound.as_bytes())?.index;
-    // With a source, IPv6 answers as for a socket that isn't bound (`ip6_route_output_flags`): then the device is a
-    // wish.
+    // With a source, the device is only a wish to IPv6 (`ip6_route_output_flags`).
     routing.route(Packet { device: Some(index), ..packet(to, connection) }).or_else(|refused| {
         match routing.route(Packet { device: Some(index), ..leaving(to, connection) }) {
             Ok(found) if connection.from.is_some() && found.device.index == index => Ok(found),
@@ -502,8 +500,7 @@ pub(super) fn way_back(
     }
 }
 
-/// The connection as it is of other users, where `ip rule` routes by users and none is given; none for those to whom
-/// routing refuses it.
+/// The connection as it is of other users, if `ip rule` routes by users; none for those to whom routing refuses it.
 pub(super) fn of_other_users(
     routing: &Routing,
     found: &Found,
@@ -560,8 +557,7 @@ pub(super) fn marked<'a>(routing: &Routing, connection: &Connection, answer: &An
     rules.iter().any(|rule| rule.is_by_mark).then_some(at)
 }
 
-/// The neighbours who have to find each other before the connection's first packet; none if they know each other, or
-/// have nothing to find.
+/// The neighbours who have to find each other before the connection's first packet; none if there is nothing to find.
 pub(super) fn neighbours(
     routing: &Routing,
     connection: &Connection,

@@ -48,8 +48,7 @@ pub(crate) struct Backend<'a> {
     mode: Mode,
     /// The config that comes closest to what was found; none if too little was.
     config: Option<Config>,
-    /// What rules of other programs do to connections; none if the config doesn't install exactly what was found, so
-    /// that whether they do anything isn't known.
+    /// What rules of other programs do to connections; none if the config doesn't install exactly what was found.
     others: Option<Vec<Finding>>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
     chains: Vec<ShownChain<'a>>,
@@ -71,8 +70,7 @@ struct ShownChain<'a> {
     rules: Vec<ShownRule<'a>>,
 }
 
-/// A rule. There may be thousands of other programs, of which the text has a few: each is put into words when they are
-/// asked for.
+/// A rule. There may be thousands, of which the text has a few: each is put into words when they are asked for.
 #[derive(Debug, PartialEq, Eq)]
 struct ShownRule<'a> {
     /// The rule, and where it is.

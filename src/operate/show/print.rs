@@ -177,8 +177,7 @@ fn counted(chain: &ShownChain<'_>) -> &'static str {
 /// A rule that one family has, or both.
 type Row<'a> = Vec<(&'a ShownChain<'a>, &'a ShownRule<'a>)>;
 
-/// What rules of proxy-init's are alike in that differ in what they match. Foreign ones, of which there may be thousands, are
-/// not put into words for that.
+/// What rules of proxy-init's are alike in that differ in what they match; none for others, which may be thousands.
 fn kind(row: &Row<'_>) -> Option<[String; 2]> {
     let (_, rule) = row.first().filter(|(_, rule)| rule.is_ours())?;
     let [_, does, why] = rule.words();
@@ -511,8 +510,7 @@ fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     format!("{} ({})", first.title(), about.join(", "))
 }
 
-/// The rules of a chain in both families, those that are the same side by side. What comes after the jump to
-/// proxy-init's chain isn't among them.
+/// The rules of a chain in both families up to the jump to proxy-init's, those that are the same side by side.
 fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> Vec<Row<'a>> {
     let Some(second) = second else {
         return before_jump(first).map(|rule| vec![(first, rule)]).collect();
