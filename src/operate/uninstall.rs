@@ -62,13 +62,8 @@ impl Uninstall {
                     tell(OperationNotice::Warning(&warning));
                     warnings.push(warning);
                 }
-                subsystem => {
-                    let mode = match subsystem {
-                        Subsystem::NfTables => Mode::Nft,
-                        Subsystem::Legacy => Mode::Legacy,
-                    };
-                    failed = failed.or(all::must_see(&found, mode).err());
-                }
+                Subsystem::Legacy => failed = failed.or(all::must_see(&found, Mode::Legacy).err()),
+                Subsystem::NfTables => failed = failed.or(all::must_see(&found, Mode::Nft).err()),
             }
         }
         for mode in holders(&found) {

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::error::{Errno, Error, ModeError};
 use crate::findings::explain::{Connection, Verdict};
-use crate::operate::explain::{Explained, explain};
+use crate::operate::explain::explain;
 
 /// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its
 /// own answer.
@@ -90,9 +90,8 @@ impl Validate {
     /// The connection didn't come to this process within the timeout; the error says why.
     pub fn run(&self, mut tell: impl FnMut(Progress)) -> Result<(), NotValidated> {
         let signals = Signals::block().map_err(wait)?;
-        let listener = TcpListener::bind(self.listen)
-            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-            .map_err(|error| self.cannot_listen(&error))?;
+        let listener = TcpListener::bind(self.listen).map_err(|error| self.cannot_listen(&error))?;
+        listener.set_nonblocking(true).map_err(|error| self.cannot_listen(&error))?;
         tell(Progress::Listening(self.listen));
         let token = token();
         tell(Progress::Connecting(self.connect));
@@ -214,7 +213,18 @@ impl Validate {
             gid: Some(getegid().as_raw()),
             ..Connection::new(Direction::Outbound, to)
         };
-        match explain(None, &connection, |explained| self.in_words(explained)) {
+        let words = explain(None, &connection, |explained| {
+            let clause = explained.verdict.clause();
+            match (&explained.verdict, &explained.by) {
+                (Verdict::Proxy(port), _) => format!("by the rules it {clause}, {}", self.advice(*port)),
+                (_, Some(by)) => format!("it {clause}, by {by}"),
+                (Verdict::Bypass, None) => {
+                    "no rule sends it to the proxy: see whether proxy-init or linkerd-cni ran for this pod".to_owned()
+                }
+                (_, None) => format!("it {clause}"),
+            }
+        });
+        match words {
             Ok(words) => words,
             // The most common reason. What else it says is how to see them, which mends nothing.
             Err(Error::InMode(_, ModeError::Unseen(reason))) => format!(
@@ -223,18 +233,6 @@ impl Validate {
                 reason.split(": ").next().unwrap_or_default()
             ),
             Err(error) => format!("the rules cannot be read: {error}"),
-        }
-    }
-
-    fn in_words(&self, explained: &Explained<'_>) -> String {
-        let clause = explained.verdict.clause();
-        match (&explained.verdict, &explained.by) {
-            (Verdict::Proxy(port), _) => format!("by the rules it {clause}, {}", self.advice(*port)),
-            (_, Some(by)) => format!("it {clause}, by {by}"),
-            (Verdict::Bypass, None) => {
-                "no rule sends it to the proxy: see whether proxy-init or linkerd-cni ran for this pod".to_owned()
-            }
-            (_, None) => format!("it {clause}"),
         }
     }
 

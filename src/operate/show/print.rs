@@ -162,52 +162,52 @@ fn text_line(style: Style, text: impl Into<String>) -> Line {
     vec![cell(style, text)]
 }
 
-/// Whose packets a counter counts: IPv4's, IPv6's or those of both.
-const COUNTED: [&str; 3] = ["IPv4", "IPv6", "both"];
+/// Whose packets a counter may count, in the order of the columns: those of a family, or of both.
+const COUNTED: [Option<Family>; 3] = [Some(Family::V4), Some(Family::V6), None];
 
-fn counted(chain: &ShownChain<'_>) -> &'static str {
-    let [v4, v6, both] = COUNTED;
+fn counted(chain: &ShownChain<'_>) -> Option<Family> {
     match chain.table.family {
-        TableFamily::Ip(Family::V4) => v4,
-        TableFamily::Ip(Family::V6) => v6,
-        TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp | TableFamily::Bridge => both,
+        TableFamily::Ip(family) => Some(family),
+        TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp | TableFamily::Bridge => None,
     }
 }
 
 /// A rule that one family has, or both.
 type Row<'a> = Vec<(&'a ShownChain<'a>, &'a ShownRule<'a>)>;
 
+/// A row's rule, if it is proxy-init's.
+fn own<'a>(row: &Row<'a>) -> Option<&'a ShownRule<'a>> {
+    row.first().map(|(_, rule)| *rule).filter(|rule| rule.is_ours())
+}
+
 /// What rules of proxy-init's are alike in that differ in what they match; none for others, which may be thousands.
 fn kind(row: &Row<'_>) -> Option<[String; 2]> {
-    let (_, rule) = row.first().filter(|(_, rule)| rule.is_ours())?;
-    let [_, does, why] = rule.words();
+    let [_, does, why] = own(row)?.words();
     Some([does, why])
 }
 
 /// Whether a rule of proxy-init's redirects connections, but not all that get to it.
 fn redirects_a_part(row: &Row<'_>) -> bool {
-    let Some((_, rule)) = row.first().filter(|(_, rule)| rule.is_ours()) else {
-        return false;
-    };
-    let mut conditions = rule.line.rule.conditions.iter();
-    matches!(rule.effect, Effect::Proxy(_)) && conditions.any(|condition| condition.field() != Some(Field::Protocol))
+    own(row).is_some_and(|rule| {
+        let mut conditions = rule.line.rule.conditions.iter();
+        matches!(rule.effect, Effect::Proxy(_)) && conditions.any(|it| it.field() != Some(Field::Protocol))
+    })
 }
 
-fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
+fn line(used: &[Option<Family>], row: &Row<'_>) -> Option<Line> {
     let (_, rule) = row.first()?;
     let mut numbers: Vec<String> = row.iter().map(|(_, rule)| rule.line.number.to_string()).collect();
     numbers.dedup();
     let mut line = text_line(Style::Plain, numbers.join("/"));
-    let [_, _, both] = COUNTED;
-    for name in used {
-        let of_it = row.iter().find(|(chain, _)| counted(chain) == *name);
+    for family in used {
+        let of_it = row.iter().find(|(chain, _)| counted(chain) == *family);
         let packets = of_it.map(|(_, rule)| rule.line.rule.counters.map(|counters| counters.packets));
-        let is_of_one_family = row.iter().all(|(chain, _)| counted(chain) != both);
+        let is_of_one_family = row.iter().all(|(chain, _)| counted(chain).is_some());
         line.push(match packets {
             Some(Some(0)) => cell(Style::Dim, "0"),
             Some(Some(packets)) => cell(Style::Plain, packets.to_string()),
             // The other family has no such rule.
-            None if is_of_one_family && *name != both => cell(Style::Plain, "-"),
+            None if is_of_one_family && family.is_some() => cell(Style::Plain, "-"),
             _ => cell(Style::Plain, ""),
         });
     }
@@ -230,7 +230,7 @@ fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
 impl Backend<'_> {
     fn write(&self, text: &mut String, colour: bool, shown: &Shown<'_>) {
         let mut used = COUNTED.to_vec();
-        used.retain(|name| self.chains.iter().any(|chain| counted(chain) == *name));
+        used.retain(|family| self.chains.iter().any(|chain| counted(chain) == *family));
         let mut heading = format!("{} mode", self.mode);
         if shown.backends.len() == 1
             && let Some(family) = self.family_without_rules()
@@ -250,10 +250,11 @@ impl Backend<'_> {
             lines.extend(self.unused());
         }
         lines.extend(self.interference(shown.not_known.is_empty()));
-        let counters = vec!["pkts"; used.len()];
-        let titles =
-            [[&[""], used.as_slice(), &["", "", ""]], [&["#"], counters.as_slice(), &["matches", "does", "why"]]];
-        lines.extend(titles.map(|row| row.concat().into_iter().map(|title| cell(Style::Dim, title)).collect()));
+        let families = used.iter().map(|family| family.map_or("both".to_owned(), |family| family.to_string()));
+        let families: Vec<Cell> = families.map(|family| cell(Style::Dim, family)).collect();
+        let dim = |titles: &[&str]| titles.iter().map(|&title| cell(Style::Dim, title)).collect::<Line>();
+        lines.push(dim(&[""]).into_iter().chain(families).chain(dim(&["", "", ""])).collect());
+        lines.push(dim(&[&["#"], vec!["pkts"; used.len()].as_slice(), &["matches", "does", "why"]].concat()));
         for direction in Direction::ALL {
             lines.push(text_line(Style::Bold, direction.to_string()));
             self.add_lines(direction, &used, &mut lines);
@@ -290,8 +291,8 @@ impl Backend<'_> {
 
     /// The family whose connections no rule of proxy-init's is about.
     fn family_without_rules(&self) -> Option<Family> {
-        let [has_v4, has_v6, has_both] = COUNTED.map(|name| {
-            let mut chains = self.chains.iter().filter(|chain| counted(chain) == name);
+        let [has_v4, has_v6, has_both] = COUNTED.map(|family| {
+            let mut chains = self.chains.iter().filter(|chain| counted(chain) == family);
             chains.any(|chain| chain.rules.iter().any(ShownRule::is_ours))
         });
         let is_without = self.others.is_some() && self.config.as_ref().is_some_and(|config| !config.ipv6);
@@ -305,10 +306,7 @@ impl Backend<'_> {
     fn unused(&self) -> impl Iterator<Item = Line> {
         let unused = self.chains.iter().filter(|chain| chain.note == Some(UNUSED));
         unused.map(|chain| {
-            let of = match chain.table.family {
-                TableFamily::Ip(family) => format!("{family} "),
-                _ => String::new(),
-            };
+            let of = counted(chain).map_or(String::new(), |family| format!("{family} "));
             let (name, direction) = (chain.name(), chain.direction);
             let text = format!("no rule leads to {name}: {direction} {of}connections bypass the proxy");
             text_line(Style::Trouble, text)
@@ -352,17 +350,16 @@ impl Backend<'_> {
     }
 
     /// Adds the lines of a direction, the chains of both families side by side.
-    fn add_lines(&self, direction: Direction, used: &[&str], lines: &mut Vec<Line>) {
+    fn add_lines(&self, direction: Direction, used: &[Option<Family>], lines: &mut Vec<Line>) {
         let mut pairs: Vec<(&ShownChain<'_>, Option<&ShownChain<'_>>)> = Vec::new();
         let mut next = 0;
         for chain in self.chains.iter().filter(|chain| chain.direction == direction) {
-            if chain.table.family != TableFamily::Ip(Family::V6) {
+            if counted(chain) != Some(Family::V6) {
                 pairs.push((chain, None));
                 continue;
             }
             let mut known = pairs.iter_mut().enumerate();
-            let v4 = TableFamily::Ip(Family::V4);
-            match known.find(|(_, (other, _))| other.table.family == v4 && other.title() == chain.title()) {
+            match known.find(|(_, (other, _))| counted(other) == Some(Family::V4) && other.title() == chain.title()) {
                 Some((place, (_, second))) => {
                     *second = Some(chain);
                     next = place + 1;
@@ -381,7 +378,7 @@ impl Backend<'_> {
             }
             let mut foreign = 0;
             for alike in rows.chunk_by(|row, next| kind(row) == kind(next)) {
-                let is_ours = alike.first().and_then(|row| row.first()).is_some_and(|(_, rule)| rule.is_ours());
+                let is_ours = alike.first().and_then(own).is_some();
                 let room = if !is_ours {
                     MOST.saturating_sub(foreign)
                 } else if alike.len() > MOST {
@@ -499,7 +496,7 @@ fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     match second {
         Some(second) if second.note != first.note => {
             for chain in [first, second] {
-                about.extend(chain.note.map(|note| format!("{}: {note}", counted(chain))));
+                about.extend(counted(chain).zip(chain.note).map(|(family, note)| format!("{family}: {note}")));
             }
         }
         _ => about.extend(first.note.map(ToOwned::to_owned)),
