@@ -209,25 +209,14 @@ fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
     };
     // `XT_CONNMARK_SET`, `XT_CONNMARK_SAVE` and `XT_CONNMARK_RESTORE`, by `connmark_tg_shift` in
     // net/netfilter/xt_connmark.c.
-    let (field, to, text) = match mode {
-        0 => (
-            Field::ConnectionMark,
-            Some(bits(Field::ConnectionMark, !mask, mark)),
-            format!("CONNMARK --set-xmark {mark:#x}/{mask:#x}"),
-        ),
-        1 => (
-            Field::ConnectionMark,
-            (mask == u32::MAX).then(|| bits(Field::Mark, packets, 0)),
-            format!("CONNMARK --save-mark --nfmask {packets:#x} --ctmask {mask:#x}"),
-        ),
-        _ => (
-            Field::Mark,
-            (packets == u32::MAX).then(|| bits(Field::ConnectionMark, mask, 0)),
-            format!("CONNMARK --restore-mark --nfmask {packets:#x} --ctmask {mask:#x}"),
-        ),
+    let (own, packet) = (Field::ConnectionMark, Field::Mark);
+    let masks = format!("--nfmask {packets:#x} --ctmask {mask:#x}");
+    let (field, to, option) = match mode {
+        0 => (own, Some(bits(own, !mask, mark)), format!("--set-xmark {mark:#x}/{mask:#x}")),
+        1 => (own, (mask == u32::MAX).then(|| bits(packet, packets, 0)), format!("--save-mark {masks}")),
+        _ => (packet, (packets == u32::MAX).then(|| bits(own, mask, 0)), format!("--restore-mark {masks}")),
     };
-    let to = to.filter(|_| shift == 0);
-    Ok(Effect::Mark { field, to, text })
+    Ok(Effect::Mark { field, to: to.filter(|_| shift == 0), text: format!("CONNMARK {option}") })
 }
 
 fn text(name: &[u8]) -> String {
@@ -501,21 +490,19 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
     const ABOVE: u32 = 1 << 4;
     // `XT_RECENT_SET`, which holds for whoever is new too.
     const SET: u8 = 2;
-    let holds_below = match (name, revision) {
-        (b"hashlimit", 1) => u32_at(info, 16)? & ABOVE == 0,
-        (b"hashlimit", _) => u32_at(info, 272)? & ABOVE == 0,
-        (b"quota", _) => u32_at(info, 0)? & 1 == 0,
-        (b"connlimit", _) => u32_at(info, 20)? != 0,
-        (b"recent", _) => (u8_at(info, 8)? & SET != 0) != (u8_at(info, 9)? != 0),
-        _ => true,
+    let unknown = || "[...]".to_owned();
+    let (holds_below, words) = match (name, revision) {
+        (b"hashlimit", 1) => (u32_at(info, 16)? & ABOVE == 0, unknown()),
+        (b"hashlimit", _) => (u32_at(info, 272)? & ABOVE == 0, unknown()),
+        (b"quota", _) => (u32_at(info, 0)? & 1 == 0, unknown()),
+        (b"connlimit", _) => {
+            let (count, is_upto) = (u32_at(info, 16)?, u32_at(info, 20)? != 0);
+            (is_upto, format!("--connlimit-{} {count} [...]", if is_upto { "upto" } else { "above" }))
+        }
+        (b"recent", _) => ((u8_at(info, 8)? & SET != 0) != (u8_at(info, 9)? != 0), unknown()),
+        _ => (true, rate(u32_at(info, 0)?, u32_at(info, 4)?)),
     };
     let is_always = name == b"recent" && u8_at(info, 8)? & SET != 0;
-    let words = match name {
-        b"limit" => rate(u32_at(info, 0)?, u32_at(info, 4)?),
-        b"connlimit" if holds_below => format!("--connlimit-upto {} [...]", u32_at(info, 16)?),
-        b"connlimit" => format!("--connlimit-above {} [...]", u32_at(info, 16)?),
-        _ => "[...]".to_owned(),
-    };
     Ok(Condition::Context {
         text: format!("-m {} {words}", Name::from(name)),
         context: Context::Limit { holds_below },
@@ -526,14 +513,10 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
 /// The rate of `struct xt_rateinfo`, as iptables has it: 10,000 over the packets of a second.
 fn rate(period: u32, burst: u32) -> String {
     const UNITS: [(&str, u32); 4] = [("day", 864_000_000), ("hour", 36_000_000), ("min", 600_000), ("sec", 10_000)];
-    let mut shown = UNITS[0];
-    for unit in UNITS.into_iter().skip(1) {
-        if period == 0 || period > unit.1 || unit.1 / period < unit.1 % period {
-            break;
-        }
-        shown = unit;
-    }
-    let (name, length) = shown;
+    let is_too_long = |length: u32| period == 0 || period > length || length / period < length % period;
+    // The last one before the first that doesn't fit.
+    let [day, shorter @ ..] = UNITS;
+    let (name, length) = shorter.into_iter().take_while(|(_, length)| !is_too_long(*length)).last().unwrap_or(day);
     format!("--limit {}/{name} --limit-burst {burst}", length.checked_div(period).unwrap_or_default())
 }
 

@@ -38,8 +38,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Starts a batch. If a generation is given, the kernel refuses the batch with `ERESTART` unless the ruleset is at
-    /// it.
+    /// Starts a batch, which the kernel refuses with `ERESTART` unless the ruleset is at the generation that is given.
     pub(crate) fn begin(generation: Option<Generation>) -> Self {
         let mut batch =
             Self { writer: Writer::with_capacity(USUAL), sequence: 0, last: None, is_trial: generation.is_none() };
@@ -54,16 +53,14 @@ impl Batch {
         batch
     }
 
-    /// Adds a message to nf_tables: `message` is one of `NFT_MSG_*`, `flags` are those of netlink(7) that say how, and
-    /// `write` adds its attributes. The kernel always answers a bad message; of good ones, only the last asks for an
-    /// acknowledgement.
+    /// Adds a message to nf_tables, one of `NFT_MSG_*`, with these flags of netlink(7); `write` adds its attributes. The
+    /// kernel always answers a bad message; of good ones, only the last asks for an acknowledgement.
     pub(crate) fn add(&mut self, message: i32, flags: i32, family: ProtoFamily, write: impl FnOnce(&mut Writer)) {
         self.sequence += 1;
         let header = Header { subsystem: libc::NFNL_SUBSYS_NFTABLES, message, flags, sequence: self.sequence, family };
         self.last = Some(self.writer.message(header, write));
     }
 
-    /// What can't be written of the messages that were added so far.
     pub(crate) fn unwritable(&self) -> Option<&Unwritable> {
         self.writer.unwritable()
     }

@@ -18,10 +18,8 @@ const TCP_LISTEN: u32 = 10;
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
 
-/// The TCP sockets that listen in the thread's network namespace.
-///
-/// # Errors
-/// Reading fails: the kernel has no sock_diag for TCP (ENOENT; CONFIG_INET_DIAG), or a sandbox forbids it.
+/// The TCP sockets that listen in the thread's network namespace. The kernel may have no sock_diag for TCP (ENOENT;
+/// CONFIG_INET_DIAG), or a sandbox may forbid it.
 pub fn listeners() -> Result<Vec<Listener>, ReadError> {
     let socket = Socket::open_bus(Bus::SockDiag)?;
     let mut listeners = Vec::new();

@@ -1,6 +1,4 @@
-//! Netlink messages as bytes: small requests going out, answers coming in.
-//!
-//! Every read is bounds-checked, and an invalid message is a [`Malformed`] error, never a panic.
+//! Netlink messages as bytes, both ways. An invalid message is a [`Malformed`] error, never a panic.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -81,7 +79,6 @@ impl<'a> Attributes<'a> {
         self.find(kind)?.ok_or(Malformed)
     }
 
-    /// The value of the first attribute of this type, if there is one.
     pub(crate) fn find(self, kind: u16) -> Result<Option<&'a [u8]>, Malformed> {
         for attribute in self {
             let (found, value) = attribute?;
@@ -165,8 +162,7 @@ pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
 
 /// Messages and their attributes, being written. Padding is always zero.
 ///
-/// The first thing that can't be written is kept, and [`Writer::finish`] then returns it instead of the bytes: nothing is
-/// ever left out of a message.
+/// [`Writer::finish`] returns the first thing that can't be written instead of the bytes: nothing is left out of a message.
 ///
 /// Numbers are most of what is written, thousands in a batch: each goes to its place by an instruction or two, where
 /// Vec::extend_from_slice and memcpy take dozens.
@@ -188,7 +184,6 @@ impl Writer {
         self.unwritable.get_or_insert(Unwritable(what.into()));
     }
 
-    /// What can't be written of that which was to be written so far.
     pub(crate) fn unwritable(&self) -> Option<&Unwritable> {
         self.unwritable.as_ref()
     }
@@ -234,7 +229,7 @@ impl Writer {
         }
     }
 
-    /// Adds bytes as they are, such as whole messages that were written elsewhere.
+    /// Adds bytes as they are.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.room(bytes.len()).copy_from_slice(bytes);
     }

@@ -63,12 +63,8 @@ pub struct Packet {
     pub device: Option<u32>,
 }
 
-/// How a packet would be routed in the thread's network namespace. No privileges are needed.
-///
-/// Kernels before 4.17 do not route by port, and skip the attributes that they do not know.
-///
-/// # Errors
-/// There is no route, or one that refuses such packets; or reading fails.
+/// How a packet would be routed in the thread's network namespace; no route, or one that refuses such packets, is an error.
+/// No privileges are needed. Kernels before 4.17 do not route by port, and skip the attributes that they do not know.
 pub fn route(packet: Packet) -> Result<Route, ReadError> {
     let socket = open()?;
     let to = octets(packet.to.ip());

@@ -96,9 +96,7 @@ pub struct Unwritten {
 
 /// The edits as a batch: message n is edit n, counted from 1. The kernel commits it if the ruleset is at this generation;
 /// without one, it checks the edits and then forgets them.
-///
-/// # Errors
-/// The first edit that can't be written.
+/// The error is the first edit that can't be written.
 pub fn batch(edits: &[Edit<'_>], generation: Option<Generation>) -> Result<FinishedBatch, Unwritten> {
     let mut batch = Batch::begin(generation);
     for edit in edits {

@@ -2,7 +2,7 @@
 //! families and hooks. Each fact is here once, for writing and for reading.
 
 use nftnl::ProtoFamily;
-use packets::rules::{Family, Field, Hook, TableFamily};
+use packets::rules::{Effect, Family, Field, Hook, TableFamily};
 
 /// Bytes of a packet: the header that they are in (`NFT_PAYLOAD_*_HEADER`), and their offset and length there.
 pub(crate) type Place = (i32, u32, u32);
@@ -54,20 +54,12 @@ pub(crate) fn last_bytes(number: &[u8; 16], length: usize) -> Option<&[u8]> {
 /// The fragment's offset (`IP_OFFSET` in net/ip.h), and its place.
 pub(crate) const IPV4_FRAGMENT: (Place, [u8; 2]) = ((libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 2), [0x1f, 0xff]);
 
-/// What a packet is changed in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rewritten {
-    /// What has no part in where it goes: IP's class of traffic, IPv4's time to live.
-    Harmless,
-    HopLimit,
-    Other,
-}
-
-/// What is changed by writing these bytes of a packet, of which the bits under the mask are as they were. nft writes two
-/// bytes, also where one field is smaller.
-pub(crate) fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8]) -> Rewritten {
+/// What writing these bytes of a packet does, of which the bits under the mask are as they were: nothing to its way where
+/// that is IP's class of traffic or IPv4's time to live. None: it may go elsewhere. nft writes two bytes, also where one
+/// field is smaller.
+pub(crate) fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8]) -> Option<Effect> {
     if base != libc::NFT_PAYLOAD_NETWORK_HEADER {
-        return Rewritten::Other;
+        return None;
     }
     // The bits that may change of each of the first bytes of `struct iphdr` and `struct ipv6hdr`.
     let (class, hops): ([u8; 2], u32) = match family {
@@ -78,17 +70,17 @@ pub(crate) fn rewritten(family: Option<Family>, (base, offset, length): Place, k
     };
     let changed =
         (0..length).map(|index| (offset.saturating_add(index), !kept.get(index as usize).copied().unwrap_or(0)));
-    let mut changed = changed.filter(|(_, bits)| *bits != 0).peekable();
-    if changed.peek().is_some_and(|(byte, _)| *byte == hops) {
-        let is_all = changed.all(|(byte, _)| byte == hops);
-        return match (is_all, family) {
-            (true, Some(Family::V6)) => Rewritten::HopLimit,
-            (true, _) => Rewritten::Harmless,
-            (false, _) => Rewritten::Other,
+    let changed: Vec<_> = changed.filter(|(_, bits)| *bits != 0).collect();
+    let text = "[payload]".to_owned();
+    if changed.first().is_some_and(|(byte, _)| *byte == hops) {
+        let effect = match family {
+            Some(Family::V6) => Effect::Mark { field: Field::HopLimit, to: None, text },
+            _ => Effect::Other(text),
         };
+        return changed.iter().all(|(byte, _)| *byte == hops).then_some(effect);
     }
-    let is_class = |(byte, bits): (u32, u8)| class.get(byte as usize).is_some_and(|class| bits & !class == 0);
-    if changed.all(is_class) { Rewritten::Harmless } else { Rewritten::Other }
+    let is_class = |(byte, bits): &(u32, u8)| class.get(*byte as usize).is_some_and(|class| bits & !class == 0);
+    changed.iter().all(is_class).then_some(Effect::Other(text))
 }
 
 /// The family in nfnetlink's header: `NFPROTO_*` in linux/netfilter.h.
@@ -137,6 +129,12 @@ mod tests {
 
     #[test]
     fn a_packet_stays_on_its_way_if_only_its_class_of_traffic_or_its_hops_change() {
+        #[derive(Debug, PartialEq)]
+        enum Rewritten {
+            Harmless,
+            HopLimit,
+            Other,
+        }
         use Rewritten::{Harmless, HopLimit, Other};
 
         let (ip, tcp) = (libc::NFT_PAYLOAD_NETWORK_HEADER, libc::NFT_PAYLOAD_TRANSPORT_HEADER);
@@ -164,7 +162,12 @@ mod tests {
             (None, (ip, 8, 1), &[], Other),
             (v4, (ip, u32::MAX, 2), &[], Other),
         ] {
-            assert_eq!(rewritten(family, place, kept), want, "{family:?} {place:?} {kept:?}");
+            let is = match rewritten(family, place, kept) {
+                Some(Effect::Mark { field: Field::HopLimit, to: None, .. }) => HopLimit,
+                Some(effect) => (effect == Effect::Other("[payload]".to_owned())).then_some(Harmless).unwrap(),
+                None => Other,
+            };
+            assert_eq!(is, want, "{family:?} {place:?} {kept:?}");
         }
     }
 

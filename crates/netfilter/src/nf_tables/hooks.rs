@@ -67,10 +67,7 @@ impl Hooked {
         Ok(hooked)
     }
 
-    /// Adds one function of the list.
-    ///
-    /// # Errors
-    /// Its name isn't there, as in a kernel without CONFIG_KALLSYMS, so that it cannot be told what it is.
+    /// Adds one function of the list. Without its name, as in a kernel without CONFIG_KALLSYMS, it cannot be told what it is.
     pub(crate) fn add(&mut self, attributes: Attributes<'_>) -> Result<(), Malformed> {
         let priority = be32(attributes.get(NFNLA_HOOK_PRIORITY)?)? as i32;
         let function = string(attributes.get(NFNLA_HOOK_FUNCTION_NAME)?)?;

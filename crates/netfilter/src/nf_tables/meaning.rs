@@ -14,7 +14,7 @@ use packets::rules::{
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
 use super::header::{
     self, ETHER_TYPE, ICMPV6_TYPE, IPV4_FRAGMENT, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS,
-    Rewritten, TCP_FLAGS,
+    TCP_FLAGS,
 };
 use super::register::{Loaded, Part, Registers, bits_of, network};
 use super::uapi::*;
@@ -153,7 +153,12 @@ impl<'a> Reader<'a> {
                 self.load(mask.to, loaded);
             }
             Expression::ByteOrder(order) if order.operation == libc::NFT_BYTEORDER_HTON => {
-                self.load(order.to, self.in_network_order(order.from));
+                let loaded = match self.registers.get(order.from) {
+                    Some(&Loaded::Field(part)) => Loaded::Field(Part { host_order: false, ..part }),
+                    Some(other) => other.clone(),
+                    None => Loaded::Other("[byteorder]".to_owned()),
+                };
+                self.load(order.to, loaded);
             }
             Expression::ByteOrder(_) => self.other(b"byteorder"),
             Expression::Compare(compare) => self.on_register(compare.register, "[cmp]", self.comparison(compare)),
@@ -290,14 +295,6 @@ impl<'a> Reader<'a> {
         };
         let (mask, xor) = (bits_of(field, mask)?, bits_of(field, xor)?);
         Some(Loaded::Bits(Bits { field, mask, xor }))
-    }
-
-    fn in_network_order(&self, register: u32) -> Loaded {
-        match self.registers.get(register) {
-            Some(&Loaded::Field(part)) => Loaded::Field(Part { host_order: false, ..part }),
-            Some(other) => other.clone(),
-            None => Loaded::Other("[byteorder]".to_owned()),
-        }
     }
 
     /// Adds a condition. nft writes `80-90` as two conditions, at least 80 and at most 90; these are joined into one.
@@ -453,9 +450,8 @@ impl<'a> Reader<'a> {
         const MOST: u128 = 1024;
         let fields = self.registers.fields(lookup.register, set.bits / 8)?;
         let elements = set.elements.as_ref().filter(|_| set_size(set) <= MOST)?;
-        let elements = elements.numbers();
         let (mut numbers, mut count) = (vec![Vec::new(); fields.len()], 0);
-        for element in elements {
+        for element in elements.numbers() {
             let key = element.to_be_bytes();
             let mut rest = key.get(key.len().checked_sub(set.bits as usize / 8)?..)?;
             for (part, numbers) in fields.iter().zip(&mut numbers) {
@@ -539,7 +535,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What writing into a packet does to its way.
     fn set_payload(&mut self, change: expression::SetPayload) {
         let place = (change.base, change.offset, change.length);
         let kept = match self.registers.get(change.register) {
@@ -547,11 +542,8 @@ impl<'a> Reader<'a> {
             _ => &[],
         };
         match header::rewritten(self.family, place, kept) {
-            Rewritten::Harmless => self.effect("[payload]"),
-            Rewritten::HopLimit => {
-                self.rule.effects.push(Effect::Mark { field: Field::HopLimit, to: None, text: "[payload]".to_owned() })
-            }
-            Rewritten::Other => self.changes = Some("[payload]".to_owned()),
+            Some(effect) => self.rule.effects.push(effect),
+            None => self.changes = Some("[payload]".to_owned()),
         }
     }
 

@@ -26,10 +26,8 @@ pub struct Snapshot {
 }
 
 /// Reads everything. The dumps of tables, chains and rules are separate requests, so the snapshot is consistent only if
-/// the generation was the same before and after, and if no dump was torn; otherwise everything is read again.
-///
-/// # Errors
-/// nf_tables can't be read, or changes all the time.
+/// the generation was the same before and after, and if no dump was torn; otherwise everything is read again, unless it
+/// changes all the time.
 pub fn snapshot(socket: &impl Ask) -> Result<Snapshot, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
