@@ -209,48 +209,13 @@ fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::collections::VecDeque;
-
     use packets::rules::nftables::NftRule;
 
     use super::*;
-    use crate::netlink::message::Messages;
-    use crate::tests::recorded;
+    use crate::tests::recording::Recording;
 
-    /// What the kernel once answered, request by request.
-    struct Recording(RefCell<VecDeque<(String, Vec<u8>)>>);
-
-    impl Recording {
-        fn new() -> Self {
-            let lines = include_str!("recorded/snapshot.txt").lines();
-            let answers = lines.filter(|line| !line.starts_with('#')).map(|line| {
-                let (request, answer) = line.split_once(' ').unwrap();
-                (request.to_owned(), recorded(&answer.replace(' ', "")))
-            });
-            Self(RefCell::new(answers.collect()))
-        }
-    }
-
-    impl Ask for Recording {
-        fn ask(
-            &self,
-            request: Header,
-            _: impl FnOnce(&mut Writer),
-            mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
-        ) -> Result<(), ReadError> {
-            let (recorded, answer) = self.0.borrow_mut().pop_front().unwrap();
-            let names = [
-                (libc::NFT_MSG_GETGEN, "GETGEN"),
-                (libc::NFT_MSG_GETTABLE, "GETTABLE"),
-                (libc::NFT_MSG_GETCHAIN, "GETCHAIN"),
-                (libc::NFT_MSG_GETSET, "GETSET"),
-                (libc::NFT_MSG_GETSETELEM, "GETSETELEM"),
-                (libc::NFT_MSG_GETRULE, "GETRULE"),
-            ];
-            assert!(names.contains(&(request.message, recorded.as_str())), "{recorded}");
-            Messages(&answer).try_for_each(|message| Ok(read(&message?)?))
-        }
+    fn recording() -> Recording {
+        Recording::of(include_str!("recorded/snapshot.txt"))
     }
 
     /// A dump of rules in two datagrams, between which somebody else's batch has put two rules before those that were
@@ -264,7 +229,7 @@ mod tests {
             |rules| drop(rules.remove(1)),
         ];
         for tear in tears {
-            let (torn, whole) = (Recording::new(), Recording::new());
+            let (torn, whole) = (recording(), recording());
             for (request, answer) in torn.0.borrow_mut().iter_mut().filter(|(request, _)| request == "GETRULE") {
                 let mut rules: Vec<Vec<u8>> = Vec::new();
                 let mut rest = answer.as_slice();
@@ -280,7 +245,7 @@ mod tests {
             torn.0.borrow_mut().pop_back();
             torn.0.borrow_mut().append(&mut whole.0.borrow_mut());
             let read = snapshot(&torn).unwrap();
-            assert_eq!(read, snapshot(&Recording::new()).unwrap());
+            assert_eq!(read, snapshot(&recording()).unwrap());
             assert!(torn.0.borrow().is_empty());
         }
     }
@@ -288,10 +253,10 @@ mod tests {
     /// As nft listed it.
     #[test]
     fn everything_is_read_as_the_kernel_dumps_it() {
-        let recording = Recording::new();
-        let snapshot = snapshot(&recording).unwrap();
+        let answers = recording();
+        let snapshot = snapshot(&answers).unwrap();
         assert_eq!(snapshot.generation, Generation(2));
-        assert!(recording.0.borrow().is_empty());
+        assert!(answers.0.borrow().is_empty());
         let mut lines = Vec::new();
         for table in &snapshot.tables {
             let dormant = if table.dormant { " dormant" } else { "" };

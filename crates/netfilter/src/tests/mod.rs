@@ -3,6 +3,10 @@
 pub mod fuzzed;
 #[cfg(test)]
 mod inverse;
+#[cfg(test)]
+mod nftables;
+#[cfg(test)]
+pub(crate) mod recording;
 #[cfg(any(test, feature = "testing"))]
 pub mod replay;
 #[cfg(test)]

@@ -1,0 +1,122 @@
+//! What nft and the kernel make of rules, against what is read of them.
+
+use packets::rules::flags::{CtState, Tracked};
+use packets::rules::nftables::NftRule;
+use packets::rules::{Condition, Context, Field, Intervals, Rule};
+
+use super::recording::Recording;
+use crate::nf_tables::read::snapshot;
+
+const RECORDED: &str = include_str!("../recorded/nftables.txt");
+
+/// The rules, each as nft lists it, as it is said here, and as it is read.
+fn rules() -> Vec<(&'static str, &'static str, Rule)> {
+    let mut rules = Vec::new();
+    let lines: Vec<&str> = RECORDED.lines().filter_map(|line| line.strip_prefix("RULE ")).collect();
+    for table in snapshot(&Recording::of(RECORDED)).unwrap().tables {
+        for chain in &table.chains {
+            let place = format!("{} {} ; ", table.family, chain.name);
+            let listed: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix(&place)).collect();
+            assert_eq!(chain.rules.len(), listed.len(), "{place}");
+            for (rule, line) in chain.rules.iter().zip(listed) {
+                let (nft, said) = line.split_once(" ; ").unwrap_or((line, line));
+                rules.push((nft, said, rule.clone()));
+            }
+        }
+    }
+    assert_eq!(rules.len(), lines.len());
+    rules
+}
+
+/// In nft's own words, unless the line says otherwise.
+#[test]
+fn rules_are_said_as_nft_lists_them() {
+    for (nft, said, rule) in rules() {
+        assert_eq!(NftRule(&rule).to_string(), said, "{nft}");
+    }
+}
+
+/// The words after a name, up to the next one's or the verdict.
+fn after<'a>(rule: &'a str, name: &str) -> Option<&'a str> {
+    let (_, words) = rule.split_once(name)?;
+    let end = [" ct ", " accept", " drop"].iter().filter_map(|word| words.find(word)).min();
+    Some(words[..end.unwrap_or(words.len())].trim())
+}
+
+/// Whether a state of connection tracking is among those that are named: `a,b`, `{ a, b }`, or neither after `!=`.
+fn is_named(words: &str, has: impl Fn(&str) -> bool) -> bool {
+    let (words, negated) = words.strip_prefix("!= ").map_or((words, false), |words| (words, true));
+    words.split([',', ' ', '{', '}']).any(|name| !name.is_empty() && has(name)) != negated
+}
+
+#[test]
+fn what_connection_tracking_has_is_what_is_named() {
+    let mut compared = 0;
+    for (nft, said, rule) in rules() {
+        let [states, status, direction] = ["ct state ", "ct status ", "ct direction "].map(|name| after(nft, name));
+        if [states, status, direction].iter().all(Option::is_none) || nft.contains("vmap") || said.contains("[ct]") {
+            continue;
+        }
+        for tracked in Tracked::all() {
+            let has_entry = tracked.state.has_entry();
+            assert_eq!(has_entry, ![CtState::Invalid, CtState::Untracked].contains(&tracked.state));
+            let nat = |name: &str| match name {
+                "snat" => tracked.has_snat,
+                _ => tracked.has_dnat,
+            };
+            let is_so = states.is_none_or(|words| is_named(words, |name| name == tracked.state.name()))
+                // Without an entry, there is no status and no direction: the rule doesn't match (nft_ct_get_eval).
+                && status.is_none_or(|words| {
+                    has_entry
+                        && match words.split_once(" / ") {
+                            // The first of them, of these.
+                            Some((set, of)) => of.split(',').all(|name| nat(name) == set.split(',').any(|set| set == name)),
+                            None => is_named(words, nat),
+                        }
+                })
+                && direction.is_none_or(|words| {
+                    has_entry && is_named(words, |name| (name == "reply") == tracked.is_reply)
+                });
+            let at = tracked.number();
+            let mut conditions = rule.conditions.iter().filter_map(|condition| match condition {
+                Condition::Flags { field: Field::State, numbers, .. } => Some(numbers),
+                _ => None,
+            });
+            assert_eq!(conditions.all(|numbers: &Intervals| numbers.meets(&[(at, at)])), is_so, "{nft}: {tracked:?}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 11 * 40);
+}
+
+#[test]
+fn what_routing_and_counters_decide_is_what_is_named() {
+    let (mut compared, local, broadcast) = (0, 1 << 2, 1 << 3);
+    for (nft, said, rule) in rules() {
+        let contexts = rule.conditions.iter().filter_map(|condition| match condition {
+            Condition::Context { context, .. } => Some(*context),
+            _ => None,
+        });
+        let types = |is_source, types, negated| Context::AddressType { is_source, types, negated, is_xt: false };
+        let want = match nft {
+            "fib daddr type local accept" => vec![types(false, local, false)],
+            "fib saddr type != local drop" => vec![types(true, local, true)],
+            "fib daddr type { local, broadcast } accept" => vec![types(false, local | broadcast, false)],
+            "fib saddr . iif oif missing drop" => vec![Context::ReversePath { is_loose: false, negated: true }],
+            "fib saddr . iif oif exists accept" => vec![Context::ReversePath { is_loose: false, negated: false }],
+            "fib saddr oif != 0 accept" => vec![Context::ReversePath { is_loose: true, negated: false }],
+            _ if said.contains("[connlimit]") || said.contains("[dynset]") => vec![],
+            // An element is added while the set has room, and then its own limit counts.
+            _ if nft.contains(" @dyn ") => {
+                [true, !nft.contains(" over ")].map(|holds_below| Context::Limit { holds_below }).to_vec()
+            }
+            _ if ["limit rate", "quota", "ct count"].iter().any(|word| nft.contains(word)) => {
+                vec![Context::Limit { holds_below: !nft.contains(" over ") }]
+            }
+            _ => vec![],
+        };
+        compared += want.len();
+        assert_eq!(contexts.collect::<Vec<_>>(), want, "{nft}");
+    }
+    assert_eq!(compared, 18);
+}

@@ -1,0 +1,56 @@
+//! A ruleset as the kernel once dumped it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
+use crate::netlink::{Ask, ReadError};
+use crate::tests::recorded;
+
+/// What the kernel once answered, request by request.
+pub(crate) struct Recording(pub(crate) RefCell<VecDeque<(String, Vec<u8>)>>);
+
+impl Recording {
+    /// Of these lines, each a request's name and the messages of the answer; others are not for this.
+    pub(crate) fn of(text: &str) -> Self {
+        let mut answers = VecDeque::new();
+        for line in text.lines().filter(|line| line.starts_with("GET")) {
+            let (request, answer) = line.split_once(' ').unwrap();
+            answers.push_back((request.to_owned(), recorded(&answer.replace(' ', ""))));
+        }
+        Self(RefCell::new(answers))
+    }
+}
+
+impl Ask for Recording {
+    fn ask(
+        &self,
+        request: Header,
+        write: impl FnOnce(&mut Writer),
+        mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), ReadError> {
+        // What a request names, a set, an answer's messages begin with. Not all sets are asked about.
+        let mut named = Writer::with_capacity(64);
+        write(&mut named);
+        let named = named.finish().unwrap();
+        let is_about_it = |answer: &[u8]| {
+            let first = Messages(answer).next().unwrap().unwrap();
+            first.payload.get(4..).unwrap_or_default().starts_with(&named)
+        };
+        let mut answers = self.0.borrow_mut();
+        while answers.front().is_some_and(|(_, answer)| !is_about_it(answer)) {
+            answers.pop_front();
+        }
+        let (recorded, answer) = answers.pop_front().unwrap();
+        let names = [
+            (libc::NFT_MSG_GETGEN, "GETGEN"),
+            (libc::NFT_MSG_GETTABLE, "GETTABLE"),
+            (libc::NFT_MSG_GETCHAIN, "GETCHAIN"),
+            (libc::NFT_MSG_GETSET, "GETSET"),
+            (libc::NFT_MSG_GETSETELEM, "GETSETELEM"),
+            (libc::NFT_MSG_GETRULE, "GETRULE"),
+        ];
+        assert!(names.contains(&(request.message, recorded.as_str())), "{recorded}");
+        Messages(&answer).try_for_each(|message| Ok(read(&message?)?))
+    }
+}
