@@ -2,15 +2,13 @@
 //!
 //! The same vocabulary says what a backend would install, so that a comparison is of like with like, and [`walk`](crate::walk) takes a connection through either.
 
-mod device;
 mod line;
 mod listener;
 mod network;
 
-pub use self::device::Device;
 pub use self::line::Line;
 pub use self::listener::Listener;
-pub use self::network::{Address, Network, Settings};
+pub use self::network::{Address, Device, Network, Settings};
 use crate::rules::{Condition, Context, Holding, Hook, NAT, Subsystem, Table, TableFamily};
 
 /// The tables of a network namespace that decide where a TCP connection goes; neither routes nor BPF programs.

@@ -2,9 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::found::device::Device;
 use crate::found::listener::Listener;
-use crate::rules::{Family, Field, Intervals, LOOPBACK_INDEX, address};
+use crate::rules::{Family, Field, Intervals, LOOPBACK_INDEX, Name, address, interface};
 
 /// What is known of a network namespace beside its rules and its routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -47,6 +46,30 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self::USUAL
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    pub index: u32,
+    pub name: Name,
+    /// Its kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo, and for those that drivers of hardware make.
+    pub kind: Vec<u8>,
+    /// `IFF_UP`
+    pub is_up: bool,
+    /// The number of the device by which its packets come and go, if it is made on top of another one of this namespace.
+    pub lower: Option<u32>,
+    /// The number of the bridge or the bond that has taken it.
+    pub master: Option<u32>,
+    /// Whether it finds other hosts by asking for their addresses on its link. lo doesn't, nor a device that leads to one
+    /// host alone.
+    pub has_neighbours: bool,
+}
+
+impl Device {
+    /// The names of these, as numbers.
+    pub fn names<'a>(devices: impl IntoIterator<Item = &'a Self>) -> Intervals {
+        Intervals::each(devices.into_iter().map(|device| interface(device.name.as_bytes())))
     }
 }
 
@@ -163,7 +186,6 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{Name, interface};
 
     fn network() -> Network {
         let device = |index, name: &str| Device {

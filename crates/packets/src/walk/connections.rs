@@ -67,35 +67,25 @@ impl Connections {
         all.with(Field::Source(family), &addresses).with(Field::Destination(family), &addresses)
     }
 
-    /// Messages of neighbour discovery: of this type, from and to these addresses, by these devices in one of the two fields.
-    pub(super) fn discovery(kind: u8, from: Intervals, to: Intervals, device: (Field, Intervals)) -> Self {
-        let family = Family::V6;
-        let other = device.0.turned();
-        let fields = [
-            (Field::Family, Intervals::one(nfproto(family))),
-            (Field::Protocol, Intervals::one(ICMPV6)),
-            (Field::Source(family), from),
-            (Field::Destination(family), to),
+    /// Packets by which neighbours find each other by these devices, in one of the two fields: over IPv6 messages of this
+    /// type, from and to these addresses; or else ARP's, of which it isn't followed what they ask and answer.
+    pub(super) fn discovery(message: Option<(u8, Intervals, Intervals)>, device: (Field, Intervals)) -> Self {
+        let mut fields = vec![
+            (Field::Family, Intervals::one(message.as_ref().map_or(ARP, |_| nfproto(Family::V6)))),
             (Field::State, Field::State.any()),
             (Field::Mark, Intervals::one(0)),
-            (Field::IcmpType, Intervals::one(kind.into())),
-            (Field::HopLimit, Intervals::one(DISCOVERY_HOPS)),
-            device,
-            (other, Intervals::one(0)),
         ];
-        Self { fields: fields.into() }
-    }
-
-    /// ARP's packets by these devices. What they ask and answer, rules are not followed on.
-    pub(super) fn arp(device: (Field, Intervals)) -> Self {
+        if let Some((kind, from, to)) = message {
+            fields.extend([
+                (Field::Protocol, Intervals::one(ICMPV6)),
+                (Field::Source(Family::V6), from),
+                (Field::Destination(Family::V6), to),
+                (Field::IcmpType, Intervals::one(kind.into())),
+                (Field::HopLimit, Intervals::one(DISCOVERY_HOPS)),
+            ]);
+        }
         let other = device.0.turned();
-        let fields = [
-            (Field::Family, Intervals::one(ARP)),
-            (Field::State, Field::State.any()),
-            (Field::Mark, Intervals::one(0)),
-            device,
-            (other, Intervals::one(0)),
-        ];
+        fields.extend([device, (other, Intervals::one(0))]);
         Self { fields: fields.into() }
     }
 
@@ -136,10 +126,9 @@ impl Connections {
 
     /// Whether all connections of another set with the same fields are of this one too.
     pub(super) fn includes(&self, other: &Self) -> bool {
-        let is_in = |((field, ours), (other_field, theirs)): (&(Field, Intervals), &(Field, Intervals))| {
-            field == other_field && ours.includes(theirs)
-        };
-        self.fields.len() == other.fields.len() && self.fields.iter().zip(&*other.fields).all(is_in)
+        let mut pairs = self.fields.iter().zip(&*other.fields);
+        self.fields.len() == other.fields.len()
+            && pairs.all(|((field, ours), (other_field, theirs))| field == other_field && ours.includes(theirs))
     }
 
     /// The same connections, which have this field, with these numbers.
@@ -346,15 +335,15 @@ impl fmt::Display for Connections {
                 _ => None,
             };
             let all = all.unwrap_or_else(|| field.any());
-            if *intervals == all {
+            let is_usual = match field {
+                Field::SourcePort => *intervals == client_ports(),
+                // Inbound connections come in by others than lo anyway.
+                Field::InInterface => *intervals == Intervals::one(0) || *intervals == any_but_lo(),
+                Field::OutInterface => *intervals == Intervals::one(0),
+                _ => false,
+            };
+            if is_usual || *intervals == all {
                 continue;
-            }
-            match field {
-                Field::InInterface | Field::OutInterface if *intervals == Intervals::one(0) => continue,
-                Field::SourcePort if *intervals == client_ports() => continue,
-                // Inbound connections come in by others anyway.
-                Field::InInterface if *intervals == any_but_lo() => continue,
-                _ => {}
             }
             // Of all but a few, those few are said.
             let others = all.without(intervals);

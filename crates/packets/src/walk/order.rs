@@ -18,17 +18,13 @@ impl Found {
 
     /// The same of the tables whose family is such a one.
     pub(super) fn chains_of(&self, hook: Hook, is_seen_by: impl Fn(TableFamily) -> bool) -> Vec<Slot<'_>> {
-        let mut slots: Vec<Slot<'_>> = self
-            .tables
-            .iter()
-            .rev()
-            .filter(|table| !table.dormant && is_seen_by(table.family))
-            .flat_map(|table| table.chains.iter().rev().map(move |chain| (table, chain)))
-            .filter_map(|(table, chain)| {
-                let base = chain.base.filter(|base| base.hook == hook)?;
-                Some(Slot { table, chain, base })
-            })
-            .collect();
+        let mut slots: Vec<Slot<'_>> = Vec::new();
+        for table in self.tables.iter().rev().filter(|table| !table.dormant && is_seen_by(table.family)) {
+            for chain in table.chains.iter().rev() {
+                let base = chain.base.filter(|base| base.hook == hook);
+                slots.extend(base.map(|base| Slot { table, chain, base }));
+            }
+        }
         slots.sort_by_key(Slot::order);
         slots
     }
@@ -162,12 +158,11 @@ pub(super) fn is_one_table(slots: &[Slot<'_>]) -> bool {
 fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
     let mut are_more = filter.are_more || nat.iter().any(|orders| orders.are_more);
     let mut blocks = vec![Vec::new()];
-    for orders in nat {
-        let longer = |block: &Vec<Slot<'a>>| {
-            let with = |order: &Vec<Slot<'a>>| [block.as_slice(), order].concat();
-            orders.known.iter().map(with).collect()
-        };
-        blocks = blocks.iter().flat_map::<Vec<_>, _>(longer).take(MOST).collect();
+    for orders in &nat {
+        let longer = blocks
+            .iter()
+            .flat_map(|block: &Vec<Slot<'a>>| orders.known.iter().map(move |order| [block.as_slice(), order].concat()));
+        blocks = longer.take(MOST).collect();
     }
     let mut known = Vec::new();
     for order in &filter.known {

@@ -244,10 +244,8 @@ pub fn discovery<'a>(found: &'a Found, network: &Network, neighbours: &Neighbour
         Direction::Inbound => (Way::In, Field::InInterface),
         Direction::Outbound => (Way::Out, Field::OutInterface),
     };
-    let message = |kind, from: &Intervals, to, device| match is_ipv6 {
-        true => Connections::discovery(kind, from.clone(), to, device),
-        false => Connections::arp(device),
-    };
+    let message =
+        |kind, from: &Intervals, to, device| Connections::discovery(is_ipv6.then(|| (kind, from.clone(), to)), device);
     let question = message(SOLICITATION, asking, solicited(asked), (field, devices.clone()));
     let question = State::of_discovery(question, Packet::Solicitation, is_tracked);
     let there = follow(&mut walker, way, None, vec![question]).into_iter();
