@@ -153,18 +153,13 @@ impl Network {
     /// first one of the device, over IPv6 one of its addresses (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in
     /// net/netfilter/nf_nat_redirect.c). None: that isn't known.
     pub fn redirected_to(&self, family: Family, devices: &Intervals) -> Option<Intervals> {
-        let mut found: Vec<&Address> = Vec::new();
-        for device in self.devices.as_ref()? {
-            if device.index == LOOPBACK_INDEX || !devices.includes(&Device::names([device])) {
-                continue;
-            }
-            let mut own = self.of_family(family).filter(|known| known.device == device.index);
-            match family {
-                Family::V4 => found.extend(own.next()),
-                Family::V6 => found.extend(own),
-            }
-        }
-        let found = Intervals::each(found.into_iter().map(|known| address(known.address)));
+        let most = if family == Family::V4 { 1 } else { usize::MAX };
+        let is_one = |device: &&Device| device.index != LOOPBACK_INDEX && devices.includes(&Device::names([*device]));
+        let found = self.devices.as_ref()?.iter().filter(is_one).flat_map(|device| {
+            let own = self.of_family(family).filter(|known| known.device == device.index);
+            own.take(most)
+        });
+        let found = Intervals::each(found.map(|known| address(known.address)));
         (!found.is_empty()).then_some(found)
     }
 

@@ -49,12 +49,13 @@ impl fmt::Display for NftRule<'_> {
 /// Whether nft leaves a condition out because the next one implies it: `tcp dport 80` implies TCP, and `ip saddr`
 /// implies IPv4.
 pub fn is_implied(condition: &Condition, next: Option<&Condition>) -> bool {
-    let Some(Condition::In { field: next, .. }) = next else {
-        return false;
-    };
     match next {
-        Field::SourcePort | Field::DestinationPort => *condition == Condition::is(Field::Protocol, TCP),
-        Field::Source(family) | Field::Destination(family) => *condition == is_of(*family),
+        Some(Condition::In { field: Field::SourcePort | Field::DestinationPort, .. }) => {
+            *condition == Condition::is(Field::Protocol, TCP)
+        }
+        Some(Condition::In { field: Field::Source(family) | Field::Destination(family), .. }) => {
+            *condition == is_of(*family)
+        }
         _ => false,
     }
 }
@@ -87,13 +88,10 @@ impl fmt::Display for NftCondition<'_> {
         match values {
             Values::Set(name) => write!(f, "@{name}"),
             Values::Interval(interval) => f.write_str(&element(*field, *interval)),
-            Values::Listed(list) => match list.as_slice() {
-                [interval] => f.write_str(&element(*field, *interval)),
-                list => {
-                    let list: Vec<_> = list.iter().map(|&interval| element(*field, interval)).collect();
-                    write!(f, "{{ {} }}", list.join(", "))
-                }
-            },
+            Values::Listed(list) => {
+                let list: Vec<_> = list.iter().map(|&interval| element(*field, interval)).collect();
+                if let [one] = list.as_slice() { f.write_str(one) } else { write!(f, "{{ {} }}", list.join(", ")) }
+            }
         }
     }
 }
