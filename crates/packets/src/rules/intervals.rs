@@ -111,16 +111,15 @@ impl Intervals {
     /// Whether it holds every number of the other set.
     #[inline(always)]
     pub fn includes(&self, other: &Self) -> bool {
-        // Copies share their list.
-        if let (Held::List(ours), Held::List(others)) = (&self.0, &other.0)
-            && Arc::ptr_eq(ours, others)
-        {
-            return true;
+        match (&self.0, &other.0) {
+            (Held::One(ours), Held::One(theirs)) => ours.0 <= theirs.0 && theirs.1 <= ours.1,
+            // Copies share their list.
+            (Held::List(ours), Held::List(theirs)) if Arc::ptr_eq(ours, theirs) => true,
+            _ => other.as_slice().iter().all(|&(first, last)| {
+                let next = self.ending_from(first);
+                next.is_some_and(|(start, end)| *start <= first && last <= *end)
+            }),
         }
-        other.as_slice().iter().all(|&(first, last)| {
-            let next = self.ending_from(first);
-            next.is_some_and(|(start, end)| *start <= first && last <= *end)
-        })
     }
 
     /// The first of its intervals that doesn't end before this number. It is asked for each field and each rule.

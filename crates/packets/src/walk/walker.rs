@@ -272,15 +272,13 @@ impl<'a, 'g> Walker<'a, 'g> {
         let entering = self.of_its_devices(slot, entering, &mut next);
         let entering = entering.into_iter().flat_map(|state| self.as_seen(slot, state)).collect();
         let out = self.chain(slot.table, slot.chain, entering, 0);
-        match slot.base.policy {
-            Policy::Accept => next.extend(out.returned),
-            Policy::Drop => {
-                let policy = Place::Policy(slot);
-                for state in out.returned {
-                    self.record(0, policy, Matched::Yes(&Action::Drop));
-                    self.decide(&state, policy, Fate::Dropped);
-                }
+        for state in out.returned {
+            if slot.base.policy == Policy::Accept {
+                next.push(state);
+                continue;
             }
+            self.record(0, Place::Policy(slot), Matched::Yes(&Action::Drop));
+            self.decide(&state, Place::Policy(slot), Fate::Dropped);
         }
         next.extend(out.left_chain);
         next.iter_mut().for_each(|state| state.look(true));
@@ -349,9 +347,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         vec![state, other]
     }
 
-    fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Visit<'a> {
+    fn chain(&mut self, table: &'a Table, chain: &'a Chain, mut now: Vec<State<'a>>, depth: usize) -> Visit<'a> {
         let mut visit = Visit { depth, ..Visit::default() };
-        let mut now = entering;
         let is_watched = self.watched.is_some_and(|watched| chain.name == *watched.chain && watched.table.is(table));
         if is_watched {
             for state in &mut now {
@@ -360,10 +357,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
         }
         let mut are_merged = now.len() < 2;
-        let asked = match self.watched {
-            Some(_) => deciding(chain),
-            None => chain.rules.len(),
-        };
+        let asked = if self.watched.is_some() { deciding(chain) } else { chain.rules.len() };
         for line in Line::all(table, chain).take(asked) {
             if now.is_empty() {
                 break;
@@ -593,12 +587,9 @@ fn deciding(chain: &Chain) -> usize {
 
 /// Whether a base chain may do anything with these packets.
 fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
-    let may_match = |rule: &Rule| {
-        let mut conditions = rule.conditions.iter();
-        conditions.all(|condition| packets.meeting(slot.table, condition) != Meeting::None)
-    };
-    let decides = |rule: &&Rule| rule.does_something();
-    slot.base.policy == Policy::Drop || slot.chain.rules.iter().filter(decides).any(may_match)
+    let mut rules = slot.chain.rules.iter().filter(|rule| rule.does_something());
+    let may_meet = |condition| packets.meeting(slot.table, condition) != Meeting::None;
+    slot.base.policy == Policy::Drop || rules.any(|rule| rule.conditions.iter().all(may_meet))
 }
 
 /// Whether connections that meet all conditions of a rule match it: if a verdict map decides, they do if it says
@@ -612,15 +603,14 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
         return Matched::Yes(action);
     };
     let reason = Reason::Map(*field, name, connections.clone());
-    let said = verdicts.into_iter().find_map(|(numbers, action)| match connections.split(*field, &numbers) {
-        (None, _) => None,
-        (Some(_), others) => Some((action, others.is_none())),
-    });
-    match said {
-        None => Matched::No(reason),
-        Some((action, true)) => Matched::Yes(action),
-        Some((_, false)) => Matched::Perhaps(reason),
+    for (numbers, action) in verdicts {
+        match connections.split(*field, &numbers) {
+            (None, _) => {}
+            (Some(_), None) => return Matched::Yes(action),
+            (Some(_), Some(_)) => return Matched::Perhaps(reason),
+        }
     }
+    Matched::No(reason)
 }
 
 /// Has a nat rule's action change connections.
