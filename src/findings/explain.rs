@@ -418,8 +418,7 @@ fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
             _ => None,
         };
         let mut assumptions = ends.iter().flat_map(|(end, _)| &end.assumptions);
-        if field.is_some_and(|field| matters(field, ends))
-            || assumptions.any(|assumption| assumption.question.index() == index)
+        if field.is_some_and(|field| matters(field, ends)) || assumptions.any(|assumption| assumption.question == index)
         {
             return text;
         }

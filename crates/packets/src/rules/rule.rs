@@ -80,7 +80,16 @@ pub struct Counters {
 /// An interface's name as a number; see [`Field::InInterface`]. Bytes after the 16th are ignored: the kernel has no
 /// longer names (`IFNAMSIZ`).
 pub fn interface(name: &[u8]) -> u128 {
-    let mut padded = [0; 16];
+    padded(name, 0)
+}
+
+/// The interfaces whose names begin so, as an interval of numbers.
+pub fn beginning(name: &[u8]) -> (u128, u128) {
+    (padded(name, 0), padded(name, u8::MAX))
+}
+
+fn padded(name: &[u8], padding: u8) -> u128 {
+    let mut padded = [padding; 16];
     for (slot, byte) in padded.iter_mut().zip(name) {
         *slot = *byte;
     }
@@ -92,13 +101,6 @@ pub fn device(number: u128) -> Option<Vec<u8>> {
     let bytes = number.to_be_bytes();
     let (name, padding) = bytes.split_at(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
     padding.iter().all(|&byte| byte == 0).then(|| name.to_vec())
-}
-
-/// The interfaces whose names begin so, as an interval of numbers.
-pub fn beginning(name: &[u8]) -> (u128, u128) {
-    let first = interface(name);
-    let rest = u128::MAX.checked_shr(8 * name.len().min(16) as u32);
-    (first, first | rest.unwrap_or(0))
 }
 
 pub fn address(address: IpAddr) -> u128 {

@@ -6,16 +6,13 @@ use std::rc::Rc;
 use crate::rules::flags::{ACK, CtState, SYN_ACK, Tracked};
 use crate::rules::{Action, Bits, Family, Field, Hook, Intervals, nat_priority};
 use crate::walk::connections::{Connections, DISCOVERY_HOPS, client_ports, few_numbers};
-use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place, Question};
+use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place};
 
 /// More sets of connections than this are not told apart; beyond this, results are over-approximated.
 const MOST_STATES: usize = 16;
 
 /// More than this are not compared with each other: 10,000 rules may each let others through.
 const MOST_COMPARED: usize = 4 * MOST_STATES;
-
-/// What is assumed of connections that are not told apart.
-const OF_MANY: Assumption = Assumption::no(Question::WHICH_OF_MANY);
 
 /// Where connection tracking sees packets: `NF_IP_PRI_CONNTRACK` in linux/netfilter_ipv4.h.
 const TRACKING: i32 = -200;
@@ -526,7 +523,7 @@ pub(super) fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
         return states;
     }
     // Where they were many before, those need not be compared again.
-    let were_many = |state: &State<'_>| state.assumptions.contains(&OF_MANY);
+    let were_many = |state: &State<'_>| state.assumptions.contains(&Assumption::OF_MANY);
     if states.len() > MOST_COMPARED && states.first().is_some_and(were_many) {
         return of_a_kind(states);
     }
@@ -557,7 +554,7 @@ fn of_a_kind<'a>(states: impl IntoIterator<Item = State<'a>>) -> Vec<State<'a>> 
             continue;
         };
         if !known.join(&state) {
-            known.assumptions = vec![OF_MANY];
+            known.assumptions = vec![Assumption::OF_MANY];
             known.connections.extend(&state.connections);
             known.add(&state);
         }
@@ -580,11 +577,11 @@ mod tests {
     }
 
     fn yes(question: usize) -> Assumption {
-        Assumption::yes(Question(question))
+        Assumption::yes(question)
     }
 
     fn no(question: usize) -> Assumption {
-        Assumption::no(Question(question))
+        Assumption::no(question)
     }
 
     /// What is left to assume of each state that these come to.
@@ -635,7 +632,7 @@ mod tests {
         // Other questions, and one of three answers.
         assert_eq!(of_80(&[&[yes(1)], &[yes(2)]]), [[yes(1)], [yes(2)]]);
         assert_eq!(of_80(&[&[yes(1)], &[no(2)]]), [[yes(1)], [no(2)]]);
-        let of_three = |answer| Assumption { question: Question(1), answer, answers: 3 };
+        let of_three = |answer| Assumption { question: 1, answer, answers: 3 };
         assert_eq!(of_80(&[&[of_three(0)], &[of_three(1)]]).len(), 2);
         // Other connections, or the same ones that something else has become of.
         assert_eq!(assumed(&[state(80, &[yes(1)]), state(81, &[no(1)])]).len(), 2);
@@ -647,8 +644,7 @@ mod tests {
     fn more_than_sixteen_sets_of_a_kind_are_one() {
         let states = |count: u128| -> Vec<State<'_>> { (1..=count).map(|port| state(2 * port, &[])).collect() };
         assert_eq!(merged(states(16)).len(), 16);
-        let many = Assumption::no(Question::WHICH_OF_MANY);
-        assert_eq!(assumed(&states(17)), [[many]]);
+        assert_eq!(assumed(&states(17)), [[Assumption::OF_MANY]]);
         let ports = |states| {
             let merged = merged(states);
             let [state] = merged.as_slice() else {

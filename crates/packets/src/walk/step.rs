@@ -67,33 +67,25 @@ pub enum Fate {
     NotUnderstood,
 }
 
-/// A question that the rules leave open, by its place in `Walk::questions`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question(pub(super) usize);
-
-impl Question {
-    /// Which of many sets of connections these are, that are not told apart any more.
-    pub(super) const WHICH_OF_MANY: Self = Self(0);
-
-    pub fn index(self) -> usize {
-        self.0
-    }
-}
-
-/// One of the answers to a question.
+/// One of the answers to a question that the rules leave open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assumption {
-    pub question: Question,
+    /// Its place in `Walk::questions`.
+    pub question: usize,
     pub(super) answer: usize,
     pub(super) answers: usize,
 }
 
 impl Assumption {
-    pub(super) const fn yes(question: Question) -> Self {
+    /// What is assumed of one of many sets of connections that are not told apart any more: [`Open::WhichOfMany`] is every
+    /// walk's first question.
+    pub(super) const OF_MANY: Self = Self::no(0);
+
+    pub(super) const fn yes(question: usize) -> Self {
         Self { question, answer: 0, answers: 2 }
     }
 
-    pub(super) const fn no(question: Question) -> Self {
+    pub(super) const fn no(question: usize) -> Self {
         Self { answer: 1, ..Self::yes(question) }
     }
 

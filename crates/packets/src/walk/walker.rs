@@ -13,7 +13,7 @@ use crate::walk::connections::{Connections, Meeting, lo, others};
 use crate::walk::evaluate::ask;
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{State, merged};
-use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Question, Reason, Step};
+use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
 
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
 const DEEPEST: usize = 32;
@@ -169,13 +169,13 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Takes connections through base chains in each order in which they may run.
     fn in_any_order(&mut self, orders: &Orders<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
         if let [order] = orders.known.as_slice() {
-            return self.in_order(order, states);
+            return order.iter().fold(states, |states, slot| self.base_chain(*slot, states));
         }
         let before = mem::take(&mut self.decisions);
         let mut steps = None;
         let mut ways = Vec::new();
         for order in &orders.known {
-            let arrived = self.in_order(order, states.clone());
+            let arrived = order.iter().fold(states.clone(), |states, slot| self.base_chain(*slot, states));
             ways.push((mem::take(&mut self.decisions), arrived));
             // Of the steps, those in one order are enough.
             steps = steps.or(self.steps.take());
@@ -221,16 +221,10 @@ impl<'a, 'g> Walker<'a, 'g> {
         merged(arrived)
     }
 
-    fn in_order(&mut self, order: &[Slot<'a>], mut states: Vec<State<'a>>) -> Vec<State<'a>> {
-        for slot in order {
-            states = self.base_chain(*slot, states);
-        }
-        states
-    }
-
-    pub(super) fn ask(&mut self, open: Open<'a>) -> Question {
+    /// Leaves a question open; returns its place among them.
+    pub(super) fn ask(&mut self, open: Open<'a>) -> usize {
         self.questions.push(open);
-        Question(self.questions.len() - 1)
+        self.questions.len() - 1
     }
 
     pub(super) fn decide(&mut self, state: &State<'a>, at: Place<'a>, fate: Fate) {
