@@ -510,7 +510,9 @@ fn in_words(open: &Open<'_>) -> Option<String> {
 fn depends_on(field: Field, packet: Packet, hook: Hook) -> (&'static str, String) {
     // At input, packets have the socket that gets them.
     let is_of_server = (packet == Packet::Reply) != (hook == Hook::Input) && packet != Packet::First;
+    let is_discovery = matches!(packet, Packet::Solicitation | Packet::Advertisement);
     let what = match field {
+        Field::SourcePort | Field::DestinationPort if is_discovery => "a checksum, which is where TCP has a port",
         Field::Uid if is_of_server => "the user of the process that answers",
         Field::Gid if is_of_server => "the group of the process that answers",
         _ => {

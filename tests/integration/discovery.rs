@@ -22,7 +22,7 @@ const fn firewall(rules: &'static str, is_found: bool, finds: bool) -> Firewall 
     Firewall { rules, is_found, finds }
 }
 
-const FIREWALLS: [Firewall; 17] = [
+const FIREWALLS: [Firewall; 20] = [
     // The most usual firewall of IPv6.
     firewall(
         "table ip6 f { chain in { type filter hook input priority 0; policy drop; ct state established,related accept; iif lo accept; tcp dport { 4143, 4190 } accept; }; }",
@@ -47,6 +47,22 @@ const FIREWALLS: [Firewall; 17] = [
     // Who asks is known then: the answer is to be asked for only by whoever connects.
     firewall(
         "table inet f { chain out { type filter hook output priority 0; policy accept; icmpv6 type nd-neighbor-advert drop; }; }",
+        false,
+        true,
+    ),
+    // nft loads the type and the code as one number, where TCP's packets have the source port.
+    firewall(
+        "table inet f { chain out { type filter hook output priority 0; policy accept; icmpv6 type nd-neighbor-advert icmpv6 code no-route drop; }; }",
+        false,
+        true,
+    ),
+    firewall(
+        "table inet f { chain out { type filter hook output priority 0; policy accept; icmpv6 type nd-neighbor-advert icmpv6 code 1 drop; }; }",
+        true,
+        true,
+    ),
+    firewall(
+        "table ip6 f { chain out { type filter hook output priority 0; policy accept; meta l4proto ipv6-icmp th sport != 34560 drop; }; }",
         false,
         true,
     ),

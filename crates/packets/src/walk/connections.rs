@@ -81,6 +81,11 @@ impl Connections {
                 (Field::Source(Family::V6), from),
                 (Field::Destination(Family::V6), to),
                 (Field::IcmpType, Intervals::one(kind.into())),
+                // Where TCP has its ports and flags, they have the type with the code 0, the checksum, and a part of the
+                // address that is asked for (RFC 4861, section 4.3).
+                (Field::SourcePort, Intervals::one(u128::from(kind) << 8)),
+                (Field::DestinationPort, Field::DestinationPort.any()),
+                (Field::TcpFlags, Field::TcpFlags.any()),
                 (Field::HopLimit, Intervals::one(DISCOVERY_HOPS)),
             ]);
         }

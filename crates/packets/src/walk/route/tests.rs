@@ -474,6 +474,7 @@ fn neighbours_ask_and_answer_through_the_same_hooks() {
     let kind = |number: u128| Condition::is(Field::IcmpType, number);
     let asked_at = Condition::is(Field::Destination(Family::V6), (0xff02_u128 << 112) | 0x1_ff12_3456);
     let of_link = Condition::is(Field::Source(Family::V6), (0xfe80_u128 << 112, (0xfec0_u128 << 112) - 1));
+    let begins_with = |kind: u128| Condition::is(Field::SourcePort, kind << 8);
     let (asks, answers) = (["Solicitation Dropped"], ["Advertisement Dropped"]);
     for (hook, condition, inbound, outbound) in [
         (Hook::Ingress, kind(135), &asks[..], &FOUND[..]),
@@ -484,8 +485,11 @@ fn neighbours_ask_and_answer_through_the_same_hooks() {
         (Hook::Postrouting, asked_at, &FOUND, &asks),
         (Hook::Egress, kind(135), &FOUND, &asks),
         (Hook::Forward, kind(135), &FOUND, &FOUND),
-        // They have neither ports nor flags nor an owner.
-        (Hook::Input, to_port(80), &FOUND, &FOUND),
+        // Where TCP's packets have their ports, these have the type and the code, and a checksum that isn't known.
+        (Hook::Input, begins_with(135), &asks, &FOUND),
+        (Hook::Output, begins_with(136), &answers, &FOUND),
+        (Hook::Input, to_port(80), &[asks[0], FOUND[0]], &[answers[0], FOUND[0]]),
+        // They have no owner.
         (Hook::Output, Condition::is(Field::Uid, (0, 4_000_000_000)), &FOUND, &FOUND),
         (Hook::Input, Condition::is(Field::InInterface, interface(b"eth1")), &FOUND, &FOUND),
     ] {
