@@ -153,16 +153,14 @@ pub fn escaped_json(text: &str) -> Cow<'_, str> {
 }
 
 fn with_hidden(text: &str, add: impl Fn(&mut String, char)) -> Cow<'_, str> {
-    let Some(first) = text.find(is_hidden) else {
+    if !text.contains(is_hidden) {
         return text.into();
-    };
-    let (start, rest) = text.split_at(first);
-    let mut escaped = start.to_owned();
-    for character in rest.chars() {
-        if is_hidden(character) {
-            add(&mut escaped, character);
-        } else {
-            escaped.push(character);
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            hidden if is_hidden(hidden) => add(&mut escaped, hidden),
+            other => escaped.push(other),
         }
     }
     escaped.into()

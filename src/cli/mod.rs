@@ -18,7 +18,7 @@ use thiserror::Error;
 pub use self::exit::Exit;
 use self::flags::{FLAGS, Settings};
 use self::parse::Asked;
-use self::subcommand::Subcommand;
+use self::subcommand::{IPTABLES_MODE, LOG_FORMAT, LOG_LEVEL, NO_FALLBACK, Subcommand};
 pub use self::values::{Expected, Output};
 use crate::findings::explain::Connection;
 use crate::log::{Format, Level, Log};
@@ -60,16 +60,6 @@ pub struct UsageError {
 
 /// A program of this name takes the flags of `validate`.
 const VALIDATOR: &str = "linkerd2-network-validator";
-
-/// Where the environment has the validator's log format and log level.
-const LOG_FORMAT: &str = "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT";
-const LOG_LEVEL: &str = "LINKERD_NETWORK_VALIDATOR_LOG_LEVEL";
-
-/// Where the environment has --iptables-mode, as kube-proxy's images have it.
-const IPTABLES_MODE: &str = "IPTABLES_MODE";
-
-/// Where the environment has --no-fallback.
-const NO_FALLBACK: &str = "PROXY_INIT_NO_FALLBACK";
 
 /// kubelet sets this variable in every container of a pod.
 pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
@@ -296,14 +286,11 @@ fn choice(settings: &Settings, environment: Environment<'_>) -> Result<ModeChoic
     if let Some(choice) = settings.iptables_mode {
         return Ok(choice);
     }
-    match from_environment(IPTABLES_MODE, environment, values::mode)?.flatten() {
-        Some(choice) => Ok(choice),
-        None => choice_of_binary(&settings.firewall_bin_path),
+    if let Some(choice) = from_environment(IPTABLES_MODE, environment, values::mode)?.flatten() {
+        return Ok(choice);
     }
-}
-
-/// The mode that an iptables binary's name stands for, wherever it is.
-fn choice_of_binary(path: &str) -> Result<ModeChoice, String> {
+    // Wherever the binary is, its name stands for a mode.
+    let path = &settings.firewall_bin_path;
     match path.rsplit('/').next().unwrap_or_default() {
         "iptables-nft" => Ok(ModeChoice::Mode(Mode::Nft)),
         "" => Ok(ModeChoice::Default),

@@ -185,8 +185,14 @@ impl<'a> Reader<'a> {
         let mut read = read.iter().rev().map(|argument| argument.to_string_lossy());
         let (stray, before) = (read.next().unwrap_or_default(), read.next());
         let Some(before) = before else {
-            return match self.given.subcommand {
-                Subcommand::Install => explain_unknown_subcommand(&stray),
+            let names = Subcommand::NAMED.map(Subcommand::name);
+            return match (self.given.subcommand, similar(&stray, names)) {
+                (Subcommand::Install, Some(similar)) => {
+                    format!("unknown subcommand \"{stray}\", did you mean {similar}?")
+                }
+                (Subcommand::Install, None) => {
+                    format!("unknown subcommand \"{stray}\": there are {}", names.join(", "))
+                }
                 _ => explain_misplaced(&stray),
             };
         };
@@ -214,14 +220,6 @@ fn explain_misplaced(stray: &str) -> String {
         format!("{stray}: a subcommand comes first, before all flags: proxy-init {stray} ...")
     } else {
         format!("unexpected argument \"{stray}\": a value follows its flag, as in --proxy-uid 2102")
-    }
-}
-
-fn explain_unknown_subcommand(word: &str) -> String {
-    let names = Subcommand::NAMED.map(Subcommand::name);
-    match similar(word, names) {
-        Some(similar) => format!("unknown subcommand \"{word}\", did you mean {similar}?"),
-        None => format!("unknown subcommand \"{word}\": there are {}", names.join(", ")),
     }
 }
 

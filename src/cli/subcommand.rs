@@ -4,6 +4,13 @@ use packets::rules::Direction;
 
 use super::exit::Exit;
 
+/// Variables of the environment that stand for flags; kube-proxy's images have the first, and linkerd's validator the
+/// last two.
+pub(super) const IPTABLES_MODE: &str = "IPTABLES_MODE";
+pub(super) const NO_FALLBACK: &str = "PROXY_INIT_NO_FALLBACK";
+pub(super) const LOG_FORMAT: &str = "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT";
+pub(super) const LOG_LEVEL: &str = "LINKERD_NETWORK_VALIDATOR_LOG_LEVEL";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Subcommand {
     /// Without a subcommand: install the rules.
@@ -252,11 +259,8 @@ impl Subcommand {
     pub(super) fn environment(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Install => &[
-                ("IPTABLES_MODE", "The mode, where --iptables-mode does not name one."),
-                (
-                    "PROXY_INIT_NO_FALLBACK",
-                    "Whether to fail where the mode cannot be used, where --no-fallback does not say so.",
-                ),
+                (IPTABLES_MODE, "The mode, where --iptables-mode does not name one."),
+                (NO_FALLBACK, "Whether to fail where the mode cannot be used, where --no-fallback does not say so."),
                 (
                     "PATH",
                     "Where legacy and plain mode look for iptables commands, unless proxy-init has more privileges than \
@@ -274,8 +278,8 @@ impl Subcommand {
                 ("TERM", "If it is dumb, no colours are printed."),
             ],
             Self::Validate => &[
-                ("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "The format, where --log-format is not given."),
-                ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "The level, where --log-level is not given."),
+                (LOG_FORMAT, "The format, where --log-format is not given."),
+                (LOG_LEVEL, "The level, where --log-level is not given."),
             ],
             _ => &[],
         }

@@ -239,17 +239,12 @@ pub(super) fn purpose(rule: &Rule) -> String {
     format!("{words}{}", if is_one { "" } else { "s" })
 }
 
-/// A text for people whose lines fit a terminal. What is left of one goes on indented: after a diff's mark under what
-/// follows it, otherwise by two more.
+/// A text for people whose lines fit a terminal. What is left of one is indented by two more, as what a diff marks is.
 pub(super) fn filled(text: &str) -> String {
     let mut filled = String::new();
     for line in text.lines() {
-        let unmarked = line.trim_start_matches(' ');
-        let indent = match unmarked.strip_prefix("- ").or(unmarked.strip_prefix("+ ")) {
-            Some(body) => line.len() - body.len(),
-            None => line.len() - unmarked.len() + 2,
-        };
-        filled += &folded(line, indent);
+        let blanks = line.len() - line.trim_start_matches(' ').len();
+        filled += &folded(line, blanks + 2);
         filled.push('\n');
     }
     filled
