@@ -85,10 +85,10 @@ pub struct Installed {
 impl Installed {
     /// How many rules there are, in both families together.
     pub fn rules(&self) -> usize {
-        if let Some(table) = &self.native {
-            return table.rules().count();
+        match &self.native {
+            Some(table) => table.rules().count(),
+            None => self.rulesets.iter().map(|ruleset| ruleset.rules.len()).sum(),
         }
-        self.rulesets.iter().map(|ruleset| ruleset.rules.len()).sum()
     }
 
     /// Hands each rule to `tell`, as the command that would add it: iptables' or, in native mode, nft's.
@@ -152,15 +152,13 @@ impl Install {
     /// `nft -f`. Changes nothing and needs no privilege.
     pub fn simulate(&self, simulate: Simulate) -> String {
         let mut rulesets = plan(&self.config);
-        match self.mode {
-            ModeChoice::Mode(Mode::Native) => native::script(&rulesets),
-            _ => {
-                if let Simulate::Only(family) = simulate {
-                    rulesets.retain(|ruleset| ruleset.family == family);
-                }
-                restore::simulation(&rulesets)
-            }
+        if self.mode == ModeChoice::Mode(Mode::Native) {
+            return native::script(&rulesets);
         }
+        if let Simulate::Only(family) = simulate {
+            rulesets.retain(|ruleset| ruleset.family == family);
+        }
+        restore::simulation(&rulesets)
     }
 
     fn run_here(&self, tell: Tell<'_>) -> Result<Installed, Error> {
@@ -394,7 +392,7 @@ impl Work<'_, '_> {
                 (self.tell)(OperationNotice::Warning(&warning));
                 self.warnings.push(warning);
             }
-            LegacyRules::Some | LegacyRules::Unseen(_) | LegacyRules::None => {}
+            _ => {}
         }
         // Auto has tried that already.
         let try_fresh = self.install.mode != ModeChoice::Auto && in_legacy != LegacyRules::Some;
