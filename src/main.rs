@@ -78,7 +78,6 @@ fn run(command: Command) -> Exit {
     }
 }
 
-/// The exit code of a comparison.
 fn as_asked(is_same: bool) -> Exit {
     if is_same { Exit::Done } else { Exit::Differs }
 }

@@ -16,7 +16,6 @@ use crate::wanted::{Draft, ModeChoice, flags};
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// Which one the flags are of.
     pub(super) subcommand: Subcommand,
     pub(super) rules: Draft,
     pub(super) iptables_mode: Option<ModeChoice>,

@@ -29,12 +29,10 @@ use crate::operate::validate::Validate;
 use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
 use crate::wanted::{Mode, ModeChoice};
 
-/// What the command line asks for.
 #[derive(Debug)]
 pub enum Command {
     Install(Box<Install>, Log),
     Simulate(Box<Install>, Simulate),
-    /// Compare what is installed with what would be.
     Verify(Box<Install>, Output),
     /// Check whether what is installed, in this mode if one is named, is one complete installation.
     Recognize(Option<PathBuf>, Option<Mode>, Output),

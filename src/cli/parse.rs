@@ -15,7 +15,6 @@ pub(super) enum Asked<'a> {
         is_long: bool,
     },
     Version,
-    /// What the subcommand does, with these flags.
     Given(Given<'a>),
 }
 

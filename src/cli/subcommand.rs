@@ -85,7 +85,6 @@ impl Subcommand {
         matches!(self, Self::Install | Self::Validate)
     }
 
-    /// The word that it takes beside flags, if any.
     pub(super) fn word(self) -> Option<Word> {
         match self {
             Self::Explain => Some(Word {

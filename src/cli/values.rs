@@ -12,15 +12,13 @@ use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
 use crate::wanted::{InvalidValue, ModeChoice, OwnerId, Port};
 
-/// Whom the output is for.
+/// Whether the output is for people, scripts or programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
-    /// People.
     #[default]
     Text,
-    /// Scripts: `explain` prints the answer alone, on one line.
+    /// `explain` prints the answer alone, on one line.
     Short,
-    /// Programs.
     Json,
 }
 
@@ -134,7 +132,6 @@ pub(super) fn mode(text: &str) -> Result<Option<ModeChoice>, String> {
     ModeChoice::from_name(text).map(Some).ok_or_else(|| not_one_of(text, ModeChoice::NAMED))
 }
 
-/// The value of this name.
 pub(super) fn named<T: Copy>(text: &str, named: &[(&str, T)]) -> Result<T, String> {
     if let Some(&(_, value)) = named.iter().find(|(name, _)| *name == text) {
         return Ok(value);

@@ -65,7 +65,6 @@ impl Recognized {
     }
 }
 
-/// For people: the verdict, and the flags.
 impl fmt::Display for Recognized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.compared {

@@ -7,7 +7,6 @@ pub(super) enum Style {
     Dim,
     /// What goes to the proxy.
     Proxy,
-    /// What bypasses it.
     Bypass,
     /// What is in the way, or not as it should be.
     Trouble,

@@ -44,7 +44,6 @@ impl Default for Validate {
     }
 }
 
-/// What a validation has just done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Progress {
@@ -70,7 +69,6 @@ pub enum NotValidated {
     /// The connection was made, but not to this process.
     #[error("another program answered the connection to {address}: {why}")]
     OtherProgram { address: SocketAddr, why: String },
-    /// Nothing has answered in time.
     #[error("no answer from {address} within {}: {why}", spelled(*timeout))]
     NoAnswer { address: SocketAddr, timeout: Duration, why: String },
     #[error("killed by {signal}")]

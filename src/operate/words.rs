@@ -72,7 +72,6 @@ pub(super) fn numbers(field: Field, numbers: &Intervals) -> String {
     format!("{}{}", field.facts().of, items.join(","))
 }
 
-/// What a rule does with these effects and this action.
 pub(super) fn action(effects: &[Effect], action: &Action) -> String {
     match action {
         Action::Continue if effects.contains(&Effect::Untrack) => "is not tracked".to_owned(),

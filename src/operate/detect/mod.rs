@@ -95,7 +95,7 @@ fn look_around() -> Detected {
             .map(|subsystem| Unseen { subsystem, not_permitted: false, reason: error.to_string() })
             .into(),
     });
-    let Trial { features, mut nft } = Trial::all(&everything, is_like_new(&found));
+    let (features, mut nft) = tried(&everything, is_like_new(&found));
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
     let auto = choose(&found, |mode| match (mode, nft.take()) {
         (Mode::Nft, Some(result)) => result,
@@ -133,7 +133,6 @@ fn is_like_new(found: &Found) -> bool {
     found.tables.is_empty() && found.not_known.is_empty() && owns_network() == Some(true)
 }
 
-/// What the namespace, the kernel and the node show of other programs.
 fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
     let is_refused = features.iter().any(|feature| match &feature.works {
         Err(Error::InMode(_, ModeError::NotPermitted(_))) => true,
@@ -178,41 +177,33 @@ pub(super) fn everything() -> Vec<Ruleset> {
 /// The feature that stands for everything that native mode needs.
 const NATIVE: &str = "native mode";
 
-/// What the kernel said to each thing that nft and native mode need.
-struct Trial {
-    features: Vec<Feature>,
-    /// What it said to all of nft mode's rules together.
-    nft: Option<Result<(), Error>>,
-}
-
-impl Trial {
-    /// Tries all in one batch, for discarding a batch takes milliseconds. Committing one doesn't: where a new namespace is
-    /// like this one, that is tried first, there.
-    fn all(everything: &[Ruleset], is_like_new: bool) -> Self {
-        let mut names = Vec::new();
-        let mut parts = Vec::new();
-        for &Ruleset { family, ref rules } in everything {
-            for (name, is_tried) in PARTS {
-                let rules = rules.iter();
-                let rules = rules.filter(|(_, rule)| Purpose::of(rule).is_some_and(|purpose| is_tried(&purpose)));
-                let rules = rules.cloned().collect();
-                names.push(format!("{family}: {name}"));
-                parts.push([Ruleset { family, rules }]);
-            }
+/// What the kernel says to each thing that nft and native mode need, and to all of nft mode's rules together. All are tried
+/// in one batch, for discarding a batch takes milliseconds. Committing one doesn't: where a new namespace is like this one,
+/// that is tried first, there.
+fn tried(everything: &[Ruleset], is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
+    let mut names = Vec::new();
+    let mut parts = Vec::new();
+    for &Ruleset { family, ref rules } in everything {
+        for (name, is_tried) in PARTS {
+            let rules = rules.iter();
+            let rules = rules.filter(|(_, rule)| Purpose::of(rule).is_some_and(|purpose| is_tried(&purpose)));
+            let rules = rules.cloned().collect();
+            names.push(format!("{family}: {name}"));
+            parts.push([Ruleset { family, rules }]);
         }
-        names.push(NATIVE.to_owned());
-        let whole = [Plan::Native(tables::native(everything)), Plan::Nft(everything)];
-        // Without the parts, which would change what the whole has added: the kernel waits before it lets go of a change.
-        let mut results: Vec<_> = if is_like_new && namespace::run_in_new(|| all::commits(&whole)) == Some(true) {
-            parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
-        } else {
-            let parts = parts.iter().map(|part| Plan::Nft(part));
-            all::check_each(&parts.chain(whole).collect::<Vec<_>>())
-        };
-        let nft = results.pop();
-        let features = names.into_iter().zip(results);
-        Self { features: features.map(|(name, works)| Feature { name, works }).collect(), nft }
     }
+    names.push(NATIVE.to_owned());
+    let whole = [Plan::Native(tables::native(everything)), Plan::Nft(everything)];
+    // Without the parts, which would change what the whole has added: the kernel waits before it lets go of a change.
+    let mut results: Vec<_> = if is_like_new && namespace::run_in_new(|| all::commits(&whole)) == Some(true) {
+        parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
+    } else {
+        let parts = parts.iter().map(|part| Plan::Nft(part));
+        all::check_each(&parts.chain(whole).collect::<Vec<_>>())
+    };
+    let nft = results.pop();
+    let features = names.into_iter().zip(results);
+    (features.map(|(name, works)| Feature { name, works }).collect(), nft)
 }
 
 /// Something that nft mode needs of the kernel for each family, and which rules need it.
@@ -226,7 +217,6 @@ const PARTS: [Part; 5] = [
     ("tcp (xt_tcpudp)", |it| matches!(it, Purpose::RedirectPort(_))),
 ];
 
-/// The iptables commands on PATH. None is run.
 fn binaries() -> Vec<Binary> {
     let names =
         ["iptables", "iptables-nft", "iptables-legacy", "ip6tables", "ip6tables-nft", "ip6tables-legacy", "nft"];

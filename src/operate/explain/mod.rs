@@ -255,7 +255,6 @@ fn place(at: Place<'_>) -> String {
     }
 }
 
-/// A connection in words, with what isn't known of it.
 fn in_words(connection: &Connection) -> String {
     let Connection { direction, to, .. } = connection;
     let from = match (connection.from, connection.from_port) {

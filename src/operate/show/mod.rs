@@ -58,7 +58,6 @@ pub(crate) struct Backend<'a> {
 
 #[derive(Debug)]
 struct ShownChain<'a> {
-    /// Whose connections pass it: inbound or outbound ones.
     direction: Direction,
     table: &'a Table,
     chain: &'a Chain,
@@ -66,14 +65,12 @@ struct ShownChain<'a> {
     is_in_own_table: bool,
     /// Why connections don't pass it as they should.
     note: Option<&'static str>,
-    /// Its rules, first to last.
     rules: Vec<ShownRule<'a>>,
 }
 
 /// A rule. There may be thousands, of which the text has a few: each is put into words when they are asked for.
 #[derive(Debug, PartialEq, Eq)]
 struct ShownRule<'a> {
-    /// The rule, and where it is.
     line: Line<'a>,
     effect: Effect,
     /// Whether it comes after the jump to proxy-init's chain.
@@ -123,11 +120,8 @@ impl ShownRule<'_> {
 /// What a rule does with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
-    /// The connection bypasses the proxy.
     Bypass,
-    /// It goes to this port of the proxy.
     Proxy(u16),
-    /// It goes through another chain.
     Jump,
     Other,
 }
