@@ -47,7 +47,6 @@ pub(super) struct Flag {
     pub(super) alias: Option<&'static str>,
     /// The short name, without its dash.
     pub(super) short: Option<char>,
-    pub(super) placeholder: &'static str,
     pub(super) value: Value,
     /// Words that its value may be for a subcommand, for help and completions; none where it is something else.
     pub(super) words: fn(Subcommand) -> Vec<&'static str>,
@@ -57,23 +56,29 @@ pub(super) struct Flag {
     pub(super) help: &'static str,
 }
 
-/// How a flag's value is given, and the function that reads it. Given more than once, a flag is read as often, so that
-/// the last value counts, or, where it is a list, all.
+/// How a flag's value is given, what help calls it, and the function that reads it: of one that is given more than
+/// once, each value, so that the last counts, or of a list all.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
     /// `--flag WORD` or `--flag=WORD`.
-    Word(fn(&mut Settings, &str) -> Result<(), String>),
+    Word(&'static str, fn(&mut Settings, &str) -> Result<(), String>),
     /// The same; it may begin with a dash.
-    Number(fn(&mut Settings, &str) -> Result<(), String>),
+    Number(&'static str, fn(&mut Settings, &str) -> Result<(), String>),
     /// The same as a word; it need not be UTF-8.
-    Path(fn(&mut Settings, PathBuf) -> Result<(), String>),
+    Path(&'static str, fn(&mut Settings, PathBuf) -> Result<(), String>),
     /// `--flag`, which is true, or `--flag=VALUE`.
-    Switch(fn(&mut Settings, &str) -> Result<(), String>),
+    Switch(&'static str, fn(&mut Settings, &str) -> Result<(), String>),
 }
 
 impl Flag {
     pub(super) fn is_taken_by(&self, subcommand: Subcommand) -> bool {
         self.taken_by.contains(&subcommand)
+    }
+
+    pub(super) fn placeholder(&self) -> &'static str {
+        match self.value {
+            Value::Word(name, _) | Value::Number(name, _) | Value::Path(name, _) | Value::Switch(name, _) => name,
+        }
     }
 
     pub(super) fn is_named(&self, name: &[u8]) -> bool {
@@ -89,8 +94,8 @@ impl Flag {
     /// Reads one value. An error names the flag.
     pub(super) fn read(&self, settings: &mut Settings, value: &OsStr) -> Result<(), String> {
         let done = match (self.value, value.to_str()) {
-            (Value::Path(set), _) => set(settings, PathBuf::from(value)),
-            (Value::Word(set) | Value::Number(set) | Value::Switch(set), Some(text)) => set(settings, text),
+            (Value::Path(_, set), _) => set(settings, PathBuf::from(value)),
+            (Value::Word(_, set) | Value::Number(_, set) | Value::Switch(_, set), Some(text)) => set(settings, text),
             (_, None) => Err(format!("\"{}\" is not UTF-8 text", value.display())),
         };
         done.map_err(|reason| format!("--{} {reason}", self.name))
@@ -109,8 +114,7 @@ const FLAG: Flag = Flag {
     name: "",
     alias: None,
     short: None,
-    placeholder: "",
-    value: Value::Path(|_, _| Ok(())),
+    value: Value::Path("", |_, _| Ok(())),
     words: |_| Vec::new(),
     taken_by: &[Subcommand::Install, Subcommand::Verify],
     required_by: &[],
@@ -143,8 +147,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::INCOMING_PROXY_PORT,
         short: Some('p'),
-        placeholder: "PORT",
-        value: Value::Number(|to, text| set(&mut to.rules.inbound_port, values::proxy_port(text).map(Some))),
+        value: Value::Number("PORT", |to, text| set(&mut to.rules.inbound_port, values::proxy_port(text).map(Some))),
         required_by: &[Subcommand::Install],
         help: "Port of the proxy for inbound connections",
         ..FLAG
@@ -152,8 +155,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::OUTGOING_PROXY_PORT,
         short: Some('o'),
-        placeholder: "PORT",
-        value: Value::Number(|to, text| set(&mut to.rules.outbound_port, values::proxy_port(text).map(Some))),
+        value: Value::Number("PORT", |to, text| set(&mut to.rules.outbound_port, values::proxy_port(text).map(Some))),
         required_by: &[Subcommand::Install],
         help: "Port of the proxy for outbound connections",
         ..FLAG
@@ -161,8 +163,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::PROXY_UID,
         short: Some('u'),
-        placeholder: "UID",
-        value: Value::Number(|to, text| set(&mut to.rules.config.proxy_uid, values::owner(text))),
+        value: Value::Number("UID", |to, text| set(&mut to.rules.config.proxy_uid, values::owner(text))),
         help: "User id of the proxy, whose own connections are not redirected\n\
                [default: -1, none]",
         ..FLAG
@@ -170,8 +171,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::PROXY_GID,
         short: Some('g'),
-        placeholder: "GID",
-        value: Value::Number(|to, text| set(&mut to.rules.config.proxy_gid, values::owner(text))),
+        value: Value::Number("GID", |to, text| set(&mut to.rules.config.proxy_gid, values::owner(text))),
         help: "Group id of the proxy, whose own connections are not redirected\n\
                [default: -1, none]",
         ..FLAG
@@ -179,52 +179,51 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::PORTS_TO_REDIRECT,
         short: Some('r'),
-        placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.redirected_ports, to_redirect(text, "port"))),
+        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.redirected_ports, to_redirect(text, "port"))),
         help: "Redirect only these inbound ports, e.g. 80,443 [default: all]",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_PORTS_TO_IGNORE,
-        placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_inbound_ports, values::list(text))),
+        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.ignored_inbound_ports, values::list(text))),
         help: "Inbound ports that bypass the proxy, e.g. 4190,8000-8100",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_PORTS_TO_IGNORE,
-        placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_outbound_ports, values::list(text))),
+        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.ignored_outbound_ports, values::list(text))),
         help: "Outbound ports that bypass the proxy, e.g. 443,3306",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_SUBNETS_TO_IGNORE,
         alias: Some("subnets-to-ignore"),
-        placeholder: "SUBNETS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_inbound_subnets, values::list(text))),
+        value: Value::Number("SUBNETS", |to, text| {
+            add(&mut to.rules.config.ignored_inbound_subnets, values::list(text))
+        }),
         help: "Connections from these subnets bypass the proxy,\n\
                e.g. 10.0.0.0/8,fd00::/8",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_SUBNETS_TO_IGNORE,
-        placeholder: "SUBNETS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_outbound_subnets, values::list(text))),
+        value: Value::Number("SUBNETS", |to, text| {
+            add(&mut to.rules.config.ignored_outbound_subnets, values::list(text))
+        }),
         help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_PORTS_TO_REDIRECT,
-        placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.redirected_outbound_ports, to_redirect(text, "port"))),
+        value: Value::Number("PORTS", |to, text| {
+            add(&mut to.rules.config.redirected_outbound_ports, to_redirect(text, "port"))
+        }),
         help: "Redirect only these outbound ports, e.g. 80,8000-8100 [default: all]",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_SUBNETS_TO_REDIRECT,
-        placeholder: "SUBNETS",
-        value: Value::Number(|to, text| {
+        value: Value::Number("SUBNETS", |to, text| {
             add(&mut to.rules.config.redirected_outbound_subnets, to_redirect(text, "subnet"))
         }),
         help: "Redirect only connections to these subnets, e.g. 10.0.0.0/8,fd00::/8,\n\
@@ -234,46 +233,44 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: flags::SKIP_UID,
-        placeholder: "UIDS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_uids, values::list(text))),
+        value: Value::Number("UIDS", |to, text| add(&mut to.rules.config.ignored_uids, values::list(text))),
         help: "Other users whose connections bypass the proxy, e.g. 0,1000-1999",
         ..FLAG
     },
     Flag {
         name: flags::SKIP_GID,
-        placeholder: "GIDS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_gids, values::list(text))),
+        value: Value::Number("GIDS", |to, text| add(&mut to.rules.config.ignored_gids, values::list(text))),
         help: "Groups whose connections bypass the proxy, e.g. 7,1000-1999",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_INTERFACES_TO_IGNORE,
-        placeholder: "NAMES",
-        value: Value::Word(|to, text| add(&mut to.rules.config.ignored_inbound_interfaces, values::list(text))),
+        value: Value::Word("NAMES", |to, text| {
+            add(&mut to.rules.config.ignored_inbound_interfaces, values::list(text))
+        }),
         help: "Connections that come in by these interfaces bypass the proxy,\n\
                e.g. net1,k6t-eth0",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_INTERFACES_TO_IGNORE,
-        placeholder: "NAMES",
-        value: Value::Word(|to, text| add(&mut to.rules.config.ignored_outbound_interfaces, values::list(text))),
+        value: Value::Word("NAMES", |to, text| {
+            add(&mut to.rules.config.ignored_outbound_interfaces, values::list(text))
+        }),
         help: "Connections that leave by these interfaces bypass the proxy,\n\
                e.g. net1,tun0",
         ..FLAG
     },
     Flag {
         name: flags::IPV6,
-        placeholder: "BOOL",
-        value: Value::Switch(|to, text| set(&mut to.rules.config.ipv6, values::boolean(text))),
+        value: Value::Switch("BOOL", |to, text| set(&mut to.rules.config.ipv6, values::boolean(text))),
         help: "Redirect IPv6 as well as IPv4; --ipv6=false for IPv4 alone\n\
                [default: true]",
         ..FLAG
     },
     Flag {
         name: flags::IPTABLES_MODE,
-        placeholder: "MODE",
-        value: Value::Word(|to, text| set(&mut to.iptables_mode, values::mode(text))),
+        value: Value::Word("MODE", |to, text| set(&mut to.iptables_mode, values::mode(text))),
         words: |_| ModeChoice::NAMED.iter().map(|(name, _)| *name).collect(),
         heading: PLACE,
         help: "How the rules reach the kernel: nft (nf_tables over netlink, as\n\
@@ -285,8 +282,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "no-fallback",
-        placeholder: "BOOL",
-        value: Value::Switch(|to, text| set(&mut to.no_fallback, values::boolean(text).map(Some))),
+        value: Value::Switch("BOOL", |to, text| set(&mut to.no_fallback, values::boolean(text).map(Some))),
         heading: PLACE,
         help: "Fail where the mode can't be used, instead of falling back: legacy\n\
                mode to nft mode where iptables or its tables are missing, nft mode to\n\
@@ -296,8 +292,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "netns",
-        placeholder: "PATH",
-        value: Value::Path(|to, path| {
+        value: Value::Path("PATH", |to, path| {
             // Of a script whose variable is not set, most likely; the current namespace may be the node's.
             if path.as_os_str().is_empty() {
                 return Err("is empty: name a network namespace, or leave it out for the current one".to_owned());
@@ -318,8 +313,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "allow-host-network",
-        placeholder: "BOOL",
-        value: Value::Switch(|to, text| set(&mut to.allow_host_network, values::boolean(text))),
+        value: Value::Switch("BOOL", |to, text| set(&mut to.allow_host_network, values::boolean(text))),
         help: "Install the rules even in the machine's own network namespace, which a\n\
                pod with hostNetwork is in: there, the rules redirect the node's own\n\
                connections and stay when the pod is gone. Without it, that is an\n\
@@ -328,8 +322,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "simulate",
-        placeholder: "BOOL|ipv4|ipv6",
-        value: Value::Switch(|to, text| set(&mut to.simulate, values::simulate(text))),
+        value: Value::Switch("BOOL|ipv4|ipv6", |to, text| set(&mut to.simulate, values::simulate(text))),
         words: |_| vec!["ipv4", "ipv6", "true", "false"],
         help: "Print the rules and change nothing; needs no privileges.\n\
                --simulate=ipv4 is input for iptables-restore --noflush,\n\
@@ -339,16 +332,14 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "replace-other-backend",
-        placeholder: "BOOL",
-        value: Value::Switch(|to, text| set(&mut to.replace_other_backend, values::boolean(text))),
+        value: Value::Switch("BOOL", |to, text| set(&mut to.replace_other_backend, values::boolean(text))),
         help: "Remove the rules that proxy-init installed in another mode; without it\n\
                they are an error, because connections would be redirected twice",
         ..PLACING
     },
     Flag {
         name: "timeout-close-wait-secs",
-        placeholder: "SECONDS",
-        value: Value::Number(|to, text| set(&mut to.timeout_close_wait_secs, values::seconds(text))),
+        value: Value::Number("SECONDS", |to, text| set(&mut to.timeout_close_wait_secs, values::seconds(text))),
         help: "Set the namespace's nf_conntrack_tcp_timeout_close_wait\n\
                [default: 0, leave it]",
         ..PLACING
@@ -356,16 +347,14 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "use-wait-flag",
         short: Some('w'),
-        placeholder: "BOOL",
-        value: Value::Switch(|to, text| set(&mut to.use_wait_flag, values::boolean(text))),
+        value: Value::Switch("BOOL", |to, text| set(&mut to.use_wait_flag, values::boolean(text))),
         taken_by: &[Subcommand::Install, Subcommand::Uninstall],
         help: "Wait for the xtables lock (legacy mode; the other modes need no lock)",
         ..PLACING
     },
     Flag {
         name: "output",
-        placeholder: "FORMAT",
-        value: Value::Word(|to, text| set(&mut to.output, values::output(text, to.subcommand))),
+        value: Value::Word("FORMAT", |to, text| set(&mut to.output, values::output(text, to.subcommand))),
         words: |subcommand| Output::named(subcommand).into_iter().map(|(name, _)| name).collect(),
         taken_by: &[Subcommand::Show, Subcommand::Explain, Subcommand::Verify, Subcommand::Detect],
         heading: OUTPUT,
@@ -375,16 +364,14 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "to",
-        placeholder: "ADDRESS:PORT",
-        value: Value::Word(|to, text| set(&mut to.to, values::destination(text).map(Some))),
+        value: Value::Word("ADDRESS:PORT", |to, text| set(&mut to.to, values::destination(text).map(Some))),
         required_by: &[Subcommand::Explain],
         help: "Where the connection goes, e.g. 10.0.0.1:80 or [fd00::1]:80",
         ..CONNECTING
     },
     Flag {
         name: "from",
-        placeholder: "ADDRESS[:PORT]",
-        value: Value::Word(|to, text| set(&mut to.from, values::source(text).map(Some))),
+        value: Value::Word("ADDRESS[:PORT]", |to, text| set(&mut to.from, values::source(text).map(Some))),
         help: "Where it comes from, e.g. 10.0.0.2 or [fd00::2]:40000\n\
                [default: inbound, any address; outbound, the one that routing\n\
                chooses]",
@@ -392,39 +379,34 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "in",
-        placeholder: "INTERFACE",
-        value: Value::Word(|to, text| set(&mut to.in_device, values::device(text).map(Some))),
+        value: Value::Word("INTERFACE", |to, text| set(&mut to.in_device, values::device(text).map(Some))),
         help: "By which interface an inbound connection comes in\n\
                [default: any but lo]",
         ..CONNECTING
     },
     Flag {
         name: "out",
-        placeholder: "INTERFACE",
-        value: Value::Word(|to, text| set(&mut to.out_device, values::device(text).map(Some))),
+        value: Value::Word("INTERFACE", |to, text| set(&mut to.out_device, values::device(text).map(Some))),
         help: "The interface to which an outbound connection's socket is bound\n\
                [default: none; routing says by which one it leaves]",
         ..CONNECTING
     },
     Flag {
         name: "uid",
-        placeholder: "UID",
-        value: Value::Number(|to, text| set(&mut to.uid, values::id(text).map(Some))),
+        value: Value::Number("UID", |to, text| set(&mut to.uid, values::id(text).map(Some))),
         help: "User id of the process that makes an outbound connection\n\
                [default: any but the proxy's]",
         ..CONNECTING
     },
     Flag {
         name: "gid",
-        placeholder: "GID",
-        value: Value::Number(|to, text| set(&mut to.gid, values::id(text).map(Some))),
+        value: Value::Number("GID", |to, text| set(&mut to.gid, values::id(text).map(Some))),
         help: "Group id of that process [default: any but the proxy's]",
         ..CONNECTING
     },
     Flag {
         name: "expect",
-        placeholder: "ANSWER",
-        value: Value::Word(|to, text| set(&mut to.expect, named(text, &Expected::NAMED).map(Some))),
+        value: Value::Word("ANSWER", |to, text| set(&mut to.expect, named(text, &Expected::NAMED).map(Some))),
         words: |_| Expected::NAMED.map(|(name, _)| name).to_vec(),
         taken_by: &[Subcommand::Explain],
         heading: OUTPUT,
@@ -433,31 +415,27 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "listen-addr",
-        placeholder: "ADDRESS",
-        value: Value::Word(|to, text| set(&mut to.validate.listen, values::address(text))),
+        value: Value::Word("ADDRESS", |to, text| set(&mut to.validate.listen, values::address(text))),
         help: "Where the proxy listens for outbound connections\n\
                [default: 0.0.0.0:4140]",
         ..VALIDATING
     },
     Flag {
         name: "connect-addr",
-        placeholder: "ADDRESS",
-        value: Value::Word(|to, text| set(&mut to.validate.connect, values::address(text))),
+        value: Value::Word("ADDRESS", |to, text| set(&mut to.validate.connect, values::address(text))),
         help: "Where to connect to; it needs a route, but no host\n\
                [default: 192.0.2.2:1404]",
         ..VALIDATING
     },
     Flag {
         name: "timeout",
-        placeholder: "DURATION",
-        value: Value::Word(|to, text| set(&mut to.validate.timeout, values::duration(text))),
+        value: Value::Word("DURATION", |to, text| set(&mut to.validate.timeout, values::duration(text))),
         help: "How long the connection may take, e.g. 500ms or 2m [default: 10s]",
         ..VALIDATING
     },
     Flag {
         name: "log-format",
-        placeholder: "FORMAT",
-        value: Value::Word(|to, text| set(&mut to.log_format, Ok(Some(text.to_owned())))),
+        value: Value::Word("FORMAT", |to, text| set(&mut to.log_format, Ok(Some(text.to_owned())))),
         words: |_| values::LOG_FORMATS.map(|(name, _)| name).to_vec(),
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
@@ -466,8 +444,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "log-level",
-        placeholder: "LEVEL",
-        value: Value::Word(|to, text| set(&mut to.log_level, Ok(Some(text.to_owned())))),
+        value: Value::Word("LEVEL", |to, text| set(&mut to.log_level, Ok(Some(text.to_owned())))),
         words: |_| vec!["error", "warning", "info", "debug"],
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
@@ -477,8 +454,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "firewall-bin-path",
-        placeholder: "NAME",
-        value: Value::Word(|to, text| set(&mut to.firewall_bin_path, Ok(text.to_owned()))),
+        value: Value::Word("NAME", |to, text| set(&mut to.firewall_bin_path, Ok(text.to_owned()))),
         taken_by: &[Subcommand::Install, Subcommand::Verify, Subcommand::Uninstall],
         heading: COMPATIBILITY,
         help: "iptables-nft, iptables-legacy or iptables: linkerd-init's older way to\n\
@@ -488,8 +464,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "firewall-save-bin-path",
-        placeholder: "NAME",
-        value: Value::Word(|_, _| Ok(())),
+        value: Value::Word("NAME", |_, _| Ok(())),
         heading: COMPATIBILITY,
         help: "Accepted for compatibility; ignored",
         ..FLAG
@@ -513,7 +488,7 @@ mod tests {
     #[test]
     fn help_has_something_to_say_of_each_flag() {
         for flag in FLAGS {
-            let texts = [flag.name, flag.placeholder, flag.heading, flag.help];
+            let texts = [flag.name, flag.placeholder(), flag.heading, flag.help];
             assert!(texts.iter().all(|text| !text.is_empty()), "{texts:?}");
         }
     }

@@ -62,7 +62,7 @@ fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
         .long(flag.name)
         .short(flag.short)
         .visible_aliases(flag.alias)
-        .value_name(flag.placeholder)
+        .value_name(flag.placeholder())
         .help(format!("{}{required}", flag.help))
         .help_heading(flag.heading)
         .hide_possible_values(true)
@@ -71,14 +71,14 @@ fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
         .action(ArgAction::Append);
     let words = (flag.words)(subcommand);
     match flag.value {
-        Value::Switch(_) if words.is_empty() => {
+        Value::Switch(..) if words.is_empty() => {
             argument.num_args(0..=1).require_equals(true).value_parser(["true", "false"])
         }
-        Value::Switch(_) => argument.num_args(0..=1).require_equals(true).value_parser(words),
-        Value::Word(_) if words.is_empty() => argument,
-        Value::Word(_) => argument.value_parser(words),
-        Value::Number(_) => argument.value_hint(ValueHint::Other),
-        Value::Path(_) => argument.value_hint(ValueHint::AnyPath),
+        Value::Switch(..) => argument.num_args(0..=1).require_equals(true).value_parser(words),
+        Value::Word(..) if words.is_empty() => argument,
+        Value::Word(..) => argument.value_parser(words),
+        Value::Number(..) => argument.value_hint(ValueHint::Other),
+        Value::Path(..) => argument.value_hint(ValueHint::AnyPath),
     }
 }
 
@@ -166,9 +166,9 @@ fn synopsis(subcommand: Subcommand) -> String {
         text += &format!(" {}", roff(&word.what()));
     }
     for flag in FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)) {
-        let (name, value) = (roff(flag.name), roff(flag.placeholder));
+        let (name, value) = (roff(flag.name), roff(flag.placeholder()));
         text += &match flag.value {
-            Value::Switch(_) => format!(" [\\fB\\-\\-{name}\\fR[=\\fI{value}\\fR]]"),
+            Value::Switch(..) => format!(" [\\fB\\-\\-{name}\\fR[=\\fI{value}\\fR]]"),
             _ if flag.required_by.contains(&subcommand) => format!(" \\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR"),
             _ => format!(" [\\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR]"),
         };
@@ -225,7 +225,7 @@ fn complete_after_equals_signs(script: &str) -> String {
     for flag in FLAGS {
         for spelling in flag.spellings() {
             let label = match flag.value {
-                Value::Switch(_) => format!("{spelling}=)"),
+                Value::Switch(..) => format!("{spelling}=)"),
                 _ => format!("{spelling} | {spelling}=)"),
             };
             script = script.replace(&format!(" {spelling})\n"), &format!(" {label}\n"));
@@ -238,10 +238,7 @@ fn complete_after_equals_signs(script: &str) -> String {
 fn find(subcommand: Subcommand) -> Command {
     let mut program = program();
     program.build();
-    match program.find_subcommand(subcommand.name()) {
-        Some(command) => command.clone(),
-        None => program,
-    }
+    program.find_subcommand(subcommand.name()).cloned().unwrap_or(program)
 }
 
 #[cfg(test)]

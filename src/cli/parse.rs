@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
             };
             let joined = match rest {
                 [b'=', value @ ..] => Some(value),
-                _ if matches!(flag.value, Value::Switch(_)) => {
+                _ if matches!(flag.value, Value::Switch(..)) => {
                     self.read_value(flag, None)?;
                     shorts = rest;
                     continue;
@@ -142,11 +142,11 @@ impl<'a> Reader<'a> {
     fn read_value(&mut self, flag: &'static Flag, joined: Option<&'a [u8]>) -> Result<(), String> {
         let value = match (joined, &flag.value) {
             (Some(value), _) => Some(OsStr::from_bytes(value)),
-            (None, Value::Switch(_)) => Some(OsStr::new("true")),
-            (None, Value::Number(_)) => self.advance(),
-            (None, Value::Word(_) | Value::Path(_)) => self.advance().filter(|value| !is_flag(value)),
+            (None, Value::Switch(..)) => Some(OsStr::new("true")),
+            (None, Value::Number(..)) => self.advance(),
+            (None, Value::Word(..) | Value::Path(..)) => self.advance().filter(|value| !is_flag(value)),
         };
-        let value = value.ok_or_else(|| format!("--{} <{}>: a value is missing", flag.name, flag.placeholder))?;
+        let value = value.ok_or_else(|| format!("--{} <{}>: a value is missing", flag.name, flag.placeholder()))?;
         self.given.flags.push((flag, value));
         Ok(())
     }
@@ -195,7 +195,7 @@ impl<'a> Reader<'a> {
                 _ => explain_misplaced(&stray),
             };
         };
-        let mut switches = FLAGS.iter().filter(|flag| matches!(flag.value, Value::Switch(_)));
+        let mut switches = FLAGS.iter().filter(|flag| matches!(flag.value, Value::Switch(..)));
         if switches.any(|flag| flag.spellings().any(|spelling| spelling == before)) {
             format!("{before} {stray}: a boolean takes its value after \"=\": write {before}={stray}")
         } else if before.ends_with(',') || stray.starts_with(',') {
@@ -348,8 +348,9 @@ mod tests {
                 let name = spelling.get(&spellings).as_bytes();
                 let joined =
                     |sign: &[u8], value: &[u8]| vec![OsStr::from_bytes(&[name, sign, value].concat()).to_owned()];
-                let (is_switch, is_short) = (matches!(flag.value, Value::Switch(_)), !name.starts_with(b"--"));
-                let is_taken_for_a_flag = is_flag(OsStr::from_bytes(&value)) && !matches!(flag.value, Value::Number(_));
+                let (is_switch, is_short) = (matches!(flag.value, Value::Switch(..)), !name.starts_with(b"--"));
+                let is_taken_for_a_flag =
+                    is_flag(OsStr::from_bytes(&value)) && !matches!(flag.value, Value::Number(..));
                 let arguments = match way {
                     0 if is_switch => {
                         value = b"true".to_vec();
