@@ -167,14 +167,6 @@ impl Install {
             return Err(Error::HostNetwork);
         }
         let timeout = self.close_wait_timeout.map(CloseWaitTimeout::set).transpose()?;
-        let installed = self.install(plan(&self.config), is_host_network, tell);
-        if let (Err(_), Some(timeout)) = (&installed, timeout) {
-            timeout.undo();
-        }
-        installed
-    }
-
-    fn install(&self, rulesets: Vec<Ruleset>, is_host_network: bool, tell: Tell<'_>) -> Result<Installed, Error> {
         let mut warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
         if self.config.ipv6 && !legacy::has_ipv6() {
             warnings.push(Warning::NoIpv6);
@@ -185,7 +177,7 @@ impl Install {
         warnings.iter().for_each(|warning| tell(OperationNotice::Warning(warning)));
         let mut work = Work {
             install: self,
-            rulesets,
+            rulesets: plan(&self.config),
             tell,
             lists: OnceCell::new(),
             warnings,
@@ -194,7 +186,11 @@ impl Install {
             native: None,
         };
         let start = Instant::now();
-        let (mode, reason) = work.run()?;
+        let used = work.run();
+        if let (Err(_), Some(timeout)) = (&used, timeout) {
+            timeout.undo();
+        }
+        let (mode, reason) = used?;
         Ok(Installed {
             mode,
             reason,

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use packets::found::Found;
-use packets::rules::{Context, Direction, Family, Field, LOOPBACK, Name, always};
+use packets::rules::{Context, Direction, Family, Field, LOOPBACK, Name, Rule, always};
 use packets::walk::{Matched, Packet, Place, Step};
 
 use self::routing::{Destination, Routing};
@@ -52,7 +52,7 @@ pub struct Explained<'a> {
 pub struct Decider {
     /// The rule, in iptables' syntax, native mode's and those of nft's own tables in nft's; `policy drop` for a policy.
     pub rule: String,
-    /// Where it is, in words.
+    /// Where it is, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
     pub place: String,
     /// The mode of proxy-init whose table it is in, if the rule is proxy-init's.
     pub mode: Option<Mode>,
@@ -190,13 +190,13 @@ impl<'a> Explained<'a> {
     }
 
     fn new(found: &Found, connection: &Connection, answer: Answer<'a>) -> Self {
-        let by = answer.at.map(|at| Decider {
-            rule: match at {
-                Place::Rule(line) => line.to_string().trim_end().to_owned(),
-                Place::Policy(_) => "policy drop".to_owned(),
-            },
-            place: place(at),
-            mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(is_ours)),
+        let by = answer.at.map(|at| {
+            let (what, rule) = match at {
+                Place::Rule(line) => (format!("rule {}", line.number), line.to_string().trim_end().to_owned()),
+                Place::Policy(_) => ("the policy".to_owned(), "policy drop".to_owned()),
+            };
+            let place = format!("{what} of chain {} in {}{}", at.chain().name, at.table(), whose(at));
+            Decider { rule, place, mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(is_ours)) }
         });
         let stands = matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Bypass | Verdict::Elsewhere(_));
         let exceptions = answer.exceptions.iter().filter(|_| stands);
@@ -214,27 +214,22 @@ impl<'a> Explained<'a> {
         }
     }
 
-    /// What becomes of the connection by a step's rule, if that decides it.
-    fn decided_by(&self, step: &Step<'_>) -> Option<Verdict> {
-        let line = step.at.line()?;
-        match line.rule.redirects_to() {
-            Some(port) if self.ports.contains(&port) => Some(Verdict::Proxy(port)),
-            _ if self.at == Some(step.at) => Some(self.verdict.clone()),
-            _ => None,
-        }
-    }
-
     /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
     fn why(&self, step: &Step<'_>) -> String {
-        let table = step.at.table();
-        match (&step.matched, self.decided_by(step)) {
-            (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
-            (Matched::Yes(action), None) => match action.target().and_then(|chain| table.chain(chain)) {
-                Some(chain) if chain.rules.is_empty() => format!("to {}, which has no rules", chain.name),
-                _ => words::action(step.at.rule().map_or(&[], |rule| &rule.effects), action),
-            },
-            (Matched::No(reason), _) => words::why_not(table, reason),
-            (Matched::Perhaps(reason), _) => words::why_not_known(reason),
+        let (at, table) = (step.at, step.at.table());
+        let action = match &step.matched {
+            Matched::Yes(action) => action,
+            Matched::No(reason) => return words::why_not(table, reason),
+            Matched::Perhaps(reason) => return words::why_not_known(reason),
+        };
+        let port = at.rule().and_then(Rule::redirects_to).filter(|port| self.ports.contains(port));
+        if let Some(port) = port {
+            return Verdict::Proxy(port).to_string();
+        }
+        match (at.rule(), action.target().and_then(|chain| table.chain(chain))) {
+            (Some(_), _) if self.at == Some(at) => self.verdict.to_string(),
+            (_, Some(chain)) if chain.rules.is_empty() => format!("to {}, which has no rules", chain.name),
+            (rule, _) => words::action(rule.map_or(&[], |rule| &rule.effects), action),
         }
     }
 }
@@ -243,16 +238,6 @@ impl<'a> Explained<'a> {
 fn whose(at: Place<'_>) -> String {
     let owner = owner_of(at.table(), &at.chain().name);
     owner.map_or_else(String::new, |owner| format!(" ({owner}'s)"))
-}
-
-/// Where a rule is, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
-fn place(at: Place<'_>) -> String {
-    let (table, chain) = (at.table(), &at.chain().name);
-    let owner = whose(at);
-    match at {
-        Place::Rule(line) => format!("rule {} of chain {chain} in {table}{owner}", line.number),
-        Place::Policy(_) => format!("the policy of chain {chain} in {table}{owner}"),
-    }
 }
 
 fn in_words(connection: &Connection) -> String {

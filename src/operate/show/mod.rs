@@ -247,7 +247,7 @@ impl<'a> ChainWalk<'a> {
         let of_own = own_place.and_then(|place| slots.get(place));
         for (index, slot) in slots.iter().enumerate() {
             // Which of two that tie runs first isn't known.
-            let tied = own_place != Some(index) && of_own.is_some_and(|of_own| slot.ties_with(of_own));
+            let tied = of_own.is_some_and(|of_own| slot.ties_with(of_own));
             let comes_first = match own_place {
                 Some(place) => index <= place || tied,
                 None => slot.table.is(self.ours),
