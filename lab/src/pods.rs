@@ -16,6 +16,11 @@ use crate::{LayOut, Outcome, apt, confined, install, linkerd};
 /// The word for the benchmark, in place of scenarios'.
 pub const WAITS: &str = "--waits";
 
+/// Linkerd's plugin, below target/pods, and the program of its init container, in the image of the commands that it runs: if
+/// they were given.
+pub const UPSTREAM_PLUGIN: &str = "upstream-linkerd-cni";
+pub const UPSTREAM_INIT: &str = "/usr/local/bin/proxy-init";
+
 /// What it takes, and Debian's packages of it.
 const NEEDS: [(&str, &str); 5] = [
     ("containerd", "containerd"),
@@ -46,7 +51,7 @@ pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> 
         [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
         _ => return Err("usage: cargo xtask pods [--newer] [--release] [--only WORD...]".into()),
     };
-    match try_with(newer, release, words, lay_out)? {
+    match try_with(newer, release, None, words, lay_out)? {
         Outcome::AsExpected(()) => Ok(()),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
     }
@@ -57,12 +62,19 @@ pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> 
 /// # Errors
 /// What went otherwise than expected.
 pub fn check(lay_out: LayOut) -> Result<Outcome<()>> {
-    try_with(false, None, &[], lay_out)
+    try_with(false, None, None, &[], lay_out)
 }
 
 /// Runs the scenarios whose names have all of these words, by a newer containerd than the system's or not, with the
-/// image of this OCI layout if there is one, then sees that nothing is left, also after a kill -9.
-fn try_with(newer: bool, release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result<Outcome<()>> {
+/// image of this OCI layout and Linkerd's own programs of this folder if there are such, then sees that nothing is left, also
+/// after a kill -9.
+fn try_with(
+    newer: bool,
+    release: Option<&Path>,
+    upstream: Option<&Path>,
+    words: &[String],
+    lay_out: LayOut,
+) -> Result<Outcome<()>> {
     need_root("cargo xtask pods", "to make network namespaces")?;
     if NEEDS.iter().any(|(program, _)| install::find(program).is_none())
         && let Err(error) = apt::mirror()
@@ -77,6 +89,9 @@ fn try_with(newer: bool, release: Option<&Path>, words: &[String], lay_out: LayO
     lay_out(&folder)?;
     add_iptables(&folder)?;
     add_commands(&folder)?;
+    if let Some(upstream) = upstream {
+        add_upstream(&folder, upstream)?;
+    }
     if newer {
         // Its C library and what else it needs are in there.
         let root = apt::unpack_all(RELEASE, "containerd", &["containerd"])?;
@@ -99,12 +114,13 @@ fn try_with(newer: bool, release: Option<&Path>, words: &[String], lay_out: LayO
     Ok(Outcome::AsExpected(()))
 }
 
-/// What a pod waits for by each way to its rules, on a newer containerd: a table, and a chart in this file.
+/// What a pod waits for by each way to its rules, on a newer containerd: a table, and a chart in this file. Linkerd's own
+/// programs are compared if there is a folder of them.
 ///
 /// # Errors
 /// Why it wasn't measured.
-pub fn waits(lay_out: LayOut, chart: &Path) -> Result<String> {
-    match try_with(true, None, &[WAITS.to_owned()], lay_out)? {
+pub fn waits(lay_out: LayOut, upstream: Option<&Path>, chart: &Path) -> Result<String> {
+    match try_with(true, None, upstream, &[WAITS.to_owned()], lay_out)? {
         Outcome::AsExpected(()) => {
             fs::copy(target("pods").join("waits.svg"), chart)?;
             Ok(fs::read_to_string(target("pods").join("waits.md"))?)
@@ -125,6 +141,20 @@ fn add_commands(images: &Path) -> Result<()> {
         fs::write(root.join(format!("{}.sh", commands.len())), script)?;
     }
     Ok(())
+}
+
+/// Adds Linkerd's plugin, and its linkerd-init to the image of the commands, with the file capabilities of its own image.
+fn add_upstream(images: &Path, upstream: &Path) -> Result<()> {
+    fs::copy(upstream.join("linkerd-cni"), images.join(UPSTREAM_PLUGIN))?;
+    let commands = images.join("commands");
+    let init = commands.join(UPSTREAM_INIT.trim_start_matches('/'));
+    fs::create_dir_all(init.parent().unwrap_or(&commands))?;
+    fs::copy(upstream.join("proxy-init"), &init)?;
+    let mut setcap = Command::new("setcap");
+    for program in [commands.join("usr/sbin/xtables-nft-multi"), init] {
+        setcap.arg("cap_net_admin,cap_net_raw+eip").arg(program);
+    }
+    setcap.run()
 }
 
 /// Adds iptables to the image `legacy`, and makes of it one in which it has file capabilities.

@@ -15,7 +15,7 @@ use crate::build;
 /// What of criterion's goes into the document: its name in benches/.
 const CONNECTIONS: &str = "connect by ports";
 
-/// The page's last section, which has a measurement of its own.
+/// The first of the page's sections that have measurements of their own, and are its last.
 const PODS: &str = "\n## What a pod waits for\n";
 
 /// `--quick`, `--only WORD` and `--runs N` are for proxy-init-bench, and leave docs/ as it is; other arguments are for
@@ -25,7 +25,8 @@ pub(crate) fn run(arguments: &[String], lay_out: fn(&Path) -> Result<()>) -> Res
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] => whole(),
-        ["--pods"] => pods(lay_out),
+        ["--pods"] => pods(lay_out, None),
+        ["--pods", "--upstream", folder] => pods(lay_out, Some(Path::new(folder))),
         ["--quick", rest @ ..] => processes(rest, &target("bench")),
         ["--only" | "--runs", ..] => processes(&[&["--full"], &words[..]].concat(), &target("bench")),
         _ => inside(&words),
@@ -69,20 +70,32 @@ fn whole() -> Result<()> {
     Ok(())
 }
 
-/// Measures what a pod waits for, and writes that section of the page alone.
-fn pods(lay_out: fn(&Path) -> Result<()>) -> Result<()> {
+/// Measures what a pod waits for, and writes that section of the page alone. The folder has Linkerd's own programs, under the
+/// names that its images give them, and a file `how` that says what they were made of, in a sentence.
+fn pods(lay_out: fn(&Path) -> Result<()>, upstream: Option<&Path>) -> Result<()> {
     let docs = root().join("docs");
-    let table = lab::pods::waits(lay_out, &docs.join("waits.svg"))?;
+    let of_linkerd = match upstream {
+        None => "Linkerd's plugin is left out, and a shell runs linkerd-init's commands. `cargo xtask bench --pods` measures this."
+            .to_owned(),
+        Some(folder) => format!(
+            "linkerd-init and Linkerd's plugin are its own, in nft mode: {} That plugin asks the API server for the pod and \
+             five times for its namespace, and ours, where it is said to, once for each. The API server is a double on the node, \
+             whose processor time isn't counted. `cargo xtask bench --pods --upstream FOLDER` measures this.",
+            fs::read_to_string(folder.join("how"))?.trim()
+        ),
+    };
+    let table = lab::pods::waits(lay_out, upstream, &docs.join("waits.svg"))?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let document = docs.join("benchmarks.md");
     let page = fs::read_to_string(&document)?;
-    let (rest, _) = page.split_once(PODS).unwrap_or((&page, ""));
+    let (before, old) = page.split_once(PODS).unwrap_or((&page, ""));
+    let after = old.find("\n## ").and_then(|next| old.get(next..)).unwrap_or_default();
     let text = format!(
-        "{rest}{PODS}\nFrom RunPodSandbox to the first byte that a client on the node reads from the port that the rules lead \
+        "{before}{PODS}\nFrom RunPodSandbox to the first byte that a client on the node reads from the port that the rules lead \
          to, on Debian sid's containerd (Linux {}), alone and 60 at once, by turns; and the processor time of a pod, with the \
-         runtime and the agent. kubelet, the proxy's own container and Linkerd's Go plugin are left out. A shell runs \
-         linkerd-init's commands, and the validator is ours. `cargo xtask bench --pods` measures this.\n\n\
-         ![How long a pod waits, by each way to its rules](waits.svg)\n\n{table}",
+         runtime and the agent. kubelet and the proxy's own container are left out. Rules are for both families \
+         unless IPv4 alone is said. The validator is ours. {of_linkerd}\n\n\
+         ![How long a pod waits, by each way to its rules](waits.svg)\n\n{table}{after}",
         kernel.trim()
     );
     Ok(fs::write(&document, text)?)

@@ -90,7 +90,9 @@ To measure, and to keep lists up to date:
                  --quick      whole processes only, into target/bench: a minute
                  --only WORD  the tables with that word in their heading
                  --pods       what a pod waits for, by containerd: into the page,
-                              in a quarter of an hour
+                              in half an hour.
+                   --upstream FOLDER  beside Linkerd's own linkerd-cni and
+                              proxy-init; its file `how` says where from
                  --save-baseline NAME, --baseline NAME
                               keep what criterion measures inside the process,
                               and compare with it

@@ -131,7 +131,7 @@ impl Servers {
 }
 
 /// The plugin in a list of network configurations.
-fn entry(kubeconfig: &Path, pod_info: &str) -> Value {
+pub(crate) fn entry(kubeconfig: &Path, pod_info: &str) -> Value {
     json!({
         "type": "linkerd-cni",
         "log_level": "debug",

@@ -11,6 +11,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use lab::linkerd::{self, Flags};
+use lab::pods::UPSTREAM_PLUGIN;
 use lab::scenario::each;
 use lab::shell::{Result, Run as _};
 use nix::sys::signal::{Signal, kill};
@@ -18,7 +19,7 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::agent::{AGENT, UNSUCCESSFUL, until, validated};
-use crate::cni::{annotations, by_annotations, connects, has_rules, rules};
+use crate::cni::{PLUGIN, annotations, by_annotations, connects, has_rules, rules};
 use crate::init::in_the_mesh;
 use crate::node::{Bridge, Network, Node, Setup};
 use crate::pod::{Meta, Pod};
@@ -28,6 +29,10 @@ use crate::waits;
 /// The network without a plugin, and the one with it.
 pub(crate) const BY_NRI: &str = "nri";
 pub(crate) const BY_CNI: &str = "cni";
+
+/// Of pods; to a name a number is added.
+pub(crate) const NAMESPACE: &str = "shop";
+pub(crate) const NAME: &str = "web";
 
 /// The agent's mode, and the one that it comes to.
 const MODES: [(&str, &str); 5] = [
@@ -65,7 +70,8 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
     let all = all.into_iter().zip(&BRIDGES).enumerate();
     let all = all.map(|(number, ((name, work), bridge))| {
         let folder = folder.to_owned();
-        Scenario::new(format!("nri, {name}"), move |outer| on_a_node(outer, &folder, number, bridge, work)).alone()
+        Scenario::new(format!("nri, {name}"), move |outer| on_a_node(outer, &folder, number, bridge, vec![], work))
+            .alone()
     });
     all.collect()
 }
@@ -74,7 +80,9 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
 pub(crate) fn waits(outer: &World<'_>, folder: &Path) -> Result<String> {
     let [bridge, ..] = &BRIDGES;
     waits::join(&outer.node.cgroup)?;
-    on_a_node(outer, folder, 0, bridge, |host| waits::measure(host, folder))
+    let server = waits::api_server()?;
+    let networks = waits::networks(&server.kubeconfig(Path::new("/run"), "good-token"));
+    on_a_node(outer, folder, 0, bridge, networks, |host| waits::measure(host, folder))
 }
 
 /// A node, and where its agents are reached.
@@ -90,19 +98,23 @@ fn on_a_node(
     images: &Path,
     number: usize,
     bridge: &'static Bridge,
+    more: Vec<Network>,
     work: impl Fn(&Host<'_>) -> Result<String>,
 ) -> Result<String> {
     // As on a node, where systemd has it so: mounts of this mount namespace, and of no other one, reach the agent's.
     Command::new("mount").args(["--make-rshared", "/"]).run()?;
     let path = PathBuf::from(format!("/run/nri-node-{number}"));
     let chained = vec![by_annotations()];
-    let networks = [Network::new(BY_NRI), Network { chained, ..Network::new(BY_CNI) }];
+    let mut networks = vec![Network::new(BY_NRI), Network { chained, ..Network::new(BY_CNI) }];
+    networks.extend(more);
+    // Where Linkerd's plugin was not given, its link leads nowhere, and no pod is on its networks.
+    let plugins = [PLUGIN, UPSTREAM_PLUGIN].map(|plugin| images.join(plugin));
     let node = Node::start(&Setup {
         folder: path.clone(),
         cgroup: &outer.node.cgroup,
         bridge,
         networks: &networks,
-        plugins: &[images.join(crate::cni::PLUGIN)],
+        plugins: &plugins,
         images: outer.images.all(),
         image_folder: images,
     })?;
@@ -191,6 +203,11 @@ impl Host<'_> {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
     }
 
+    /// Whether Linkerd's own programs were given.
+    pub(crate) fn has_upstream(&self) -> bool {
+        self.images.join(UPSTREAM_PLUGIN).exists()
+    }
+
     pub(crate) fn meshed(&self, network: &str) -> Result<Pod<'_>> {
         self.annotated(network, &[("linkerd.io/proxy-version", "edge-1")])
     }
@@ -210,7 +227,7 @@ impl Host<'_> {
 }
 
 fn meta(pairs: &[(&str, &str)]) -> Meta {
-    Meta { name: "web".to_owned(), namespace: "shop".to_owned(), annotations: annotations(pairs), ..Meta::default() }
+    Meta { name: NAME.to_owned(), namespace: NAMESPACE.to_owned(), annotations: annotations(pairs), ..Meta::default() }
 }
 
 fn in_each_mode(host: &Host<'_>) -> Result<String> {

@@ -60,7 +60,7 @@ impl Images {
         &self.0[3]
     }
 
-    /// linkerd-init's iptables commands, in scripts for a shell.
+    /// linkerd-init's iptables commands, in scripts for a shell, and linkerd-init itself, if it was given.
     pub(crate) fn commands(&self) -> &Image {
         &self.0[4]
     }

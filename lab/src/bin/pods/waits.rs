@@ -3,22 +3,28 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use lab::api_double::{ApiServer, Pod as Object};
 use lab::cgroups::hierarchies;
 use lab::chart::{self, Row};
 use lab::linkerd::CHART_ARGUMENTS;
 use lab::network::{Reached, connect_from_here};
+use lab::pods::{UPSTREAM_INIT, UPSTREAM_PLUGIN};
 use lab::samples::{Samples, time};
 use lab::scenario::each;
 use lab::shell::Result;
 use nix::time::{ClockId, clock_gettime};
+use serde_json::json;
 
 use crate::agent::validated;
+use crate::cni::entry;
 use crate::mesh::init;
-use crate::nri::{BY_CNI, BY_NRI, Host};
+use crate::node::Network;
+use crate::nri::{BY_CNI, BY_NRI, Host, NAME, NAMESPACE};
 use crate::pod::{Container, Pod};
 
 /// How many pods start at once, and how often.
@@ -26,14 +32,24 @@ const TURNS: [(usize, usize); 2] = [(1, 60), (60, 3)];
 const PROXY: &str = "4143";
 const APP: &str = "8080";
 
+/// The networks by an API server: of our plugin, and of Linkerd's, for both families and for IPv4 alone.
+const BY_API: &str = "api";
+const BY_LINKERDS: &str = "linkerds";
+const BY_LINKERDS_IPV4: &str = "linkerds-ipv4";
+
 /// What gives a pod its rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Nothing,
     /// linkerd-init's commands for these families, by a shell.
     Commands(&'static str),
+    /// linkerd-init itself, with this besides the chart's arguments.
+    LinkerdInit(&'static str),
     ProxyInit,
-    Plugin,
+    /// Linkerd's plugin, on this network.
+    LinkerdsPlugin(&'static str),
+    /// Ours.
+    Plugin(&'static str),
     Nri,
 }
 
@@ -45,24 +61,64 @@ struct Way {
     is_validated: bool,
 }
 
-const fn way(name: &'static str, by: By, is_validated: bool) -> Way {
-    Way { name, by, is_validated }
+/// With Linkerd's own programs, if there are such.
+fn ways(has_upstream: bool) -> Vec<Way> {
+    let way = |name, by| Way { name, by, is_validated: false };
+    let validated = |name, by| Way { name, by, is_validated: true };
+    let mut ways = vec![way("no mesh", By::Nothing)];
+    if has_upstream {
+        ways.extend([
+            way("init container: linkerd-init", By::LinkerdInit("--ipv6=true")),
+            way("init container: linkerd-init, IPv4 alone", By::LinkerdInit("--ipv6=false")),
+        ]);
+    } else {
+        ways.extend([
+            way("init container: linkerd-init's 24 commands", By::Commands("/24.sh")),
+            way("init container: its 12, for IPv4 alone", By::Commands("/12.sh")),
+        ]);
+    }
+    ways.push(way("init container: proxy-init", By::ProxyInit));
+    if has_upstream {
+        ways.extend([
+            way("CNI: Linkerd's plugin", By::LinkerdsPlugin(BY_LINKERDS)),
+            way("CNI: Linkerd's plugin, IPv4 alone", By::LinkerdsPlugin(BY_LINKERDS_IPV4)),
+            validated("CNI: the same, and a validator", By::LinkerdsPlugin(BY_LINKERDS_IPV4)),
+        ]);
+    }
+    ways.extend([
+        way("CNI: linkerd-cni", By::Plugin(BY_CNI)),
+        way("CNI: linkerd-cni, by the API server", By::Plugin(BY_API)),
+        validated("CNI: linkerd-cni, and a validator", By::Plugin(BY_CNI)),
+        way("NRI: linkerd-cni-agent", By::Nri),
+        validated("NRI: linkerd-cni-agent, and a validator", By::Nri),
+    ]);
+    ways
 }
 
-const WAYS: [Way; 8] = [
-    way("no mesh", By::Nothing, false),
-    way("init container: linkerd-init's 24 commands", By::Commands("/24.sh"), false),
-    way("init container: its 12, for IPv4 alone", By::Commands("/12.sh"), false),
-    way("init container: proxy-init", By::ProxyInit, false),
-    way("CNI: linkerd-cni", By::Plugin, false),
-    way("CNI: linkerd-cni, and a validator", By::Plugin, true),
-    way("NRI: linkerd-cni-agent", By::Nri, false),
-    way("NRI: linkerd-cni-agent, and a validator", By::Nri, true),
-];
+/// The API server that plugins ask. It has every pod, and is this process, whose time isn't counted.
+pub(crate) fn api_server() -> Result<ApiServer> {
+    let server = ApiServer::start(TcpListener::bind("127.0.0.1:0")?);
+    server.add_pod(NAMESPACE, NAME, &Object { containers: &["app", "linkerd-proxy"], ..Object::default() });
+    Ok(server)
+}
+
+/// The networks whose plugins ask an API server.
+pub(crate) fn networks(kubeconfig: &Path) -> Vec<Network> {
+    let ours = entry(kubeconfig, "api");
+    let mut both = ours.clone();
+    both["type"] = json!(UPSTREAM_PLUGIN);
+    // As its chart has it. It says every command that it runs.
+    both["log_level"] = json!("info");
+    let mut ipv4 = both.clone();
+    ipv4["linkerd"]["ipv6"] = json!(false);
+    let networks = [(BY_API, ours), (BY_LINKERDS, both), (BY_LINKERDS_IPV4, ipv4)];
+    networks.map(|(name, entry)| Network { chained: vec![entry], ..Network::new(name) }).into()
+}
 
 /// The table, and the chart of pods that start alone.
 pub(crate) fn measure(host: &Host<'_>, folder: &Path) -> Result<String> {
-    let [alone, at_once] = TURNS.map(|(pods, turns)| turns_of(host, pods, turns));
+    let ways = ways(host.has_upstream());
+    let [alone, at_once] = TURNS.map(|(pods, turns)| turns_of(host, &ways, pods, turns));
     let (alone, at_once) = (alone?, at_once?);
     let mut text = String::from(
         "| | alone: p50 | p99 | processor | 60 at once: p50 | p99 | processor |\n|---|--:|--:|--:|--:|--:|--:|\n",
@@ -75,9 +131,9 @@ pub(crate) fn measure(host: &Host<'_>, folder: &Path) -> Result<String> {
         }
         text.push('\n');
     }
-    let rows = WAYS.iter().zip(&alone).map(|(way, (samples, _))| Row {
+    let rows = ways.iter().zip(&alone).map(|(way, (samples, _))| Row {
         name: way.name.to_owned(),
-        is_ours: matches!(way.by, By::ProxyInit | By::Plugin | By::Nri),
+        is_ours: matches!(way.by, By::ProxyInit | By::Plugin(_) | By::Nri),
         microseconds: samples.p50(),
         after: String::new(),
     });
@@ -90,10 +146,10 @@ pub(crate) fn measure(host: &Host<'_>, folder: &Path) -> Result<String> {
 
 /// How long pods wait by each way, and the processor time of one, in microseconds. The ways take turns, in another order each
 /// round.
-fn turns_of(host: &Host<'_>, at_once: usize, turns: usize) -> Result<Vec<(Samples, f64)>> {
-    let mut all = WAYS.map(|_| (Vec::new(), 0.0));
+fn turns_of(host: &Host<'_>, ways: &[Way], at_once: usize, turns: usize) -> Result<Vec<(Samples, f64)>> {
+    let mut all = vec![(Vec::new(), 0.0); ways.len()];
     for turn in 0..turns {
-        for (number, way) in WAYS.iter().enumerate().cycle().skip(turn).take(WAYS.len()) {
+        for (number, way) in ways.iter().enumerate().cycle().skip(turn).take(ways.len()) {
             let (waits, processor) = pods(host, way, at_once)?;
             if let Some(known) = all.get_mut(number) {
                 known.0.extend(waits);
@@ -101,7 +157,7 @@ fn turns_of(host: &Host<'_>, at_once: usize, turns: usize) -> Result<Vec<(Sample
             }
         }
     }
-    let named = WAYS.iter().zip(all);
+    let named = ways.iter().zip(all);
     Ok(named.map(|(way, (waits, processor))| (Samples::new(way.name, waits), processor)).collect())
 }
 
@@ -130,25 +186,26 @@ fn start<'a>(host: &'a Host<'_>, way: &Way) -> Result<(Pod<'a>, Duration)> {
     let images = host.world.images;
     let begun = Instant::now();
     let pod = match way.by {
-        By::Plugin => host.meshed(BY_CNI)?,
+        By::LinkerdsPlugin(network) | By::Plugin(network) => host.meshed(network)?,
         By::Nri => host.meshed(BY_NRI)?,
-        By::Nothing | By::Commands(_) | By::ProxyInit => host.annotated(BY_NRI, &[])?,
+        By::Nothing | By::Commands(_) | By::LinkerdInit(_) | By::ProxyInit => host.annotated(BY_NRI, &[])?,
+    };
+    let commands = |command: &[&str], args: &[&str], user: u32| -> Result<()> {
+        let container = init(images.commands(), args);
+        pod.run(&Container { command, user: Some(user), limits: None, ..container })?.succeeded()?;
+        Ok(())
     };
     match way.by {
-        By::Commands(script) => {
-            let container = Container {
-                command: &["/bin/dash", script],
-                user: Some(0),
-                limits: None,
-                ..init(images.commands(), &[])
-            };
-            pod.run(&container)?.succeeded()?;
+        By::Commands(script) => commands(&["/bin/dash", script], &[], 0)?,
+        By::LinkerdInit(families) => {
+            let arguments = [&["--iptables-mode", "nft", families], &CHART_ARGUMENTS[..]].concat();
+            commands(&[UPSTREAM_INIT], &arguments, 65534)?;
         }
         By::ProxyInit => {
             let container = Container { limits: None, ..init(images.scratch(), &CHART_ARGUMENTS) };
             pod.run(&container)?.succeeded()?;
         }
-        By::Nothing | By::Plugin | By::Nri => {}
+        By::Nothing | By::LinkerdsPlugin(_) | By::Plugin(_) | By::Nri => {}
     }
     if way.is_validated && validated(&host.world, &pod)? != 0 {
         return Err("the validator finds no rules".into());
