@@ -12,6 +12,7 @@ mod images;
 mod init;
 mod keys;
 mod kubectl;
+mod kubelet;
 mod machine;
 mod plugin;
 mod pod;
@@ -59,6 +60,9 @@ fn run(inside: &Inside) -> Result<()> {
     scenarios.extend(rollout::scenarios());
     if words.iter().any(|word| word == scale::WORD) {
         scenarios.extend(scale::scenarios());
+    }
+    if words.iter().any(|word| word == kubelet::WORD) {
+        scenarios.extend(kubelet::scenarios());
     }
     let outcome = lab::scenario::run_all("the cluster's", &scenarios, words, |scenario| {
         try_scenario(cluster, &neighbour, scenario)
