@@ -65,7 +65,10 @@ To test more:
                it, looked at with kubectl (needs root). Its API server and
                kubelet are built from Debian's source once, which takes 8
                minutes of processor time.
-                 --only WORD...  the scenarios whose name has all words
+                 --only WORD...  the scenarios whose name has all words; those
+                                 with scale or kubelet measure
+                 --upstream FOLDER  before --only: Linkerd's own programs, for
+                                 the scenario `scale: beside` them
                  --keep          leave the cluster running until Ctrl-C, and say
                                  how to reach it
   kernels      Boot Debian's kernels under qemu, whole and with modules missing,

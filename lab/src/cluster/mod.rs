@@ -31,20 +31,24 @@ const NEEDS: [(&str, &str); 9] = [
 const UNPACKED: [(&str, &str, &str); 2] =
     [("bookworm", "etcd-server", "usr/bin/etcd"), ("trixie", "kubectl", "usr/bin/kubectl")];
 
-/// `cargo xtask cluster [--keep | --only WORD...]`
+/// `cargo xtask cluster [--keep | [--upstream FOLDER] --only WORD...]`
 ///
 /// # Errors
 /// What went otherwise than expected.
 pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
-    let words = match arguments {
+    let (upstream, rest) = match arguments {
+        [flag, folder, rest @ ..] if flag == "--upstream" => (Some(Path::new(folder)), rest),
+        rest => (None, rest),
+    };
+    let words = match rest {
         [] => &[],
-        [flag] if flag == "--keep" => arguments,
+        [flag] if flag == "--keep" => rest,
         [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
-        _ => return Err("usage: cargo xtask cluster [--keep | --only WORD...]".into()),
+        _ => return Err("usage: cargo xtask cluster [--keep | [--upstream FOLDER] --only WORD...]".into()),
     };
     need_root("cargo xtask cluster", "to make network namespaces")?;
     install::programs(&NEEDS)?;
-    let folder = fill(lay_out)?;
+    let folder = fill(lay_out, upstream)?;
     let program = confined::Program::build("cluster", &[])?;
     program.run(&folder, words)?;
     if words.is_empty() {
@@ -54,7 +58,7 @@ pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
 }
 
 /// Puts the programs that run there into `bin`, and each image's files into a folder of its name in `images`.
-fn fill(lay_out: LayOut) -> Result<PathBuf> {
+fn fill(lay_out: LayOut, upstream: Option<&Path>) -> Result<PathBuf> {
     let folder = target("cluster");
     let [bin, images] = ["bin", "images"].map(|name| folder.join(name));
     for folder in [&bin, &images] {
@@ -73,8 +77,14 @@ fn fill(lay_out: LayOut) -> Result<PathBuf> {
     lay_out(&images)?;
     Origin::here()?.add_iptables("legacy", &images.join("legacy"))?;
     add_linkerd_init(&images)?;
+    if let Some(upstream) = upstream {
+        add_upstream(&images.join(UPSTREAM), upstream)?;
+    }
     Ok(folder)
 }
+
+/// The image of Linkerd's plugin, installer and repair controller, if they were given.
+pub const UPSTREAM: &str = "upstream";
 
 /// What Helm makes of deploy/helm, below target/cluster.
 pub const CHART: &str = "chart.yaml";
@@ -109,4 +119,17 @@ fn add_linkerd_init(images: &Path) -> Result<()> {
     fs::copy(busybox.join("bin/busybox"), folder.join("bin/busybox"))?;
     let commands: Vec<_> = linkerd::commands("legacy", true).iter().map(|words| words.join(" ")).collect();
     Ok(fs::write(folder.join("commands"), commands.join("\n"))?)
+}
+
+/// Linkerd's own programs, where its image has them.
+fn add_upstream(image: &Path, upstream: &Path) -> Result<()> {
+    for (folder, program) in [
+        ("opt/cni/bin", "linkerd-cni"),
+        ("usr/bin", "linkerd2-cni-install"),
+        ("usr/lib/linkerd", "linkerd-cni-repair-controller"),
+    ] {
+        fs::create_dir_all(image.join(folder))?;
+        fs::copy(upstream.join(program), image.join(folder).join(program))?;
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@
 //! A new scenario is an entry in a list such as `init::scenarios`: a name, and a function that gets the cluster and a
 //! namespace of Kubernetes for its pods.
 
+mod beside;
 mod cni;
 mod documentation;
 mod images;
@@ -25,6 +26,7 @@ use std::process::ExitCode;
 use std::thread::park;
 use std::time::Instant;
 
+use lab::cluster::UPSTREAM;
 use lab::confined::{self, Inside};
 use lab::shell::Result;
 
@@ -60,6 +62,9 @@ fn run(inside: &Inside) -> Result<()> {
     scenarios.extend(rollout::scenarios());
     if words.iter().any(|word| word == scale::WORD) {
         scenarios.extend(scale::scenarios());
+        if cluster.file_of_image(UPSTREAM).exists() {
+            scenarios.push(beside::scenario());
+        }
     }
     if words.iter().any(|word| word == kubelet::WORD) {
         scenarios.extend(kubelet::scenarios());

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use lab::scenario::each;
 use lab::shell::Result;
 use lab::wait;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::cni::{self, AGENTS, metric};
@@ -57,15 +59,12 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         .into()
 }
 
-/// The node, as full as kubelet lets it be.
-fn one_node(world: &World<'_>) -> Result<()> {
+/// Starts as many meshed pods as kubelet takes, and returns how many these are.
+pub(crate) fn fill(world: &World<'_>) -> Result<usize> {
     let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     let others = kubectl.json(&["get", "pods", "--all-namespaces"])?;
     let pods = FULL - others["items"].as_array().map_or(0, Vec::len);
-    let mut requests = Requests::default();
-    requests.new_ones()?;
-    let begun = Instant::now();
     let mut spec = pod::specification(&[]);
     spec["terminationGracePeriodSeconds"] = json!(0);
     let labels = json!({"app": "full", "linkerd.io/control-plane-ns": "linkerd"});
@@ -74,6 +73,21 @@ fn one_node(world: &World<'_>) -> Result<()> {
         "template": {"metadata": {"labels": labels}, "spec": spec}}});
     kubectl.create(namespace, &deployment)?;
     kubectl.run(&["rollout", "status", "--timeout=1200s", "--namespace", namespace, "deployment/full"])?;
+    Ok(pods)
+}
+
+/// Deletes them.
+pub(crate) fn empty(world: &World<'_>) -> Result<()> {
+    let of_namespace = ["delete", "deployment", "full", "--cascade=foreground", "--namespace", &world.namespace];
+    world.cluster.kubectl.run(&of_namespace).map(drop)
+}
+
+/// The node, as full as kubelet lets it be.
+fn one_node(world: &World<'_>) -> Result<()> {
+    let mut requests = Requests::default();
+    requests.new_ones()?;
+    let begun = Instant::now();
+    let pods = fill(world)?;
     let in_place = || metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == i64::try_from(pods).ok();
     wait::until(PATIENCE, || in_place().then_some(())).ok_or("the agent has not looked at all pods")?;
     say(&format!("{pods} meshed pods started in {:.0} s", begun.elapsed().as_secs_f64()));
@@ -90,8 +104,7 @@ fn one_node(world: &World<'_>) -> Result<()> {
         memory(agent, "VmHWM:")?
     ));
     requests.say("in the minute after that", 1, "node")?;
-    kubectl.run(&["delete", "deployment", "full", "--cascade=foreground", "--namespace", namespace])?;
-    Ok(())
+    empty(world)
 }
 
 /// Many agents.
@@ -118,7 +131,8 @@ fn watch(world: &World<'_>) -> Result<()> {
     });
     made.into_iter().collect::<std::result::Result<(), _>>()?;
     say(&format!("{} pods made in {:.0} s", FLEET * PODS, begun.elapsed().as_secs_f64()));
-    let account = account(world)?;
+    let account = format!("{NODE}/fleet");
+    write_account(world, AGENTS, "linkerd-cni", &account)?;
     let mut requests = Requests::default();
     requests.new_ones()?;
     let api = cluster.process("kube-apiserver").ok_or("no API server runs")?;
@@ -193,24 +207,23 @@ fn object(node: usize, pod: usize) -> Value {
     object
 }
 
-/// A folder as kubelet makes it of the account that deploy/cni makes.
-fn account(world: &World<'_>) -> Result<String> {
-    let folder = format!("{NODE}/fleet");
-    fs::create_dir_all(&folder)?;
-    let secrets = world.cluster.kubectl.json(&["get", "secrets", "--namespace", AGENTS])?;
+/// Fills a folder as kubelet does for pods of this service account.
+pub(crate) fn write_account(world: &World<'_>, namespace: &str, account: &str, folder: &str) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let secrets = world.cluster.kubectl.json(&["get", "secrets", "--namespace", namespace])?;
     let secrets = secrets["items"].as_array().cloned().unwrap_or_default();
     let is_its = |secret: &&Value| {
-        secret.pointer("/metadata/annotations/kubernetes.io~1service-account.name") == Some(&json!("linkerd-cni"))
+        secret.pointer("/metadata/annotations/kubernetes.io~1service-account.name") == Some(&json!(account))
     };
     let token = secrets.iter().find(is_its).and_then(|secret| secret["data"]["token"].as_str());
-    let token = token.ok_or("the agent's account has no token")?;
+    let token = token.ok_or_else(|| format!("the account {account} has no token"))?;
     let encoded = format!("{folder}/token.base64");
     fs::write(&encoded, token)?;
     let token = Command::new("base64").args(["--decode", &encoded]).output()?.stdout;
     fs::write(format!("{folder}/token"), token)?;
-    fs::write(format!("{folder}/namespace"), AGENTS)?;
+    fs::write(format!("{folder}/namespace"), namespace)?;
     fs::copy(format!("{NODE}/keys/ca.crt"), format!("{folder}/ca.crt"))?;
-    Ok(folder)
+    Ok(())
 }
 
 fn start(world: &World<'_>, account: &str, number: usize) -> Result<Child> {
@@ -314,17 +327,14 @@ fn process_of(name: &str) -> Option<u32> {
     })
 }
 
-/// The seconds of processor time that a process has used (proc_pid_stat(5); a tick is 10 ms).
-fn processor_time(process: u32) -> Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let rest = stat.rsplit_once(')').ok_or("no name in stat")?.1;
-    let ticks = rest.split_whitespace().skip(11).take(2);
-    let ticks: u32 = ticks.map(str::parse::<u32>).sum::<std::result::Result<_, _>>()?;
-    Ok(f64::from(ticks) / 100.0)
+/// The seconds of processor time that a process has used.
+pub(crate) fn processor_time(process: u32) -> Result<f64> {
+    let clock = clock_getcpuclockid(Pid::from_raw(process.try_into()?))?;
+    Ok(Duration::from(clock_gettime(clock)?).as_secs_f64())
 }
 
 /// A size in /proc/PID/status, in KiB.
-fn memory(process: u32, key: &str) -> Result<u64> {
+pub(crate) fn memory(process: u32, key: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     Ok(line.ok_or(key)?.trim().trim_end_matches(" kB").parse()?)
