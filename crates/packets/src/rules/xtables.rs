@@ -24,8 +24,13 @@ impl fmt::Display for IptablesRule<'_> {
             }
         }
         if let Some(comment) = &self.0.comment {
-            let quote = if f.alternate() { "" } else { "\"" };
-            write!(f, "-m comment --comment {quote}{comment}{quote} ")?;
+            if f.alternate() {
+                write!(f, "-m comment --comment {comment} ")?;
+            } else {
+                // As `xtables_save_string` in iptables' xtables.c escapes it.
+                let comment = comment.to_string().replace('\\', r"\\").replace('"', r#"\""#).replace('\'', r"\'");
+                write!(f, "-m comment --comment \"{comment}\" ")?;
+            }
         }
         let effects = self.0.effects.as_slice();
         if self.0.action == Action::Continue && !effects.is_empty() {
