@@ -150,17 +150,13 @@ fn fail(error: &impl Display, exit: Exit, output: Output) -> Exit {
     exit
 }
 
-/// Whether stdout is a terminal, and its user has not refused colours (no-color.org). A container's log keeps what its
-/// terminal shows, for `kubectl logs`.
-fn has_colour() -> bool {
+/// With colours, if stdout is a terminal and its user has not refused them (no-color.org). A container's log keeps what
+/// its terminal shows, for `kubectl logs`.
+fn for_people(answer: &impl Display) -> String {
     let is_dumb = env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
     let is_refused = env::var_os("NO_COLOR").is_some() || env::var_os(cli::IN_A_POD).is_some();
-    std::io::stdout().is_terminal() && !is_dumb && !is_refused
-}
-
-/// With colours where there is somebody to see them.
-fn for_people(answer: &impl Display) -> String {
-    if has_colour() { format!("{answer:#}") } else { answer.to_string() }
+    let has_colour = std::io::stdout().is_terminal() && !is_dumb && !is_refused;
+    if has_colour { format!("{answer:#}") } else { answer.to_string() }
 }
 
 fn print(text: &str) -> Exit {

@@ -373,25 +373,23 @@ impl Work<'_, '_> {
 
     fn install_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
         // In a fresh namespace, this only looks at which legacy tables there are.
-        let in_legacy = match self.legacy_rules() {
+        let (in_legacy, unseen) = match self.legacy_rules() {
             // Without the privilege to read them, there is none to install either, and installing says so.
-            Err(Error::InMode(_, ModeError::NotPermitted(_))) => LegacyRules::None,
-            in_legacy => in_legacy?,
+            Err(Error::InMode(_, ModeError::NotPermitted(_))) => (false, None),
+            known => known?,
         };
-        match &in_legacy {
-            LegacyRules::Some if !self.install.replace_other_backend => {
-                return Err(ModeError::OtherBackend(Mode::Legacy).in_mode(mode));
-            }
-            // Auto may have tried another mode before, which warned.
-            LegacyRules::Unseen(unseen) if !self.warnings.iter().any(|it| matches!(it, Warning::LegacyUnseen(_))) => {
-                let warning = Warning::LegacyUnseen(unseen.clone());
-                (self.tell)(OperationNotice::Warning(&warning));
-                self.warnings.push(warning);
-            }
-            _ => {}
+        if in_legacy && !self.install.replace_other_backend {
+            return Err(ModeError::OtherBackend(Mode::Legacy).in_mode(mode));
+        }
+        // Auto may have tried another mode before, which warned.
+        let has_warned = self.warnings.iter().any(|it| matches!(it, Warning::LegacyUnseen(_)));
+        if let Some(unseen) = unseen.filter(|_| !in_legacy && !has_warned) {
+            let warning = Warning::LegacyUnseen(unseen);
+            (self.tell)(OperationNotice::Warning(&warning));
+            self.warnings.push(warning);
         }
         // Auto has tried that already.
-        let try_fresh = self.install.mode != ModeChoice::Auto && in_legacy != LegacyRules::Some;
+        let try_fresh = self.install.mode != ModeChoice::Auto && !in_legacy;
         self.commit(mode, try_fresh)?;
         self.settle_over_netlink(mode)
     }
@@ -417,10 +415,9 @@ impl Work<'_, '_> {
     fn others(&self, mode: Mode) -> Result<Vec<Mode>, Error> {
         let others = match mode {
             Mode::Legacy => all::nf_tables_modes(),
-            Mode::Nft | Mode::Native => self.legacy_rules().map(|rules| match rules {
-                LegacyRules::Some => vec![Mode::Legacy],
-                LegacyRules::None | LegacyRules::Unseen(_) => vec![],
-            }),
+            Mode::Nft | Mode::Native => {
+                self.legacy_rules().map(|(in_legacy, _)| in_legacy.then_some(Mode::Legacy).into_iter().collect())
+            }
         };
         others.map_err(|error| Error::InstalledUnchecked { mode, error: Box::new(error) })
     }
@@ -504,23 +501,13 @@ impl Work<'_, '_> {
         }
     }
 
-    fn legacy_rules(&self) -> Result<LegacyRules, Error> {
+    /// Whether legacy tables hold proxy-init's rules, and which of them could not be seen.
+    fn legacy_rules(&self) -> Result<(bool, Option<Unseen>), Error> {
         let Presence { families, unseen } = self.legacy_tables();
-        Ok(match legacy::read::read_nat(&families)? {
-            found if holds(&found, Mode::Legacy) => LegacyRules::Some,
-            _ => unseen.map_or(LegacyRules::None, LegacyRules::Unseen),
-        })
+        Ok((holds(&legacy::read::read_nat(&families)?, Mode::Legacy), unseen))
     }
 
     fn legacy_tables(&self) -> Presence {
         self.lists.get_or_init(Lists::open).presence()
     }
-}
-
-/// What is known of proxy-init's rules in legacy tables.
-#[derive(Debug, PartialEq, Eq)]
-enum LegacyRules {
-    None,
-    Some,
-    Unseen(Unseen),
 }

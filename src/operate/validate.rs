@@ -11,7 +11,7 @@ use derive_more::Display;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrLike as _, SockaddrStorage, connect, socket};
 use nix::unistd::{getegid, geteuid};
 use packets::rules::Direction;
 use thiserror::Error;
@@ -145,13 +145,11 @@ impl Validate {
     }
 
     fn start_connecting(&self) -> Result<TcpStream, NotValidated> {
-        let family = match self.connect {
-            SocketAddr::V4(_) => AddressFamily::Inet,
-            SocketAddr::V6(_) => AddressFamily::Inet6,
-        };
+        let address = SockaddrStorage::from(self.connect);
+        let family = address.family().unwrap_or(AddressFamily::Unspec);
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let client = socket(family, SockType::Stream, flags, None).map_err(|errno| self.cannot_start(errno))?;
-        match connect(client.as_raw_fd(), &SockaddrStorage::from(self.connect)) {
+        match connect(client.as_raw_fd(), &address) {
             Ok(()) | Err(nix::errno::Errno::EINPROGRESS) => Ok(client.into()),
             Err(errno) => Err(self.cannot_start(errno)),
         }
@@ -258,12 +256,11 @@ fn token() -> String {
 
 /// How long poll may wait; rounded up, because it would return early otherwise.
 fn remaining(deadline: Option<Instant>) -> PollTimeout {
-    let Some(deadline) = deadline else {
-        return PollTimeout::NONE;
-    };
-    let left = deadline.saturating_duration_since(Instant::now());
-    let rounded_up = left.saturating_add(Duration::from_nanos(999_999));
-    PollTimeout::try_from(rounded_up).unwrap_or(PollTimeout::MAX)
+    deadline.map_or(PollTimeout::NONE, |deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let rounded_up = left.saturating_add(Duration::from_nanos(999_999));
+        PollTimeout::try_from(rounded_up).unwrap_or(PollTimeout::MAX)
+    })
 }
 
 fn wait(errno: nix::errno::Errno) -> NotValidated {

@@ -113,29 +113,31 @@ pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result
         return no_connection(to, NOT_UNICAST);
     }
     check_device(routing, connection)?;
-    match connection.direction {
-        Direction::Outbound => add_route(routing, connection),
-        Direction::Inbound if connection.from.is_some_and(|from| is_refused(routing, from, connection)) => {
-            no_connection(to, NOT_FROM_OTHERS)
-        }
-        Direction::Inbound if to.is_unspecified() => no_connection(to, "name an address of this network namespace"),
-        Direction::Inbound => match to {
-            // `ip6_rcv_core` drops it before any hook.
-            IpAddr::V6(Ipv6Addr::LOCALHOST) => {
-                no_connection(to, "the kernel drops what comes in to it from another host: use `explain outbound`")
-            }
-            IpAddr::V4(v4) if v4.is_loopback() => Ok(Destination::Loopback),
-            _ => match routing.route(packet(connection.to, connection)) {
-                Ok(found) => match found.kind {
-                    RouteKind::Local => Ok(Destination::Usual),
-                    RouteKind::Unicast => Ok(Destination::NotHere),
-                    RouteKind::NotUnicast => no_connection(to, NOT_UNICAST),
-                },
-                Err(error) if is_refusal(&error) => Ok(Destination::NotHere),
-                // Where routing can't be asked, the answer says so.
-                Err(_) => Ok(Destination::Usual),
-            },
-        },
+    if connection.direction == Direction::Outbound {
+        return add_route(routing, connection);
+    }
+    if connection.from.is_some_and(|from| is_refused(routing, from, connection)) {
+        let why = "the kernel drops what comes in by another device than lo from the source address that was named: name \
+                   another host's";
+        return no_connection(to, why);
+    }
+    if to.is_unspecified() {
+        return no_connection(to, "name an address of this network namespace");
+    }
+    // `ip6_rcv_core` drops it before any hook.
+    if to == Ipv6Addr::LOCALHOST {
+        return no_connection(to, "the kernel drops what comes in to it from another host: use `explain outbound`");
+    }
+    if to.is_loopback() {
+        return Ok(Destination::Loopback);
+    }
+    match routing.route(packet(connection.to, connection)).map(|found| found.kind) {
+        Ok(RouteKind::Local) => Ok(Destination::Usual),
+        Ok(RouteKind::Unicast) => Ok(Destination::NotHere),
+        Ok(RouteKind::NotUnicast) => no_connection(to, NOT_UNICAST),
+        Err(error) if is_refusal(&error) => Ok(Destination::NotHere),
+        // Where routing can't be asked, the answer says so.
+        Err(_) => Ok(Destination::Usual),
     }
 }
 
@@ -156,9 +158,6 @@ fn is_refused(routing: &Routing, from: IpAddr, connection: &Connection) -> bool 
         || is_nobodys
         || (from.is_ipv4() && own().is_ok_and(|route| route.kind != RouteKind::Unicast))
 }
-
-const NOT_FROM_OTHERS: &str = "the kernel drops what comes in by another device than lo from the source address that was \
-                               named: name another host's";
 
 const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address";
 
@@ -318,8 +317,8 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
         Verdict::Elsewhere(_) => matches!(answer.action, Some(Action::Redirect(_))),
         _ => false,
     };
-    if let (Direction::Inbound, Some(Action::Nat(Nat { address: Some(to), .. }))) =
-        (connection.direction, answer.action)
+    if connection.direction == Direction::Inbound
+        && let Some(Action::Nat(Nat { address: Some(to), .. })) = answer.action
         && to.is_loopback()
         && matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Elsewhere(_))
     {
