@@ -231,9 +231,8 @@ fn similar<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<
         return Some(name);
     }
     let rated = names.into_iter().map(|name| (strsim::jaro(typed, name), name));
-    let (_, name) =
-        rated.filter(|(likeness, _)| *likeness > 0.7).max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-    Some(name)
+    let likely = rated.filter(|(likeness, _)| *likeness > 0.7);
+    likely.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
 }
 
 #[cfg(test)]

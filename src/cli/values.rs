@@ -156,21 +156,15 @@ const VALIDATOR: &str = "linkerd_network_validator";
 /// whose name begins with what is before its equals sign. The level for the longest such beginning counts; if there is
 /// none, it means errors. Any other word is the name of a program, of which everything is logged.
 pub(super) fn log_filter(text: &str) -> Level {
-    let mut most_special = (0, Level::Error);
-    for directive in text.split(',').map(str::trim) {
+    let directives = text.split(',').map(str::trim).filter_map(|directive| {
         let (target, level) = match directive.rsplit_once('=') {
             Some((target, name)) => (target, level(name)),
             None if level(directive).is_some() => ("", level(directive)),
             None => (directive, Some(Level::Debug)),
         };
-        if let Some(level) = level
-            && VALIDATOR.starts_with(target)
-            && target.len() >= most_special.0
-        {
-            most_special = (target.len(), level);
-        }
-    }
-    most_special.1
+        level.filter(|_| VALIDATOR.starts_with(target)).map(|level| (target.len(), level))
+    });
+    directives.max_by_key(|(length, _)| *length).map_or(Level::Error, |(_, level)| level)
 }
 
 /// The levels of logrus and of tracing; those that the log has no lines of mean the nearest one.

@@ -335,6 +335,26 @@ mod tests {
     }
 
     #[test]
+    fn a_purpose_is_told_by_what_its_comment_lists() {
+        for (comment, want) in [
+            ("proxy-init/ignore-port-4190", "ignored port"),
+            ("proxy-init/ignore-port-4190,4191", "ignored ports"),
+            ("proxy-init/ignore-port-1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,...", "ignored ports"),
+            ("proxy-init/ignore-subnet-10.0.0.0/8", "ignored subnet"),
+            ("proxy-init/ignore-subnet-10.0.0.0/8,11.0.0.0/8", "ignored subnets"),
+            ("proxy-init/redirect-port-80-to-proxy-port", "chosen port"),
+            ("proxy-init/redirect-port-80,443-to-proxy-port", "chosen ports"),
+            ("proxy-init/redirect-subnet-fd00::/8,fd01::/16-to-proxy-port", "chosen subnets"),
+            ("proxy-init/ignore-user-id-7-9", "ignored users"),
+            ("proxy-init/ignore-proxy-user-id/1700000000", "the proxy's"),
+            ("proxy-init/ignore-weather", "proxy-init/ignore-weather"),
+        ] {
+            let rule = Rule { comment: Some(comment.into()), ..Rule::new(vec![], Action::Return) };
+            assert_eq!(purpose(&rule), want, "{comment}");
+        }
+    }
+
+    #[test]
     fn a_list_of_a_thousand_ports_is_told_in_lines_that_can_be_copied() {
         let ports: Vec<String> = (1..=1000).map(|port| port.to_string()).collect();
         let flags = ["--proxy-uid", "2102", "--ports-to-redirect", &ports.join(","), "--ipv6=false"];

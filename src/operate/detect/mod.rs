@@ -70,7 +70,6 @@ pub struct Table {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binary {
     pub name: &'static str,
-    /// The file that this name leads to.
     pub path: PathBuf,
     /// What the name of that file says it is: `nf_tables`, `legacy` or `unknown kind`.
     pub kind: &'static str,
