@@ -356,6 +356,7 @@ mod tests {
         let messages: Vec<_> = Messages(&bytes).collect::<Result<_, _>>().unwrap();
         assert_eq!(messages.len(), 2);
         assert_eq!((messages[1].kind, messages[1].sequence), (10 << 8 | 7, 2));
+        assert_eq!(i32::from(messages[1].flags), libc::NLM_F_REQUEST | libc::NLM_F_ACK);
         assert_eq!(messages[1].family(), Ok(libc::NFPROTO_IPV4 as u8));
         let attributes = messages[1].attributes().unwrap();
         assert_eq!(string(attributes.get(1).unwrap()), Ok(&b"nat"[..]));

@@ -165,18 +165,15 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     let kind = kind.map(string).transpose()?.unwrap_or_default();
     let flags = u32_at(message.payload, 8)? as i32;
     let number = |attribute| attributes.find(attribute)?.map(|bytes| u32_at(bytes, 0)).transpose();
+    // The other end of a veth pair is named as the lower device too, and one of another namespace by its number there.
+    let is_on_another = IS_ON_ANOTHER.contains(&kind) && attributes.find(IFLA_LINK_NETNSID)?.is_none();
     Ok(Device {
         // `ifi_index` and `ifi_flags`
         index: u32_at(message.payload, 4)?,
         name: Name::from(string(attributes.get(libc::IFLA_IFNAME)?)?),
         kind: kind.to_vec(),
         is_up: flags & libc::IFF_UP != 0,
-        // The other end of a veth pair is named there too, and a device of another namespace by its number there.
-        lower: if IS_ON_ANOTHER.contains(&kind) && attributes.find(IFLA_LINK_NETNSID)?.is_none() {
-            number(libc::IFLA_LINK)?
-        } else {
-            None
-        },
+        lower: number(libc::IFLA_LINK)?.filter(|_| is_on_another),
         master: number(libc::IFLA_MASTER)?,
         // `ndisc_constructor` in net/ipv6/ndisc.c
         has_neighbours: flags & (libc::IFF_LOOPBACK | libc::IFF_NOARP | libc::IFF_POINTOPOINT) == 0,
@@ -312,6 +309,7 @@ mod tests {
 
     use super::super::message::Messages;
     use super::*;
+    use crate::tests::kernel::in_a_namespace;
 
     /// An answer with this type of route and these attributes.
     fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(RouteKind, u32, Option<IpAddr>), Malformed> {
@@ -350,6 +348,111 @@ mod tests {
         assert_eq!(answer(libc::RTN_UNICAST, &[(libc::RTA_OIF, &[7, 0])]), Err(Malformed));
         let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
         assert_eq!(answer(libc::RTN_UNICAST, &[device, (libc::RTA_PREFSRC, &[10])]), Err(Malformed));
+    }
+
+    /// A message of this type, with this header and these attributes, as read by this.
+    fn answered<T>(
+        header: &[u8],
+        attributes: &[(u16, &[u8])],
+        read: impl Fn(&Message<'_>) -> Result<T, Malformed>,
+    ) -> Result<T, Malformed> {
+        let mut writer = Writer::with_capacity(64);
+        writer.any_message(0, 0, 0, header, |to| {
+            for (kind, value) in attributes {
+                to.bytes(*kind, value);
+            }
+        });
+        let bytes = writer.finish().unwrap();
+        read(&Messages(&bytes).next().unwrap()?)
+    }
+
+    #[test]
+    fn the_local_table_has_types_of_addresses() {
+        let v4 = IpAddr::from([0; 4]);
+        let entry = |length, table, attributes: &[(u16, &[u8])], of: IpAddr| {
+            let header = [0, length, 0, 0, table, 0, 0, libc::RTN_LOCAL, 0, 0, 0, 0];
+            answered(&header, attributes, |message| read_local_entry(message, of))
+        };
+        let to: (u16, &[u8]) = (libc::RTA_DST, &[127, 0, 0, 0]);
+        assert_eq!(entry(8, libc::RT_TABLE_LOCAL, &[to], v4), Ok(Some((2, (127 << 24, (128 << 24) - 1)))));
+        assert_eq!(entry(32, libc::RT_TABLE_LOCAL, &[to], v4), Ok(Some((2, (127 << 24, 127 << 24)))));
+        assert_eq!(entry(0, libc::RT_TABLE_LOCAL, &[], v4), Ok(Some((2, (0, u32::MAX.into())))));
+        assert_eq!(entry(0, libc::RT_TABLE_LOCAL, &[], [0; 16].into()), Ok(Some((2, (0, u128::MAX)))));
+        assert_eq!(entry(8, libc::RT_TABLE_MAIN, &[to], v4), Ok(None));
+        assert_eq!(entry(33, libc::RT_TABLE_LOCAL, &[to], v4), Err(Malformed));
+    }
+
+    #[test]
+    fn a_neighbour_has_an_address_that_is_known() {
+        let neighbour = |state: u16, attributes: &[(u16, &[u8])]| {
+            let mut header = [0; NDMSG];
+            put(&mut header, 4, &7u32.to_ne_bytes());
+            put(&mut header, 8, &state.to_ne_bytes());
+            answered(&header, attributes, read_neighbour)
+        };
+        let to: (u16, &[u8]) = (libc::NDA_DST, &[10, 0, 0, 1]);
+        let want = Neighbour { device: 7, address: [10, 0, 0, 1].into(), is_permanent: false };
+        assert_eq!(neighbour(libc::NUD_REACHABLE, &[to]), Ok(Some(want)));
+        assert_eq!(neighbour(libc::NUD_PERMANENT, &[to]), Ok(Some(Neighbour { is_permanent: true, ..want })));
+        for state in [0, libc::NUD_FAILED, libc::NUD_INCOMPLETE] {
+            assert_eq!(neighbour(state, &[to]), Ok(None));
+        }
+        assert_eq!(neighbour(libc::NUD_REACHABLE, &[]), Ok(None));
+    }
+
+    #[test]
+    fn an_address_is_the_own_one_of_a_link() {
+        let address = |attributes: &[(u16, &[u8])]| {
+            let mut header = [0, 24, 0, 0, 0, 0, 0, 0];
+            put(&mut header, 4, &7u32.to_ne_bytes());
+            answered(&header, attributes, read_address)
+        };
+        let other: (u16, &[u8]) = (libc::IFA_ADDRESS, &[10, 0, 0, 2]);
+        let want = Address { device: 7, address: [10, 0, 0, 2].into(), prefix: 24, broadcast: None };
+        assert_eq!(address(&[other]), Ok(Some(want)));
+        let own = (libc::IFA_LOCAL, &[10, 0, 0, 1][..]);
+        let broadcast = (libc::IFA_BROADCAST, &[10, 0, 0, 255][..]);
+        let want = Address { address: [10, 0, 0, 1].into(), broadcast: Some([10, 0, 0, 255].into()), ..want };
+        assert_eq!(address(&[other, own, broadcast]), Ok(Some(want)));
+        assert_eq!(address(&[]), Ok(None));
+    }
+
+    /// In a namespace whose lo is up, and which has nothing else.
+    #[test]
+    fn lo_is_asked_for_as_the_kernel_has_it() {
+        in_a_namespace(|| {
+            let mut up = [0; IFINFOMSG];
+            // `ifi_index`, `ifi_flags` and `ifi_change`
+            for (place, number) in [(4, LOOPBACK_INDEX), (8, libc::IFF_UP as u32), (12, libc::IFF_UP as u32)] {
+                put(&mut up, place, &number.to_ne_bytes());
+            }
+            let socket = open().unwrap();
+            let nothing = |_: &Message<'_>| Ok(None::<()>);
+            socket.list(libc::RTM_NEWLINK.into(), libc::NLM_F_ACK, &up, |_| (), nothing).unwrap();
+            let lo = device(b"lo").unwrap();
+            assert_eq!(
+                (lo.index, lo.name.as_bytes(), lo.is_up, lo.has_neighbours),
+                (LOOPBACK_INDEX, &b"lo"[..], true, false)
+            );
+            assert_eq!(device_numbered(LOOPBACK_INDEX).unwrap(), lo);
+            assert!(devices().unwrap().contains(&lo));
+            assert!(matches!(device(b"eth9"), Err(ReadError::Socket(Errno::ENODEV))));
+            let own = IpAddr::from([127, 0, 0, 1]);
+            assert!(addresses().unwrap().iter().any(|address| (address.address, address.prefix) == (own, 8)));
+            assert!(local_table(own).unwrap().contains(&(2, (127 << 24, (128 << 24) - 1))));
+            // Those of the local, the main and the default table.
+            let plain = RoutingRule { users: None, is_by_mark: false };
+            assert_eq!(rules_like(own).unwrap(), [plain; 3]);
+            assert_eq!(neighbours_like(own).unwrap(), []);
+            let mut packet =
+                Packet { to: (own, 80).into(), from: None, from_port: Some(5), uid: Some(7), device: None };
+            let want = Route { kind: RouteKind::Local, device: lo.clone(), source: Some(own), gateway: None };
+            assert_eq!(route(packet).unwrap(), want);
+            packet.from = Some([127, 0, 0, 2].into());
+            assert_eq!(route(packet).unwrap(), Route { source: packet.from, ..want });
+            packet.to = ([10, 0, 0, 1], 80).into();
+            assert!(matches!(route(packet), Err(ReadError::Socket(Errno::ENETUNREACH))));
+        });
     }
 
     /// What the kernel says of `ip link add wg0 type wireguard`, without most attributes, and of lo.

@@ -42,3 +42,46 @@ pub fn keep_ended_children() -> Result<(), Errno> {
     Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, null_mut()) })?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, Signal, sigaction};
+
+    use super::*;
+    use crate::tests::kernel::CHILDREN;
+
+    #[test]
+    fn how_a_child_ended_is_known_whatever_was_inherited() {
+        let _alone = CHILDREN.lock();
+        let forgetting = [
+            SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty()),
+            SigAction::new(SigHandler::SigDfl, SaFlags::SA_NOCLDWAIT, SigSet::empty()),
+        ];
+        for action in forgetting {
+            // SAFETY: it has no handler.
+            unsafe { sigaction(Signal::SIGCHLD, &action) }.unwrap();
+            assert!(Command::new("true").status().is_err());
+            keep_ended_children().unwrap();
+            assert!(Command::new("true").status().unwrap().success());
+        }
+        extern "C" fn handler(_: libc::c_int) {}
+        let kept = SigAction::new(SigHandler::Handler(handler), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing.
+        unsafe { sigaction(Signal::SIGCHLD, &kept) }.unwrap();
+        keep_ended_children().unwrap();
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: it has no handler.
+        let found = unsafe { sigaction(Signal::SIGCHLD, &default) }.unwrap();
+        assert!(matches!(found.handler(), SigHandler::Handler(_)));
+    }
+
+    #[test]
+    fn signals_wait_as_long_as_they_are_held() {
+        let held = hold();
+        assert!(SigSet::thread_get_mask().unwrap().contains(Signal::SIGTERM));
+        drop(held);
+        assert!(!SigSet::thread_get_mask().unwrap().contains(Signal::SIGTERM));
+    }
+}

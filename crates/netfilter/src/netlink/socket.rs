@@ -189,12 +189,10 @@ impl Socket {
         let descriptor = self.socket.as_fd().as_raw_fd();
         let mut sent = send(descriptor, bytes, MsgFlags::empty());
         if sent == Err(Errno::EMSGSIZE) {
-            // The kernel keeps 32 bytes of the buffer for itself (netlink_sendmsg) and doubles what it is given.
-            let room = bytes.len() + 32;
-            // SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a user namespace. If neither option makes
-            // the buffer large enough, sendmsg fails.
-            if setsockopt(&self.socket, sockopt::SndBufForce, &room).is_err() {
-                let _ = setsockopt(&self.socket, sockopt::SndBuf, &room);
+            // The kernel doubles what it is given. SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a user
+            // namespace. If neither option makes the buffer large enough, sendmsg fails.
+            if setsockopt(&self.socket, sockopt::SndBufForce, &bytes.len()).is_err() {
+                let _ = setsockopt(&self.socket, sockopt::SndBuf, &bytes.len());
             }
             sent = send(descriptor, bytes, MsgFlags::empty());
         }

@@ -20,18 +20,13 @@ pub(crate) const PAYLOAD_FIELDS: [(Field, Place); 6] = [
 
 /// Some versions of iptables-nft write `-p tcp` for IPv4 with it.
 pub(crate) const IPV4_PROTOCOL: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1);
-
 /// Where there are no extension headers.
 pub(crate) const IPV6_PROTOCOL: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 1);
-
 pub(crate) const IPV6_HOPS: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 7, 1);
-
 /// The first byte of `struct icmp6hdr`.
 pub(crate) const ICMPV6_TYPE: Place = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
-
 /// `h_proto` of `struct ethhdr` in linux/if_ether.h.
 pub(crate) const ETHER_TYPE: Place = (libc::NFT_PAYLOAD_LL_HEADER, 12, 2);
-
 pub(crate) const TCP_FLAGS: Place = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1);
 
 /// Which `NFT_META_*` a field is.
@@ -169,6 +164,30 @@ mod tests {
             };
             assert_eq!(is, want, "{family:?} {place:?} {kept:?}");
         }
+    }
+
+    #[test]
+    fn a_family_is_known_by_its_number() {
+        let ip = Family::ALL.map(TableFamily::Ip);
+        let others = [TableFamily::Inet, TableFamily::Netdev, TableFamily::Arp, TableFamily::Bridge];
+        for family in ip.into_iter().chain(others) {
+            assert_eq!(table_family(protocol(family) as u8), Some(family));
+        }
+        assert_eq!(table_family(libc::NFPROTO_UNSPEC as u8), None);
+    }
+
+    #[test]
+    fn a_hook_is_known_by_its_number_and_the_family() {
+        for (number, known) in (0..).zip(Hook::INET) {
+            assert_eq!(hook_number(known), Some(number));
+            for family in [TableFamily::Ip(Family::V4), TableFamily::Inet, TableFamily::Bridge] {
+                assert_eq!(hook(family, number), Some(known));
+            }
+        }
+        assert_eq!(hook_number(Hook::Egress), None);
+        assert_eq!(hook(TableFamily::Netdev, 1), Some(Hook::Egress));
+        assert_eq!(hook(TableFamily::Arp, 1), Some(Hook::Output));
+        assert_eq!(hook(TableFamily::Inet, 6), None);
     }
 
     #[test]

@@ -188,6 +188,8 @@ mod tests {
         assert_eq!(listed(Some("ipt_do_table"), -100).unwrap().tables, ["nat"]);
         assert_eq!(listed(Some("iptable_nat_do_chain"), -100).unwrap().tables, ["nat"]);
         assert_eq!(listed(Some("nft_nat_do_chain"), -100), Ok(Hooked::default()));
+        // As raw is with its parameter raw_before_defrag.
+        assert_eq!(listed(Some("iptable_raw_hook"), -450).unwrap().tables, ["raw"]);
     }
 
     #[test]

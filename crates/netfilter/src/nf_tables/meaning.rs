@@ -22,22 +22,20 @@ use super::user_data;
 use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
 use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED};
 
-/// Tells the name of the device that has a number, if it is known.
-pub(crate) type Devices<'a> = &'a dyn Fn(u32) -> Option<Vec<u8>>;
-
 /// The name of the only device whose number says which one it is.
 pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
     (index == LOOPBACK_INDEX).then(|| LOOPBACK.to_vec())
 }
 
-/// Reads one rule of a dump, from a table of this family with these sets.
+/// Reads one rule of a dump, from a table of this family with these sets. `device` tells the name of the device that has a
+/// number, if it is known.
 pub(crate) fn read(
     attributes: Attributes<'_>,
     family: TableFamily,
     sets: &[Set],
-    devices: Devices<'_>,
+    device: fn(u32) -> Option<Vec<u8>>,
 ) -> Result<Rule, Malformed> {
-    let mut reader = Reader::new(family, sets, devices);
+    let mut reader = Reader::new(family, sets, device);
     if let Some(expressions) = attributes.find(NFTA_RULE_EXPRESSIONS)? {
         for element in Attributes(expressions) {
             let (_, element) = element?;
@@ -53,7 +51,7 @@ pub(crate) fn read(
 
 struct Reader<'a> {
     sets: &'a [Set],
-    devices: Devices<'a>,
+    device: fn(u32) -> Option<Vec<u8>>,
     /// The family of all packets that get as far as the current expression, if it is known.
     family: Option<Family>,
     /// Its packets are ARP's, in which other things are where IP has its addresses.
@@ -65,10 +63,10 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(family: TableFamily, sets: &'a [Set], devices: Devices<'a>) -> Self {
+    fn new(family: TableFamily, sets: &'a [Set], device: fn(u32) -> Option<Vec<u8>>) -> Self {
         Self {
             sets,
-            devices,
+            device,
             family: match family {
                 TableFamily::Ip(family) => Some(family),
                 TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp | TableFamily::Bridge => None,
@@ -169,8 +167,22 @@ impl<'a> Reader<'a> {
                 let family = self.family.unwrap_or(Family::V4);
                 self.rule.action = xt::read_target(&mut self.rule, xt.name.0, xt.revision, xt.info, family)?;
             }
-            Expression::SetMeta(meta) => self.set_meta(meta),
-            Expression::SetConntrack(conntrack) => self.set_conntrack(conntrack),
+            Expression::SetMeta(meta) => match meta.key {
+                // It decides whom the packet is for.
+                libc::NFT_META_PKTTYPE => self.changes = Some("[meta pkttype]".to_owned()),
+                libc::NFT_META_MARK => self.set_mark(Field::Mark, meta.register),
+                _ => self.effect("[meta]"),
+            },
+            Expression::SetConntrack(conntrack) => {
+                self.rule.needs_tracking = true;
+                match conntrack.key {
+                    libc::NFT_CT_MARK => self.set_mark(Field::ConnectionMark, conntrack.register),
+                    // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here:
+                    // they may not be translated.
+                    libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood("[ct zone]".to_owned()),
+                    _ => self.other(b"ct"),
+                }
+            }
             Expression::SetPayload(change) => self.set_payload(change),
             Expression::LoadOption(option) => self.load(option.register, Loaded::Other("[exthdr]".to_owned())),
             // It may only become smaller (`nft_exthdr_tcp_set_eval` in net/netfilter/nft_exthdr.c).
@@ -180,7 +192,19 @@ impl<'a> Reader<'a> {
                 self.effect("[exthdr]");
             }
             Expression::SetOption(_) => self.other(b"exthdr"),
-            Expression::SetObject(object) => self.set_object(object.kind),
+            Expression::SetObject(object) => {
+                self.rule.needs_tracking |= !matches!(
+                    object.kind,
+                    NFT_OBJECT_COUNTER | NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_SECMARK
+                );
+                match object.kind {
+                    NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_CONNLIMIT => self.unknown("[objref]"),
+                    NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.effect("[objref]"),
+                    NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => self.effect("[objref]"),
+                    NFT_OBJECT_SYNPROXY => self.other(b"synproxy"),
+                    _ => self.other(b"objref"),
+                }
+            }
             Expression::Decide(decide) => self.rule.action = action(decide.verdict),
             Expression::Redirect(redirect) => self.redirect(redirect),
             Expression::Nat(nat) => self.nat(nat),
@@ -396,7 +420,7 @@ impl<'a> Reader<'a> {
             Loaded::Index(field) => {
                 let mut names = Vec::new();
                 for &index in numbers {
-                    let name = interface(&(self.devices)(index)?);
+                    let name = interface(&(self.device)(index)?);
                     names.push((name, name));
                 }
                 let values = if let [only] = *names { only.into() } else { Values::Listed(names) };
@@ -526,15 +550,6 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn set_meta(&mut self, meta: expression::SetMeta) {
-        match meta.key {
-            // It decides whom the packet is for.
-            libc::NFT_META_PKTTYPE => self.changes = Some("[meta pkttype]".to_owned()),
-            libc::NFT_META_MARK => self.set_mark(Field::Mark, meta.register),
-            _ => self.effect("[meta]"),
-        }
-    }
-
     fn set_payload(&mut self, change: expression::SetPayload) {
         let place = (change.base, change.offset, change.length);
         let kept = match self.registers.get(change.register) {
@@ -544,33 +559,6 @@ impl<'a> Reader<'a> {
         match header::rewritten(self.family, place, kept) {
             Some(effect) => self.rule.effects.push(effect),
             None => self.changes = Some("[payload]".to_owned()),
-        }
-    }
-
-    fn set_object(&mut self, kind: u32) {
-        let text = "[objref]";
-        self.rule.needs_tracking |=
-            !matches!(kind, NFT_OBJECT_COUNTER | NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_SECMARK);
-        match kind {
-            NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_CONNLIMIT => self.unknown(text),
-            NFT_OBJECT_COUNTER
-            | NFT_OBJECT_CT_HELPER
-            | NFT_OBJECT_CT_TIMEOUT
-            | NFT_OBJECT_SECMARK
-            | NFT_OBJECT_CT_EXPECT => self.effect(text),
-            NFT_OBJECT_SYNPROXY => self.other(b"synproxy"),
-            _ => self.other(b"objref"),
-        }
-    }
-
-    fn set_conntrack(&mut self, conntrack: expression::SetConntrack) {
-        self.rule.needs_tracking = true;
-        match conntrack.key {
-            libc::NFT_CT_MARK => self.set_mark(Field::ConnectionMark, conntrack.register),
-            // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here: they
-            // may not be translated.
-            libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood("[ct zone]".to_owned()),
-            _ => self.other(b"ct"),
         }
     }
 
@@ -805,6 +793,9 @@ mod tests {
             bits,
             ..testing::ports(name, &keys.iter().map(|&key| (key, key)).collect::<Vec<_>>())
         };
+        let in_host_order = |name: &str, numbers: &[u32]| {
+            of_fields(name, 32, &numbers.iter().map(|number| number.to_le().swap_bytes().into()).collect::<Vec<_>>())
+        };
         let service = a << 64 | 6 << 56 | 80 << 16;
         let services = Set {
             verdicts: vec![(Intervals::one(service), Action::Goto(Name::from("other")))],
@@ -817,6 +808,14 @@ mod tests {
             of_fields("none", 96, &[]),
             of_fields("pairs", 64, &[a << 32 | 80 << 16, b << 32 | 443 << 16]),
             of_fields("square", 64, &[a << 32 | 80 << 16, a << 32 | 443 << 16]),
+            Set {
+                verdicts: vec![(Intervals::one(80), Action::Redirect(Some((8080, 8080))))],
+                ..testing::ports("to", &[(80, 80)])
+            },
+            in_host_order("types", &[2, 3]),
+            in_host_order("states", &[CtState::New.bit(), CtState::Established.bit()]),
+            in_host_order("links", &[LOOPBACK_INDEX]),
+            in_host_order("users", &[7, 9]),
         ]
     }
 
@@ -828,11 +827,13 @@ mod tests {
             let [family, written, wanted, hex] = line.split(" ; ").collect::<Vec<_>>().try_into().unwrap();
             let family = match family {
                 "ip" => TableFamily::Ip(Family::V4),
+                "ip6" => TableFamily::Ip(Family::V6),
+                "arp" => TableFamily::Arp,
                 _ => TableFamily::Inet,
             };
             let message = recorded(hex);
             // The header of nfnetlink comes before the attributes.
-            let rule = read(Attributes(&message[4..]), family, &sets(), &only_loopback).unwrap();
+            let rule = read(Attributes(&message[4..]), family, &sets(), only_loopback).unwrap();
             assert!(rule.handle > 0, "{written}");
             let shown = match written.strip_prefix("-A ") {
                 Some(_) => format!("-A OUTPUT {}", IptablesRule(&rule)),
@@ -847,7 +848,8 @@ mod tests {
                 }
                 _ => None,
             });
-            let shown = shown + &fixed.unwrap_or_default();
+            let tracking = if rule.needs_tracking { " (tracking)" } else { "" };
+            let shown = shown + &fixed.unwrap_or_default() + tracking;
             if shown != wanted {
                 wrong.push(format!("{written}\n    wanted {wanted}\n    read   {shown}"));
             }
@@ -858,7 +860,7 @@ mod tests {
     /// A message may name any register, also one that the kernel doesn't have.
     #[test]
     fn no_register_overflows() {
-        let mut reader = Reader::new(TableFamily::Inet, &[], &only_loopback);
+        let mut reader = Reader::new(TableFamily::Inet, &[], only_loopback);
         for register in [u32::MAX, u32::MAX - 1, 0, 1, 8] {
             let (value, key) = (Data(&[1; 64]), libc::NFT_META_IIFNAME);
             let operation = libc::NFT_CMP_EQ;

@@ -126,7 +126,7 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
         if let Some(Table { sets, chains, .. }) = tables.get_mut(last.0)
             && let Some(chain) = chains.get_mut(last.1)
         {
-            let rule = meaning::read(attributes, family, sets, &name_of_device)?;
+            let rule = meaning::read(attributes, family, sets, name_of_device)?;
             let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
             is_torn |= !follows(&chain.rules, &rule, position);
             chain.rules.push(rule);

@@ -243,6 +243,58 @@ mod tests {
         assert_eq!(registers.get(1), None);
     }
 
+    /// 16 bytes from register 1 on are those of the registers 8 to 11.
+    #[test]
+    fn what_is_loaded_fills_as_many_registers_as_it_has_bytes() {
+        let v6 = Field::Source(packets::rules::Family::V6);
+        let (name, bytes) = (Name::from("map"), Place::default());
+        for (loaded, last) in [
+            (Loaded::Field(Part::whole(v6)), 11),
+            (Loaded::Field(Part { bytes: 6, ..Part::whole(v6) }), 9),
+            (Loaded::Masked(v6, vec![255; 16]), 11),
+            (Loaded::State(1), 8),
+            (Loaded::Bits(Bits::all(Field::Mark)), 8),
+            (Loaded::Mapped(Field::SourcePort, name), 11),
+            (Loaded::Bytes(bytes, None), 11),
+            (Loaded::Other("[fib]".to_owned()), 11),
+        ] {
+            for (register, stays) in [(last, false), (last + 1, true)] {
+                let mut registers = Registers::default();
+                registers.load(1, loaded.clone());
+                registers.load(register, constant(4));
+                assert_eq!(registers.get(1) == Some(&loaded), stays, "{loaded:?} {register}");
+            }
+        }
+    }
+
+    #[test]
+    fn fields_side_by_side_are_looked_up_together() {
+        let (v4, port) = (Part::whole(Field::Source(packets::rules::Family::V4)), Part::whole(Field::SourcePort));
+        let mut registers = Registers::default();
+        registers.load(1, Loaded::Field(v4));
+        registers.load(9, Loaded::Field(port));
+        assert_eq!(registers.fields(1, 8), Some(vec![v4, port]));
+        assert_eq!(registers.fields(8, 6), Some(vec![v4, port]));
+        for (register, bytes) in [(1, 4), (1, 12), (9, 4), (2, 8)] {
+            assert_eq!(registers.fields(register, bytes), None);
+        }
+        registers.load(9, Loaded::Direction);
+        assert_eq!(registers.fields(1, 8), None);
+        registers.load(9, Loaded::Field(Part { bytes: 1, ..v4 }));
+        assert_eq!(registers.fields(1, 8), None, "not whole");
+    }
+
+    #[test]
+    fn a_network_has_the_addresses_under_a_mask_without_holes() {
+        let v4 = Field::Destination(packets::rules::Family::V4);
+        assert_eq!(network(v4, &[10, 0, 0, 0], &[255, 0, 0, 0]), Some((0x0a00_0000, 0x0aff_ffff)));
+        assert_eq!(network(v4, &[10, 128], &[255, 128]), Some((0x0a80_0000, 0x0aff_ffff)));
+        for (address, mask) in [([10, 0, 0, 1], [255, 0, 0, 0]), ([10, 0, 0, 1], [255, 0, 0, 255])] {
+            assert_eq!(network(v4, &address, &mask), None);
+        }
+        assert_eq!(network(v4, &[10], &[255, 0]), None);
+    }
+
     #[test]
     fn a_register_is_described_by_the_expression_that_loaded_it() {
         let field = |field| Loaded::Field(Part::whole(field));
@@ -252,6 +304,10 @@ mod tests {
             (field(Field::Uid), "[meta] "),
             (field(Field::ConnectionMark), "[ct] "),
             (field(Field::SourcePort), "[payload] "),
+            (Loaded::AddressType { is_source: true }, "[fib] "),
+            (Loaded::Mapped(Field::SourcePort, Name::from("map")), "[map] "),
+            (Loaded::Bytes(Place::default(), None), "[payload] "),
+            (Loaded::Bytes(Place::default(), Some(vec![1])), "[payload] [bitwise] "),
             (Loaded::Bits(Bits::all(Field::Mark)), "[meta] "),
             (Loaded::EtherType, "[payload] "),
             (Loaded::Other("[fib]".to_owned()), "[fib] "),

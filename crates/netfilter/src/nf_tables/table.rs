@@ -80,3 +80,52 @@ fn read_devices(hook: Attributes<'_>) -> Result<Intervals, Malformed> {
     }
     Ok(Intervals::new(names))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::message::Unwritable;
+
+    fn written(write: impl FnOnce(&mut Writer)) -> Result<Vec<u8>, Unwritable> {
+        let mut writer = Writer::with_capacity(64);
+        write(&mut writer);
+        writer.finish()
+    }
+
+    #[test]
+    fn a_table_may_be_dormant_and_somebodys_own() {
+        for flags in 0..4 {
+            let bytes = written(|to| {
+                to.string(NFTA_TABLE_NAME, "t");
+                to.be32(NFTA_TABLE_FLAGS, flags);
+                to.be32(NFTA_TABLE_USE, 7);
+            });
+            let table = read(TableFamily::Inet, Attributes(&bytes.unwrap())).unwrap();
+            let want = (flags & NFT_TABLE_F_DORMANT != 0, flags & NFT_TABLE_F_OWNER != 0, 7);
+            assert_eq!((table.dormant, table.owned, table.objects), want);
+        }
+    }
+
+    #[test]
+    fn a_chain_of_devices_has_their_names_or_what_these_begin_with() {
+        let bytes = written(|to| {
+            to.string(NFTA_CHAIN_NAME, "c");
+            to.nest(NFTA_CHAIN_HOOK, |to| {
+                to.be32(NFTA_HOOK_HOOKNUM, 0);
+                to.be32(NFTA_HOOK_PRIORITY, 5);
+                to.string(NFTA_HOOK_DEV, "a");
+                to.nest(NFTA_HOOK_DEVS, |to| {
+                    to.string(NFTA_DEVICE_NAME, "b");
+                    to.string(NFTA_DEVICE_PREFIX, "eth");
+                });
+            });
+        });
+        let bytes = bytes.unwrap();
+        let names = [b"a", b"b"].map(|name| (interface(name), interface(name)));
+        let want = Intervals::new(names.into_iter().chain([beginning(b"eth")]));
+        let chain = read_chain(TableFamily::Netdev, Attributes(&bytes)).unwrap();
+        assert_eq!(chain.devices, Some(want));
+        // Of hooks without devices, nobody asks for their names.
+        assert_eq!(read_chain(TableFamily::Inet, Attributes(&bytes)).unwrap().devices, None);
+    }
+}

@@ -4,6 +4,8 @@ pub mod fuzzed;
 #[cfg(test)]
 mod inverse;
 #[cfg(test)]
+pub(crate) mod kernel;
+#[cfg(test)]
 mod nftables;
 #[cfg(test)]
 pub(crate) mod recording;
@@ -40,5 +42,5 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
     let FinishedBatch(bytes) = batch(&[edit], None).map_err(|error| error.what.to_string())?;
     let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
     let attributes = message.attributes().map_err(|error| error.to_string())?;
-    meaning::read(attributes, family, sets, &meaning::only_loopback).map_err(|error| error.to_string())
+    meaning::read(attributes, family, sets, meaning::only_loopback).map_err(|error| error.to_string())
 }

@@ -1,0 +1,182 @@
+//! What the kernel itself answers, in network namespaces of their own. Making one takes root: without it, nothing is tested
+//! here.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::panic::resume_unwind;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns, unshare};
+use packets::found::Listener;
+use packets::rules::testing::{ports, rule, to_port};
+use packets::rules::{Action, Condition, Family, Field, Hook, NAT, Policy, Rule, TCP, TableFamily};
+
+use super::replay::replayed;
+use crate::ip_tables::{emptied, table, uncounted};
+use crate::netlink::listeners::listeners;
+use crate::netlink::sockopt::{add_counters, entries, load, replace};
+use crate::netlink::user_namespace::{depth, is_known_to_be_outside, opened, owns_network};
+use crate::netlink::{CommitError, Generation, Socket};
+use crate::nf_tables::edit::{Edit, batch};
+use crate::nf_tables::hooks::legacy_tables;
+use crate::nf_tables::read::{generation, snapshot};
+use crate::nf_tables::rule::NewRule;
+use crate::nf_tables::set::elements;
+use crate::nf_tables::{ChainId, TableId};
+
+/// Held by tests that start children, or change what is known of those that ended.
+pub(crate) static CHILDREN: Mutex<()> = Mutex::new(());
+
+/// Runs this in a network namespace of its own, if one may be made.
+pub(crate) fn in_a_namespace(test: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        let tested = scope.spawn(|| match unshare(CloneFlags::CLONE_NEWNET) {
+            Ok(()) => test(),
+            Err(errno) => eprintln!("not tested: {errno}"),
+        });
+        tested.join().unwrap_or_else(|panic| resume_unwind(panic));
+    });
+}
+
+const OWN: TableId = TableId { family: TableFamily::Inet, name: "proxy-init" };
+const OUTPUT: ChainId = ChainId { name: "output", hook: Some(Hook::Output) };
+
+/// More than fits into a socket's buffer at first, and into the datagrams that are read one by one.
+#[test]
+fn what_is_committed_is_read_back() {
+    in_a_namespace(|| {
+        let web = ports("web", &[(80, 80), (8000, 8100)]);
+        let rules: Vec<Rule> =
+            (1..=3000).map(|port| rule([Condition::is(Field::Protocol, TCP), to_port(port)], Action::Return)).collect();
+        let mut edits = vec![
+            Edit::AddTable(OWN),
+            Edit::AddSet(OWN, &web, 1),
+            Edit::AddElements(OWN, &web, elements(&web)),
+            Edit::AddChain(OWN, OUTPUT),
+        ];
+        let add = |rule| Edit::AddRule(NewRule { table: OWN, chain: OUTPUT, rule, sets: &[], before: None });
+        edits.extend(rules.iter().map(add));
+        let socket = Socket::open().unwrap();
+        socket.send_batch(&batch(&edits, None).unwrap()).unwrap();
+        assert_eq!(generation(&socket).unwrap(), Generation::FRESH, "a trial");
+        let fresh = batch(&edits, Some(Generation::FRESH)).unwrap();
+        socket.send_batch(&fresh).unwrap();
+        assert!(matches!(socket.send_batch(&fresh), Err(CommitError::OtherGeneration)));
+        let mut read = snapshot(&socket).unwrap().tables;
+        for rule in &mut read[0].chains[0].rules {
+            assert!(rule.handle > 0);
+            rule.handle = 0;
+        }
+        assert_eq!(read, replayed(&edits));
+    });
+}
+
+#[test]
+fn each_bad_message_is_named() {
+    in_a_namespace(|| {
+        let missing = ChainId { name: "missing", hook: None };
+        let edits = [Edit::DeleteChain(OWN, missing), Edit::AddTable(OWN), Edit::DeleteChain(OWN, missing)];
+        let batch = batch(&edits, Some(Generation::FRESH)).unwrap();
+        match Socket::open().unwrap().send_batch(&batch) {
+            Err(CommitError::Messages(failures)) => {
+                let failures = failures.iter().map(|failure| (failure.sequence, failure.errno));
+                assert_eq!(failures.collect::<Vec<_>>(), [(1, Errno::ENOENT), (3, Errno::ENOENT)]);
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// As far as the kernel has legacy tables, and can list what is hooked.
+#[test]
+fn a_legacy_table_is_read_emptied_and_counted() {
+    in_a_namespace(|| {
+        for family in Family::ALL {
+            if load(family, "multiport", 1, false).is_err() {
+                return;
+            }
+            assert_eq!(load(family, "REDIRECT", 0, true), Ok(()));
+            assert_eq!(load(family, "multiport", 0, true), Err(Errno::ENOENT));
+            let held = entries(family, NAT).unwrap();
+            let chains = table(family, NAT, &held).unwrap().chains;
+            let chains: Vec<_> =
+                chains.iter().map(|chain| (chain.name.to_string(), chain.base.unwrap().policy)).collect();
+            let named = ["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"].map(|name| (name.to_owned(), Policy::Accept));
+            assert_eq!(chains, named);
+            assert_eq!(emptied(family, &held).unwrap(), held, "a new one");
+            let counters = [[1; 16], [2; 16], [3; 16], [4; 16], [5; 16]];
+            add_counters(family, NAT, &counters).unwrap();
+            assert_eq!(uncounted(family, &entries(family, NAT).unwrap()).unwrap().1, counters);
+            replace(family, NAT, &held).unwrap();
+            assert_eq!(entries(family, NAT).unwrap(), held);
+            let socket = Socket::open().unwrap();
+            if let Ok(hooked) = legacy_tables(&socket, family, true) {
+                assert_eq!(hooked, Some(vec![NAT]));
+                assert_eq!(legacy_tables(&socket, family, false).unwrap(), Some(vec![]));
+            }
+        }
+    });
+}
+
+#[test]
+fn every_extension_of_a_rule_is_asked_for() {
+    in_a_namespace(|| {
+        let rule = rule([Condition::is(Field::Protocol, TCP), to_port(80)], Action::Redirect(Some((4143, 4143))));
+        let socket = Socket::open().unwrap();
+        let missing = |table| NewRule { table, chain: OUTPUT, rule: &rule, sets: &[], before: None }.missing(&socket);
+        let nat = TableId { family: TableFamily::Ip(Family::V4), name: NAT };
+        assert_eq!(missing(nat), None);
+        assert_eq!(missing(OWN).map(|(_, module, _)| module), Some("nft_redir"));
+    });
+}
+
+#[test]
+fn who_listens_is_listed() {
+    in_a_namespace(|| {
+        assert_eq!(listeners().unwrap(), []);
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 4143)).unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        let listed = Listener { address: [0; 4].into(), port: 4143, device: 0, is_ipv6_only: false, uid };
+        assert_eq!(listeners().unwrap(), [listed]);
+        drop(listener);
+    });
+}
+
+/// The kernel has numbers for them since 5.14.
+#[test]
+fn each_namespace_has_a_number_of_its_own() {
+    in_a_namespace(|| {
+        let Ok(number) = Socket::open().unwrap().namespace() else { return };
+        assert_eq!(Socket::open().unwrap().namespace(), Ok(number));
+        in_a_namespace(move || assert_ne!(Socket::open().unwrap().namespace(), Ok(number)));
+    });
+}
+
+/// As far as util-linux' unshare may make a user namespace.
+#[test]
+fn a_namespace_of_other_users_is_known_once_it_was_opened() {
+    let _alone = CHILDREN.lock();
+    let own = || File::open("/proc/thread-self/ns/net").unwrap();
+    in_a_namespace(|| {
+        opened(own());
+        assert_eq!((depth(own()), owns_network(), is_known_to_be_outside()), (Ok(0), Some(true), false));
+        let program = ["--user", "--net", "sh", "-c", "echo; sleep 60"];
+        let Ok(mut child) = Command::new("unshare").args(program).stdout(Stdio::piped()).spawn() else { return };
+        // It is in there once it says something.
+        let is_there = child.stdout.take().unwrap().read_exact(&mut [0]).is_ok();
+        let network = File::open(format!("/proc/{}/ns/net", child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if let (true, Ok(network)) = (is_there, network) {
+            assert_eq!(depth(&network), Ok(1));
+            setns(&network, CloneFlags::CLONE_NEWNET).unwrap();
+            assert_eq!((owns_network(), is_known_to_be_outside()), (Some(false), false));
+            opened(&network);
+            assert!(is_known_to_be_outside());
+        }
+    });
+}
