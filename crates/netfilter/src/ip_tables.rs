@@ -281,6 +281,7 @@ mod tests {
     use packets::rules::xtables::IptablesRule;
 
     use super::*;
+    use crate::netlink::message::put;
     use crate::tests::recorded;
 
     /// The recorded table of a family.
@@ -350,6 +351,23 @@ mod tests {
         let only_v4 = ["-A SUB ! -s 10.0.0.0/8 -d 192.0.2.1/32 -i eth0 -j RETURN"];
         assert_eq!(saved(Family::V4), [&v4[..], &output, &only_v4].concat());
         assert_eq!(saved(Family::V6), [&v6[..], &output].concat());
+    }
+
+    #[test]
+    fn a_rule_has_its_counters_and_a_table_without_them_has_none() {
+        for family in Family::ALL {
+            let mut entries = entries_of(family);
+            let layout = Layout::of(family);
+            let (bare, counters) = uncounted(family, &entries).unwrap();
+            assert_eq!(counters.len() as u32, entries.count);
+            let (_, first, _) = entries.base_chains[0];
+            for (place, number) in [(0, 7u64), (8, 420)] {
+                put(&mut entries.bytes, first + layout.counters + place, &number.to_ne_bytes());
+            }
+            let rule = &table(family, NAT, &entries).unwrap().chains[0].rules[0];
+            assert_eq!(rule.counters, Some(Counters { packets: 7, bytes: 420 }));
+            assert_eq!(uncounted(family, &entries).unwrap().0, bare);
+        }
     }
 
     /// Wherever it is cut off, it neither panics nor passes for whole. The last entry only ends the table.

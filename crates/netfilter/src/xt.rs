@@ -696,6 +696,38 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_uses_the_extensions_that_its_parts_are_written_with() {
+        let listed = Condition::is(Field::DestinationPort, Values::Listed(vec![(80, 80)]));
+        let conditions = vec![
+            listed,
+            Condition::is(Field::SourcePort, 80),
+            Condition::is(Field::Gid, 7),
+            Condition::is(Field::Protocol, 6),
+        ];
+        let redirected = Rule::new(conditions, Action::Redirect(None));
+        let used = [Extension::Multiport, Extension::Tcp, Extension::Owner, Extension::Redirect];
+        assert_eq!(Extension::of(&redirected).collect::<Vec<_>>(), used);
+        assert_eq!(Extension::of(&Rule { action: Action::Return, ..redirected }).count(), 3);
+        let words = [Extension::Owner, Extension::Redirect].map(|extension| extension.described().0);
+        assert_eq!(words, ["the xt owner match", "the xt REDIRECT target"]);
+    }
+
+    /// In the first revision, the flags come before the rest; what else they say doesn't matter.
+    #[test]
+    fn hashlimit_holds_above_a_limit_or_below() {
+        for (flags, holds_below) in [(0b01111u32, true), (0b10000, false), (0b11111, false)] {
+            for (revision, place) in [(1, 16), (2, 272), (3, 272)] {
+                let mut info = vec![0; 320];
+                put(&mut info, place, &flags.to_ne_bytes());
+                let mut rule = Rule::new(vec![], Action::Continue);
+                read_match(&mut rule, b"hashlimit", revision, &info, Family::V4).unwrap();
+                let limit = Context::Limit { holds_below };
+                assert_eq!(rule.conditions, [Condition::in_context("-m hashlimit [...]".to_owned(), limit)]);
+            }
+        }
+    }
+
+    #[test]
     fn only_a_hop_limit_that_is_set_is_known() {
         for (info, to, text) in [
             ([0, 64], Some(Bits::constant(Field::HopLimit, 64)), "HL --hl-set 64"),

@@ -303,7 +303,7 @@ fn dump<T>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use packets::rules::testing::random;
     use proptest::prelude::*;
 
@@ -417,6 +417,40 @@ mod tests {
         assert_eq!(address(&[]), Ok(None));
     }
 
+    /// Makes or changes something in the thread's network namespace.
+    fn change(kind: u16, header: &[u8], attributes: &[(u16, &[u8])]) {
+        let write = |to: &mut Writer| attributes.iter().for_each(|(kind, value)| to.bytes(*kind, value));
+        let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE;
+        open().unwrap().list(kind.into(), flags, header, write, |_| Ok(None::<()>)).unwrap();
+    }
+
+    /// Makes a pair of devices; the first has this name.
+    pub(crate) fn add_veth(name: &[u8]) -> Device {
+        let info = b"\x08\0\x01\0veth";
+        change(libc::RTM_NEWLINK, &[0; IFINFOMSG], &[(libc::IFLA_IFNAME, name), (libc::IFLA_LINKINFO, info)]);
+        device(name).unwrap()
+    }
+
+    #[test]
+    fn a_device_has_the_neighbours_that_were_written_down() {
+        in_a_namespace(|| {
+            let veth = add_veth(b"first");
+            assert_eq!(
+                (&veth.kind[..], veth.is_up, veth.lower, veth.has_neighbours),
+                (&b"veth"[..], false, None, true)
+            );
+            let mut header = [0; NDMSG];
+            put(&mut header, 0, &[libc::AF_INET as u8]);
+            put(&mut header, 4, &veth.index.to_ne_bytes());
+            put(&mut header, 8, &libc::NUD_PERMANENT.to_ne_bytes());
+            let address = [10, 0, 0, 9];
+            change(libc::RTM_NEWNEIGH, &header, &[(libc::NDA_DST, &address), (libc::NDA_LLADDR, &[2, 0, 0, 0, 0, 1])]);
+            let want = Neighbour { device: veth.index, address: address.into(), is_permanent: true };
+            assert_eq!(neighbours_like([0; 4].into()).unwrap(), [want]);
+            assert_eq!(neighbours_like([0; 16].into()).unwrap(), []);
+        });
+    }
+
     /// In a namespace whose lo is up, and which has nothing else.
     #[test]
     fn lo_is_asked_for_as_the_kernel_has_it() {
@@ -426,9 +460,7 @@ mod tests {
             for (place, number) in [(4, LOOPBACK_INDEX), (8, libc::IFF_UP as u32), (12, libc::IFF_UP as u32)] {
                 put(&mut up, place, &number.to_ne_bytes());
             }
-            let socket = open().unwrap();
-            let nothing = |_: &Message<'_>| Ok(None::<()>);
-            socket.list(libc::RTM_NEWLINK.into(), libc::NLM_F_ACK, &up, |_| (), nothing).unwrap();
+            change(libc::RTM_NEWLINK, &up, &[]);
             let lo = device(b"lo").unwrap();
             assert_eq!(
                 (lo.index, lo.name.as_bytes(), lo.is_up, lo.has_neighbours),
@@ -443,7 +475,6 @@ mod tests {
             // Those of the local, the main and the default table.
             let plain = RoutingRule { users: None, is_by_mark: false };
             assert_eq!(rules_like(own).unwrap(), [plain; 3]);
-            assert_eq!(neighbours_like(own).unwrap(), []);
             let mut packet =
                 Packet { to: (own, 80).into(), from: None, from_port: Some(5), uid: Some(7), device: None };
             let want = Route { kind: RouteKind::Local, device: lo.clone(), source: Some(own), gateway: None };

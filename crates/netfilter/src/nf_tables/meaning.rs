@@ -796,6 +796,11 @@ mod tests {
         let in_host_order = |name: &str, numbers: &[u32]| {
             of_fields(name, 32, &numbers.iter().map(|number| number.to_le().swap_bytes().into()).collect::<Vec<_>>())
         };
+        let square = [a << 32 | 80 << 16, a << 32 | 443 << 16];
+        let of_square = |name: &str, second| Set {
+            verdicts: vec![(Intervals::one(square[0]), Action::Accept), (Intervals::one(square[1]), second)],
+            ..of_fields(name, 64, &square)
+        };
         let service = a << 64 | 6 << 56 | 80 << 16;
         let services = Set {
             verdicts: vec![(Intervals::one(service), Action::Goto(Name::from("other")))],
@@ -807,7 +812,9 @@ mod tests {
             services,
             of_fields("none", 96, &[]),
             of_fields("pairs", 64, &[a << 32 | 80 << 16, b << 32 | 443 << 16]),
-            of_fields("square", 64, &[a << 32 | 80 << 16, a << 32 | 443 << 16]),
+            of_square("same", Action::Accept),
+            of_square("differ", Action::Drop),
+            of_fields("square", 64, &square),
             Set {
                 verdicts: vec![(Intervals::one(80), Action::Redirect(Some((8080, 8080))))],
                 ..testing::ports("to", &[(80, 80)])

@@ -210,12 +210,25 @@ fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
 #[cfg(test)]
 mod tests {
     use packets::rules::nftables::NftRule;
+    use packets::rules::{LOOPBACK, LOOPBACK_INDEX};
 
     use super::*;
+    use crate::netlink::route::tests::add_veth;
+    use crate::tests::kernel::in_a_namespace;
     use crate::tests::recording::Recording;
 
     fn recording() -> Recording {
         Recording::of(include_str!("recorded/snapshot.txt"))
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_number() {
+        in_a_namespace(|| {
+            let first = add_veth(b"first");
+            assert_eq!(name_of_device(first.index).as_deref(), Some(&b"first"[..]));
+            assert_eq!(name_of_device(LOOPBACK_INDEX).as_deref(), Some(LOOPBACK));
+            assert_eq!(name_of_device(first.index + 9), None);
+        });
     }
 
     /// A dump of rules in two datagrams, between which somebody else's batch has put two rules before those that were
