@@ -309,7 +309,7 @@ pub(crate) mod tests {
 
     use super::super::message::Messages;
     use super::*;
-    use crate::tests::kernel::in_a_namespace;
+    use crate::tests::namespace::in_a_namespace;
 
     /// An answer with this type of route and these attributes.
     fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(RouteKind, u32, Option<IpAddr>), Malformed> {

@@ -50,7 +50,7 @@ mod tests {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, Signal, sigaction};
 
     use super::*;
-    use crate::tests::kernel::CHILDREN;
+    use crate::tests::namespace::CHILDREN;
 
     #[test]
     fn how_a_child_ended_is_known_whatever_was_inherited() {

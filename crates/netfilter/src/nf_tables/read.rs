@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
     use crate::netlink::route::tests::add_veth;
-    use crate::tests::kernel::in_a_namespace;
+    use crate::tests::namespace::in_a_namespace;
     use crate::tests::recording::Recording;
 
     fn recording() -> Recording {

@@ -1,20 +1,17 @@
-//! What the kernel itself answers, in network namespaces of their own. Making one takes root: without it, nothing is tested
-//! here.
+//! What the kernel itself answers.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener};
-use std::panic::resume_unwind;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::thread;
 
 use nix::errno::Errno;
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, setns};
 use packets::found::Listener;
 use packets::rules::testing::{ports, rule, to_port};
 use packets::rules::{Action, Condition, Family, Field, Hook, NAT, Policy, Rule, TCP, TableFamily};
 
+use super::namespace::{CHILDREN, in_a_namespace};
 use super::replay::replayed;
 use crate::ip_tables::{emptied, table, uncounted};
 use crate::netlink::listeners::listeners;
@@ -27,20 +24,6 @@ use crate::nf_tables::read::{generation, snapshot};
 use crate::nf_tables::rule::NewRule;
 use crate::nf_tables::set::elements;
 use crate::nf_tables::{ChainId, TableId};
-
-/// Held by tests that start children, or change what is known of those that ended.
-pub(crate) static CHILDREN: Mutex<()> = Mutex::new(());
-
-/// Runs this in a network namespace of its own, if one may be made.
-pub(crate) fn in_a_namespace(test: impl FnOnce() + Send) {
-    thread::scope(|scope| {
-        let tested = scope.spawn(|| match unshare(CloneFlags::CLONE_NEWNET) {
-            Ok(()) => test(),
-            Err(errno) => eprintln!("not tested: {errno}"),
-        });
-        tested.join().unwrap_or_else(|panic| resume_unwind(panic));
-    });
-}
 
 const OWN: TableId = TableId { family: TableFamily::Inet, name: "proxy-init" };
 const OUTPUT: ChainId = ChainId { name: "output", hook: Some(Hook::Output) };

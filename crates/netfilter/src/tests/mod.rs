@@ -4,7 +4,9 @@ pub mod fuzzed;
 #[cfg(test)]
 mod inverse;
 #[cfg(test)]
-pub(crate) mod kernel;
+mod kernel;
+#[cfg(test)]
+pub(crate) mod namespace;
 #[cfg(test)]
 mod nftables;
 #[cfg(test)]
