@@ -291,10 +291,8 @@ fn ways<'a>(
     let question = walker.ask(Open::Delivery);
     let delivered = [Assumption::no(question), Assumption::yes(question)];
     for mut state in states {
-        if !is_inbound {
-            let sent_by = state.connections.get(Field::OutInterface).cloned();
-            state.flow_mut().sent_by = sent_by.unwrap_or_default();
-        }
+        let sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();
+        state.flow_mut().sent_by = sent_by.clone();
         let devices = match state.taken {
             Some((at, Some(Action::Nat(nat)))) => {
                 let devices = around.devices(nat);
@@ -305,7 +303,7 @@ fn ways<'a>(
             }
             // What is redirected on its way out is routed again, to this host.
             _ if is_inbound || state.is_redirected() => lo(),
-            _ => state.flow.sent_by.clone(),
+            _ => sent_by,
         };
         let by = [devices.and(&lo()), devices.without(&lo())];
         // Whether what was sent elsewhere is forwarded depends on where that is.

@@ -78,7 +78,7 @@ pub(super) struct Mapping {
 impl<'a> State<'a> {
     /// The first packet, of a family whose connections are tracked or not.
     pub(super) fn new(connections: Connections, is_tracked: bool) -> Self {
-        let leaves_by = connections.get(Field::OutInterface).cloned().unwrap_or_default();
+        let via = connections.get(Field::OutInterface).cloned().unwrap_or_default();
         Self {
             connections,
             assumptions: Vec::new(),
@@ -92,12 +92,7 @@ impl<'a> State<'a> {
             tracked: if is_tracked { CtState::New } else { CtState::Invalid },
             has_nat: [Some(false); 2],
             is_servers: false,
-            flow: Rc::new(Flow {
-                mark: Intervals::one(0),
-                sent_by: leaves_by.clone(),
-                via: leaves_by,
-                ..Flow::default()
-            }),
+            flow: Rc::new(Flow { mark: Intervals::one(0), via, ..Flow::default() }),
         }
     }
 
