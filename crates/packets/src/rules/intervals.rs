@@ -232,14 +232,19 @@ mod tests {
         /// Compared number by number with what the words mean.
         #[test]
         fn sets_behave_as_sets(one in any_intervals(), other in any_intervals()) {
-            let (both, rest) = (one.and(&other), one.without(&other));
-            for number in (0..26).chain(u128::MAX - 25..=u128::MAX) {
+            let (both, rest, either) = (one.and(&other), one.without(&other), one.or(&other));
+            let numbers: Vec<u128> = (0..26).chain(u128::MAX - 25..=u128::MAX).collect();
+            for &number in &numbers {
                 prop_assert_eq!(has(&both, number), has(&one, number) && has(&other, number));
                 prop_assert_eq!(has(&rest, number), has(&one, number) && !has(&other, number));
+                prop_assert_eq!(has(&either, number), has(&one, number) || has(&other, number));
             }
+            let held: Vec<u128> = numbers.into_iter().filter(|number| has(&one, *number)).collect();
+            prop_assert_eq!(one.size(), held.len() as u128);
+            prop_assert_eq!(one.numbers().collect::<Vec<_>>(), held);
             prop_assert_eq!(one.meets(other.as_slice()), !both.is_empty());
             prop_assert_eq!(one.includes(&other), both == other);
-            for set in [&both, &rest] {
+            for set in [&both, &rest, &either] {
                 prop_assert_eq!(set, &Intervals::new(set.as_slice().iter().copied()), "sorted and merged");
             }
         }
