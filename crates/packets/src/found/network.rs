@@ -229,6 +229,22 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_the_only_one_if_all_others_are_lo_or_down() {
+        let up = |names: &[&str]| {
+            let mut network = network();
+            for device in network.devices.iter_mut().flatten() {
+                device.is_up = names.iter().any(|name| device.name == **name);
+            }
+            network.only_device().map(|device| device.name.to_string())
+        };
+        assert_eq!(up(&["lo", "eth0"]).as_deref(), Some("eth0"));
+        assert_eq!(up(&["eth1"]).as_deref(), Some("eth1"));
+        assert_eq!(up(&["lo"]), None);
+        assert_eq!(up(&["lo", "eth0", "eth1"]), None);
+        assert_eq!(Network::default().only_device(), None);
+    }
+
+    #[test]
     fn what_is_redirected_gets_an_address_of_its_device() {
         let name = |name: &str| Intervals::one(interface(name.as_bytes()));
         let to = |family, devices: &Intervals| network().redirected_to(family, devices);

@@ -181,6 +181,11 @@ mod tests {
             assert_eq!(v6(&[MULTICAST], is_xt, group), Some(true));
         }
         assert_eq!(v6(&[UNICAST], true, own), Some(true));
+        for (kinds, address, is_so) in
+            [(UNSPEC, 0, true), (UNSPEC, own, false), (UNICAST, 0, false), (UNICAST, group, false)]
+        {
+            assert_eq!(v6(&[kinds], true, address), Some(is_so), "{kinds} {address:x}");
+        }
         assert_eq!(v6(&[UNICAST], false, other), None);
         assert_eq!(v6(&[UNICAST, 6, 7, 8, 9], false, other), Some(true));
         assert_eq!(v6(&[UNICAST, 6, 7, 8, 9], false, own), Some(false));
