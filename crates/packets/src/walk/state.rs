@@ -733,6 +733,22 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_is_translated_if_its_source_or_its_destination_is() {
+        let (yes, no) = (Some(true), Some(false));
+        for (has_nat, want) in [
+            ([no, no], no),
+            ([yes, no], yes),
+            ([no, yes], yes),
+            ([None, yes], yes),
+            ([None, no], None),
+            ([no, None], None),
+            ([None, None], None),
+        ] {
+            assert_eq!(State { has_nat, ..state(80, &[]) }.is_translated(), want, "{has_nat:?}");
+        }
+    }
+
+    #[test]
     fn a_mark_is_set_to_what_is_known() {
         let mut one = state(80, &[]);
         one.set(Field::Mark, Intervals::new([(0, 3)]));

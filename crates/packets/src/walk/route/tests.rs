@@ -1,9 +1,9 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::found::Device;
+use crate::found::{Address, Device};
 use crate::rules::testing::{base, effect_of, not, rule, table, to_port};
-use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, flags};
+use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, address, flags};
 use crate::walk::connections::any_but_lo;
 use crate::walk::step::Matched;
 
@@ -599,5 +599,136 @@ fn packets_pass_the_devices_beneath_theirs() {
                 walk.decisions.iter().any(|outcome| (outcome.packet, outcome.fate) == (Packet::First, Fate::Dropped));
             assert_eq!(dropped, is_passed, "{direction} {name}");
         }
+    }
+}
+
+/// What nobody could send, or nothing could carry, is no connection that a rule takes from anybody.
+#[test]
+fn connections_live_between_hosts_and_by_devices_that_are_there() {
+    let device = |index, name: &str| Device {
+        index,
+        name: Name::from(name),
+        kind: vec![],
+        is_up: true,
+        lower: None,
+        master: None,
+        has_neighbours: true,
+    };
+    let own = Ipv4Addr::new(10, 77, 0, 2);
+    let network = Network {
+        devices: Some(vec![device(1, "lo"), device(2, "eth0")]),
+        addresses: Some(vec![Address { device: 2, address: own.into(), prefix: 24, broadcast: None }]),
+        ..Network::default()
+    };
+    let around = Surroundings { network: &network, ..Surroundings::default() };
+    let number = |text: &str| address(text.parse().unwrap());
+    let (from, to) = (Field::Source(Family::V4), Field::Destination(Family::V4));
+    for (direction, field, only, is_live) in [
+        (Direction::Inbound, from, number("10.77.0.1"), true),
+        (Direction::Inbound, from, number("10.77.0.2"), false),
+        (Direction::Outbound, from, number("10.77.0.2"), true),
+        (Direction::Outbound, to, number("10.77.0.1"), true),
+        (Direction::Outbound, to, number("10.77.0.255"), false),
+        (Direction::Inbound, Field::InInterface, interface(b"eth0"), true),
+        (Direction::Inbound, Field::InInterface, interface(b"eth1"), false),
+        (Direction::Outbound, Field::OutInterface, interface(b"eth1"), false),
+    ] {
+        let connections = to_80(direction).with(field, &Intervals::one(only));
+        assert_eq!(around.could_live(&connections, Family::V4, direction), is_live, "{direction} {connections}");
+    }
+}
+
+#[test]
+fn neighbours_have_addresses_of_one_host() {
+    let unicast = Neighbours::unicast();
+    for (text, is_one) in [
+        ("2000::", true),
+        ("2001:db8::1", true),
+        ("3fff::1", true),
+        ("4000::", false),
+        ("fc00::1", true),
+        ("fdff::1", true),
+        ("fe80::1", true),
+        ("febf::1", true),
+        ("fec0::1", false),
+        ("ff02::1", false),
+        ("::1", false),
+    ] {
+        let number = address(text.parse().unwrap());
+        assert_eq!(unicast.meets(&[(number, number)]), is_one, "{text}");
+    }
+}
+
+/// At input, an ACK has the socket of the server, unless the kernel remembers no connection before it.
+#[test]
+fn the_socket_is_found_before_a_packet_is_delivered() {
+    let listener = Listener { address: Ipv4Addr::UNSPECIFIED.into(), port: 80, device: 0, is_ipv6_only: false, uid: 7 };
+    let of_servers = || drop_if(Condition::is(Field::Uid, 7));
+    let ends = |settings: Settings| {
+        let network = Network { settings, ..listening(&[listener]) };
+        let around = Surroundings { network: &network, ..Surroundings::default() };
+        ends_around(Direction::Inbound, vec![filter("f", Hook::Input, 0, of_servers())], &around)
+    };
+    let (lost, arrives) = (["Ack Dropped by f"], ["at last Ack Accepted"]);
+    assert_eq!(ends(Settings::USUAL), lost);
+    assert_eq!(ends(Settings { always_sends_cookies: true, ..Settings::USUAL }), arrives);
+    assert_eq!(ends(Settings { finds_sockets: false, ..Settings::USUAL }), arrives);
+}
+
+#[test]
+fn connection_tracking_tells_the_reply_from_the_packets_of_the_client() {
+    let of_reply = |is_reply| flags::tracked("ct direction".to_owned(), move |is| is.is_reply == is_reply);
+    for (direction, hook, of_client) in [
+        (Direction::Inbound, Hook::Input, true),
+        (Direction::Inbound, Hook::Output, false),
+        (Direction::Outbound, Hook::Postrouting, true),
+        (Direction::Outbound, Hook::Input, false),
+    ] {
+        let dropped = |is_reply| ends(direction, vec![tracking(), filter("f", hook, 0, drop_if(of_reply(is_reply)))]);
+        let (first, reply) = (vec!["First Dropped by f"], vec!["Reply Dropped by f"]);
+        let none = vec!["at last Ack Accepted"];
+        assert_eq!(dropped(false), if of_client { first } else { none.clone() }, "{direction} {hook}");
+        assert_eq!(dropped(true), if of_client { none } else { reply }, "{direction} {hook}");
+    }
+}
+
+/// What the server sends after its first reply is another step only where something becomes of it.
+#[test]
+fn later_data_is_told_only_where_something_is_decided_about_it() {
+    let with = |number: u8| Condition::Flags {
+        text: "tcp flags".to_owned(),
+        field: Field::TcpFlags,
+        numbers: Intervals::one(number.into()),
+    };
+    for (flags, steps) in [(flags::DATA, 2), (flags::SYN[0], 1)] {
+        let rules = vec![rule([Condition::is(Field::SourcePort, 80), with(flags)], Action::Drop)];
+        let found = Found { tables: vec![filter("f", Hook::Output, 0, rules)], not_known: vec![] };
+        let direction = Direction::Inbound;
+        let around = Surroundings::default();
+        let walk = there_and_back(&found, Family::V4, direction, to_80(direction), &around, None);
+        assert_eq!(walk.steps.len(), steps, "{:?}", walk.steps);
+        assert_eq!(walk.arrived.is_empty(), flags == flags::DATA);
+    }
+}
+
+/// A server's packets may not find back to an address that its host neither has nor has a route to.
+#[test]
+fn where_a_source_is_changed_the_answer_has_to_find_it() {
+    let to = Ipv4Addr::new(192, 0, 2, 9);
+    let snat = Nat { address: Some(to.into()), ..Nat::somewhere("snat") };
+    let device = Name::from("eth0");
+    let own = |address: Ipv4Addr| Address { device: 2, address: address.into(), prefix: 24, broadcast: None };
+    for (address, routes, is_open) in [
+        (Ipv4Addr::new(10, 77, 0, 2), &[][..], true),
+        (Ipv4Addr::new(10, 77, 0, 2), &[(IpAddr::V4(to), Some(device.clone()))], false),
+        (Ipv4Addr::new(10, 77, 0, 2), &[(IpAddr::V4(to), None)], true),
+        (Ipv4Addr::new(10, 77, 0, 2), &[(Ipv4Addr::LOCALHOST.into(), Some(device.clone()))], true),
+        (to, &[], false),
+    ] {
+        let network = Network { addresses: Some(vec![own(address)]), ..Network::default() };
+        let around = Surroundings { network: &network, routes, ..Surroundings::default() };
+        let chain = base("input", Kind::Nat, Hook::Input, 100, vec![rule([], Action::Nat(snat.clone()))]);
+        let ends = ends_around(Direction::Inbound, vec![table("ip snat", vec![chain])], &around);
+        assert_eq!(ends[0].contains("NotUnderstood"), is_open, "{address} {routes:?}: {ends:?}");
     }
 }

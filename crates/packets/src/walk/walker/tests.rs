@@ -546,6 +546,30 @@ fn in_whichever_order_chains_run_the_same_comes_of_them_where_steps_are_recorded
     assert_eq!(dropped, [true; 3], "{:#?}", walk.decisions);
 }
 
+/// What every order comes to is said once, and chains that are for other packets have no order.
+#[test]
+fn an_order_is_open_only_between_chains_that_may_decide() {
+    let udp = || vec![rule([Condition::is(Field::Protocol, 17)], Action::Drop)];
+    let to_80 = || vec![rule([to_port(80)], Action::Drop)];
+    let walk = |rules: [Vec<Rule>; 3]| {
+        let names = ["ip one", "ip two", "ip three"].into_iter();
+        let tables = names.zip(rules).map(|(name, rules)| mangle(name, rules)).collect();
+        let found = Found { tables, not_known: vec![] };
+        let direction = Direction::Inbound;
+        let all = Connections::all(Family::V4, direction);
+        let walk = there_and_back(&found, Family::V4, direction, all, &Surroundings::default(), None);
+        let orders = walk.questions.iter().filter(|open| matches!(open, Open::Order(..) | Open::Orders));
+        let of_80 = walk.decisions.iter().filter(|decision| decision.is_certain());
+        (orders.count(), of_80.count())
+    };
+    assert_eq!(walk([udp(), to_80(), udp()]), (0, 1));
+    let counting = || vec![any(Action::Continue)];
+    assert_eq!(walk([counting(), to_80(), udp()]), (0, 1));
+    let other = || vec![rule([to_port(81)], Action::Accept)];
+    // That of the first packet, and that of the ACK.
+    assert_eq!(walk([other(), to_80(), other()]), (2, 1));
+}
+
 #[test]
 fn outbound_connections_have_a_user_and_pass_output() {
     let rules = vec![rule([Condition::is(Field::Uid, 2102)], Action::Return), any(jump("PROXY_INIT_OUTPUT"))];
