@@ -712,6 +712,17 @@ mod tests {
         assert_eq!(words, ["the xt owner match", "the xt REDIRECT target"]);
     }
 
+    #[test]
+    fn a_redirection_is_read_as_it_is_written() {
+        for family in Family::ALL {
+            for ports in [None, Some((4143, 4143)), Some((80, 90))] {
+                let mut rule = Rule::new(vec![], Action::Continue);
+                let read = read_target(&mut rule, b"REDIRECT", 0, &redirect(family, ports), family);
+                assert_eq!(read, Ok(Action::Redirect(ports)));
+            }
+        }
+    }
+
     /// In the first revision, the flags come before the rest; what else they say doesn't matter.
     #[test]
     fn hashlimit_holds_above_a_limit_or_below() {

@@ -15,8 +15,8 @@ use crate::netlink::message::{Attributes, Malformed, Writer, be32, number, strin
 /// after it, rather than the beginning or a single number.
 pub(crate) type Element = (u128, bool);
 
-/// In milliseconds.
-const DAY: u32 = 24 * 60 * 60 * 1000;
+/// A day in milliseconds.
+const DAY: u32 = 86_400_000;
 
 /// Makes a set; `id` is its number in the batch.
 pub(super) fn add(batch: &mut Batch, table: TableId, set: &Set, id: u32) {
