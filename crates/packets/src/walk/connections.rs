@@ -419,6 +419,8 @@ mod tests {
             (Field::DestinationPort, set(&every_second), "to port 2,4,6,8,10,12,14,16,..."),
             // What these connections don't have, or have anyway.
             (Field::InInterface, set(&[(0, u128::MAX)]), "all TCP connections"),
+            (Field::SourcePort, set(&[(32768, 65535)]), "all TCP connections"),
+            (Field::SourcePort, set(&[(32767, 65535)]), "from port 32767-65535"),
             (Field::Destination(Family::V6), set(&[(1, 1)]), "all TCP connections"),
             (Field::Protocol, set(&[(6, 6)]), "all TCP connections"),
         ] {
@@ -491,6 +493,8 @@ mod tests {
         assert_eq!(met(&all, to_80(false)), Meeting::Some(those.clone()));
         assert_eq!(met(&all, to_80(true)), Meeting::Some(others.clone()));
         let only = |ports| all.with(Field::DestinationPort, &ports);
+        let none = only(Intervals::default());
+        assert_eq!((met(&none, to_80(false)), met(&none, to_80(true))), (Meeting::None, Meeting::None));
         assert_eq!(met(&only(those.clone()), to_80(false)), Meeting::All);
         assert_eq!(met(&only(those), to_80(true)), Meeting::None);
         assert_eq!(met(&only(others.clone()), to_80(false)), Meeting::None);

@@ -533,6 +533,7 @@ fn those_who_have_addresses_are_asked_at_few() {
         (1, 9, (prefix | 1, prefix | 9)),
         (0xff_fff0, 0x100_000f, (prefix, prefix | 0xff_ffff)),
         (0, u128::MAX, (prefix, prefix | 0xff_ffff)),
+        (1, 0x200_0005, (prefix, prefix | 0xff_ffff)),
     ] {
         assert_eq!(solicited(&Intervals::new([(first, last)])), Intervals::new([asked]));
     }
@@ -636,6 +637,20 @@ fn connections_live_between_hosts_and_by_devices_that_are_there() {
         let connections = to_80(direction).with(field, &Intervals::one(only));
         assert_eq!(around.could_live(&connections, Family::V4, direction), is_live, "{direction} {connections}");
     }
+}
+
+#[test]
+fn what_routing_leaves_on_lo_stays_here() {
+    let address: IpAddr = Ipv4Addr::new(192, 0, 2, 9).into();
+    let other: IpAddr = Ipv4Addr::new(192, 0, 2, 8).into();
+    let is_here = |device: Option<&str>, to: Option<IpAddr>| {
+        let routes = [(address, device.map(Name::from))];
+        let around = Surroundings { routes: &routes, ..Surroundings::default() };
+        around.is_here(&Nat { address: to, ..Nat::somewhere("dnat") })
+    };
+    assert!(is_here(Some("lo"), Some(address)));
+    assert!(!is_here(Some("lo"), Some(other)) && !is_here(Some("lo"), None));
+    assert!(!is_here(Some("eth0"), Some(address)) && !is_here(None, Some(address)));
 }
 
 #[test]
