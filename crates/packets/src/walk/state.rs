@@ -184,7 +184,6 @@ impl<'a> State<'a> {
             tracked,
             is_settled: true,
             is_seen: false,
-            left: None,
             ..self
         };
         let via = this.connections.get(Field::OutInterface).cloned().unwrap_or_default();

@@ -515,6 +515,31 @@ fn connection_tracking_leaves_discovery_alone() {
     }
 }
 
+/// Where the question may be lost, so may the answer; and no nat chain sees either.
+#[test]
+fn an_answer_is_as_certain_as_the_question_that_it_answers() {
+    let arrived = |kind, rules| {
+        let found = Found {
+            tables: vec![table("inet t", vec![base("c", kind, Hook::Prerouting, 0, rules)])],
+            not_known: vec![],
+        };
+        let neighbours = Neighbours {
+            family: Family::V6,
+            direction: Direction::Inbound,
+            devices: Intervals::one(interface(b"eth0")),
+            asking: Neighbours::link_local(),
+            asked: Intervals::one(0xfd77_u128 << 112 | 2),
+        };
+        let walk = discovery(&found, <&Network>::default(), &neighbours);
+        walk.arrived.iter().map(Outcome::is_certain).collect::<Vec<_>>()
+    };
+    let of_question = || Condition::is(Field::IcmpType, 135);
+    let perhaps = || Condition::NotUnderstood("-m recent".to_owned());
+    assert_eq!(arrived(Kind::Filter, vec![rule([of_question(), perhaps()], Action::Drop)]), [false]);
+    assert_eq!(arrived(Kind::Filter, vec![rule([of_question()], Action::Drop)]), [false; 0]);
+    assert_eq!(arrived(Kind::Nat, vec![rule([of_question()], Action::Drop), redirect(1)]), [true]);
+}
+
 #[test]
 fn discovery_with_another_hop_limit_is_ignored() {
     let hops = |to| effect_of([], Effect::Mark { field: Field::HopLimit, to, text: "HL".to_owned() });
