@@ -732,6 +732,16 @@ mod tests {
     }
 
     #[test]
+    fn the_port_is_that_at_which_the_first_packet_arrives() {
+        let port = |state: &State<'_>| state.outcome(Fate::Accepted, None).port;
+        let first = state(80, &[]);
+        assert_eq!(port(&first), Some(Intervals::one(80)));
+        let reply = first.reply(false);
+        assert_eq!(port(&reply), Some(Intervals::one(80)));
+        assert_ne!(reply.connections.get(Field::DestinationPort), Some(&Intervals::one(80)));
+    }
+
+    #[test]
     fn a_connection_is_translated_if_its_source_or_its_destination_is() {
         let (yes, no) = (Some(true), Some(false));
         for (has_nat, want) in [

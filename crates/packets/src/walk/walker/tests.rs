@@ -546,6 +546,25 @@ fn in_whichever_order_chains_run_the_same_comes_of_them_where_steps_are_recorded
     assert_eq!(dropped, [true; 3], "{:#?}", walk.decisions);
 }
 
+/// Of a rule whose verdict map decides, a step says what that says.
+#[test]
+fn a_step_by_a_map_matches_as_far_as_the_map_says_something() {
+    let map = Set { verdicts: vec![(Intervals::one(80), Action::Accept)], ..ports("m", &[(80, 80)]) };
+    let by_map = any(Action::Map(Field::DestinationPort, name("m")));
+    let table = Table { sets: vec![map], ..mangle("ip mangle", vec![by_map]) };
+    let found = Found { tables: vec![table], not_known: vec![] };
+    let direction = Direction::Inbound;
+    let all = Connections::all(Family::V4, direction);
+    let of_first = |connections| {
+        let walk = there_and_back(&found, Family::V4, direction, connections, &Surroundings::default(), None);
+        walk.steps[0].matched.clone()
+    };
+    let to = |port| all.with(Field::DestinationPort, &Intervals::one(port));
+    assert_eq!(of_first(to(80)), Matched::Yes(&Action::Accept));
+    assert!(matches!(of_first(to(81)), Matched::No(Reason::Map(..))));
+    assert!(matches!(of_first(all.clone()), Matched::Perhaps(Reason::Map(..))));
+}
+
 /// What every order comes to is said once, and chains that are for other packets have no order.
 #[test]
 fn an_order_is_open_only_between_chains_that_may_decide() {
