@@ -738,6 +738,25 @@ mod tests {
         }
     }
 
+    /// `--set` holds for everybody; `--rcheck` and others for whoever came before.
+    #[test]
+    fn recent_holds_for_everybody_where_it_only_writes_down() {
+        for (flags, inverted, holds_below, is_always) in
+            [(2, 0, true, true), (2, 1, false, true), (1, 0, false, false), (1, 1, true, false), (6, 0, true, true)]
+        {
+            let mut info = vec![0; 232];
+            put(&mut info, 8, &[flags, inverted]);
+            let mut rule = Rule::new(vec![], Action::Continue);
+            read_match(&mut rule, b"recent", 0, &info, Family::V4).unwrap();
+            let want = Condition::Context {
+                text: "-m recent [...]".to_owned(),
+                context: Context::Limit { holds_below },
+                holding: is_always.then(|| packets::rules::always(holds_below)),
+            };
+            assert_eq!(rule.conditions, [want]);
+        }
+    }
+
     #[test]
     fn only_a_hop_limit_that_is_set_is_known() {
         for (info, to, text) in [

@@ -55,6 +55,7 @@ fn what_is_committed_is_read_back() {
             rule.handle = 0;
         }
         assert_eq!(read, replayed(&edits));
+        assert_eq!((&read[0].sets[0].elements, &read[0].chains[0].rules), (&web.elements, &rules));
     });
 }
 
