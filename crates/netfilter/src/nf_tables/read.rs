@@ -209,16 +209,46 @@ fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use packets::rules::nftables::NftRule;
     use packets::rules::{LOOPBACK, LOOPBACK_INDEX};
 
     use super::*;
+    use crate::netlink::message::Messages;
     use crate::netlink::route::tests::add_veth;
     use crate::tests::namespace::in_a_namespace;
     use crate::tests::recording::Recording;
 
     fn recording() -> Recording {
         Recording::of(include_str!("recorded/snapshot.txt"))
+    }
+
+    /// It has no tables, and answers the first request for some with an error.
+    struct Failing(Cell<Option<Errno>>);
+
+    impl Ask for Failing {
+        fn ask(
+            &self,
+            request: Header,
+            _: impl FnOnce(&mut Writer),
+            mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+        ) -> Result<(), ReadError> {
+            if request.message != libc::NFT_MSG_GETGEN {
+                return self.0.take().map_or(Ok(()), |errno| Err(errno.into()));
+            }
+            let mut answer = Writer::with_capacity(64);
+            answer.message(request, |to| to.be32(NFTA_GEN_ID, 2));
+            let bytes = answer.finish().unwrap();
+            Messages(&bytes).try_for_each(|message| Ok(read(&message?)?))
+        }
+    }
+
+    #[test]
+    fn only_what_a_change_explains_is_asked_for_again() {
+        let failing = |errno| snapshot(&Failing(Cell::new(Some(errno))));
+        assert_eq!(failing(Errno::ENOENT).unwrap(), Snapshot { generation: Generation(2), tables: Vec::new() });
+        assert!(matches!(failing(Errno::EPERM), Err(ReadError::Socket(Errno::EPERM))));
     }
 
     #[test]
