@@ -162,7 +162,7 @@ pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
 
 /// Messages and their attributes, being written. Padding is always zero.
 ///
-/// [`Writer::finish`] returns the first thing that can't be written instead of the bytes: nothing is left out of a message.
+/// `finish` returns the first thing that can't be written instead of the bytes: nothing is left out of a message.
 ///
 /// Numbers are most of what is written, thousands in a batch: each goes to its place by an instruction or two, where
 /// Vec::extend_from_slice and memcpy take dozens.
