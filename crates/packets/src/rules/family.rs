@@ -35,7 +35,7 @@ impl Family {
     }
 
     /// Every address of the loopback device's network.
-    pub fn loopback(self) -> Intervals {
+    pub(crate) fn loopback(self) -> Intervals {
         Intervals::new([match self {
             Self::V4 => (127 << 24, (128 << 24) - 1),
             Self::V6 => (1, 1),
