@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use crate::rules::field::{Field, IptablesOption};
+use crate::rules::name::Name;
 use crate::rules::nftables::{element, interface_name};
 use crate::rules::rule::{Action, Condition, Effect, Nat, Rule, Values, span};
 use crate::rules::subnet::subnet;
@@ -28,8 +29,14 @@ impl fmt::Display for IptablesRule<'_> {
                 write!(f, "-m comment --comment {comment} ")?;
             } else {
                 // As `xtables_save_string` in iptables' xtables.c escapes it.
-                let comment = comment.to_string().replace('\\', r"\\").replace('"', r#"\""#).replace('\'', r"\'");
-                write!(f, "-m comment --comment \"{comment}\" ")?;
+                let mut escaped = Vec::with_capacity(comment.as_bytes().len());
+                for &byte in comment.as_bytes() {
+                    if matches!(byte, b'"' | b'\'' | b'\\') {
+                        escaped.push(b'\\');
+                    }
+                    escaped.push(byte);
+                }
+                write!(f, "-m comment --comment \"{}\" ", Name::from(&escaped))?;
             }
         }
         let effects = self.0.effects.as_slice();
@@ -210,8 +217,10 @@ mod tests {
             let rule = Rule { conditions, ..rule([], action) };
             assert_eq!(written(&rule), text);
         }
-        let commented = commented("a b", rule([tcp()], Action::Accept));
-        assert_eq!(written(&commented), "-p tcp -m comment --comment \"a b\" -j ACCEPT");
+        for (comment, shown) in [("a b", "a b"), ("it's \"\u{7f}\"", r#"it\'s \"\u{7f}\""#)] {
+            let commented = commented(comment, rule([tcp()], Action::Accept));
+            assert_eq!(written(&commented), format!("-p tcp -m comment --comment \"{shown}\" -j ACCEPT"));
+        }
     }
 
     /// What iptables has no words for; nft can make such rules in its tables.
