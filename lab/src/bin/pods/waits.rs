@@ -28,7 +28,7 @@ use crate::nri::{BY_CNI, BY_NRI, Host, NAME, NAMESPACE};
 use crate::pod::{Container, Pod};
 
 /// How many pods start at once, and how often.
-const TURNS: [(usize, usize); 2] = [(1, 60), (60, 3)];
+const TURNS: [(usize, usize); 2] = [(1, 40), (60, 1)];
 const PROXY: &str = "4143";
 const APP: &str = "8080";
 
