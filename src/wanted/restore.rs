@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::Write as _;
 
-use packets::rules::xtables::IptablesRule;
+use packets::rules::xtables::{IptablesRule, escaped};
 use packets::rules::{Name, Rule};
 
 use crate::wanted::ruleset::{ChainName, Ruleset};
@@ -32,14 +32,8 @@ impl Input {
 
     /// Deletes the rule with this index. Of several in a chain, the last must go first: those after it move up.
     pub(crate) fn delete(&mut self, chain: &Name, index: usize) {
-        // Quoted as iptables-restore reads it (add_param_to_argv in iptables' xshared.c).
         self.0.extend(b"-D \"");
-        for &byte in chain.as_bytes() {
-            if matches!(byte, b'"' | b'\\') {
-                self.0.push(b'\\');
-            }
-            self.0.push(byte);
-        }
+        self.0.extend(escaped(chain).as_bytes());
         self.line(format_args!("\" {}", index + 1));
     }
 

@@ -93,7 +93,7 @@ To measure, and to keep lists up to date:
                  --quick      whole processes only, into target/bench: a minute
                  --only WORD  the tables with that word in their heading
                  --pods       what a pod waits for, by containerd: into the page,
-                              in half an hour.
+                              in ten minutes.
                    --upstream FOLDER  beside Linkerd's own linkerd-cni and
                               proxy-init; its file `how` says where from
                  --save-baseline NAME, --baseline NAME

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
 use crate::netlink::{Ask, ReadError};
-use crate::tests::recorded;
+use crate::tests::{attributes_of, begins_with, recorded};
 
 /// What the kernel once answered, request by request.
 pub(crate) struct Recording(pub(crate) RefCell<VecDeque<(String, Vec<u8>)>>);
@@ -29,16 +29,12 @@ impl Ask for Recording {
         write: impl FnOnce(&mut Writer),
         mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        // What a request names, a set, an answer's messages begin with. Not all sets are asked about.
-        let mut named = Writer::with_capacity(64);
-        write(&mut named);
-        let named = named.finish().unwrap();
-        let is_about_it = |answer: &[u8]| {
-            let first = Messages(answer).next().unwrap().unwrap();
-            first.payload.get(4..).unwrap_or_default().starts_with(&named)
-        };
+        let named = attributes_of(write);
         let mut answers = self.0.borrow_mut();
-        while answers.front().is_some_and(|(_, answer)| !is_about_it(answer)) {
+        // Not all sets are asked about.
+        while let Some((_, answer)) = answers.front()
+            && !begins_with(&Messages(answer).next().unwrap().unwrap(), &named)
+        {
             answers.pop_front();
         }
         let (recorded, answer) = answers.pop_front().unwrap();

@@ -7,6 +7,7 @@ use crate::netlink::{Ask, FinishedBatch, Generation, ReadError};
 use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::read::snapshot;
 use crate::nf_tables::uapi::*;
+use crate::tests::{attributes_of, begins_with};
 
 /// The tables that a namespace holds after these edits.
 pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
@@ -37,13 +38,10 @@ impl Ask for Replay {
             }
         };
         let kind = libc::NFNL_SUBSYS_NFTABLES << 8 | made;
-        // The attributes of a request, a table's and a set's name, begin a message about the set's elements.
-        let mut named = Writer::with_capacity(64);
-        write(&mut named);
-        let named = named.finish().unwrap();
+        let named = attributes_of(write);
         for message in Messages(&self.0) {
             let message = message?;
-            if i32::from(message.kind) == kind && message.payload.get(4..).unwrap_or_default().starts_with(&named) {
+            if i32::from(message.kind) == kind && begins_with(&message, &named) {
                 // The kernel adds how many objects a table has.
                 let mut added = Writer::with_capacity(8);
                 if made == libc::NFT_MSG_NEWTABLE {

@@ -28,15 +28,7 @@ impl fmt::Display for IptablesRule<'_> {
             if f.alternate() {
                 write!(f, "-m comment --comment {comment} ")?;
             } else {
-                // As `xtables_save_string` in iptables' xtables.c escapes it.
-                let mut escaped = Vec::with_capacity(comment.as_bytes().len());
-                for &byte in comment.as_bytes() {
-                    if matches!(byte, b'"' | b'\'' | b'\\') {
-                        escaped.push(b'\\');
-                    }
-                    escaped.push(byte);
-                }
-                write!(f, "-m comment --comment \"{}\" ", Name::from(&escaped))?;
+                write!(f, "-m comment --comment \"{}\" ", escaped(comment))?;
             }
         }
         let effects = self.0.effects.as_slice();
@@ -67,6 +59,19 @@ impl fmt::Display for IptablesRule<'_> {
             }
         }
     }
+}
+
+/// A name or a comment as it stands between double quotes: iptables-save escapes these (`xtables_save_string` in iptables'
+/// xtables.c), and iptables-restore reads whatever comes after a backslash (`add_param_to_argv` in xshared.c).
+pub fn escaped(name: &Name) -> Name {
+    let mut escaped = Vec::with_capacity(name.as_bytes().len());
+    for &byte in name.as_bytes() {
+        if matches!(byte, b'"' | b'\'' | b'\\') {
+            escaped.push(b'\\');
+        }
+        escaped.push(byte);
+    }
+    Name::from(&escaped)
 }
 
 /// The place in iptables-save's order of what it doesn't write with the header's fields.
