@@ -290,7 +290,7 @@ mod tests {
             Family::V4 => "v4",
             Family::V6 => "v6",
         };
-        let mut lines = include_str!("recorded.txt").lines();
+        let mut lines = include_str!("recorded/tables.txt").lines();
         let line = lines.find_map(|line| line.strip_prefix(name)).unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
         let (bytes, words) = words.split_last().unwrap();

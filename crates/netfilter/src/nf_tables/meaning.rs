@@ -829,7 +829,7 @@ mod tests {
     #[test]
     fn rules_are_read_as_the_kernel_dumps_them() {
         let mut wrong = Vec::new();
-        let recorded_rules = include_str!("recorded/rules.txt").lines().filter(|line| !line.starts_with('#'));
+        let recorded_rules = include_str!("../recorded/rules.txt").lines().filter(|line| !line.starts_with('#'));
         for line in recorded_rules {
             let [family, written, wanted, hex] = line.split(" ; ").collect::<Vec<_>>().try_into().unwrap();
             let family = match family {

@@ -221,7 +221,7 @@ mod tests {
     use crate::tests::recording::Recording;
 
     fn recording() -> Recording {
-        Recording::of(include_str!("recorded/snapshot.txt"))
+        Recording::of(include_str!("../recorded/snapshot.txt"))
     }
 
     /// It has no tables, and answers the first request for some with an error.
