@@ -71,6 +71,7 @@ calls! {
     RemovePodSandbox: RemovePodSandboxRequest => Empty;
     CreateContainer: CreateContainerRequest => CreateContainerResponse;
     StartContainer: StartContainerRequest => Empty;
+    RemoveContainer: RemoveContainerRequest => Empty;
     ContainerStatus: ContainerStatusRequest => ContainerStatusResponse;
     ExecSync: ExecSyncRequest => ExecSyncResponse;
 }
@@ -229,6 +230,12 @@ pub(crate) struct StopPodSandboxRequest {
 pub(crate) struct RemovePodSandboxRequest {
     #[prost(string, tag = "1")]
     pub(crate) pod_sandbox_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RemoveContainerRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -308,8 +308,8 @@ fn storm(host: &Host<'_>) -> Result<String> {
             }
             Ok(killed)
         });
-        let outcomes = each(6, &[(); PODS], |()| -> std::result::Result<(Pod<'_>, usize), String> {
-            let work = || -> Result<(Pod<'_>, usize)> {
+        let outcomes = each(6, &[(); PODS], |()| -> std::result::Result<usize, String> {
+            let work = || -> Result<usize> {
                 let pod = host.meshed(BY_NRI)?;
                 let mut waited = 0;
                 while !host.is_redirected(&pod)? {
@@ -319,7 +319,8 @@ fn storm(host: &Host<'_>) -> Result<String> {
                     return Err("an application started without rules".into());
                 }
                 has_rules(&pod, &Flags::default())?;
-                Ok((pod, waited))
+                pod.remove()?;
+                Ok(waited)
             };
             work().map_err(|error| error.to_string())
         });
@@ -327,9 +328,7 @@ fn storm(host: &Host<'_>) -> Result<String> {
         let killed = killer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let mut all = 0;
         for outcome in outcomes {
-            let (pod, waited) = outcome?;
-            pod.remove()?;
-            all += waited;
+            all += outcome?;
         }
         Ok((killed, all))
     })?;
@@ -434,28 +433,27 @@ fn wrong(host: &Host<'_>) -> Result<String> {
     Ok(format!("the sandbox failed, saying: {error}"))
 }
 
-/// Pods start all the time: by the plugin alone, by both, by NRI alone, and the same way back. They are removed afterwards:
-/// to remove a sandbox with containers, containerd takes the lock twice for which a plugin waits that registers
-/// (`BlockPluginSync` in RemovePodSandbox and RemoveContainer, up to 2.3), and then neither goes on.
+/// Pods start and end all the time: by the plugin alone, by both, by NRI alone, and the same way back.
 fn moved(host: &Host<'_>) -> Result<String> {
     let over = AtomicBool::new(false);
     let has_plugin = AtomicBool::new(true);
-    let pods = thread::scope(|scope| -> Result<Vec<Pod<'_>>> {
-        let load = scope.spawn(|| -> std::result::Result<Vec<Pod<'_>>, String> {
-            let mut pods = Vec::new();
+    let started = thread::scope(|scope| -> Result<usize> {
+        let load = scope.spawn(|| -> std::result::Result<usize, String> {
+            let mut started = 0;
             while !over.load(Ordering::Relaxed) {
-                let work = || -> Result<Pod<'_>> {
+                let work = || -> Result<()> {
                     let network = if has_plugin.load(Ordering::Relaxed) { BY_CNI } else { BY_NRI };
                     let pod = host.meshed(network)?;
                     if !host.is_redirected(&pod)? {
                         return Err(format!("an application on the network {network} started without rules").into());
                     }
                     has_rules(&pod, &Flags::default())?;
-                    Ok(pod)
+                    pod.remove()
                 };
-                pods.push(work().map_err(|error| error.to_string())?);
+                work().map_err(|error| error.to_string())?;
+                started += 1;
             }
-            Ok(pods)
+            Ok(started)
         });
         let phases = || -> Result<()> {
             let phase = Duration::from_secs(3);
@@ -473,14 +471,10 @@ fn moved(host: &Host<'_>) -> Result<String> {
         };
         let outcome = phases();
         over.store(true, Ordering::Relaxed);
-        let pods = load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let started = load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         outcome?;
-        Ok(pods)
+        Ok(started)
     })?;
-    let started = pods.len();
-    for pod in pods {
-        pod.remove()?;
-    }
     // What was made by the plugin is as it should be to the agent, which changes nothing.
     let pod = host.meshed(BY_CNI)?;
     let before = handles(&pod)?;
@@ -493,7 +487,7 @@ fn moved(host: &Host<'_>) -> Result<String> {
     }
     pod.remove()?;
     drop(agent);
-    Ok(format!("{started} pods started meanwhile, each with its rules"))
+    Ok(format!("{started} pods started and ended meanwhile, each with its rules"))
 }
 
 /// All rules of a pod with their numbers, which no rule has twice.

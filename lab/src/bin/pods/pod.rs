@@ -1,11 +1,12 @@
 //! Pods and their containers, as kubelet asks the runtime for them.
 
 use std::collections::HashMap;
-use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use std::{fs, mem};
 
 use lab::cgroups;
 use lab::containerd::Image;
@@ -18,8 +19,8 @@ use crate::cri::{
     ExecSyncRequest, IdMapping, ImageSpec, Int64Value, LinuxContainerConfig, LinuxContainerResources,
     LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode,
     NamespaceOption, PodSandboxConfig, PodSandboxMetadata, PodSandboxStatusRequest, ProfileType,
-    RemovePodSandboxRequest, RunPodSandboxRequest, SecurityProfile, StartContainerRequest, StopPodSandboxRequest,
-    UserNamespace,
+    RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, SecurityProfile, StartContainerRequest,
+    StopPodSandboxRequest, UserNamespace,
 };
 use crate::node::Node;
 
@@ -51,6 +52,8 @@ pub(crate) struct Pod<'a> {
     pub(crate) addresses: Vec<IpAddr>,
     /// Where its network namespace can be opened.
     pub(crate) netns: PathBuf,
+    /// The ids of its containers.
+    containers: Mutex<Vec<String>>,
     gone: bool,
 }
 
@@ -172,6 +175,7 @@ impl<'a> Pod<'a> {
             folder,
             addresses: Vec::new(),
             netns: PathBuf::new(),
+            containers: Mutex::default(),
             gone: false,
         };
         let status = node.client.call(PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: true })?;
@@ -222,6 +226,9 @@ impl<'a> Pod<'a> {
             config: Some(config),
             sandbox_config: Some(self.config.clone()),
         })?;
+        let mut containers = self.containers.lock().unwrap_or_else(PoisonError::into_inner);
+        containers.push(made.container_id.clone());
+        drop(containers);
         self.node.client.call(StartContainerRequest { container_id: made.container_id.clone() })?;
         Ok(Running {
             node: self.node,
@@ -243,7 +250,9 @@ impl<'a> Pod<'a> {
         Ok(())
     }
 
-    /// Removes the sandbox with all its containers.
+    /// Removes the sandbox and its containers, in kubelet's order. containerd would remove the containers with the sandbox,
+    /// but up to 2.3 it then takes the lock twice for which an NRI plugin waits that registers (`BlockPluginSync` in
+    /// RemovePodSandbox and RemoveContainer), and neither goes on.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.gone = true;
         self.try_remove()
@@ -251,6 +260,9 @@ impl<'a> Pod<'a> {
 
     fn try_remove(&self) -> Result<()> {
         self.stop()?;
+        for container_id in mem::take(&mut *self.containers.lock().unwrap_or_else(PoisonError::into_inner)) {
+            self.node.client.call(RemoveContainerRequest { container_id })?;
+        }
         self.node.client.call(RemovePodSandboxRequest { pod_sandbox_id: self.id.clone() })?;
         Ok(())
     }
