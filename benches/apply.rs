@@ -11,7 +11,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, setsockopt, socket, sockopt,
 };
 use proxy_init::Mode;
-use proxy_init::internal::{native, nft, plan};
+use proxy_init::internal::{batch, plan};
 
 mod support;
 #[path = "support/turns.rs"]
@@ -22,18 +22,18 @@ use turns::{Contender, in_turns};
 
 const PORTS: [u16; 4] = [10, 100, 1_000, 10_000];
 
-/// Config → rulesets → bytes ready to send.
+/// Config → tables → bytes ready to send.
 fn encode(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("plan and encode");
     let default = config(true, 0);
     group.bench_function("plan", |bencher| bencher.iter(|| plan(black_box(&default))));
     group.bench_function("plan and encode", |bencher| {
-        bencher.iter(|| nft::batch(&plan(black_box(&default))).unwrap().len());
+        bencher.iter(|| batch(Mode::Nft, black_box(&default)).unwrap().len());
     });
     for ports in PORTS {
         let config = config(true, ports);
         group.bench_function(BenchmarkId::new("plan and encode, ports", ports), |bencher| {
-            bencher.iter(|| nft::batch(&plan(black_box(&config))).unwrap().len());
+            bencher.iter(|| batch(Mode::Nft, black_box(&config)).unwrap().len());
         });
     }
     group.finish();
@@ -72,12 +72,11 @@ fn apply(criterion: &mut Criterion) {
     let nothing = || ();
     for (families, ipv6) in [("dual stack", true), ("IPv4", false)] {
         let config = config(ipv6, 0);
-        let rulesets = plan(&config);
-        let nft_batch = nft::batch(&rulesets).unwrap();
+        let nft_batch = batch(Mode::Nft, &config).unwrap();
         let bare = || bare_loop(&nft_batch);
         let nft = || install(&config, Mode::Nft);
         let legacy = || install(&config, Mode::Legacy);
-        let native_batch = native::batch(&rulesets).unwrap();
+        let native_batch = batch(Mode::Native, &config).unwrap();
         let bare_native = || bare_loop(&native_batch);
         let native = || install(&config, Mode::Native);
         let contenders: [(&str, Work<'_>, Work<'_>); 8] = [
@@ -102,7 +101,7 @@ fn apply_ports(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("apply by ports");
     for ports in PORTS {
         let config = config(true, ports);
-        let batch = nft::batch(&plan(&config)).unwrap();
+        let batch = batch(Mode::Nft, &config).unwrap();
         let contenders: [(&str, Work<'_>); 3] = [
             ("nft's bytes, bare loop", &|| bare_loop(&batch)),
             ("nft", &|| install(&config, Mode::Nft)),

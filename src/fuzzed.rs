@@ -35,9 +35,9 @@ fn exercise(table: Table) {
         let _ = Explained::of(&found, &connection).to_string();
     }
     if let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) {
-        let rulesets = plan(&Config::new(inbound, outbound));
+        let config = Config::new(inbound, outbound);
         for mode in [Mode::Nft, Mode::Legacy] {
-            let findings = differences(mode, &expected(mode, &rulesets), &found, &Network::default());
+            let findings = differences(mode, &expected(mode, &config), &found, &Network::default());
             assert!(!findings.is_empty(), "a single chain can't pass for an installation");
         }
     }
@@ -46,15 +46,14 @@ fn exercise(table: Table) {
 #[cfg(test)]
 mod tests {
     use netfilter::tests::written_and_read;
-    use packets::rules::TableFamily;
     use packets::rules::testing::random;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::nft;
+    use crate::backend::all::batch as batch_of;
 
     fn batch(config: &Config) -> Vec<u8> {
-        nft::batch(&plan(config)).unwrap()
+        batch_of(Mode::Nft, config).unwrap()
     }
 
     fn any_config() -> impl Strategy<Value = Config> {
@@ -120,10 +119,9 @@ mod tests {
         /// What nft mode writes is read back as the same rules.
         #[test]
         fn rules_survive_the_kernels_encoding(config in any_config()) {
-            for ruleset in plan(&config) {
-                let family = ruleset.family;
-                for (_, rule) in ruleset.rules {
-                    prop_assert_eq!(written_and_read(TableFamily::Ip(family), &rule, &[]), Ok(rule));
+            for table in plan(&config) {
+                for rule in table.rules() {
+                    prop_assert_eq!(written_and_read(table.family, rule, &[]), Ok(rule.clone()));
                 }
             }
         }

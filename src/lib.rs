@@ -122,10 +122,8 @@ mod wanted;
 /// For this project's own benchmarks and fuzzers: not for others.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::backend::{native, nft};
-    pub use crate::wanted::Ruleset;
+    pub use crate::backend::all::batch;
     pub use crate::wanted::plan;
-    pub use crate::wanted::restore;
 }
 
 /// The version, the commit and what it was built with: what `--version` says after a program's name.

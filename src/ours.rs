@@ -1,19 +1,13 @@
 //! What of the kernel's is proxy-init's: tables, chains and rules, and the ways to them.
 
 use packets::found::{Found, Line};
-use packets::rules::{Action, Chain, Family, NAT, Name, Rule, Subsystem, Table};
+use packets::rules::{Action, Family, NAT, Name, Rule, Subsystem, Table};
 
 use crate::wanted::{ChainName, Mode, Purpose};
 
-/// The table that holds a mode's rules for packets of a family.
-pub fn table_of(found: &Found, mode: Mode, family: Family) -> Option<&Table> {
-    let (table_family, name) = mode.table(family);
-    found.table(mode.subsystem(), table_family, name)
-}
-
 pub fn holds(found: &Found, mode: Mode) -> bool {
     match mode {
-        Mode::Native => table_of(found, mode, Family::V4).is_some(),
+        Mode::Native => mode.table_among(&found.tables, Family::V4).is_some(),
         Mode::Nft | Mode::Legacy => {
             let mut chains = found.nat_tables(mode.subsystem()).flat_map(|table| &table.chains);
             chains.any(|chain| ChainName::own(&chain.name).is_some())
@@ -34,11 +28,6 @@ pub fn has_rules(found: &Found) -> bool {
             let mut lines = table.chains.iter().flat_map(|chain| Line::all(table, chain));
             lines.any(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, table).is_some())
         })
-}
-
-/// proxy-init's chain of this name in a table, or the base chain of this name.
-pub fn chain_of(table: &Table, name: ChainName) -> Option<&Chain> {
-    table.chains.iter().find(|chain| chain.name == *name.as_str())
 }
 
 /// Whether a rule is proxy-init's or linkerd-init's, as its comment says.
@@ -92,8 +81,8 @@ mod tests {
     use packets::rules::{Field, Intervals, Set};
 
     use super::*;
+    use crate::wanted::Config;
     use crate::wanted::tables::expected;
-    use crate::wanted::{Config, plan};
 
     #[test]
     fn a_rule_is_ours_by_its_comment() {
@@ -105,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_mode_has_its_subsystem_and_is_known_by_what_it_leaves() {
-        let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
+        let config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         let held = |tables: Vec<Table>| {
             let found = Found { tables, not_known: vec![] };
             let held = [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| holds(&found, mode));
@@ -114,8 +103,8 @@ mod tests {
             held
         };
         assert_eq!(held(vec![]), [false, false, false]);
-        assert_eq!(held(expected(Mode::Nft, &rulesets)), [true, false, false]);
-        assert_eq!(held(expected(Mode::Legacy, &rulesets[1..])), [false, true, false]);
+        assert_eq!(held(expected(Mode::Nft, &config)), [true, false, false]);
+        assert_eq!(held(expected(Mode::Legacy, &config)[1..].to_vec()), [false, true, false]);
         assert_eq!(held(vec![testing::table("inet proxy-init", vec![])]), [false, false, true]);
         assert_eq!(Mode::Native.subsystem(), Subsystem::NfTables);
         // Neither base chains nor tables of other names, nor of other families.
@@ -132,14 +121,14 @@ mod tests {
 
     #[test]
     fn flushed_chains_hold_no_rules_and_a_jump_to_one_is_a_rule() {
-        let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
+        let config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         let has_rules = |tables: Vec<Table>| {
             let not_known = vec![];
             has_rules(&Found { tables, not_known })
         };
         assert!(!has_rules(vec![]));
         for mode in [Mode::Nft, Mode::Legacy] {
-            let mut tables = expected(mode, &rulesets);
+            let mut tables = expected(mode, &config);
             assert!(has_rules(tables.clone()));
             let chains = tables.iter_mut().flat_map(|table| &mut table.chains);
             let rules: Vec<_> = chains.map(|chain| std::mem::take(&mut chain.rules)).collect();
@@ -150,7 +139,7 @@ mod tests {
                 assert!(has_rules(tables), "{mode} {index}");
             }
         }
-        assert!(has_rules(expected(Mode::Native, &rulesets)));
+        assert!(has_rules(expected(Mode::Native, &config)));
         let other = testing::rule([], Action::Accept);
         assert!(!has_rules(vec![testing::table("ip nat", vec![testing::chain("OUTPUT", vec![other])])]));
     }

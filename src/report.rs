@@ -1,5 +1,7 @@
 //! The log of installing and uninstalling: the only place that puts their outcome into words.
 
+use packets::rules::{Family, Table, TableFamily};
+
 use crate::error::Error;
 use crate::log::{Level, Log};
 use crate::operate::install::Install;
@@ -15,9 +17,10 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
     }
     installed.commands(|command| log.add(Level::Info, command));
     let (rules, mode) = (installed.rules(), installed.mode);
-    let families = match installed.rulesets.as_slice() {
-        [only] => only.family.to_string(),
-        _ => "IPv4 and IPv6".to_owned(),
+    let families = match installed.tables.as_slice() {
+        [Table { family: TableFamily::Ip(only), .. }] => only.to_string(),
+        _ if install.config.ipv6 => "IPv4 and IPv6".to_owned(),
+        _ => Family::V4.to_string(),
     };
     let what = format_args!("{rules} rules in {mode} mode for {families}");
     if installed.changed {

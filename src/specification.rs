@@ -89,8 +89,8 @@ mod tests {
     use super::*;
     use crate::backend::{native, nft};
     use crate::findings::explain::{self, Verdict, explain};
-    use crate::wanted::tables::{self, expected};
-    use crate::wanted::{Mode, OwnerId, plan};
+    use crate::wanted::tables::expected;
+    use crate::wanted::{Mode, OwnerId};
 
     /// Few, so that connections meet configs; the ends of all ranges among them.
     const PORTS: [u16; 8] = [1, 2, 25, 80, 81, 443, 4190, 65535];
@@ -203,13 +203,11 @@ mod tests {
 
         #[test]
         fn nft_and_native_mode_redirect_what_linkerd_says(config in config(), connections in prop::collection::vec(connection(), 8)) {
-            let rulesets = plan(&config);
-            let table = tables::native(&rulesets);
             let modes = [
-                (Mode::Nft, replayed(&nft::fresh(&rulesets))),
-                (Mode::Native, replayed(&native::fresh(&table).unwrap())),
+                (Mode::Nft, replayed(&nft::install_edits(&[], &expected(Mode::Nft, &config)).unwrap())),
+                (Mode::Native, replayed(&native::install_edits(&[], &expected(Mode::Native, &config)).unwrap())),
                 // Legacy mode's rules are written as text, which iptables reads: here they are as they are planned.
-                (Mode::Legacy, expected(Mode::Legacy, &rulesets)),
+                (Mode::Legacy, expected(Mode::Legacy, &config)),
             ];
             for (mode, tables) in modes {
                 let found = Found { tables, not_known: Vec::new() };

@@ -1,8 +1,8 @@
 //! Who takes part: proxy-init, each competitor at its best invocation, and the floors.
 
 use lab::linkerd;
-use proxy_init::internal::{Ruleset, native, nft, plan, restore};
-use proxy_init::{Config, OwnerId, Port, PortRange};
+use proxy_init::internal::batch;
+use proxy_init::{Config, Install, Mode, ModeChoice, OwnerId, Port, PortRange, Simulate};
 
 use crate::group::Contender;
 use crate::result::Result;
@@ -54,7 +54,7 @@ impl Rules {
     }
 
     /// As the library has them.
-    fn rulesets(&self) -> Result<Vec<Ruleset>> {
+    fn config(&self) -> Result<Config> {
         let port = |number| Port::new(number).ok_or("0 is no port");
         let ports = |numbers: &[u16]| -> Result<Vec<PortRange>> {
             let ranges = numbers.iter().map(|&number| PortRange::new(number, number));
@@ -66,7 +66,7 @@ impl Rules {
         config.ignored_inbound_ports = ports(&self.inbound)?;
         config.ignored_outbound_ports = ports(&[4567, 4568])?;
         config.ipv6 = self.ipv6;
-        Ok(plan(&config))
+        Ok(config)
     }
 
     /// proxy-init that installs them.
@@ -93,8 +93,8 @@ impl Rules {
     /// # Errors
     /// The host lacks it.
     pub(crate) fn restore(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
-        let inputs = self.rulesets()?;
-        let inputs = inputs.iter().map(|ruleset| restore::simulation(std::slice::from_ref(ruleset)));
+        let install = Install::new(self.config()?);
+        let inputs = install.config.families().iter().map(|&family| install.simulate(Simulate::Only(family)));
         restore_each(tools, mode, &self.label, inputs)
     }
 
@@ -105,7 +105,9 @@ impl Rules {
     /// The host has no nft.
     pub(crate) fn nft(&self, tools: &Tools) -> Result<Step> {
         let nft = tools.host("nft")?;
-        let script = native::script(&self.rulesets()?);
+        let mut install = Install::new(self.config()?);
+        install.mode = ModeChoice::Mode(Mode::Native);
+        let script = install.simulate(Simulate::AllFamilies);
         let table = script.split_once("delete table inet proxy-init\n");
         let (_, table) = table.ok_or("native mode's script does not delete its table first")?;
         let file = tools.file(&format!("nft-{}", self.label), table)?;
@@ -117,8 +119,7 @@ impl Rules {
     /// # Errors
     /// The batch doesn't fit.
     pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Step> {
-        let rulesets = self.rulesets()?;
-        let batch = if mode == "native" { native::batch(&rulesets)? } else { nft::batch(&rulesets)? };
+        let batch = batch(mode.parse()?, &self.config()?)?;
         tools.replay(&format!("replay-{mode}-{}", self.label), &batch)
     }
 }

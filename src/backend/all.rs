@@ -17,7 +17,8 @@ use crate::backend::commit::{self, CommitOutcome, can_be_read, commit_fresh, not
 use crate::backend::refusal;
 use crate::error::{self, Error, ModeError, PRIVILEGE};
 use crate::ours::holds;
-use crate::wanted::{Mode, Ruleset, tables};
+use crate::wanted::tables::expected;
+use crate::wanted::{Config, Mode};
 
 /// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains and
 /// tables go only if proxy-init made them and nothing else is in them. In legacy mode, commands are looked for in
@@ -26,17 +27,15 @@ use crate::wanted::{Mode, Ruleset, tables};
 /// # Errors
 /// What is missing or was refused. Nothing has changed then, unless the error says otherwise.
 pub(crate) fn remove(mode: Mode, iptables_dir: Option<PathBuf>, wait: bool) -> Result<Removed, Error> {
-    let remove_edits = match mode {
-        Mode::Nft => nft::remove_edits,
-        Mode::Native => native::remove_edits,
-        Mode::Legacy => return Legacy::new(Commands::new(false, iptables_dir), wait).remove(),
-    };
+    if mode == Mode::Legacy {
+        return Legacy::new(Commands::new(false, iptables_dir), wait).remove();
+    }
     let mut held = Vec::new();
-    let any = transact(None, |tables| {
+    let any = transact(false, |tables| {
         if mode == Mode::Nft {
             held = tables.to_vec();
         }
-        Ok(remove_edits(tables))
+        Ok(remove_edits(mode, tables))
     });
     Ok(Removed::from(any.map_err(|error| error.in_mode(mode))?, &held))
 }
@@ -121,114 +120,86 @@ impl Stamp {
     }
 }
 
-/// What a mode over netlink installs. There are two such modes, and each has to consider the other.
-pub(crate) enum Plan<'a> {
-    Nft(&'a [Ruleset]),
-    /// native mode: a table that does what the rules do.
-    Native(Table),
+/// The edits that turn what nf_tables holds into exactly the tables that a mode makes; none if it holds them already, or
+/// if the mode keeps its rules elsewhere.
+fn install_edits<'a>(mode: Mode, held: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+    match mode {
+        Mode::Nft => nft::install_edits(held, wanted),
+        Mode::Native => native::install_edits(held, wanted),
+        Mode::Legacy => Ok(Vec::new()),
+    }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Done {
-    pub(crate) changed: bool,
-    /// The other mode, if proxy-init had rules in it, which were removed.
-    pub(crate) replaced: Option<Mode>,
+/// The edits that remove a mode's rules from nf_tables.
+fn remove_edits(mode: Mode, held: &[Table]) -> Vec<Edit<'static>> {
+    match mode {
+        Mode::Nft => nft::remove_edits(held),
+        Mode::Native => native::remove_edits(held),
+        Mode::Legacy => Vec::new(),
+    }
 }
 
-impl<'a> Plan<'a> {
-    /// What a mode installs for these rulesets; none in legacy mode, which doesn't work over netlink.
-    pub(crate) fn of(mode: Mode, rulesets: &'a [Ruleset]) -> Option<Self> {
-        match mode {
-            Mode::Nft => Some(Self::Nft(rulesets)),
-            Mode::Native => Some(Self::Native(tables::native(rulesets))),
-            Mode::Legacy => None,
-        }
-    }
+/// The netlink batch that installs a mode's rules in a namespace in which nothing has been committed, ready to send.
+pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
+    let wanted = expected(mode, config);
+    let edits = install_edits(mode, &[], &wanted);
+    edits.and_then(|edits| commit::fresh_batch(&edits)).map_err(|error| error.in_mode(mode))
+}
 
-    fn mode(&self) -> Mode {
-        match self {
-            Self::Nft(_) => Mode::Nft,
-            Self::Native(_) => Mode::Native,
-        }
+/// Installs a mode's tables over netlink if nothing has been committed to this namespace's nf_tables yet, so that the
+/// other such mode can't have rules there either. Returns whether it did.
+pub(crate) fn install_if_fresh(mode: Mode, wanted: &[Table]) -> Result<bool, Error> {
+    let outcome = install_edits(mode, &[], wanted).and_then(|edits| commit_fresh(&edits));
+    match outcome.map_err(|error| error.in_mode(mode))? {
+        CommitOutcome::Committed => Ok(true),
+        CommitOutcome::OtherGeneration => Ok(false),
+        // The caller then reads what the namespace holds, which shows what became of the batch.
+        CommitOutcome::Unanswered(_) if can_be_read() => Ok(false),
+        CommitOutcome::Unanswered(errno) => Err(not_known(errno).in_mode(mode)),
     }
+}
 
-    /// The other mode, and the edits that remove its rules.
-    fn remove_other(&self, tables: &[Table]) -> (Mode, Vec<Edit<'static>>) {
-        match self {
-            Self::Nft(_) => (Mode::Native, native::remove_edits(tables)),
-            Self::Native(_) => (Mode::Nft, nft::remove_edits(tables)),
-        }
-    }
-
-    pub(crate) fn into_table(self) -> Option<Table> {
-        match self {
-            Self::Nft(_) => None,
-            Self::Native(table) => Some(table),
-        }
-    }
-
-    fn fresh(&self) -> Result<Vec<Edit<'_>>, ModeError> {
-        match self {
-            Self::Nft(rulesets) => Ok(nft::fresh(rulesets)),
-            Self::Native(table) => native::fresh(table),
-        }
-    }
-
-    fn install_edits(&self, tables: &[Table]) -> Result<Vec<Edit<'_>>, ModeError> {
-        match self {
-            Self::Nft(rulesets) => nft::install_edits(tables, rulesets),
-            Self::Native(table) => native::install_edits(tables, table),
-        }
-    }
-
-    /// Installs the rules if nothing has been committed to this namespace's nf_tables yet, so that the other mode can't
-    /// have rules there either. Returns whether it did.
-    pub(crate) fn install_if_fresh(&self) -> Result<bool, Error> {
-        let in_mode = |error: ModeError| error.in_mode(self.mode());
-        let outcome = self.fresh().and_then(|edits| commit_fresh(&edits));
-        match outcome.map_err(in_mode)? {
-            CommitOutcome::Committed => Ok(true),
-            CommitOutcome::OtherGeneration => Ok(false),
-            // The caller then reads what the namespace holds, which shows what became of the batch.
-            CommitOutcome::Unanswered(_) if can_be_read() => Ok(false),
-            CommitOutcome::Unanswered(errno) => Err(in_mode(not_known(errno))),
-        }
-    }
-
-    /// Installs the rules in a transaction that is valid only for the generation at which the other mode was checked. If
-    /// proxy-init has rules in the other mode, the same transaction removes them if `replace` is set; otherwise that is an
-    /// error. Unless `try_fresh` is set, the namespace is known not to be fresh.
-    pub(crate) fn install(&self, replace: bool, try_fresh: bool) -> Result<Done, Error> {
-        let in_mode = |error: ModeError| error.in_mode(self.mode());
-        let mut replaced = None;
-        let fresh = try_fresh.then(|| self.fresh()).transpose().map_err(in_mode)?;
-        let changed = transact(fresh.as_deref(), |tables| {
-            let (other, mut edits) = self.remove_other(tables);
-            if !edits.is_empty() && !replace {
+/// Installs a mode's tables over netlink, in a transaction that is valid only for the generation at which the other such
+/// mode was checked. If proxy-init has rules in that one, the same transaction removes them if `replace` is set; otherwise
+/// that is an error. Unless `try_fresh` is set, the namespace is known not to be fresh. Returns whether anything was
+/// changed, and the other mode if its rules were removed.
+pub(crate) fn install(
+    mode: Mode,
+    wanted: &[Table],
+    replace: bool,
+    try_fresh: bool,
+) -> Result<(bool, Option<Mode>), Error> {
+    let other = if mode == Mode::Nft { Mode::Native } else { Mode::Nft };
+    let mut replaced = None;
+    let changed = transact(try_fresh, |held| {
+        let mut edits = remove_edits(other, held);
+        if !edits.is_empty() {
+            if !replace {
                 return Err(ModeError::OtherBackend(other));
             }
-            replaced = replaced.or((!edits.is_empty()).then_some(other));
-            edits.extend(self.install_edits(tables)?);
-            Ok(edits)
-        });
-        let changed = changed.map_err(in_mode)?;
-        Ok(Done { changed, replaced })
-    }
+            replaced = Some(other);
+        }
+        edits.extend(install_edits(mode, held, wanted)?);
+        Ok(edits)
+    });
+    Ok((changed.map_err(|error| error.in_mode(mode))?, replaced))
 }
 
-/// Whether the kernel commits all of these together, in a namespace in which nothing has ever been committed. Only an
-/// answer that it did is one: which of them it refuses, [`check_each`] tells.
-pub(crate) fn commits(plans: &[Plan<'_>]) -> bool {
-    let edits: Result<Vec<_>, ModeError> = plans.iter().map(Plan::fresh).collect();
+/// Whether the kernel commits all of these modes' tables together, in a namespace in which nothing has ever been
+/// committed. Only an answer that it did is one: which of them it refuses, [`check_each`] tells.
+pub(crate) fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
+    let edits: Result<Vec<_>, ModeError> =
+        wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables)).collect();
     edits.is_ok_and(|edits| {
         let edits: Vec<Edit<'_>> = edits.into_iter().flatten().collect();
         matches!(commit_fresh(&edits), Ok(CommitOutcome::Committed))
     })
 }
 
-/// Whether the kernel would accept each of these. It checks all of them in one batch as it would before a commit, but
-/// nothing is committed.
-pub(crate) fn check_each(plans: &[Plan<'_>]) -> Vec<Result<(), Error>> {
-    let results = commit::check_each(plans.iter().map(Plan::fresh)).into_iter().zip(plans);
-    results.map(|(result, plan)| result.map_err(|error| error.in_mode(plan.mode()))).collect()
+/// Whether the kernel would accept each of these modes' tables. It checks all of them in one batch as it would before a
+/// commit, but nothing is committed.
+pub(crate) fn check_each(wanted: &[(Mode, Vec<Table>)]) -> Vec<Result<(), Error>> {
+    let edits = wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables));
+    let results = commit::check_each(edits).into_iter().zip(wanted);
+    results.map(|(result, (mode, _))| result.map_err(|error| error.in_mode(*mode))).collect()
 }

@@ -22,15 +22,14 @@ pub(super) struct Wanted<'a> {
 /// another program added.
 pub(super) fn missing_and_surplus<'h, 'w>(
     held: &'h [Rule],
-    wanted: &[&'w Rule],
+    wanted: &'w [Rule],
 ) -> (Vec<&'w Rule>, Vec<(usize, &'h Rule)>) {
-    let mut missing = wanted.to_vec();
+    let mut missing: Vec<&Rule> = wanted.iter().collect();
     let mut surplus = Vec::new();
     for (place, held) in held.iter().enumerate() {
-        let is_it = |rule: &&Rule| rule.same_rule(held);
-        if let Some(kept) = missing.iter().position(is_it) {
+        if let Some(kept) = missing.iter().position(|rule| rule.same_rule(held)) {
             missing.remove(kept);
-        } else if wanted.iter().any(is_it)
+        } else if wanted.iter().any(|rule| rule.same_rule(held))
             || without_time(held).is_some_and(|held| wanted.iter().any(|rule| rule.same_rule(&held)))
         {
             // A second jump would have every connection looked at twice.

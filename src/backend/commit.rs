@@ -9,8 +9,7 @@ use nix::errno::Errno;
 use packets::rules::Table;
 
 use super::refusal;
-use crate::error::{self, Error, ModeError};
-use crate::wanted::Mode;
+use crate::error::{self, ModeError};
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
 /// program that commits so often for so long locks out every other one as well.
@@ -34,10 +33,10 @@ pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ModeError> {
     read::snapshot(socket).map_err(refusal::unreadable)
 }
 
-/// The netlink batch of edits that a mode makes in a namespace in which nothing has been committed, ready to send.
-pub(crate) fn fresh_batch(edits: &[Edit<'_>], mode: Mode) -> Result<Vec<u8>, Error> {
+/// The netlink batch of edits in a namespace in which nothing has been committed, ready to send.
+pub(crate) fn fresh_batch(edits: &[Edit<'_>]) -> Result<Vec<u8>, ModeError> {
     let batch = edit::batch(edits, Some(Generation::FRESH));
-    let FinishedBatch(bytes) = batch.map_err(|error| refusal::unwritten(&error).in_mode(mode))?;
+    let FinishedBatch(bytes) = batch.map_err(|error| refusal::unwritten(&error))?;
     Ok(bytes)
 }
 
@@ -101,17 +100,17 @@ pub(crate) fn check_each<'a>(
     outcomes
 }
 
-/// Changes the ruleset from what it is to what it should be. `fresh`, if there are any, are the edits for a namespace in
-/// which nothing has ever been committed, and are tried first, without reading anything. Otherwise `plan` is given the tables
-/// and returns the edits, or none if nothing needs to change. Returns whether anything was changed.
+/// Changes the ruleset from what it is to what it should be. `plan` is given the tables and returns the edits, or none if
+/// nothing needs to change. With `try_fresh`, those for a namespace in which nothing has ever been committed are tried
+/// first, without reading anything. Returns whether anything was changed.
 pub(crate) fn transact<'a>(
-    fresh: Option<&[Edit<'_>]>,
+    try_fresh: bool,
     mut plan: impl FnMut(&[Table]) -> Result<Vec<Edit<'a>>, ModeError>,
 ) -> Result<bool, ModeError> {
     // A batch of which it isn't known whether it was committed, and the generation that it was for.
     let mut unanswered = None;
-    if let Some(edits) = fresh {
-        match commit_fresh(edits)? {
+    if try_fresh {
+        match commit_fresh(&plan(&[])?)? {
             CommitOutcome::Committed => return Ok(true),
             CommitOutcome::OtherGeneration => {}
             CommitOutcome::Unanswered(errno) => unanswered = Some((Generation::FRESH, errno)),

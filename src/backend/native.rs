@@ -7,50 +7,31 @@
 use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::set::elements;
-use packets::rules::{Condition, Rule, Set, Table, TableFamily, Values, nftables};
+use packets::rules::{Condition, Family, Rule, Set, Table, TableFamily, Values};
 
 use super::change::{Wanted, append_rule, change_chain};
-use crate::backend::commit::fresh_batch;
 use crate::backend::refusal::unmapped;
-use crate::error::{Error, ModeError};
-use crate::wanted::{ChainName, Mode, NATIVE, Ruleset, tables};
+use crate::error::ModeError;
+use crate::wanted::{ChainName, Mode, NATIVE, rules_of};
 
 /// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;
 
 const TABLE: TableId = TableId { family: TableFamily::Inet, name: NATIVE };
 
-/// An nft script that makes the same table as installing does.
-pub fn script(rulesets: &[Ruleset]) -> String {
-    nftables::script(&tables::native(rulesets))
-}
-
-/// The netlink batch that installs the rulesets in a fresh namespace, ready to send.
-pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
-    let (wanted, mut edits) = (tables::native(rulesets), Vec::new());
-    add(&wanted, &mut edits);
-    fresh_batch(&edits, Mode::Native)
-}
-
-/// The edits that make the table in a namespace that holds nothing.
-pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Edit<'_>>, ModeError> {
+/// The edits that turn what the namespace holds into exactly the wanted table; none if it holds it already.
+pub(crate) fn install_edits<'a>(tables: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
-    add(wanted, &mut edits);
-    refuse_unmapped(&edits)?;
-    Ok(edits)
-}
-
-/// The edits that turn what the namespace holds into exactly this table; none if it holds it already.
-pub(super) fn install_edits<'a>(tables: &[Table], wanted: &'a Table) -> Result<Vec<Edit<'a>>, ModeError> {
-    let mut edits = Vec::new();
-    match held(tables) {
-        Some(held) if held.dormant && holds_others(held) => {
-            return Err(ModeError::Dormant(TABLE.to_string()));
-        }
-        Some(held) if can_change(held, wanted) => change_table(held, wanted, &mut edits),
-        held => {
-            edits.extend(held.map(|_| Edit::DeleteTable(TABLE)));
-            add(wanted, &mut edits);
+    for wanted in wanted {
+        match held(tables) {
+            Some(held) if held.dormant && holds_others(held) => {
+                return Err(ModeError::Dormant(TABLE.to_string()));
+            }
+            Some(held) if can_change(held, wanted) => change_table(held, wanted, &mut edits),
+            held => {
+                edits.extend(held.map(|_| Edit::DeleteTable(TABLE)));
+                add_table(wanted, &mut edits);
+            }
         }
     }
     refuse_unmapped(&edits)?;
@@ -82,13 +63,9 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) 
         })
     };
     let mut added = Vec::new();
-    for chain in &wanted.chains {
-        let Some(name) = ChainName::from_name(chain.name.as_bytes()) else {
-            continue; // Native mode plans no others.
-        };
-        let rules = chain.rules.iter().map(|rule| Wanted { rule, may_stay: uses_kept_sets(rule) });
-        let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
-        let (deleted, rules) = change_chain(TABLE, name.into(), &wanted.sets, held, rules.collect());
+    for name in ChainName::IN_ORDER {
+        let rules = rules_of(wanted, name).iter().map(|rule| Wanted { rule, may_stay: uses_kept_sets(rule) });
+        let (deleted, rules) = change_chain(TABLE, name.into(), &wanted.sets, rules_of(held, name), rules.collect());
         edits.extend(deleted);
         added.extend(rules);
     }
@@ -105,7 +82,7 @@ pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
 }
 
 fn held(tables: &[Table]) -> Option<&Table> {
-    tables.iter().find(|table| Mode::of(table) == Some(Mode::Native))
+    Mode::Native.table_among(tables, Family::V4)
 }
 
 fn holds_others(table: &Table) -> bool {
@@ -125,17 +102,15 @@ fn refuse_unmapped(edits: &[Edit<'_>]) -> Result<(), ModeError> {
     Ok(())
 }
 
-fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
+fn add_table<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
     edits.push(Edit::AddTable(TABLE));
     for (set, id) in table.sets.iter().zip(1..) {
         add_set(set, id, edits);
     }
     // Each before those that jump to it: nft 0.9.8 writes a chain's rules into its JSON before it has written the next chain.
-    edits.extend(Ruleset::CHAINS.map(|chain| Edit::AddChain(TABLE, chain.into())));
-    for chain in &table.chains {
-        if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
-            edits.extend(chain.rules.iter().map(|rule| append_rule(TABLE, name, rule, &table.sets)));
-        }
+    edits.extend(ChainName::IN_ORDER.map(|chain| Edit::AddChain(TABLE, chain.into())));
+    for chain in ChainName::IN_ORDER {
+        edits.extend(rules_of(table, chain).iter().map(|rule| append_rule(TABLE, chain, rule, &table.sets)));
     }
 }
 

@@ -11,42 +11,22 @@ use netfilter::nf_tables::table::MARK;
 use packets::rules::{Base, Family, NAT, Name, Policy, Table, TableFamily};
 
 use super::change::{Wanted, append_rule, change_chain, missing_and_surplus};
-use crate::backend::commit::fresh_batch;
-use crate::error::{Error, ModeError};
-use crate::ours::{chain_of, leads_to};
-use crate::wanted::{ChainName, Mode, Ruleset};
-
-/// The batch that installs the rulesets in a fresh namespace, ready to send.
-pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
-    fresh_batch(&fresh(rulesets), Mode::Nft)
-}
+use crate::error::ModeError;
+use crate::ours::leads_to;
+use crate::wanted::{ChainName, Mode, chain_of, rules_of};
 
 fn nat(family: Family) -> TableId {
     TableId { family: TableFamily::Ip(family), name: NAT }
 }
 
-/// The edits that install the rulesets in a namespace that holds nothing.
-pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Edit<'_>> {
+/// The edits that turn what the namespace holds into exactly the wanted rules; none if it holds them already.
+pub(crate) fn install_edits<'a>(held: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
-    for ruleset in rulesets {
-        let table = nat(ruleset.family);
-        edits.push(Edit::AddTable(table));
-        edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(table, chain.into())));
-        for (chain, rule) in &ruleset.rules {
-            edits.push(append_rule(table, *chain, rule, &[]));
-        }
-    }
-    edits
-}
-
-/// The edits that turn what the namespace holds into exactly the rulesets; none if it holds them already.
-pub(super) fn install_edits<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Edit<'a>>, ModeError> {
-    let mut edits = Vec::new();
     for family in Family::ALL {
-        let table = nat_table(tables, family);
-        match rulesets.iter().find(|ruleset| ruleset.family == family) {
-            Some(ruleset) => refill(table, ruleset, &mut edits)?,
-            None => remove_family(table, family, &mut edits),
+        let held = Mode::Nft.table_among(held, family);
+        match Mode::Nft.table_among(wanted, family) {
+            Some(wanted) => refill(held, family, wanted, &mut edits)?,
+            None => remove_family(held, family, &mut edits),
         }
     }
     Ok(edits)
@@ -55,44 +35,43 @@ pub(super) fn install_edits<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Re
 pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
     let mut edits = Vec::new();
     for family in Family::ALL {
-        remove_family(nat_table(tables, family), family, &mut edits);
+        remove_family(Mode::Nft.table_among(tables, family), family, &mut edits);
     }
     edits
 }
 
-fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
-    let mut tables = tables.iter().filter(|table| Mode::of(table) == Some(Mode::Nft));
-    tables.find(|table| table.family == TableFamily::Ip(family))
-}
-
 /// Adds the edits after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
-fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, edits: &mut Vec<Edit<'a>>) -> Result<(), ModeError> {
-    let id = nat(ruleset.family);
-    if table.is_some_and(|table| table.dormant) {
+fn refill<'a>(
+    held: Option<&Table>,
+    family: Family,
+    wanted: &'a Table,
+    edits: &mut Vec<Edit<'a>>,
+) -> Result<(), ModeError> {
+    let id = nat(family);
+    if held.is_some_and(|table| table.dormant) {
         return Err(ModeError::Dormant(id.to_string()));
     }
-    if table.is_none() {
+    if held.is_none() {
         edits.push(Edit::AddTable(id));
     }
-    let chains = table.map(|table| table.chains.as_slice()).unwrap_or_default();
-    let held = |name: ChainName| chains.iter().find(|chain| chain.name == *name.as_str());
     for name in ChainName::ALL {
         let place = |base: Base| (base.kind, base.hook, base.priority);
+        let chain = held.and_then(|table| chain_of(table, name));
         // If a chain of this name is hooked elsewhere, the kernel refuses the edit, and the error names the chain.
-        if held(name).map(|chain| chain.base.map(place)) != Some(name.base().map(place)) {
+        if chain.map(|chain| chain.base.map(place)) != Some(name.base().map(place)) {
             edits.push(Edit::AddChain(id, name.into()));
         }
     }
-    for name in Ruleset::CHAINS {
-        let held = held(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
+    for name in ChainName::IN_ORDER {
+        let (held, wanted) = (held.map(|table| rules_of(table, name)).unwrap_or_default(), rules_of(wanted, name));
         if name.is_ours() {
-            let wanted = ruleset.rules_of(name).map(|rule| Wanted { rule, may_stay: true });
+            let wanted = wanted.iter().map(|rule| Wanted { rule, may_stay: true });
             let (deleted, added) = change_chain(id, name.into(), &[], held, wanted.collect());
             edits.extend(deleted);
             edits.extend(added);
             continue;
         }
-        let (missing, surplus) = missing_and_surplus(held, &ruleset.rules_of(name).collect::<Vec<_>>());
+        let (missing, surplus) = missing_and_surplus(held, wanted);
         for (_, rule) in surplus {
             edits.push(Edit::DeleteRule(id, Name::from(name.as_str()), rule.handle));
         }

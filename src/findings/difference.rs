@@ -18,8 +18,8 @@ use packets::walk::{
 
 use crate::findings::explain::proxy;
 use crate::findings::finding::{Finding, Problem, Subject};
-use crate::ours::{chain_of, leads_to, without_time};
-use crate::wanted::{ChainName, Mode};
+use crate::ours::{leads_to, without_time};
+use crate::wanted::{ChainName, Mode, chain_of};
 
 /// What keeps neighbours on these devices from finding each other.
 pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &[Device]) -> Vec<Finding> {

@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
     use crate::wanted::tables::expected;
-    use crate::wanted::{Config, Mode, plan};
+    use crate::wanted::{Config, Mode};
 
     fn found(tables: Vec<Table>) -> Found {
         Found { tables, not_known: vec![] }
@@ -328,7 +328,7 @@ mod tests {
         // Those that the rules exempt are said nothing of.
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_outbound_interfaces = vec!["tailscale0".parse().unwrap()];
-        let installed = found(expected(Mode::Nft, &plan(&config)));
+        let installed = found(expected(Mode::Nft, &config));
         assert_eq!(shown_by_namespace(&installed, &pod), signs[1..]);
     }
 

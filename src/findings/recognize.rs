@@ -9,9 +9,10 @@ use packets::rules::{
     Action, Condition, Direction, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses,
 };
 
-use crate::ours::{chain_of, table_of};
 use crate::wanted::lists::{self, all};
-use crate::wanted::{ChainName, Config, Draft, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet};
+use crate::wanted::{
+    ChainName, Config, Draft, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet, chain_of, rules_of,
+};
 
 /// Why what was found is the installation of no config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
@@ -33,7 +34,7 @@ pub enum NoConfig {
 pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
     let recognized = match mode {
         Mode::Nft | Mode::Legacy => xtables(mode, found),
-        Mode::Native => table_of(found, mode, Family::V4).map(native),
+        Mode::Native => mode.table_among(&found.tables, Family::V4).map(native),
     };
     recognized.ok_or(NoConfig::Nothing)?.config()
 }
@@ -86,8 +87,7 @@ impl Recognized {
     /// Takes what the rules of a table say. What both families should have is taken from the first table.
     fn add(&mut self, table: &Table, is_first: bool) {
         for direction in Direction::ALL {
-            let chain = chain_of(table, ChainName::of(direction));
-            let rules = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
+            let rules = rules_of(table, ChainName::of(direction));
             let mut unlisted = rules.iter().filter(|rule| Purpose::of(rule) == Some(Purpose::IgnoreUnlistedPorts));
             if let Some(rule) = unlisted.next().filter(|_| is_first) {
                 self.add_listed_ports(table, rule);
@@ -232,7 +232,7 @@ fn compared(table: &Table, rule: &Rule) -> Option<(Field, Intervals)> {
 fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
     let [v4, v6] = Family::ALL.map(|family| {
         let mut directions = Direction::ALL.into_iter();
-        table_of(found, mode, family)
+        mode.table_among(&found.tables, family)
             .filter(|table| directions.any(|direction| chain_of(table, ChainName::of(direction)).is_some()))
     });
     let mut recognized = Recognized::default();
@@ -402,14 +402,14 @@ mod tests {
 
         #[test]
         fn the_recovered_config_installs_the_same(wanted in any_config()) {
-            for (_, rule) in plan(&wanted).iter().flat_map(|ruleset| &ruleset.rules) {
+            for rule in plan(&wanted).iter().flat_map(Table::rules) {
                 prop_assert_eq!(Purpose::of(rule).map(|purpose| purpose.comment()), rule.comment.clone());
             }
             for &mode in Mode::ALL {
-                let installed = found(expected(mode, &plan(&wanted)));
+                let installed = found(expected(mode, &wanted));
                 let recovered = config(mode, &installed).unwrap();
-                prop_assert_eq!(&expected(mode, &plan(&recovered)), &installed.tables, "{:?} {:?}", mode, recovered);
-                prop_assert_eq!(differences(mode, &expected(mode, &plan(&recovered)), &installed, &Network::default()), []);
+                prop_assert_eq!(&expected(mode, &recovered), &installed.tables, "{:?} {:?}", mode, recovered);
+                prop_assert_eq!(differences(mode, &expected(mode, &recovered), &installed, &Network::default()), []);
             }
         }
     }
@@ -446,7 +446,7 @@ mod tests {
                         subnets.retain(|subnet| subnet.family() == Family::V4);
                     }
                 }
-                let installed = found(expected(mode, &plan(&config)));
+                let installed = found(expected(mode, &config));
                 assert_eq!(super::config(mode, &installed), Ok(config.clone()), "{mode}");
             }
         }
@@ -459,10 +459,10 @@ mod tests {
         config.ignored_inbound_subnets = vec!["::/0".parse().unwrap()];
         for (mode, ipv6) in Mode::ALL.iter().flat_map(|&mode| [(mode, true), (mode, false)]) {
             config.ipv6 = ipv6;
-            let installed = found(expected(mode, &plan(&config)));
+            let installed = found(expected(mode, &config));
             let recovered = super::config(mode, &installed).unwrap();
             assert_eq!(recovered.ignored_inbound_subnets.len(), 1, "{mode} {ipv6}");
-            assert_eq!(expected(mode, &plan(&recovered)), installed.tables, "{mode} {ipv6}");
+            assert_eq!(expected(mode, &recovered), installed.tables, "{mode} {ipv6}");
         }
     }
 
@@ -471,7 +471,7 @@ mod tests {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_inbound_subnets = vec!["0.0.0.0/0".parse().unwrap()];
         config.ipv6 = false;
-        let mut tables = expected(Mode::Nft, &plan(&config));
+        let mut tables = expected(Mode::Nft, &config);
         let rules = tables[0].chains.iter_mut().flat_map(|chain| &mut chain.rules);
         for rule in rules.filter(|rule| rule.action == Action::Return && rule.conditions.is_empty()) {
             rule.comment = Some(Name::from("mine"));
@@ -491,7 +491,7 @@ mod tests {
     fn a_comment_that_says_otherwise_than_the_set_is_not_believed() {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "4191".parse().unwrap()];
-        let mut tables = expected(Mode::Native, &plan(&config));
+        let mut tables = expected(Mode::Native, &config);
         let set = tables[0].sets.iter_mut().find(|set| set.name == *"inbound-ports").unwrap();
         set.elements = Some(packets::rules::Intervals::new([(4190, 4191), (9090, 9090)]));
         let recovered = super::config(Mode::Native, &found(tables)).unwrap();

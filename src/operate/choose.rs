@@ -4,10 +4,11 @@ use derive_more::Display;
 use packets::found::Found;
 use packets::rules::Subsystem;
 
-use crate::backend::all::{self, Plan, must_see};
+use crate::backend::all::{self, must_see};
 use crate::error::{Error, ModeError};
 use crate::ours::holders;
-use crate::wanted::{Mode, Ruleset};
+use crate::wanted::tables::expected;
+use crate::wanted::{Config, Mode};
 
 /// Why a mode was chosen. As text, it is the end of a sentence: `nft mode, because …`.
 #[derive(Debug, Display)]
@@ -50,10 +51,10 @@ pub enum Reason {
 
 const LEGACY_HIDDEN: &str = " (only root can list legacy tables, so it is not known whether they hold rules)";
 
-/// Whether the kernel would take the rulesets in a mode, without installing them; if not, what it lacks or refuses.
+/// Whether the kernel would take a config's rules in a mode, without installing them; if not, what it lacks or refuses.
 /// Legacy mode is the last resort, and takes whatever comes.
-pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
-    all::check_each(Plan::of(mode, rulesets).as_slice()).into_iter().collect()
+pub(super) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
+    all::check_each(&[(mode, expected(mode, config))]).into_iter().collect()
 }
 
 /// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what was

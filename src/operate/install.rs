@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use netfilter::nf_tables::read::back_off;
 use packets::found::Unseen;
 use packets::rules::xtables::IptablesRule;
-use packets::rules::{Family, Subsystem, Table, nftables};
+use packets::rules::{Family, Subsystem, Table, TableFamily, nftables};
 
-use crate::backend::all::{self, Plan};
+use crate::backend::Removed;
+use crate::backend::all;
 use crate::backend::legacy::read::{Lists, Presence};
 use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
-use crate::backend::{Removed, native};
 use crate::error::{Error, ModeError};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
@@ -22,8 +22,9 @@ use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{OperationNotice, Warning};
 use crate::ours::holds;
+use crate::wanted::tables::expected;
 use crate::wanted::warnings::warnings;
-use crate::wanted::{Config, Mode, ModeChoice, Ruleset, plan, restore, tables};
+use crate::wanted::{Config, Mode, ModeChoice, plan, restore};
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
 #[derive(Debug, Clone)]
@@ -69,8 +70,8 @@ pub struct Installed {
     pub mode: Mode,
     /// Why that one.
     pub reason: Reason,
-    /// The rules, for each family.
-    pub(crate) rulesets: Vec<Ruleset>,
+    /// What the mode made: a table for each family or, in native mode, one for both.
+    pub(crate) tables: Vec<Table>,
     /// Whether anything had to be changed: the same rules may have been there before.
     pub changed: bool,
     /// The other modes whose rules were removed.
@@ -79,27 +80,26 @@ pub struct Installed {
     pub warnings: Vec<Warning>,
     /// How long it took.
     pub took: Duration,
-    native: Option<Table>,
 }
 
 impl Installed {
     /// How many rules there are, in both families together.
     pub fn rules(&self) -> usize {
-        match &self.native {
-            Some(table) => table.rules().count(),
-            None => self.rulesets.iter().map(|ruleset| ruleset.rules.len()).sum(),
-        }
+        self.tables.iter().flat_map(Table::rules).count()
     }
 
     /// Hands each rule to `tell`, as the command that would add it: iptables' or, in native mode, nft's.
     pub fn commands(&self, mut tell: impl FnMut(fmt::Arguments<'_>)) {
-        if let Some(table) = &self.native {
-            return nftables::commands(table, tell);
-        }
-        for ruleset in &self.rulesets {
-            let command = self.mode.iptables(ruleset.family);
-            for (chain, rule) in &ruleset.rules {
-                tell(format_args!("{command} -t nat -A {chain} {:#}", IptablesRule(rule)));
+        for table in &self.tables {
+            let TableFamily::Ip(family) = table.family else {
+                nftables::commands(table, &mut tell);
+                continue;
+            };
+            let command = self.mode.iptables(family);
+            for chain in &table.chains {
+                for rule in &chain.rules {
+                    tell(format_args!("{command} -t nat -A {} {:#}", chain.name, IptablesRule(rule)));
+                }
             }
         }
     }
@@ -151,14 +151,14 @@ impl Install {
     /// The rules as text, for `iptables-restore` or, in native mode, which has one table for both families, for
     /// `nft -f`. Changes nothing and needs no privilege.
     pub fn simulate(&self, simulate: Simulate) -> String {
-        let mut rulesets = plan(&self.config);
         if self.mode == ModeChoice::Mode(Mode::Native) {
-            return native::script(&rulesets);
+            return expected(Mode::Native, &self.config).iter().map(nftables::script).collect();
         }
+        let mut planned = plan(&self.config);
         if let Simulate::Only(family) = simulate {
-            rulesets.retain(|ruleset| ruleset.family == family);
+            planned.retain(|table| table.family == TableFamily::Ip(family));
         }
-        restore::simulation(&rulesets)
+        restore::simulation(&planned)
     }
 
     fn run_here(&self, tell: Tell<'_>) -> Result<Installed, Error> {
@@ -177,13 +177,12 @@ impl Install {
         warnings.iter().for_each(|warning| tell(OperationNotice::Warning(warning)));
         let mut work = Work {
             install: self,
-            rulesets: plan(&self.config),
+            tables: Vec::new(),
             tell,
             lists: OnceCell::new(),
             warnings,
             replaced: Vec::new(),
             changed: false,
-            native: None,
         };
         let start = Instant::now();
         let used = work.run();
@@ -194,12 +193,11 @@ impl Install {
         Ok(Installed {
             mode,
             reason,
-            rulesets: work.rulesets,
+            tables: work.tables,
             changed: work.changed,
             replaced: work.replaced,
             warnings: work.warnings,
             took: start.elapsed(),
-            native: work.native,
         })
     }
 
@@ -223,27 +221,26 @@ impl Install {
     }
 
     /// The commands that legacy mode uses, all of which are installed, or else [`Error::NoCommand`].
-    pub(super) fn installed_commands(&self, rulesets: &[Ruleset]) -> Result<Commands, Error> {
+    pub(super) fn installed_commands(&self) -> Result<Commands, Error> {
         let commands = self.commands();
-        let families = rulesets.iter().map(|ruleset| ruleset.family);
-        commands.check(families.filter(|&family| has_sockets(family)))?;
+        commands.check(self.config.families().iter().copied().filter(|&family| has_sockets(family)))?;
         Ok(commands)
     }
 
     /// What a mode needs and this host lacks, if another mode does without that. Nothing is installed.
-    fn lack(&self, mode: Mode, rulesets: &[Ruleset]) -> Option<Error> {
+    fn lack(&self, mode: Mode) -> Option<Error> {
         let tried = match mode {
-            Mode::Legacy => self.installed_commands(rulesets).and_then(|_| legacy::check(rulesets)),
-            Mode::Nft | Mode::Native => try_out(mode, rulesets),
+            Mode::Legacy => self.installed_commands().and_then(|_| legacy::check(&expected(mode, &self.config))),
+            Mode::Nft | Mode::Native => try_out(mode, &self.config),
         };
         tried.err().filter(|error| error.mode_instead(mode).is_some())
     }
 
     /// Whether an installation that begins in one mode goes on to another, because neither that one can be used here
     /// nor any that comes before the other.
-    pub(super) fn falls_back(&self, from: Mode, to: Mode, rulesets: &[Ruleset]) -> bool {
+    pub(super) fn falls_back(&self, from: Mode, to: Mode) -> bool {
         let mut mode = from;
-        while mode != to && !self.no_fallback && self.lack(mode, rulesets).is_some() {
+        while mode != to && !self.no_fallback && self.lack(mode).is_some() {
             match mode.fallback() {
                 Some(next) if next == to => return true,
                 Some(next) => mode = next,
@@ -256,14 +253,14 @@ impl Install {
 
 struct Work<'a, 't> {
     install: &'a Install,
-    rulesets: Vec<Ruleset>,
+    /// What the mode makes that was tried last.
+    tables: Vec<Table>,
     tell: Tell<'t>,
     /// Opened once, as soon as they are needed.
     lists: OnceCell<Lists>,
     warnings: Vec<Warning>,
     replaced: Vec<Mode>,
     changed: bool,
-    native: Option<Table>,
 }
 
 impl Work<'_, '_> {
@@ -305,8 +302,6 @@ impl Work<'_, '_> {
             return Ok((mode, reason));
         };
         let (missing, next) = self.fallback(mode, error)?;
-        // Legacy mode leaves some out.
-        self.rulesets = plan(&self.install.config);
         let warning = Warning::FellBack { missing, mode: next };
         (self.tell)(OperationNotice::Warning(&warning));
         match (self.install_or_fall_back(next, Reason::FellBack(mode)), warning) {
@@ -327,10 +322,8 @@ impl Work<'_, '_> {
         }
         let missing = match error {
             // An earlier run has fallen back to where the rules are now.
-            Error::InMode(_, ModeError::OtherBackend(other))
-                if self.install.falls_back(mode, other, &self.rulesets) =>
-            {
-                self.install.lack(mode, &self.rulesets).unwrap_or(error)
+            Error::InMode(_, ModeError::OtherBackend(other)) if self.install.falls_back(mode, other) => {
+                self.install.lack(mode).unwrap_or(error)
             }
             error => error,
         };
@@ -349,9 +342,8 @@ impl Work<'_, '_> {
         if !legacy.is_ok_and(|found| found.nat_rules(Subsystem::Legacy) == 0) {
             return Ok(None);
         }
-        let lack = match Plan::Nft(&self.rulesets).install_if_fresh() {
+        let lack = match self.install_if_fresh(Mode::Nft) {
             Ok(true) => {
-                self.changed = true;
                 let legacy_hidden = unseen.is_some();
                 return Ok(Some((Mode::Nft, Reason::Supported { legacy_hidden })));
             }
@@ -359,19 +351,21 @@ impl Work<'_, '_> {
             Err(error @ Error::InMode(_, ModeError::Unanswered(_))) => return Err(error),
             _ => return Ok(None),
         };
-        let plan = Plan::Native(tables::native(&self.rulesets));
-        match plan.install_if_fresh() {
-            Ok(true) => {
-                self.changed = true;
-                self.native = plan.into_table();
-                Ok(Some((Mode::Native, Reason::NftLacks(lack))))
-            }
+        match self.install_if_fresh(Mode::Native) {
+            Ok(true) => Ok(Some((Mode::Native, Reason::NftLacks(lack)))),
             Err(error @ Error::InMode(_, ModeError::Unanswered(_))) => Err(error),
             _ => Ok(None),
         }
     }
 
+    fn install_if_fresh(&mut self, mode: Mode) -> Result<bool, Error> {
+        self.tables = expected(mode, &self.install.config);
+        self.changed = all::install_if_fresh(mode, &self.tables)?;
+        Ok(self.changed)
+    }
+
     fn install_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
+        self.tables = expected(mode, &self.install.config);
         // In a fresh namespace, this only looks at which legacy tables there are.
         let (in_legacy, unseen) = match self.legacy_rules() {
             // Without the privilege to read them, there is none to install either, and installing says so.
@@ -395,13 +389,9 @@ impl Work<'_, '_> {
     }
 
     fn commit(&mut self, mode: Mode, try_fresh: bool) -> Result<(), Error> {
-        let Some(plan) = Plan::of(mode, &self.rulesets) else {
-            return Ok(());
-        };
-        let done = plan.install(self.install.replace_other_backend, try_fresh)?;
-        self.changed |= done.changed;
-        self.native = plan.into_table();
-        if let Some(other) = done.replaced {
+        let (changed, replaced) = all::install(mode, &self.tables, self.install.replace_other_backend, try_fresh)?;
+        self.changed |= changed;
+        if let Some(other) = replaced {
             self.replaced(other);
         }
         Ok(())
@@ -424,18 +414,18 @@ impl Work<'_, '_> {
 
     fn install_legacy(&mut self) -> Result<(), Error> {
         let mode = Mode::Legacy;
-        let commands = self.install.installed_commands(&self.rulesets)?;
+        let commands = self.install.installed_commands()?;
         if let Some(&other) = all::nf_tables_modes()?.first()
             && !self.install.replace_other_backend
         {
             return Err(ModeError::OtherBackend(other).in_mode(mode));
         }
         (self.tell)(OperationNotice::RunningCommands { waits: self.install.wait_for_lock });
-        legacy::leave_out_ipv6(mode, &mut self.rulesets);
+        self.tables = legacy::possible(expected(mode, &self.install.config));
         let legacy = Legacy::new(commands, self.install.wait_for_lock);
-        self.changed |= legacy.install(&self.rulesets)?;
+        self.changed |= legacy.install(&self.tables)?;
         self.settle(mode, |work| {
-            work.changed |= legacy.install(&work.rulesets)?;
+            work.changed |= legacy.install(&work.tables)?;
             Ok(())
         })
     }

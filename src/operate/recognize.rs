@@ -17,7 +17,8 @@ use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::{filled, wrapped};
 use crate::ours::holders;
 use crate::wanted::flags::{self, arguments};
-use crate::wanted::{Config, Mode, ModeChoice, plan};
+use crate::wanted::tables::expected;
+use crate::wanted::{Config, Mode, ModeChoice};
 
 /// What a verification found that was not told what had been installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +108,7 @@ fn of(found: &Found, network: &Network, mode: Option<Mode>) -> Result<Recognized
     must_see(found, looked_at)?;
     let compared = match config(looked_at, found) {
         Ok(config) => {
-            let verdict = verdict(looked_at, &plan(&config), found, network)?;
+            let verdict = verdict(looked_at, &expected(looked_at, &config), found, network)?;
             let verdict = verdict.with_surroundings(&config, found, network);
             Ok((verdict, spelled(&config, looked_at)))
         }
@@ -153,7 +154,7 @@ mod tests {
         config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         config.redirected_ports = vec!["443".parse().unwrap(), "80".parse().unwrap()];
         for &mode in Mode::ALL {
-            let installed = found(expected(mode, &plan(&config)));
+            let installed = found(expected(mode, &config));
             assert_eq!(super::config(mode, &installed), Ok(config.clone()));
             let recognized = of(&installed, &Network::default(), None).unwrap();
             assert!(recognized.is_in_place(), "{recognized}");
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn what_was_tampered_with_is_no_installation() {
         for &mode in Mode::ALL {
-            let whole = expected(mode, &plan(&chart()));
+            let whole = expected(mode, &chart());
             // One rule less, whichever.
             for (table, chain, rule) in whole.iter().enumerate().flat_map(|(index, table)| {
                 let chains = table.chains.iter().enumerate();
@@ -209,7 +210,7 @@ mod tests {
     #[test]
     fn without_a_redirection_no_flags_are_told() {
         for (mode, direction) in Mode::ALL.iter().flat_map(|&mode| Direction::ALL.map(|it| (mode, it))) {
-            let mut tables = expected(mode, &plan(&chart()));
+            let mut tables = expected(mode, &chart());
             for chain in tables.iter_mut().flat_map(|table| &mut table.chains) {
                 if chain.name == *ChainName::of(direction).as_str() {
                     chain.rules.clear();
@@ -235,14 +236,14 @@ mod tests {
         assert_eq!(json["flags"], Value::Null);
         assert_eq!(json["mode"], Value::Null);
         // A mode that was named, beside rules in another.
-        let installed = found(expected(Mode::Nft, &plan(&chart())));
+        let installed = found(expected(Mode::Nft, &chart()));
         let recognized = of(&installed, &Network::default(), Some(Mode::Native)).unwrap();
         assert_eq!(recognized.to_string(), "not in place: no rules of proxy-init's were found in native mode\n");
     }
 
     #[test]
     fn rules_in_two_modes_are_not_one_installation() {
-        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &plan(&chart()))).concat();
+        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &chart())).concat();
         let recognized = of(&found(both), &Network::default(), None).unwrap();
         assert!(!recognized.is_in_place());
         assert_eq!((recognized.mode, &recognized.others[..]), (Some(Mode::Nft), &[Mode::Legacy][..]));

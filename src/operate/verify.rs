@@ -21,7 +21,7 @@ use crate::operate::neighbours::{devices_that_ask, read, unread, unroutable};
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
-use crate::wanted::{Config, Mode, ModeChoice, OwnerId, Ruleset, plan};
+use crate::wanted::{Config, Mode, ModeChoice, OwnerId};
 use crate::{namespace, operate};
 
 /// What a verification found.
@@ -174,7 +174,6 @@ impl Install {
     }
 
     fn verify_here(&self) -> Result<Verification, Error> {
-        let mut rulesets = plan(&self.config);
         let (mut found, network) = read()?;
         let holder = holders(&found).next();
         if holder.is_none() && !matches!(self.mode, ModeChoice::Mode(_)) {
@@ -182,10 +181,10 @@ impl Install {
             must_see(&found, Mode::Nft)?;
         }
         let mode = match (self.mode, holder) {
-            (ModeChoice::Mode(mode), Some(holder)) if self.falls_back(mode, holder, &rulesets) => holder,
+            (ModeChoice::Mode(mode), Some(holder)) if self.falls_back(mode, holder) => holder,
             (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
-            _ => match self.chosen(|mode| try_out(mode, &rulesets)) {
-                Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_commands(&rulesets).is_err() => Mode::Nft,
+            _ => match self.chosen(|mode| try_out(mode, &self.config)) {
+                Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_commands().is_err() => Mode::Nft,
                 // If choosing fails, so would installing.
                 chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
             },
@@ -199,8 +198,11 @@ impl Install {
             unread.retain(|&family| found.table(Subsystem::Legacy, TableFamily::Ip(family), NAT).is_none());
             found.tables.extend(legacy::read::read_nat(&unread)?.tables);
         }
-        legacy::leave_out_ipv6(mode, &mut rulesets);
-        let mut verdict = verdict(mode, &rulesets, &found, &network)?;
+        let mut expected = expected(mode, &self.config);
+        if mode == Mode::Legacy {
+            expected = legacy::possible(expected);
+        }
+        let mut verdict = verdict(mode, &expected, &found, &network)?;
         if !verdict.is_in_place() {
             verdict.other_config = complete_config(mode, &found, &network);
         }
@@ -239,16 +241,10 @@ impl Verification {
 }
 
 /// Compares what was found in a network with what a mode would install, if what its rules are kept in could be seen.
-pub(crate) fn verdict(
-    mode: Mode,
-    rulesets: &[Ruleset],
-    found: &Found,
-    network: &Network,
-) -> Result<Verification, Error> {
+pub(crate) fn verdict(mode: Mode, expected: &[Table], found: &Found, network: &Network) -> Result<Verification, Error> {
     must_see(found, mode)?;
-    let expected = expected(mode, rulesets);
-    let all = differences(mode, &expected, found, network);
-    let is_alone = all.is_empty() && found.not_known.is_empty() && !has_others(&found.tables, &expected);
+    let all = differences(mode, expected, found, network);
+    let is_alone = all.is_empty() && found.not_known.is_empty() && !has_others(&found.tables, expected);
     let (doubts, findings): (Vec<_>, Vec<_>) = all.into_iter().partition(|finding| finding.problem.is_warning());
     Ok(Verification {
         mode,
@@ -274,7 +270,7 @@ fn has_others(found: &[Table], expected: &[Table]) -> bool {
 /// The config whose rules a mode holds, if these are complete and untouched, and nothing is in their way.
 fn complete_config(mode: Mode, found: &Found, network: &Network) -> Option<Config> {
     let config = recognize::config(mode, found).ok()?;
-    let verdict = verdict(mode, &plan(&config), found, network).ok()?;
+    let verdict = verdict(mode, &expected(mode, &config), found, network).ok()?;
     verdict.is_in_place().then_some(config)
 }
 
@@ -303,11 +299,11 @@ mod tests {
             (wanted.ipv6, earlier.ipv6) = (ipv6, ipv6);
             wanted.ignored_outbound_ports = vec!["5432".parse().unwrap()];
             for older in [earlier.clone(), Config { ipv6: !ipv6, ..earlier.clone() }] {
-                let held = found(expected(mode, &plan(&older)));
-                assert!(!verdict(mode, &plan(&wanted), &held, &Network::default()).unwrap().is_in_place());
+                let held = found(expected(mode, &older));
+                assert!(!verdict(mode, &expected(mode, &wanted), &held, &Network::default()).unwrap().is_in_place());
                 assert_eq!(complete_config(mode, &held, &Network::default()), Some(older), "{mode}");
             }
-            let mut tables = expected(mode, &plan(&earlier));
+            let mut tables = expected(mode, &earlier);
             let chain = tables[0].chains.iter_mut().find(|chain| chain.name == *"PROXY_INIT_OUTPUT").unwrap();
             chain.rules.pop();
             assert_eq!(complete_config(mode, &found(tables), &Network::default()), None, "{mode}");
@@ -317,16 +313,15 @@ mod tests {
 
     #[test]
     fn rules_are_alone_where_nothing_else_decides() {
-        let rulesets = plan(&chart());
         let is_alone = |mode, tables| {
-            let verdict = verdict(mode, &rulesets, &found(tables), &Network::default()).unwrap();
+            let verdict = verdict(mode, &expected(mode, &chart()), &found(tables), &Network::default()).unwrap();
             verdict.is_alone
         };
-        let beside = |mode, table: &Table| [expected(mode, &rulesets), vec![table.clone()]].concat();
+        let beside = |mode, table: &Table| [expected(mode, &chart()), vec![table.clone()]].concat();
         let mut other = testing::table("inet other", vec![testing::chain("other", vec![])]);
         let mut filter = testing::base("filter", Kind::Filter, Hook::Forward, 0, vec![]);
         for mode in [Mode::Nft, Mode::Native] {
-            assert!(is_alone(mode, expected(mode, &rulesets)), "{mode}");
+            assert!(is_alone(mode, expected(mode, &chart())), "{mode}");
             assert!(is_alone(mode, beside(mode, &other)), "{mode}");
         }
         other.chains[0].rules.push(testing::rule([], Action::Accept));
@@ -335,17 +330,17 @@ mod tests {
         for other in [other, testing::table("inet filter", vec![filter])] {
             assert!(!is_alone(Mode::Nft, beside(Mode::Nft, &other)), "{other}");
         }
-        let mut less = expected(Mode::Nft, &rulesets);
+        let mut less = expected(Mode::Nft, &chart());
         less[0].chains[0].rules.pop();
         assert!(!is_alone(Mode::Nft, less));
-        let mut unseen = found(expected(Mode::Nft, &rulesets));
+        let mut unseen = found(expected(Mode::Nft, &chart()));
         unseen.not_known.push(Unseen { subsystem: Subsystem::Legacy, not_permitted: true, reason: String::new() });
-        assert!(!verdict(Mode::Nft, &rulesets, &unseen, &Network::default()).unwrap().is_alone);
+        assert!(!verdict(Mode::Nft, &expected(Mode::Nft, &chart()), &unseen, &Network::default()).unwrap().is_alone);
     }
 
     #[test]
     fn rules_of_another_config_beside_a_second_mode_are_of_none() {
-        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &plan(&chart())));
+        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &chart()));
         assert_eq!(complete_config(Mode::Nft, &found(both.concat()), &Network::default()), None);
     }
 }

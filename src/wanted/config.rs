@@ -66,7 +66,7 @@ pub enum InvalidValue {
 pub struct Port(NonZeroU16);
 
 impl Port {
-    pub(super) const LOWEST: Self = Self(NonZeroU16::MIN);
+    pub(crate) const LOWEST: Self = Self(NonZeroU16::MIN);
 
     /// The port with this number; there is no port 0.
     pub fn new(number: u16) -> Option<Self> {

@@ -5,15 +5,15 @@ mod draft;
 pub mod flags;
 pub mod lists;
 mod mode;
+mod names;
 mod plan;
 pub mod restore;
-mod ruleset;
 pub mod tables;
 pub mod warnings;
 
 pub use self::config::{Config, IdRange, Interface, InvalidValue, NumberRange, OwnerId, Port, PortRange, Subnet};
 pub(crate) use self::draft::Draft;
 pub use self::mode::{Mode, ModeChoice, NATIVE};
+pub use self::names::{ChainName, Purpose};
+pub(crate) use self::names::{chain_of, is_on_owner, owner, rules_of};
 pub use self::plan::plan;
-pub use self::ruleset::{ChainName, Purpose, Ruleset};
-pub(crate) use self::ruleset::{is_on_owner, owner};

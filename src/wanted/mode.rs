@@ -123,8 +123,15 @@ impl Mode {
         }
     }
 
-    /// The family and the name of the table that holds the mode's rules for packets of a family.
-    pub(crate) fn table(self, family: Family) -> (TableFamily, &'static str) {
+    /// The table that holds the mode's rules for packets of a family, if it is among these.
+    pub(crate) fn table_among(self, tables: &[Table], family: Family) -> Option<&Table> {
+        let (family, name) = self.table(family);
+        let mut tables = tables.iter().filter(|table| table.subsystem == self.subsystem());
+        tables.find(|table| table.family == family && table.name == *name)
+    }
+
+    /// The family and the name of that table.
+    fn table(self, family: Family) -> (TableFamily, &'static str) {
         match self {
             Mode::Native => (TableFamily::Inet, NATIVE),
             Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
@@ -133,11 +140,9 @@ impl Mode {
 
     /// The mode whose rules a table holds, or would hold if there were any.
     pub(crate) fn of(table: &Table) -> Option<Self> {
-        let mut modes = Mode::ALL.iter().copied().filter(|mode| mode.subsystem() == table.subsystem);
-        modes.find(|mode| {
-            let mut tables = Family::ALL.into_iter().map(|family| mode.table(family));
-            tables.any(|(family, name)| table.family == family && table.name == *name)
-        })
+        let tables = std::slice::from_ref(table);
+        let holds = |mode: &Self| Family::ALL.iter().any(|&family| mode.table_among(tables, family).is_some());
+        Mode::ALL.iter().copied().find(holds)
     }
 }
 

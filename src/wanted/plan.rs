@@ -1,35 +1,32 @@
-//! Plans the rules: a pure function from a config to the rulesets of its families.
+//! Plans the rules: a pure function from a config to a table for each of its families.
 
 use packets::rules::{
-    Action, Condition, Counters, Family, Field, LOOPBACK, Name, Rule, TCP, Values, addresses, interface,
+    Action, Condition, Counters, Family, Field, LOOPBACK, NAT, Name, Rule, Subsystem, TCP, Table, TableFamily, Values,
+    addresses, interface,
 };
 
 use crate::wanted::config::{Config, Interface, OwnerId, Port, PortRange, Subnet};
-use crate::wanted::ruleset::{ChainName, Multiport, Purpose, Ruleset};
+use crate::wanted::names::{ChainName, Multiport, Purpose};
 
-/// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
-pub fn plan(config: &Config) -> Vec<Ruleset> {
-    let mut rulesets = Vec::new();
+/// The rules that `config` asks for, in a nat table for each family: linkerd-init's, in its order, with its comments.
+pub fn plan(config: &Config) -> Vec<Table> {
+    let mut tables = Vec::new();
     for &family in config.families() {
-        let rules = rules(config, family);
-        rulesets.push(Ruleset { family, rules });
+        let chains = ChainName::IN_ORDER.map(|chain| chain.holding(rules(config, family, chain)));
+        let table = Table::new(Subsystem::NfTables, TableFamily::Ip(family), Name::from(NAT));
+        tables.push(Table { chains: chains.into(), ..table });
     }
-    rulesets
+    tables
 }
 
-fn rules(config: &Config, family: Family) -> Vec<(ChainName, Rule)> {
-    let mut rules = Vec::new();
-    for (chain, purposes) in [
-        (ChainName::ProxyInitRedirect, inbound(config, family)),
-        (ChainName::Prerouting, vec![Purpose::LookAtInbound]),
-        (ChainName::ProxyInitOutput, outbound(config, family)),
-        (ChainName::Output, vec![Purpose::LookAtOutbound]),
-    ] {
-        for purpose in purposes {
-            rules.extend(rule(config, family, chain, &purpose).map(|rule| (chain, rule)));
-        }
-    }
-    rules
+fn rules(config: &Config, family: Family, chain: ChainName) -> Vec<Rule> {
+    let purposes = match chain {
+        ChainName::ProxyInitRedirect => inbound(config, family),
+        ChainName::Prerouting => vec![Purpose::LookAtInbound],
+        ChainName::ProxyInitOutput => outbound(config, family),
+        ChainName::Output => vec![Purpose::LookAtOutbound],
+    };
+    purposes.iter().filter_map(|purpose| rule(config, family, chain, purpose)).collect()
 }
 
 fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
@@ -152,6 +149,7 @@ mod tests {
 
     use super::*;
     use crate::wanted::config::{OwnerId, Port};
+    use crate::wanted::names::rules_of;
 
     #[test]
     fn a_subnet_goes_to_its_own_family() {
@@ -160,12 +158,11 @@ mod tests {
         config.ignored_inbound_subnets = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         let want =
             [(Family::V4, "proxy-init/ignore-subnet-10.0.0.0/8"), (Family::V6, "proxy-init/ignore-subnet-fd00::/8")];
-        for (ruleset, (family, comment)) in plan(&config).iter().zip(want) {
-            assert_eq!(ruleset.family, family);
-            let subnets: Vec<_> = ruleset
-                .rules
-                .iter()
-                .filter_map(|(_, rule)| rule.comment.as_ref().map(ToString::to_string))
+        for (table, (family, comment)) in plan(&config).iter().zip(want) {
+            assert_eq!(table.family, TableFamily::Ip(family));
+            let subnets: Vec<_> = table
+                .rules()
+                .filter_map(|rule| rule.comment.as_ref().map(ToString::to_string))
                 .filter(|comment| comment.contains("subnet"))
                 .collect();
             assert_eq!(subnets, [comment]);
@@ -177,8 +174,8 @@ mod tests {
         let port = |number| Port::new(number).unwrap();
         let mut config = Config::new(port(4143), port(4140));
         config.redirected_outbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "0.0.0.0/0".parse().unwrap()];
-        let redirections = |ruleset: &Ruleset| -> Vec<String> {
-            let rules = ruleset.rules_of(ChainName::ProxyInitOutput);
+        let redirections = |table: &Table| -> Vec<String> {
+            let rules = rules_of(table, ChainName::ProxyInitOutput).iter();
             let rules = rules.map(|rule| IptablesRule(rule).to_string());
             rules.filter(|rule| rule.contains("-j REDIRECT")).collect()
         };
@@ -193,12 +190,12 @@ mod tests {
         assert_eq!(redirections(&v6), [""; 0]);
     }
 
-    fn subnets_in(ruleset: &Ruleset) -> Vec<String> {
-        let subnet = |(_, rule): &(ChainName, Rule)| match Purpose::of(rule) {
+    fn subnets_in(table: &Table) -> Vec<String> {
+        let subnet = |rule: &Rule| match Purpose::of(rule) {
             Some(Purpose::IgnoreSubnet(subnet)) => Some(subnet.to_string()),
             _ => None,
         };
-        ruleset.rules.iter().filter_map(subnet).collect()
+        table.rules().filter_map(subnet).collect()
     }
 
     /// What linkerd-init's iptables make of such a list: each of these is all that `-s` gets there.
@@ -218,15 +215,15 @@ mod tests {
         ] {
             let subnets = || listed.split(',').map(|subnet| subnet.parse().unwrap()).collect();
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = (subnets(), vec![]);
-            for (ruleset, want) in plan(&config).iter().zip([v4, v6]) {
-                assert_eq!(subnets_in(ruleset).join(","), want, "{listed}");
+            for (table, want) in plan(&config).iter().zip([v4, v6]) {
+                assert_eq!(subnets_in(table).join(","), want, "{listed}");
             }
             // linkerd-init has no such flag.
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = (vec![], subnets());
-            for ruleset in plan(&config) {
+            for table in plan(&config) {
                 let own = config.ignored_outbound_subnets.iter();
-                let own: Vec<_> = own.filter(|it| it.family() == ruleset.family).map(ToString::to_string).collect();
-                assert_eq!(subnets_in(&ruleset), own, "{listed}");
+                let own: Vec<_> = own.filter(|it| table.family.sees(it.family())).map(ToString::to_string).collect();
+                assert_eq!(subnets_in(&table), own, "{listed}");
             }
         }
     }
@@ -235,9 +232,13 @@ mod tests {
     #[test]
     fn each_setting_has_its_rules_in_order() {
         let written = |config: &Config, family: Family| -> Vec<String> {
-            let rulesets = plan(config);
-            let ruleset = rulesets.iter().find(|ruleset| ruleset.family == family).unwrap();
-            ruleset.rules.iter().map(|(chain, rule)| format!("{chain} {:#}", IptablesRule(rule))).collect()
+            let tables = plan(config);
+            let table = tables.iter().find(|table| table.family.sees(family)).unwrap();
+            let mut written = Vec::new();
+            for chain in &table.chains {
+                written.extend(chain.rules.iter().map(|rule| format!("{} {:#}", chain.name, IptablesRule(rule))));
+            }
+            written
         };
         let port = |number| Port::new(number).unwrap();
         let config = Config::new(port(4143), port(4140));

@@ -4,9 +4,10 @@ use std::fmt;
 use std::io::Write as _;
 
 use packets::rules::xtables::{IptablesRule, escaped};
-use packets::rules::{Name, Rule};
+use packets::rules::{Family, Name, Rule, Table};
 
-use crate::wanted::ruleset::{ChainName, Ruleset};
+use crate::wanted::mode::Mode;
+use crate::wanted::names::{ChainName, rules_of};
 
 /// Input for `iptables-restore --noflush`, being written: one transaction in the nat table. Names of chains are others'
 /// bytes, so it need not be UTF-8.
@@ -65,26 +66,25 @@ text-of-both-families: for a restore command, ask for one with --simulate=ipv4 o
 
 /// What `--simulate` prints: for each family a comment that names its restore command, followed by that command's
 /// input. The text of one family can be restored as it is; restore commands refuse the text of several.
-pub fn simulation(rulesets: &[Ruleset]) -> String {
+pub fn simulation(planned: &[Table]) -> String {
     let mut text = String::new();
-    if rulesets.len() > 1 {
+    if planned.len() > 1 {
         text += NOT_FOR_ONE_COMMAND;
     }
-    for ruleset in rulesets {
+    for family in Family::ALL {
+        let Some(table) = Mode::Nft.table_among(planned, family) else {
+            continue;
+        };
         let mut input = Input::new();
-        for chain in Ruleset::CHAINS.into_iter().filter(|chain| chain.is_ours()) {
+        for chain in ChainName::IN_ORDER.into_iter().filter(|chain| chain.is_ours()) {
             input.make_or_flush(chain);
         }
-        for (chain, rule) in &ruleset.rules {
-            input.append(*chain, rule);
+        for chain in ChainName::IN_ORDER {
+            rules_of(table, chain).iter().for_each(|rule| input.append(chain, rule));
         }
         let lines = input.uncommitted();
-        text += &format!(
-            "# {}: {}-restore --noflush\n{}COMMIT\n",
-            ruleset.family,
-            ruleset.family.iptables(),
-            String::from_utf8_lossy(&lines)
-        );
+        let (command, lines) = (family.iptables(), String::from_utf8_lossy(&lines));
+        text += &format!("# {family}: {command}-restore --noflush\n{lines}COMMIT\n");
     }
     text
 }

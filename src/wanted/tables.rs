@@ -1,6 +1,6 @@
-//! The tables that hold rulesets, as plain data: what a mode makes, and what verifying expects. In nft and legacy mode
-//! they are nat tables with the rules as they are. In native mode, rules on ports become one rule on a set, and so do
-//! rules on subnets; a rule that both families have becomes one rule for both.
+//! The tables that a mode makes, as plain data: what is installed, and what verifying expects. In nft and legacy mode
+//! they are nat tables with the rules as they are planned. In native mode, rules on ports become one rule on a set, and so
+//! do rules on subnets; a rule that both families have becomes one rule for both.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,33 +12,36 @@ use packets::rules::{
     Values,
 };
 
-use crate::wanted::config::PortRange;
+use crate::wanted::config::{Config, PortRange};
 use crate::wanted::lists;
 use crate::wanted::mode::{Mode, NATIVE};
-use crate::wanted::ruleset::{ChainName, Purpose, Ruleset};
+use crate::wanted::names::{ChainName, Purpose, rules_of};
+use crate::wanted::plan::plan;
 
-/// The tables that a mode makes to hold exactly these rulesets.
-pub fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
+/// The tables that a mode makes for a config.
+pub fn expected(mode: Mode, config: &Config) -> Vec<Table> {
+    let mut tables = plan(config);
     match mode {
-        Mode::Nft | Mode::Legacy => {
-            let subsystem = mode.subsystem();
-            rulesets.iter().map(|ruleset| ruleset.table(subsystem)).collect()
+        Mode::Nft => tables,
+        Mode::Legacy => {
+            tables.iter_mut().for_each(|table| table.subsystem = Subsystem::Legacy);
+            tables
         }
-        Mode::Native => vec![native(rulesets)],
+        Mode::Native => vec![native(&tables)],
     }
 }
 
-/// Native mode's table, which does what the rulesets do.
-pub fn native(rulesets: &[Ruleset]) -> Table {
+/// Native mode's table, which does what was planned for each family.
+fn native(planned: &[Table]) -> Table {
     let mut sets = Sets(Vec::new());
-    let merged = Ruleset::CHAINS.map(|name| (name, merged(&mut sets, name, rulesets)));
+    let merged = ChainName::IN_ORDER.map(|name| (name, merged(&mut sets, name, planned)));
     let sets = sets.finish();
     let mut chains = merged.map(|(name, merged)| {
         let mut rules: Vec<Rule> = merged.into_iter().map(|rule| rule.rule(&sets)).collect();
-        if let [only] = rulesets
+        if let [Table { family: TableFamily::Ip(only), .. }] = planned
             && name.hook().is_some()
         {
-            rules.iter_mut().for_each(|rule| rule.conditions.insert(0, is_of(only.family)));
+            rules.iter_mut().for_each(|rule| rule.conditions.insert(0, is_of(*only)));
         }
         name.holding(rules)
     });
@@ -47,19 +50,19 @@ pub fn native(rulesets: &[Ruleset]) -> Table {
 }
 
 /// The rules of a chain, of which one stands for several planned ones; sets get the numbers that differ.
-fn merged<'a>(sets: &mut Sets, name: ChainName, rulesets: &'a [Ruleset]) -> Vec<Merged<'a>> {
+fn merged<'a>(sets: &mut Sets, name: ChainName, planned: &'a [Table]) -> Vec<Merged<'a>> {
     let mut merged: Vec<Merged<'_>> = Vec::new();
     // Which of them does what. Those on users are as many as the users that are listed, and not compared one by one.
     let mut places: BTreeMap<(Vec<Condition>, &Action), usize> = BTreeMap::new();
-    for ruleset in rulesets {
-        for rule in ruleset.rules_of(name) {
-            let conditions = conditions(sets, name, ruleset.family, rule);
+    for family in Family::ALL {
+        for rule in Mode::Nft.table_among(planned, family).map_or(&[][..], |table| rules_of(table, name)) {
+            let conditions = conditions(sets, name, family, rule);
             match places.entry((conditions, &rule.action)) {
                 Entry::Occupied(place) => match merged.get_mut(*place.get()) {
                     // What the second family has too needs to be named only once, and more than this don't fit into a
                     // comment.
                     Some(known)
-                        if known.family == ruleset.family
+                        if known.family == family
                             && known.comments.len() <= LONGEST_COMMENT
                             && !known.comments.contains(&&rule.comment) =>
                     {
@@ -69,7 +72,7 @@ fn merged<'a>(sets: &mut Sets, name: ChainName, rulesets: &'a [Ruleset]) -> Vec<
                 },
                 Entry::Vacant(place) => {
                     merged.push(Merged {
-                        family: ruleset.family,
+                        family,
                         conditions: place.key().0.clone(),
                         action: &rule.action,
                         comments: vec![&rule.comment],
@@ -79,7 +82,7 @@ fn merged<'a>(sets: &mut Sets, name: ChainName, rulesets: &'a [Ruleset]) -> Vec<
             }
         }
     }
-    // In each ruleset the redirections come last. Here they have to come after the exceptions of both families.
+    // In each family the redirections come last. Here they have to come after the exceptions of both families.
     merged.sort_by_key(|rule| *rule.action != Action::Return);
     merged
 }
@@ -301,8 +304,7 @@ mod tests {
     use packets::rules::TCP;
 
     use super::*;
-    use crate::wanted::config::{Config, IdRange};
-    use crate::wanted::plan::plan;
+    use crate::wanted::config::IdRange;
 
     fn config() -> Config {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
@@ -349,9 +351,9 @@ mod tests {
 
     #[test]
     fn every_rule_counts() {
-        let rulesets = plan(&config());
-        let planned = rulesets.iter().flat_map(|ruleset| &ruleset.rules).map(|(_, rule)| rule);
-        let table = native(&rulesets);
+        let planned = plan(&config());
+        let table = native(&planned);
+        let planned = planned.iter().flat_map(Table::rules);
         let own = table.chains.iter().filter(|chain| chain.base.is_none());
         for rule in planned.chain(own.flat_map(|chain| &chain.rules)) {
             assert_eq!(rule.counters, Some(Default::default()), "{rule:?}");

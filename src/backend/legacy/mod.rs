@@ -23,7 +23,7 @@ use netfilter::netlink::user_namespace::owns_network;
 use netfilter::xt::Extension;
 use nix::errno::Errno;
 use packets::rules::xtables::IptablesRule;
-use packets::rules::{Chain, Family, Name, Rule, Table};
+use packets::rules::{Family, Name, Rule, Table};
 
 use self::child::{Ended, Failure, Prepared, Restore};
 use self::read::{Held, Rollback};
@@ -33,7 +33,7 @@ use crate::backend::refusal::unmapped;
 use crate::error::{self, Error, Lack, ModeError, Privilege};
 use crate::ours::leads_to;
 use crate::wanted::restore::Input;
-use crate::wanted::{ChainName, Mode, Ruleset, is_on_owner};
+use crate::wanted::{ChainName, Mode, chain_of, is_on_owner, rules_of};
 pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 
 /// How long the commands may take; they take milliseconds.
@@ -110,11 +110,11 @@ impl Legacy {
         Self { commands, wait }
     }
 
-    /// Installs the rulesets: all of them or, on an error, none. Whatever was found before, afterwards proxy-init has
-    /// exactly these rules, each once, in the families that have a ruleset, and none in the others. Rules and chains of
+    /// Installs the wanted tables: all of them or, on an error, none. Whatever was found before, afterwards proxy-init
+    /// has exactly these rules, each once, in the families that have a table, and none in the others. Rules and chains of
     /// other programs stay as they are. Returns whether anything had to be changed.
-    pub(crate) fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
-        Ok(!self.change(rulesets)?.is_empty())
+    pub(crate) fn install(&self, wanted: &[Table]) -> Result<bool, Error> {
+        Ok(!self.change(wanted)?.is_empty())
     }
 
     /// Removes the mode's rules, as [`all::remove`](super::all::remove).
@@ -124,30 +124,30 @@ impl Legacy {
         Ok(Removed::from(!before.is_empty(), &before))
     }
 
-    /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns, for each family
+    /// Takes each family from what it holds to its wanted table, or to no rules of proxy-init's. Returns, for each family
     /// that was changed, its table as it was before; none: there was no table.
-    fn change(&self, rulesets: &[Ruleset]) -> Result<Vec<Option<Table>>, Error> {
+    fn change(&self, wanted: &[Table]) -> Result<Vec<Option<Table>>, Error> {
         if owns_network() == Some(false) {
             // Before the lock is waited for, which nothing needs then.
-            for change in self.changes(rulesets)? {
-                refuse_on_owner(change.rules_afterwards(rulesets))?;
+            for change in self.changes(wanted)? {
+                refuse_on_owner(change.rules_afterwards(wanted))?;
             }
         }
         let lock = lock::take(self.wait)?;
-        let changes = self.changes(rulesets)?;
-        let prepared = prepare(&changes, &lock.0, rulesets);
+        let changes = self.changes(wanted)?;
+        let prepared = prepare(&changes, &lock.0, wanted);
         // Between the two commits, or between one that fails and the rollback, the end of this process would leave one
         // family changed and the other not. A signal that asks for it waits.
         let _held = hold();
-        match prepared.and_then(|prepared| commit(prepared, &changes, rulesets)) {
+        match prepared.and_then(|prepared| commit(prepared, &changes, wanted)) {
             Ok(()) => Ok(changes.into_iter().map(|change| change.before.map(|held| held.table)).collect()),
             Err((at_fault, error)) => {
                 let error = roll_back(&changes, at_fault, error);
-                let mut rules = rulesets.iter().flat_map(|ruleset| &ruleset.rules);
-                let unmapped = rules.find_map(|(_, rule)| unmapped(rule, &IptablesRule(rule)));
+                let mut rules = wanted.iter().flat_map(Table::rules);
+                let unmapped = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule)));
                 Err(match error {
                     // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
-                    Error::CommandRefused { .. } => unmapped.map(in_mode).or_else(|| lack(rulesets)).unwrap_or(error),
+                    Error::CommandRefused { .. } => unmapped.map(in_mode).or_else(|| lack(wanted)).unwrap_or(error),
                     _ => error,
                 })
             }
@@ -155,11 +155,11 @@ impl Legacy {
     }
 
     /// What is to be done in each family that isn't as it should be.
-    fn changes(&self, rulesets: &[Ruleset]) -> Result<Vec<Change>, Error> {
+    fn changes(&self, wanted: &[Table]) -> Result<Vec<Change>, Error> {
         let mut changes = Vec::new();
         for family in Family::ALL {
             let before = read::held(family).map_err(advise)?;
-            let input = input(rulesets, family, before.as_ref());
+            let input = input(wanted, family, before.as_ref());
             if !input.is_empty() {
                 let restore = Restore { family, program: self.commands.restore(family)?, input: input.uncommitted() };
                 changes.push(Change { restore, before });
@@ -170,23 +170,23 @@ impl Legacy {
 }
 
 /// Starts the commands. On an error, tells at which family's change.
-fn prepare<'a>(changes: &'a [Change], lock: &File, rulesets: &[Ruleset]) -> Result<Prepared<'a>, (Family, Error)> {
+fn prepare<'a>(changes: &'a [Change], lock: &File, wanted: &[Table]) -> Result<Prepared<'a>, (Family, Error)> {
     let restores: Vec<_> = changes.iter().map(|change| &change.restore).collect();
     let load = || {
-        if let (Some(ruleset), [_, _]) = (rulesets.first(), changes) {
-            load_extensions(ruleset);
+        if changes.len() > 1 {
+            load_extensions(wanted);
         }
     };
     child::prepare(&restores, lock, load, LIMIT).map_err(of_family)
 }
 
 /// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
-fn commit(prepared: Prepared<'_>, changes: &[Change], rulesets: &[Ruleset]) -> Result<(), (Family, Error)> {
+fn commit(prepared: Prepared<'_>, changes: &[Change], wanted: &[Table]) -> Result<(), (Family, Error)> {
     prepared.commit().map_err(of_family)?;
     for Change { restore, .. } in changes {
         let family = restore.family;
         let now = read::held(family).map_err(|error| (family, advise(error)))?;
-        if !input(rulesets, family, now.as_ref()).is_empty() {
+        if !input(wanted, family, now.as_ref()).is_empty() {
             let command = restore.program.clone();
             return Err((family, Error::NoEffect { command, family }));
         }
@@ -194,22 +194,24 @@ fn commit(prepared: Prepared<'_>, changes: &[Change], rulesets: &[Ruleset]) -> R
     Ok(())
 }
 
-/// Leaves out the IPv6 rules where the mode cannot install them, because the kernel has no IPv6 sockets. nf_tables
-/// takes them all the same.
-pub(crate) fn leave_out_ipv6(mode: Mode, rulesets: &mut Vec<Ruleset>) {
-    if mode == Mode::Legacy {
-        rulesets.retain(|ruleset| has_sockets(ruleset.family));
-    }
+/// The tables that the mode can install: where the kernel has no IPv6 sockets, not that of IPv6. nf_tables takes it all
+/// the same.
+pub(crate) fn possible(mut wanted: Vec<Table>) -> Vec<Table> {
+    wanted.retain(|table| Family::ALL.iter().any(|&family| table.family.sees(family) && has_sockets(family)));
+    wanted
 }
 
 /// Has the kernel load the modules of the rules' extensions, which serve both families. If both commands were the first
 /// to need a module, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and
 /// the command then misses the extension.
-fn load_extensions(ruleset: &Ruleset) {
-    let used: BTreeSet<Extension> = ruleset.all_rules().flat_map(Extension::of).collect();
+fn load_extensions(wanted: &[Table]) {
+    let Some(table) = Mode::Legacy.table_among(wanted, Family::V4) else {
+        return;
+    };
+    let used: BTreeSet<Extension> = table.rules().flat_map(Extension::of).collect();
     for extension in used.into_iter().chain([Extension::Comment]) {
         // Where the kernel has no such extension, the command says so.
-        let _ = load_extension(ruleset.family, extension);
+        let _ = load_extension(Family::V4, extension);
     }
 }
 
@@ -221,13 +223,16 @@ fn load_extension(family: Family, extension: Extension) -> Result<(), Errno> {
 ///
 /// # Errors
 /// What it lacks, or why it can't be asked.
-pub(crate) fn check(rulesets: &[Ruleset]) -> Result<(), Error> {
+pub(crate) fn check(wanted: &[Table]) -> Result<(), Error> {
     if owns_network() == Some(false) {
-        refuse_on_owner(rulesets.iter().flat_map(Ruleset::all_rules))?;
+        refuse_on_owner(wanted.iter().flat_map(Table::rules))?;
     }
-    let families = rulesets.iter().map(|ruleset| ruleset.family);
-    read::check_nat(families.filter(|&family| has_sockets(family)))?;
-    lack(rulesets).map_or(Ok(()), Err)
+    for family in Family::ALL {
+        if Mode::Legacy.table_among(wanted, family).is_some() && has_sockets(family) {
+            read::check_nat(family)?;
+        }
+    }
+    lack(wanted).map_or(Ok(()), Err)
 }
 
 /// Refuses a table with these rules if the kernel would, possibly in one family alone: from outside of the user
@@ -241,15 +246,16 @@ fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), 
 }
 
 /// The error about the first rule for which the kernel lacks an extension.
-fn lack(rulesets: &[Ruleset]) -> Option<Error> {
-    for ruleset in rulesets {
-        for (chain, rule) in &ruleset.rules {
+fn lack(wanted: &[Table]) -> Option<Error> {
+    for family in Family::ALL {
+        let chains = Mode::Legacy.table_among(wanted, family).map(|table| table.chains.as_slice()).unwrap_or_default();
+        for (chain, rule) in chains.iter().flat_map(|chain| chain.rules.iter().map(move |rule| (&chain.name, rule))) {
             let mut used = Extension::of(rule).chain([Extension::Comment]);
-            let Some(extension) = used.find(|&used| load_extension(ruleset.family, used) == Err(Errno::ENOENT)) else {
+            let Some(extension) = used.find(|&used| load_extension(family, used) == Err(Errno::ENOENT)) else {
                 continue;
             };
             let (name, module, option) = extension.described();
-            let command = Mode::Legacy.iptables(ruleset.family);
+            let command = Mode::Legacy.iptables(family);
             return Some(in_mode(ModeError::Lacks {
                 lack: Lack::Extension {
                     name,
@@ -272,9 +278,8 @@ struct Change {
 }
 
 impl Change {
-    fn rules_afterwards<'a>(&'a self, rulesets: &'a [Ruleset]) -> impl Iterator<Item = &'a Rule> {
-        let ruleset = rulesets.iter().find(|ruleset| ruleset.family == self.restore.family);
-        let wanted = ruleset.into_iter().flat_map(Ruleset::all_rules);
+    fn rules_afterwards<'a>(&'a self, wanted: &'a [Table]) -> impl Iterator<Item = &'a Rule> {
+        let wanted = Mode::Legacy.table_among(wanted, self.restore.family).into_iter().flat_map(Table::rules);
         let table = self.before.as_ref().map(|held| &held.table);
         wanted.chain(table.into_iter().flat_map(rules_of_others))
     }
@@ -323,50 +328,47 @@ fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
     }
 }
 
-/// What takes a family from what its table holds to its ruleset, or to no rules of proxy-init's; empty if nothing has
+/// What takes a family from what its table holds to its wanted table, or to no rules of proxy-init's; empty if nothing has
 /// to be done.
-fn input(rulesets: &[Ruleset], family: Family, held: Option<&Held>) -> Input {
+fn input(wanted: &[Table], family: Family, held: Option<&Held>) -> Input {
     let table = held.map(|held| &held.table);
-    match rulesets.iter().find(|ruleset| ruleset.family == family) {
-        Some(ruleset) => install_input(ruleset, table),
+    match Mode::Legacy.table_among(wanted, family) {
+        Some(wanted) => install_input(wanted, table),
         None => remove_input(table),
     }
 }
 
 /// proxy-init's chains with just these rules, and one jump to each. What is as it should be already is left alone, with
 /// its counters.
-fn install_input(ruleset: &Ruleset, table: Option<&Table>) -> Input {
+fn install_input(wanted: &Table, table: Option<&Table>) -> Input {
     let mut input = Input::new();
-    let chains = table.map(|table| table.chains.as_slice()).unwrap_or_default();
-    let held = |name: ChainName| chains.iter().find(|chain| chain.name == *name.as_str());
-    let mut refilled = Ruleset::CHAINS.to_vec();
-    refilled.retain(|name| name.is_ours() && !held(*name).is_some_and(|held| holds(held, ruleset.rules_of(*name))));
+    let mut refilled = ChainName::IN_ORDER.to_vec();
+    refilled.retain(|&name| {
+        let held = table.and_then(|table| chain_of(table, name));
+        name.is_ours() && !held.is_some_and(|held| same_rules(&held.rules, rules_of(wanted, name)))
+    });
     for &name in &refilled {
         input.make_or_flush(name);
     }
-    for name in Ruleset::CHAINS {
-        let mut missing: Vec<&Rule> = ruleset.rules_of(name).collect();
+    for name in ChainName::IN_ORDER {
+        let wanted = rules_of(wanted, name);
+        if refilled.contains(&name) {
+            wanted.iter().for_each(|rule| input.append(name, rule));
+        }
         if !name.is_ours() {
-            let held = held(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
-            let surplus;
-            (missing, surplus) = missing_and_surplus(held, &missing);
+            let held = table.map(|table| rules_of(table, name)).unwrap_or_default();
+            let (missing, surplus) = missing_and_surplus(held, wanted);
             for (place, _) in surplus.into_iter().rev() {
                 input.delete(&Name::from(name.as_str()), place);
             }
-        } else if !refilled.contains(&name) {
-            continue;
-        }
-        for rule in missing {
-            input.append(name, rule);
+            missing.iter().for_each(|rule| input.append(name, rule));
         }
     }
     input
 }
 
-/// Whether a chain holds these rules and no others.
-fn holds<'a>(held: &Chain, rules: impl Iterator<Item = &'a Rule>) -> bool {
-    let rules: Vec<&Rule> = rules.collect();
-    held.rules.len() == rules.len() && rules.iter().zip(&held.rules).all(|(rule, held)| rule.same_rule(held))
+fn same_rules(held: &[Rule], wanted: &[Rule]) -> bool {
+    held.len() == wanted.len() && wanted.iter().zip(held).all(|(rule, held)| rule.same_rule(held))
 }
 
 /// No chains of proxy-init's, and nothing that leads to them.

@@ -170,20 +170,17 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
     }
 }
 
-/// Fails unless the kernel has a nat table of each of these families. Asking makes those tables.
+/// Fails unless the kernel has a nat table of this family. Asking makes that table.
 ///
 /// # Errors
 /// [`Error::NoLegacyTables`]; or why the kernel can't be asked.
-pub(super) fn check_nat(families: impl IntoIterator<Item = Family>) -> Result<(), Error> {
+pub(super) fn check_nat(family: Family) -> Result<(), Error> {
     use nix::errno::Errno::{ENOENT, ENOPROTOOPT};
 
-    for family in families {
-        entries(family, NAT).map_err(|errno| match errno {
-            ENOPROTOOPT | ENOENT => Error::NoLegacyTables { stderr: format!("{family}: {}", Errno::of(errno)) },
-            _ => unreadable(family, errno),
-        })?;
-    }
-    Ok(())
+    entries(family, NAT).map(drop).map_err(|errno| match errno {
+        ENOPROTOOPT | ENOENT => Error::NoLegacyTables { stderr: format!("{family}: {}", Errno::of(errno)) },
+        _ => unreadable(family, errno),
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

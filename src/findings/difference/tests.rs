@@ -9,7 +9,7 @@ use packets::rules::{
 use super::*;
 use crate::findings::finding::FindingKind;
 use crate::wanted::tables::expected;
-use crate::wanted::{Config, OwnerId, Port, plan};
+use crate::wanted::{Config, OwnerId, Port};
 
 const JUMP_IN: &str =
     "-A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT";
@@ -25,7 +25,7 @@ fn config() -> Config {
 }
 
 fn of(mode: Mode, config: &Config) -> Vec<Table> {
-    expected(mode, &plan(config))
+    expected(mode, config)
 }
 
 fn installed() -> Vec<Table> {

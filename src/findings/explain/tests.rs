@@ -6,7 +6,7 @@ use packets::rules::{
 
 use super::*;
 use crate::wanted::tables::expected;
-use crate::wanted::{Config, OwnerId, plan};
+use crate::wanted::{Config, OwnerId};
 
 /// linkerd-init's rules for user 2102 of the proxy, where some ports bypass it.
 fn installed(mode: Mode) -> Vec<Table> {
@@ -14,7 +14,7 @@ fn installed(mode: Mode) -> Vec<Table> {
     config.proxy_uid = OwnerId::new(2102);
     config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "4191".parse().unwrap()];
     config.ignored_outbound_ports = vec!["25".parse().unwrap()];
-    expected(mode, &plan(&config))
+    expected(mode, &config)
 }
 
 /// The same in nft mode, with other tables before.
@@ -173,7 +173,7 @@ fn a_connection_without_a_device_is_of_none_that_is_ignored() {
     let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
     config.ignored_inbound_interfaces = vec!["net1".parse().unwrap()];
     config.ignored_outbound_interfaces = vec!["tun0".parse().unwrap()];
-    let found = Found { tables: expected(Mode::Nft, &plan(&config)), not_known: vec![] };
+    let found = Found { tables: expected(Mode::Nft, &config), not_known: vec![] };
     let by = |connection: Connection, device: Option<&str>| Connection { device: device.map(Name::from), ..connection };
     for (device, port) in [(None, 4143), (Some("tun0"), 4143), (Some("net1"), 0)] {
         let verdict = explain(&found, &by(inbound("10.0.0.1:80"), device)).verdict;

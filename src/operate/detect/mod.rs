@@ -9,7 +9,7 @@ use nix::sys::utsname::uname;
 use packets::found::{Found, Unseen};
 use packets::rules::{Name, Subsystem, Table as FoundTable};
 
-use crate::backend::all::{self, Plan};
+use crate::backend::all;
 use crate::error::{Error, ModeError};
 use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
 use crate::findings::user_namespaces::UserNamespaces;
@@ -17,7 +17,8 @@ use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::{network, traces, user_namespaces};
 use crate::ours::holders;
-use crate::wanted::{Config, Mode, OwnerId, Port, PortRange, Purpose, Ruleset, plan, tables};
+use crate::wanted::tables::expected;
+use crate::wanted::{Config, Mode, OwnerId, Port, PortRange, Purpose, plan};
 
 /// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
 /// [`Detected::json`] for machines.
@@ -161,16 +162,14 @@ fn hints(found: &Found) -> Vec<String> {
     hints
 }
 
-/// Rulesets with a rule of each kind, for both families.
-pub(super) fn everything() -> Vec<Ruleset> {
-    let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) else {
-        return Vec::new();
-    };
+/// A config that leads to a rule of each kind, for both families.
+pub(super) fn everything() -> Config {
+    let [inbound, outbound] = [4143, 4140].map(|port| Port::new(port).unwrap_or(Port::LOWEST));
     let mut config = Config::new(inbound, outbound);
     config.proxy_uid = OwnerId::new(2102);
     config.redirected_ports = Port::new(80).into_iter().collect();
     config.ignored_inbound_ports = PortRange::new(4190, 4191).into_iter().collect();
-    plan(&config)
+    config
 }
 
 /// The feature that stands for everything that native mode needs.
@@ -179,26 +178,27 @@ const NATIVE: &str = "native mode";
 /// What the kernel says to each thing that nft and native mode need, and to all of nft mode's rules together. All are tried
 /// in one batch, for discarding a batch takes milliseconds. Committing one doesn't: where a new namespace is like this one,
 /// that is tried first, there.
-fn tried(everything: &[Ruleset], is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
+fn tried(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
     let mut names = Vec::new();
     let mut parts = Vec::new();
-    for &Ruleset { family, ref rules } in everything {
+    for table in plan(everything) {
         for (name, is_tried) in PARTS {
-            let rules = rules.iter();
-            let rules = rules.filter(|(_, rule)| Purpose::of(rule).is_some_and(|purpose| is_tried(&purpose)));
-            let rules = rules.cloned().collect();
-            names.push(format!("{family}: {name}"));
-            parts.push([Ruleset { family, rules }]);
+            let mut part = table.clone();
+            for chain in &mut part.chains {
+                chain.rules.retain(|rule| Purpose::of(rule).is_some_and(|purpose| is_tried(&purpose)));
+            }
+            names.push(format!("{}: {name}", table.family.title()));
+            parts.push((Mode::Nft, vec![part]));
         }
     }
     names.push(NATIVE.to_owned());
-    let whole = [Plan::Native(tables::native(everything)), Plan::Nft(everything)];
+    let whole = [Mode::Native, Mode::Nft].map(|mode| (mode, expected(mode, everything)));
     // Without the parts, which would change what the whole has added: the kernel waits before it lets go of a change.
     let mut results: Vec<_> = if is_like_new && namespace::run_in_new(|| all::commits(&whole)) == Some(true) {
         parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
     } else {
-        let parts = parts.iter().map(|part| Plan::Nft(part));
-        all::check_each(&parts.chain(whole).collect::<Vec<_>>())
+        parts.extend(whole);
+        all::check_each(&parts)
     };
     let nft = results.pop();
     let features = names.into_iter().zip(results);

@@ -22,9 +22,9 @@ use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::read;
 use crate::operate::{detect, proxy, words};
-use crate::ours::{chain_of, holders, is_ours, leads_to, table_of};
+use crate::ours::{holders, is_ours, leads_to};
 use crate::wanted::tables::expected;
-use crate::wanted::{ChainName, Config, Mode, plan};
+use crate::wanted::{ChainName, Config, Mode, chain_of};
 
 /// What redirects connections in a network namespace. Its `Display` is for people, [`Shown::json`] for machines.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     let mut chains: Vec<ShownChain<'_>> = Vec::new();
     let mut slots: Vec<Slot<'_>> = Vec::new();
     for family in Family::ALL {
-        let Some(ours) = table_of(found, mode, family) else {
+        let Some(ours) = mode.table_among(&found.tables, family) else {
             continue;
         };
         for slot in WAY_OF_REDIRECTED.iter().flat_map(|&hook| found.chains_at(family, hook)) {
@@ -192,7 +192,7 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     });
     slots.retain(|slot| !chains.iter().any(|chain| chain.is(slot.table, slot.chain)));
     let config = config(mode, found).ok();
-    let findings = config.as_ref().map(|config| differences(mode, &expected(mode, &plan(config)), found, network));
+    let findings = config.as_ref().map(|config| differences(mode, &expected(mode, config), found, network));
     let others = findings.filter(|findings| findings.iter().all(|finding| finding.problem.is_about_others()));
     Backend { mode, config, others, later: slots, chains }
 }

@@ -552,7 +552,7 @@ mod tests {
 
     use super::*;
     use crate::wanted::tables::expected;
-    use crate::wanted::{Config, Mode, OwnerId, plan};
+    use crate::wanted::{Config, Mode, OwnerId};
 
     fn chart() -> Config {
         let list = |text: &str| text.split(',').map(|item| item.parse().unwrap()).collect();
@@ -565,7 +565,7 @@ mod tests {
 
     /// What these flags install, each rule having counted a packet more than the one before.
     fn installed(mode: Mode, config: &Config) -> Found {
-        let mut tables = expected(mode, &plan(config));
+        let mut tables = expected(mode, config);
         let rules = tables.iter_mut().flat_map(|table| &mut table.chains);
         for (packets, rule) in (1..).zip(rules.flat_map(|chain| &mut chain.rules)) {
             rule.counters = Some(Counters { packets, bytes: packets * 60 });

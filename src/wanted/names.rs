@@ -1,48 +1,12 @@
-//! The rules to install as plain data.
-//!
-//! A [`Ruleset`] is the only thing that a backend is handed: installing encodes it, simulating prints it.
+//! The names of the chains that hold rules, and what a rule's comment says of its purpose.
 
 use std::fmt::{self, Write as _};
 
 use derive_more::Display;
 use packets::rules::xtables::MULTIPORT_REFERENCES;
-use packets::rules::{
-    Base, Chain, Condition, Direction, Family, Field, Hook, Kind, NAT, NAT_PRIORITY, Name, Policy, Rule, Subsystem,
-    Table, TableFamily,
-};
+use packets::rules::{Base, Chain, Condition, Direction, Field, Hook, Kind, NAT_PRIORITY, Name, Policy, Rule, Table};
 
 use crate::wanted::config::{IdRange, Interface, Port, PortRange, Subnet};
-
-/// One family's rules in the nat table, chain by chain.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ruleset {
-    /// Whose packets they see.
-    pub family: Family,
-    /// Every rule with its chain, in the order in which they are added.
-    pub(crate) rules: Vec<(ChainName, Rule)>,
-}
-
-impl Ruleset {
-    /// The chains in the order in which their rules are added.
-    pub(crate) const CHAINS: [ChainName; 4] =
-        [ChainName::ProxyInitRedirect, ChainName::Prerouting, ChainName::ProxyInitOutput, ChainName::Output];
-
-    /// The rules of one chain, in order.
-    pub fn rules_of(&self, chain: ChainName) -> impl Iterator<Item = &Rule> {
-        let rules = self.rules.iter().filter(move |(of, _)| *of == chain);
-        rules.map(|(_, rule)| rule)
-    }
-
-    pub(crate) fn all_rules(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().map(|(_, rule)| rule)
-    }
-
-    /// The nat table that holds exactly these rules, as nft and legacy mode make it.
-    pub fn table(&self, subsystem: Subsystem) -> Table {
-        let chains = Self::CHAINS.map(|chain| chain.holding(self.rules_of(chain).cloned().collect()));
-        Table { chains: chains.into(), ..Table::new(subsystem, TableFamily::Ip(self.family), Name::from(NAT)) }
-    }
-}
 
 /// The chains of the nat table that hold proxy-init's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
@@ -61,6 +25,10 @@ pub enum ChainName {
 impl ChainName {
     /// All of them, base chains first.
     pub(crate) const ALL: [Self; 4] = [Self::Prerouting, Self::Output, Self::ProxyInitRedirect, Self::ProxyInitOutput];
+
+    /// All of them in the order in which their rules are added: each before the one that jumps to it.
+    pub(crate) const IN_ORDER: [Self; 4] =
+        [Self::ProxyInitRedirect, Self::Prerouting, Self::ProxyInitOutput, Self::Output];
 
     /// Its name in the kernel, which is linkerd-init's.
     pub fn as_str(self) -> &'static str {
@@ -123,6 +91,16 @@ impl ChainName {
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::ProxyInitRedirect | Self::ProxyInitOutput)
     }
+}
+
+/// proxy-init's chain of this name in a table, or the base chain of this name.
+pub(crate) fn chain_of(table: &Table, name: ChainName) -> Option<&Chain> {
+    table.chains.iter().find(|chain| chain.name == *name.as_str())
+}
+
+/// The rules of that chain; none if there is no such chain.
+pub(crate) fn rules_of(table: &Table, name: ChainName) -> &[Rule] {
+    chain_of(table, name).map(|chain| chain.rules.as_slice()).unwrap_or_default()
 }
 
 pub(crate) fn is_on_owner(rule: &Rule) -> bool {
