@@ -209,29 +209,7 @@ pub(super) fn completions(shell: &str) -> String {
     let name = if shell == Shell::Bash { "proxy_init" } else { Subcommand::Install.name() };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut program(), name, &mut script);
-    let script = String::from_utf8_lossy(&script);
-    if shell == Shell::Bash { complete_after_equals_signs(&script) } else { script.into_owned() }
-}
-
-/// To bash an equals sign is a word of its own, after which clap_complete 4.6 has bash offer nothing: here `--flag=` is the
-/// word before, after which a switch has its values, and other flags have theirs too.
-fn complete_after_equals_signs(script: &str) -> String {
-    let mut script = script.replace(" proxy_init\n", " proxy-init\n").replace(
-        "    prev=\"$3\"\n",
-        "    prev=\"$3\"\n    \
-         if [[ ${COMP_WORDS[COMP_CWORD]} == = ]]; then cur= prev=\"$3=\"; fi\n    \
-         if [[ $3 == = ]]; then prev=\"${COMP_WORDS[COMP_CWORD-2]}=\"; fi\n",
-    );
-    for flag in FLAGS {
-        for spelling in flag.spellings() {
-            let label = match flag.value {
-                Value::Switch(..) => format!("{spelling}=)"),
-                _ => format!("{spelling} | {spelling}=)"),
-            };
-            script = script.replace(&format!(" {spelling})\n"), &format!(" {label}\n"));
-        }
-    }
-    script
+    String::from_utf8_lossy(&script).replace(" proxy_init\n", " proxy-init\n")
 }
 
 /// A subcommand in the whole program, so that it knows its full name.

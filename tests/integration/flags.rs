@@ -342,9 +342,7 @@ fn completed(words: &[&str]) -> Vec<String> {
         source "$1"; shift
         function=$(complete -p proxy-init | sed -E 's/.* -F ([^ ]+) .*/\1/')
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-        # After an equals sign alone, bash completes an empty word.
-        current="${COMP_WORDS[COMP_CWORD]}"
-        "$function" "$1" "${current#=}" "${COMP_WORDS[COMP_CWORD - 1]}" 2>/dev/null
+        "$function" "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}" 2>/dev/null
         printf '%s\n' "${COMPREPLY[@]}"
     "#;
     let mut command = Command::new("bash");
@@ -390,14 +388,7 @@ fn bash_completes_subcommands_their_flags_and_words() {
         (&["help", "ver"], &["verify"]),
         (&["man", "un"], &["uninstall"]),
         (&["completions", "z"], &["zsh"]),
-        (&["--iptables-mode", "=", "n"], &["nft", "native"]),
-        (&["verify", "--ipv6", "="], &["true", "false"]),
-        (&["--simulate", "="], &["ipv4", "ipv6", "true", "false"]),
-        (&["--simulate", "=", "ip"], &["ipv4", "ipv6"]),
-        // A boolean takes no value after a blank.
         (&["--ipv6", "--sim"], &["--simulate"]),
-        (&["--ipv6", "fal"], &[]),
-        (&["--simulate", "ip"], &[]),
     ] {
         let mut got = completed(words);
         let mut want: Vec<_> = offered.iter().map(ToString::to_string).collect();
