@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use proxy_init::cli::{self, Command, Exit, Output, UsageError};
 use proxy_init::error::{Error, chain};
 use proxy_init::log::{self, Format, Level, Log};
-use proxy_init::{detect, explain, recognize, report, show};
+use proxy_init::{Detected, Explained, Recognized, Shown, Verification, detect, explain, recognize, report, show};
 use serde_json::json;
 
 // SAFETY: no other function of the program has this name.
@@ -31,49 +31,34 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
 
 fn run(command: Command) -> Exit {
     match command {
-        Command::Install(install, mut log) => {
-            let result = report::install(&install, &mut log);
-            finish(result.map_err(|error| chain(&error).to_string()), log, Exit::Failed)
-        }
-        Command::Uninstall(uninstall, mut log) => {
-            let result = report::uninstall(&uninstall, &mut log);
-            finish(result.map_err(|error| chain(&error).to_string()), log, Exit::Failed)
-        }
-        Command::Validate(validate, mut log) => {
-            let result = report::validate(&validate, &mut log);
-            finish(result.map_err(|failure| failure.to_string()), log, Exit::NotValidated)
-        }
+        Command::Install(install, mut log) => finish(report::install(&install, &mut log), log, Exit::Failed),
+        Command::Uninstall(uninstall, mut log) => finish(report::uninstall(&uninstall, &mut log), log, Exit::Failed),
+        Command::Validate(validate, mut log) => finish(report::validate(&validate, &mut log), log, Exit::NotValidated),
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
-        Command::Verify(install, output) => answer(
-            output,
-            install.verify().map(|verdict| {
-                (output.form(|| verdict.to_string(), || verdict.json()), as_asked(verdict.is_in_place()))
-            }),
-        ),
-        Command::Recognize(path, mode, output) => answer(
-            output,
-            recognize(path.as_deref(), mode).map(|recognized| {
-                (output.form(|| recognized.to_string(), || recognized.json()), as_asked(recognized.is_in_place()))
-            }),
-        ),
-        Command::Show(path, output) => answer(
-            output,
-            show(path.as_deref(), |shown| (output.form(|| for_people(shown), || shown.json()), Exit::Done)),
-        ),
-        Command::Explain(path, connection, expected, output) => answer(
-            output,
-            explain(path.as_deref(), &connection, |explained| {
+        Command::Verify(install, output) => {
+            let verified = install.verify();
+            answer(output, verified.map(|it| (form(output, &it, Verification::json), as_asked(it.is_in_place()))))
+        }
+        Command::Recognize(path, mode, output) => {
+            let recognized = recognize(path.as_deref(), mode);
+            answer(output, recognized.map(|it| (form(output, &it, Recognized::json), as_asked(it.is_in_place()))))
+        }
+        Command::Show(path, output) => {
+            answer(output, show(path.as_deref(), |shown| (form(output, shown, Shown::json), Exit::Done)))
+        }
+        Command::Explain(path, connection, expected, output) => {
+            let explained = explain(path.as_deref(), &connection, |explained| {
                 let text = match output {
                     Output::Short => format!("{}\n", explained.answer()),
-                    _ => output.form(|| for_people(explained), || explained.json()),
+                    _ => form(output, explained, Explained::json),
                 };
                 (text, as_asked(expected.is_none_or(|expected| expected.is(&explained.verdict))))
-            }),
-        ),
-        Command::Detect(path, output) => answer(
-            output,
-            detect(path.as_deref()).map(|report| (output.form(|| report.to_string(), || report.json()), Exit::Done)),
-        ),
+            });
+            answer(output, explained)
+        }
+        Command::Detect(path, output) => {
+            answer(output, detect(path.as_deref()).map(|it| (form(output, &it, Detected::json), Exit::Done)))
+        }
         Command::Print(text) => print(&text),
     }
 }
@@ -96,10 +81,7 @@ fn answer(output: Output, found: Result<(String, Exit), Error>) -> Exit {
 /// Ends a run whose arguments are invalid.
 fn refuse(error: &UsageError) -> Exit {
     match error.log {
-        Some(Format::Json) => {
-            let log = Log::new(Format::Json, Level::Error);
-            finish(Err(error.to_string()), log, Exit::BadInput)
-        }
+        Some(Format::Json) => finish(Err(error), Log::new(Format::Json, Level::Error), Exit::BadInput),
         // Stdout may be another program's input: --simulate is.
         Some(Format::Plain) => {
             leave_message(&error.to_string());
@@ -111,13 +93,14 @@ fn refuse(error: &UsageError) -> Exit {
 
 /// Ends a run that keeps a log on stdout. An error is the log's last line, the container's termination message, and a
 /// line on stderr; but a failed validation is only logged, as linkerd-network-validator's is, if that is possible.
-fn finish(result: Result<(), String>, mut log: Log, failed: Exit) -> Exit {
+fn finish(result: Result<(), impl std::error::Error>, mut log: Log, failed: Exit) -> Exit {
     let Err(error) = result else {
         // If it cannot be written, the exit code remains.
         let _ = log.flush();
         return Exit::Done;
     };
-    log.add(Level::Error, format_args!("{error}"));
+    let error = chain(&error).to_string();
+    log.add(Level::Error, &error);
     let logged = log.flush();
     leave_message(&error);
     match logged {
@@ -148,6 +131,14 @@ fn fail(error: &impl Display, exit: Exit, output: Output) -> Exit {
     }
     let _ = writeln!(std::io::stderr(), "error: {}", log::escaped(&text));
     exit
+}
+
+/// The form that was asked for: text for people, or JSON on a line of its own.
+fn form<T: Display>(output: Output, answer: &T, json: impl FnOnce(&T) -> String) -> String {
+    match output {
+        Output::Text | Output::Short => for_people(answer),
+        Output::Json => json(answer) + "\n",
+    }
 }
 
 /// With colours, if stdout is a terminal and its user has not refused them (no-color.org). A container's log keeps what

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use packets::rules::Name;
 
 use super::subcommand::Subcommand;
-use super::values::{self, Expected, Output, named, to_redirect};
+use super::values::{self, Expected, Output, list, named, to_redirect};
 use crate::operate::install::Simulate;
 use crate::operate::validate::Validate;
 use crate::wanted::{Draft, ModeChoice, flags};
@@ -185,31 +185,27 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: flags::INBOUND_PORTS_TO_IGNORE,
-        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.ignored_inbound_ports, values::list(text))),
+        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.ignored_inbound_ports, list(text))),
         help: "Inbound ports that bypass the proxy, e.g. 4190,8000-8100",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_PORTS_TO_IGNORE,
-        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.ignored_outbound_ports, values::list(text))),
+        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.ignored_outbound_ports, list(text))),
         help: "Outbound ports that bypass the proxy, e.g. 443,3306",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_SUBNETS_TO_IGNORE,
         alias: Some("subnets-to-ignore"),
-        value: Value::Number("SUBNETS", |to, text| {
-            add(&mut to.rules.config.ignored_inbound_subnets, values::list(text))
-        }),
+        value: Value::Number("SUBNETS", |to, text| add(&mut to.rules.config.ignored_inbound_subnets, list(text))),
         help: "Connections from these subnets bypass the proxy,\n\
                e.g. 10.0.0.0/8,fd00::/8",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_SUBNETS_TO_IGNORE,
-        value: Value::Number("SUBNETS", |to, text| {
-            add(&mut to.rules.config.ignored_outbound_subnets, values::list(text))
-        }),
+        value: Value::Number("SUBNETS", |to, text| add(&mut to.rules.config.ignored_outbound_subnets, list(text))),
         help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
         ..FLAG
     },
@@ -233,30 +229,26 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: flags::SKIP_UID,
-        value: Value::Number("UIDS", |to, text| add(&mut to.rules.config.ignored_uids, values::list(text))),
+        value: Value::Number("UIDS", |to, text| add(&mut to.rules.config.ignored_uids, list(text))),
         help: "Other users whose connections bypass the proxy, e.g. 0,1000-1999",
         ..FLAG
     },
     Flag {
         name: flags::SKIP_GID,
-        value: Value::Number("GIDS", |to, text| add(&mut to.rules.config.ignored_gids, values::list(text))),
+        value: Value::Number("GIDS", |to, text| add(&mut to.rules.config.ignored_gids, list(text))),
         help: "Groups whose connections bypass the proxy, e.g. 7,1000-1999",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_INTERFACES_TO_IGNORE,
-        value: Value::Word("NAMES", |to, text| {
-            add(&mut to.rules.config.ignored_inbound_interfaces, values::list(text))
-        }),
+        value: Value::Word("NAMES", |to, text| add(&mut to.rules.config.ignored_inbound_interfaces, list(text))),
         help: "Connections that come in by these interfaces bypass the proxy,\n\
                e.g. net1,k6t-eth0",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_INTERFACES_TO_IGNORE,
-        value: Value::Word("NAMES", |to, text| {
-            add(&mut to.rules.config.ignored_outbound_interfaces, values::list(text))
-        }),
+        value: Value::Word("NAMES", |to, text| add(&mut to.rules.config.ignored_outbound_interfaces, list(text))),
         help: "Connections that leave by these interfaces bypass the proxy,\n\
                e.g. net1,tun0",
         ..FLAG

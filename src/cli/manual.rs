@@ -13,7 +13,7 @@ use crate::BUILD;
 /// The whole program: what help, the man page and completions are made from.
 fn program() -> Command {
     command(Subcommand::Install)
-        .subcommands(Subcommand::NAMED.map(command))
+        .subcommands(Subcommand::NAMED.map(|(_, subcommand)| command(subcommand)))
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true)
         .subcommand_value_name("SUBCOMMAND")
@@ -123,8 +123,8 @@ pub(super) fn man(subcommand: Subcommand) -> String {
     let mut page = page.replacen(&format!(" {SECTION}  "), &format!(" {SECTION} \"\" "), 1);
     if subcommand == Subcommand::Install {
         page += ".SH SUBCOMMANDS\n";
-        for subcommand in Subcommand::NAMED {
-            page += &entry(subcommand.name(), subcommand.about());
+        for (name, subcommand) in Subcommand::NAMED {
+            page += &entry(name, subcommand.about());
         }
     }
     if !subcommand.environment().is_empty() {

@@ -17,9 +17,10 @@ use thiserror::Error;
 
 pub use self::exit::Exit;
 use self::flags::{FLAGS, Settings};
-use self::parse::Asked;
+use self::parse::Stop;
 use self::subcommand::{IPTABLES_MODE, LOG_FORMAT, LOG_LEVEL, NO_FALLBACK, Subcommand};
 pub use self::values::{Expected, Output};
+use self::values::{LOG_FORMATS, named};
 use crate::findings::explain::Connection;
 use crate::log::{Format, Level, Log};
 use crate::operate::host_network::HostNetwork;
@@ -89,10 +90,10 @@ pub fn parse(
 
 fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>) -> Result<Command, String> {
     let given = match parse::parse(rest, subcommand) {
-        Ok(Asked::Given(given)) => given,
-        Ok(Asked::Help { is_long }) => return Ok(Command::Print(manual::help(subcommand, is_long))),
-        Ok(Asked::Version) => return Ok(Command::Print(manual::version(subcommand))),
-        Err(text) => return Err(see_help(&text, subcommand)),
+        Ok(given) => given,
+        Err(Stop::Help { is_long }) => return Ok(Command::Print(manual::help(subcommand, is_long))),
+        Err(Stop::Version) => return Ok(Command::Print(manual::version(subcommand))),
+        Err(Stop::Mistake(text)) => return Err(see_help(&text, subcommand)),
     };
     let word = given.word.unwrap_or_default();
     let with_help = |text: String| match subcommand {
@@ -168,8 +169,8 @@ fn from_environment<T>(
 /// that it doesn't know, and takes any word for a level.
 fn validate(settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
     let format = match &settings.log_format {
-        Some(text) => values::log_format(text).map_err(|reason| format!("--log-format {reason}"))?,
-        None => from_environment(LOG_FORMAT, environment, values::log_format)?.unwrap_or_default(),
+        Some(text) => named(text, &LOG_FORMATS).map_err(|reason| format!("--log-format {reason}"))?,
+        None => from_environment(LOG_FORMAT, environment, |text| named(text, &LOG_FORMATS))?.unwrap_or_default(),
     };
     let level = match &settings.log_level {
         Some(text) => values::log_filter(text),
@@ -185,7 +186,7 @@ fn log(settings: &Settings) -> Result<Log, String> {
         None => Level::default(),
     };
     let text = settings.log_format.as_deref().unwrap_or("plain");
-    let format = values::log_format(text);
+    let format = named(text, &LOG_FORMATS);
     let mut log = Log::new(format.clone().unwrap_or_default(), level);
     if format.is_err() {
         log.add(Level::Warning, format_args!("log format \"{text}\" is neither plain nor json: this log is plain"));

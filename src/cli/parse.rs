@@ -7,15 +7,22 @@ use std::os::unix::ffi::OsStrExt as _;
 use super::flags::{FLAGS, Flag, RULES, Settings, Value};
 use super::subcommand::Subcommand;
 
-/// What the arguments after a subcommand's name ask for.
+/// Why reading ended early.
 #[derive(Debug)]
-pub(super) enum Asked<'a> {
-    /// Help; `-h` asks for less of it than `--help`.
+pub(super) enum Stop {
+    /// Help is asked for; `-h` asks for less of it than `--help`.
     Help {
         is_long: bool,
     },
     Version,
-    Given(Given<'a>),
+    /// In words, with how to write what was probably meant.
+    Mistake(String),
+}
+
+impl From<String> for Stop {
+    fn from(mistake: String) -> Self {
+        Self::Mistake(mistake)
+    }
 }
 
 /// The flags that were given with their values, in that order, and the word.
@@ -44,14 +51,17 @@ impl Given<'_> {
 }
 
 /// Reads the arguments after a subcommand's name: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, `-f=value`,
-/// `-wf value` where `-w` is a switch, and after `--` words alone. An error says how to write what was probably meant.
-pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<Asked<'_>, String> {
+/// `-wf value` where `-w` is a switch, and after `--` words alone.
+pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<Given<'_>, Stop> {
     let given = Given { subcommand, flags: Vec::with_capacity(arguments.len()), word: None };
     let reader = Reader { arguments, next: 0, given };
-    reader.read().map_err(|mistake| {
+    reader.read().map_err(|stop| {
         let mut words = arguments.iter().filter_map(|argument| argument.to_str());
         let late = words.find(|word| subcommand == Subcommand::Install && Subcommand::from_name(word).is_some());
-        late.map_or(mistake, explain_misplaced)
+        match (stop, late) {
+            (Stop::Mistake(_), Some(late)) => Stop::Mistake(explain_misplaced(late)),
+            (stop, _) => stop,
+        }
     })
 }
 
@@ -63,28 +73,19 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads everything, or up to a flag that asks for help or the version.
-    fn read(mut self) -> Result<Asked<'a>, String> {
+    fn read(mut self) -> Result<Given<'a>, Stop> {
         let mut has_flags = true;
         while let Some(argument) = self.advance() {
-            let asked = match argument.as_bytes() {
-                b"--" if has_flags => {
-                    has_flags = false;
-                    None
-                }
+            match argument.as_bytes() {
+                b"--" if has_flags => has_flags = false,
                 [b'-', b'-', long @ ..] if has_flags => self.read_long(long)?,
                 [b'-', shorts @ ..] if has_flags && !shorts.is_empty() => self.read_shorts(shorts)?,
-                _ => {
-                    self.read_word(argument)?;
-                    None
-                }
-            };
-            if let Some(asked) = asked {
-                return Ok(asked);
+                _ => self.read_word(argument)?,
             }
         }
         match self.given.subcommand.word().and_then(|word| word.missing) {
-            Some(missing) if self.given.word.is_none() => Err(missing.to_owned()),
-            _ => Ok(Asked::Given(self.given)),
+            Some(missing) if self.given.word.is_none() => Err(Stop::Mistake(missing.to_owned())),
+            _ => Ok(self.given),
         }
     }
 
@@ -94,43 +95,40 @@ impl<'a> Reader<'a> {
         Some(argument)
     }
 
-    fn read_long(&mut self, argument: &'a [u8]) -> Result<Option<Asked<'a>>, String> {
+    fn read_long(&mut self, argument: &'a [u8]) -> Result<(), Stop> {
         let mut parts = argument.splitn(2, |&byte| byte == b'=');
         let name = parts.next().unwrap_or_default();
         match self.find(|flag| flag.is_named(name)) {
-            Some(flag) => self.read_value(flag, parts.next()).map(|()| None),
-            None if name == HELP.as_bytes() => Ok(Some(Asked::Help { is_long: true })),
-            None if name == VERSION.as_bytes() && self.given.subcommand.has_version() => Ok(Some(Asked::Version)),
-            None => Err(self.explain_unknown(&format!("--{}", OsStr::from_bytes(name).display()))),
+            Some(flag) => Ok(self.read_value(flag, parts.next())?),
+            None if name == HELP.as_bytes() => Err(Stop::Help { is_long: true }),
+            None if name == VERSION.as_bytes() && self.given.subcommand.has_version() => Err(Stop::Version),
+            None => Err(self.explain_unknown(&format!("--{}", OsStr::from_bytes(name).display())).into()),
         }
     }
 
     /// Reads what follows a dash: switches, and at the end perhaps a flag with its value.
-    fn read_shorts(&mut self, mut shorts: &'a [u8]) -> Result<Option<Asked<'a>>, String> {
+    fn read_shorts(&mut self, mut shorts: &'a [u8]) -> Result<(), Stop> {
         while let [name, rest @ ..] = shorts {
             let Some(flag) = self.find(|flag| flag.short == Some(char::from(*name))) else {
-                return match name {
-                    b'h' => Ok(Some(Asked::Help { is_long: false })),
-                    b'V' if self.given.subcommand.has_version() => Ok(Some(Asked::Version)),
+                return Err(match name {
+                    b'h' => Stop::Help { is_long: false },
+                    b'V' if self.given.subcommand.has_version() => Stop::Version,
                     _ => {
-                        let shorts = OsStr::from_bytes(shorts).to_string_lossy();
-                        Err(self.explain_unknown(&format!("-{}", shorts.chars().next().unwrap_or_default())))
+                        let name = OsStr::from_bytes(shorts).to_string_lossy().chars().next().unwrap_or_default();
+                        self.explain_unknown(&format!("-{name}")).into()
                     }
-                };
+                });
             };
-            let joined = match rest {
-                [b'=', value @ ..] => Some(value),
-                _ if matches!(flag.value, Value::Switch(..)) => {
-                    self.read_value(flag, None)?;
-                    shorts = rest;
-                    continue;
-                }
-                [] => None,
-                value => Some(value),
+            let (joined, after): (_, &[u8]) = match rest {
+                [b'=', value @ ..] => (Some(value), &[]),
+                _ if matches!(flag.value, Value::Switch(..)) => (None, rest),
+                [] => (None, &[]),
+                value => (Some(value), &[]),
             };
-            return self.read_value(flag, joined).map(|()| None);
+            self.read_value(flag, joined)?;
+            shorts = after;
         }
-        Ok(None)
+        Ok(())
     }
 
     /// The flag, if the subcommand takes it.
@@ -184,7 +182,7 @@ impl<'a> Reader<'a> {
         let mut read = read.iter().rev().map(|argument| argument.to_string_lossy());
         let (stray, before) = (read.next().unwrap_or_default(), read.next());
         let Some(before) = before else {
-            let names = Subcommand::NAMED.map(Subcommand::name);
+            let names = Subcommand::NAMED.map(|(name, _)| name);
             return match (self.given.subcommand, similar(&stray, names)) {
                 (Subcommand::Install, Some(similar)) => {
                     format!("unknown subcommand \"{stray}\", did you mean {similar}?")
@@ -244,19 +242,20 @@ mod tests {
 
     /// Installing, and those that are named.
     fn all() -> Vec<Subcommand> {
-        [&[Subcommand::Install][..], &Subcommand::NAMED].concat()
+        std::iter::once(Subcommand::Install).chain(Subcommand::NAMED.map(|(_, named)| named)).collect()
     }
 
     /// The flags by name with their values, and the word.
     type Read<'a> = (Vec<(&'a str, &'a OsStr)>, Option<&'a str>);
 
     fn read(arguments: &[OsString], subcommand: Subcommand) -> Result<Read<'_>, String> {
-        match parse(arguments, subcommand)? {
-            Asked::Given(given) => {
+        match parse(arguments, subcommand) {
+            Ok(given) => {
                 let flags = given.flags.into_iter().map(|(flag, value)| (flag.name, value));
                 Ok((flags.collect(), given.word))
             }
-            other => Err(format!("{other:?}")),
+            Err(Stop::Mistake(mistake)) => Err(mistake),
+            Err(other) => Err(format!("{other:?}")),
         }
     }
 
@@ -318,11 +317,11 @@ mod tests {
         let asked = |line: &str, subcommand| {
             let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
             match parse(&arguments, subcommand) {
-                Ok(Asked::Help { is_long: true }) => "help",
-                Ok(Asked::Help { is_long: false }) => "short help",
-                Ok(Asked::Version) => "version",
-                Ok(Asked::Given(_)) => "",
-                Err(_) => "refused",
+                Err(Stop::Help { is_long: true }) => "help",
+                Err(Stop::Help { is_long: false }) => "short help",
+                Err(Stop::Version) => "version",
+                Ok(_) => "",
+                Err(Stop::Mistake(_)) => "refused",
             }
         };
         for subcommand in all() {
@@ -386,9 +385,9 @@ mod tests {
             )
         ) {
             match parse(&arguments, subcommand) {
-                Ok(Asked::Given(given)) => { let _ = given.read(); }
-                Ok(_) => {}
-                Err(text) => prop_assert!(!text.is_empty()),
+                Ok(given) => { let _ = given.read(); }
+                Err(Stop::Mistake(text)) => prop_assert!(!text.is_empty()),
+                Err(_) => {}
             }
         }
     }

@@ -48,36 +48,25 @@ impl Word {
 
 impl Subcommand {
     /// Those that are named, in the order in which help lists them.
-    pub(super) const NAMED: [Self; 9] = [
-        Self::Show,
-        Self::Explain,
-        Self::Verify,
-        Self::Uninstall,
-        Self::Detect,
-        Self::Validate,
-        Self::Help,
-        Self::Man,
-        Self::Completions,
+    pub(super) const NAMED: [(&'static str, Self); 9] = [
+        ("show", Self::Show),
+        ("explain", Self::Explain),
+        ("verify", Self::Verify),
+        ("uninstall", Self::Uninstall),
+        ("detect", Self::Detect),
+        ("validate", Self::Validate),
+        ("help", Self::Help),
+        ("man", Self::Man),
+        ("completions", Self::Completions),
     ];
 
     pub(super) fn from_name(name: &str) -> Option<Self> {
-        Self::NAMED.into_iter().find(|subcommand| subcommand.name() == name)
+        Self::NAMED.iter().find_map(|&(own, subcommand)| (own == name).then_some(subcommand))
     }
 
     /// The name on the command line; installing is the program itself.
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Install => "proxy-init",
-            Self::Show => "show",
-            Self::Explain => "explain",
-            Self::Verify => "verify",
-            Self::Uninstall => "uninstall",
-            Self::Detect => "detect",
-            Self::Validate => "validate",
-            Self::Help => "help",
-            Self::Man => "man",
-            Self::Completions => "completions",
-        }
+        Self::NAMED.iter().find_map(|&(name, own)| (own == self).then_some(name)).unwrap_or("proxy-init")
     }
 
     /// Those that are programs by themselves take --version.
@@ -98,7 +87,7 @@ impl Subcommand {
             }),
             Self::Help | Self::Man => Some(Word {
                 placeholder: "SUBCOMMAND",
-                words: Self::NAMED.map(Self::name).to_vec(),
+                words: Self::NAMED.map(|(name, _)| name).to_vec(),
                 missing: None,
                 help: "The subcommand [default: the program itself]",
             }),

@@ -29,14 +29,6 @@ impl Output {
         named.retain(|(_, output)| *output != Self::Short || subcommand == Subcommand::Explain);
         named
     }
-
-    /// What is printed for them: text, or JSON on a line of its own. The other isn't made.
-    pub fn form(self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> String {
-        match self {
-            Self::Text | Self::Short => text(),
-            Self::Json => json() + "\n",
-        }
-    }
 }
 
 pub(super) fn output(text: &str, subcommand: Subcommand) -> Result<Output, String> {
@@ -47,10 +39,6 @@ pub(super) fn output(text: &str, subcommand: Subcommand) -> Result<Output, Strin
 }
 
 pub(super) const LOG_FORMATS: [(&str, Format); 2] = [("plain", Format::Plain), ("json", Format::Json)];
-
-pub(super) fn log_format(text: &str) -> Result<Format, String> {
-    named(text, &LOG_FORMATS)
-}
 
 /// A port of the proxy; the words are linkerd-init's.
 pub(super) fn proxy_port(text: &str) -> Result<Port, String> {
