@@ -261,17 +261,15 @@ pub(super) fn folded(line: &str, indent: usize) -> String {
     let (start, _) = line.split_at(line.len() - body.len());
     let mut parts: Vec<String> = Vec::new();
     let mut is_quoted = false;
-    for word in body.split(' ') {
+    for word in body.split_inclusive(' ') {
         let is_option = word.starts_with('-') && !word.starts_with("--");
         match parts.last_mut() {
-            Some(part) if is_quoted || (has_options && (!is_option || part.ends_with(" !"))) => {
-                *part += &format!(" {word}");
-            }
+            Some(part) if is_quoted || (has_options && (!is_option || part.ends_with(" ! "))) => *part += word,
             _ => parts.push(word.to_owned()),
         }
         is_quoted ^= word.matches('"').count() % 2 == 1;
     }
-    on_lines(parts, start, indent, WIDTH)
+    on_lines(&parts, start, indent, WIDTH).join("\n")
 }
 
 /// Flags, each with its value, on lines that fit a terminal, indented. A shell reads on after the backslashes: the first
@@ -295,20 +293,28 @@ pub(super) fn wrapped(flags: &[String]) -> String {
             }
         }
     }
-    on_lines(parts, start, start.len(), width).replace('\n', &format!("{end}\n"))
+    let parts: Vec<String> = parts.into_iter().map(|part| part + " ").collect();
+    on_lines(&parts, start, start.len(), width).join(&format!("{end}\n"))
 }
 
-/// Parts on lines of this width, the first line after `start`, all others indented by so much.
-fn on_lines(parts: impl IntoIterator<Item = String>, start: &str, indent: usize, width: usize) -> String {
+/// Parts on lines of this width, the first line after `start`, all others indented by so much. Parts have the blanks
+/// between them at their ends; at the end of a line there are none.
+pub(super) fn on_lines(parts: &[impl AsRef<str>], start: &str, indent: usize, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
+        let part = part.as_ref();
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + part.chars().count() <= width => *line += &format!(" {part}"),
+            Some(line) if length(&format!("{line}{part}")) <= width => *line += part,
             Some(_) => lines.push(format!("{:indent$}{part}", "")),
             None => lines.push(format!("{start}{part}")),
         }
     }
-    lines.join("\n")
+    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// How many columns a text takes, without blanks at its end.
+pub(super) fn length(text: &str) -> usize {
+    text.trim_end().chars().count()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Showing what redirects connections here, as data: each of proxy-init's rules and what runs before them, in the order
-//! in which the kernel runs it, with the traffic that each rule has counted.
+//! in which the kernel runs it.
 
 mod print;
 
@@ -32,7 +32,6 @@ use crate::wanted::{ChainName, Config, Mode, chain_of};
 pub struct Shown<'a> {
     /// The modes that hold proxy-init's rules.
     pub(crate) backends: Vec<Backend<'a>>,
-    /// What could not be seen.
     pub(crate) not_known: Vec<Unseen>,
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
@@ -61,7 +60,6 @@ struct ShownChain<'a> {
     direction: Direction,
     table: &'a Table,
     chain: &'a Chain,
-    /// Whether its table is that of proxy-init's rules.
     is_in_own_table: bool,
     /// Why connections don't pass it as they should.
     note: Option<&'static str>,
@@ -92,10 +90,7 @@ impl ShownChain<'_> {
         if self.is_in_own_table || !matches!(self.table.family, TableFamily::Ip(_)) {
             return self.name();
         }
-        let legacy = match self.table.subsystem {
-            Subsystem::Legacy => "legacy ",
-            Subsystem::NfTables => "",
-        };
+        let legacy = if self.table.subsystem == Subsystem::Legacy { "legacy " } else { "" };
         format!("{legacy}{} {}", self.table.name, self.chain.name)
     }
 }
@@ -117,7 +112,6 @@ impl ShownRule<'_> {
     }
 }
 
-/// What a rule does with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Bypass,
@@ -160,14 +154,14 @@ impl<'a> Shown<'a> {
 
 fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     let mut chains: Vec<ShownChain<'_>> = Vec::new();
-    let mut slots: Vec<Slot<'_>> = Vec::new();
+    let mut later: Vec<Slot<'_>> = Vec::new();
     for family in Family::ALL {
         let Some(ours) = mode.table_among(&found.tables, family) else {
             continue;
         };
         for slot in WAY_OF_REDIRECTED.iter().flat_map(|&hook| found.chains_at(family, hook)) {
-            if !slot.table.is(ours) && can_drop(&slot) && !slots.contains(&slot) {
-                slots.push(slot);
+            if !slot.table.is(ours) && can_drop(&slot) && !later.contains(&slot) {
+                later.push(slot);
             }
         }
         for direction in Direction::ALL {
@@ -186,21 +180,18 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
             chains.extend(way.chains);
         }
     }
-    slots.sort_by_key(|slot| {
-        let place = WAY_OF_REDIRECTED.iter().position(|hook| *hook == slot.base.hook);
-        (place, slot.order())
-    });
-    slots.retain(|slot| !chains.iter().any(|chain| chain.is(slot.table, slot.chain)));
+    later.sort_by_key(|slot| (slot.base.hook, slot.order()));
+    later.retain(|slot| !chains.iter().any(|chain| chain.is(slot.table, slot.chain)));
     let config = config(mode, found).ok();
     let findings = config.as_ref().map(|config| differences(mode, &expected(mode, config), found, network));
     let others = findings.filter(|findings| findings.iter().all(|finding| finding.problem.is_about_others()));
-    Backend { mode, config, others, later: slots, chains }
+    Backend { mode, config, others, chains, later }
 }
 
 /// What is noted of proxy-init's own chain if no rule leads there.
 const UNUSED: &str = "unused: nothing leads here";
 
-/// The hooks that redirected connections and their replies pass, in the order in which they are told.
+/// The hooks that redirected connections and their replies pass.
 const WAY_OF_REDIRECTED: [Hook; 6] =
     [Hook::Ingress, Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting, Hook::Egress];
 
@@ -240,19 +231,16 @@ impl<'a> ChainWalk<'a> {
         let own = ChainName::of(self.direction);
         let hooks = first_hooks(self.direction).iter();
         let slots: Vec<Slot<'a>> = hooks.flat_map(|&hook| found.chains_at(family, hook)).collect();
-        let own_place = slots.iter().position(|slot| {
+        let jumping = slots.iter().enumerate().find(|(_, slot)| {
             let mut rules = slot.chain.rules.iter();
             slot.table.is(self.ours) && rules.any(|rule| leads_to(rule, self.ours) == Some(own))
         });
-        let of_own = own_place.and_then(|place| slots.get(place));
         for (index, slot) in slots.iter().enumerate() {
+            let is_ours = slot.table.is(self.ours);
             // Which of two that tie runs first isn't known.
-            let tied = of_own.is_some_and(|of_own| slot.ties_with(of_own));
-            let comes_first = match own_place {
-                Some(place) => index <= place || tied,
-                None => slot.table.is(self.ours),
-            };
-            let matters = !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop || slot.table.is(self.ours);
+            let tied = jumping.is_some_and(|(_, jumping)| slot.ties_with(jumping));
+            let comes_first = jumping.map_or(is_ours, |(place, _)| index <= place || tied);
+            let matters = is_ours || !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop;
             if comes_first && matters {
                 self.add(slot.table, slot.chain, tied.then_some("may run before or after"));
             }
@@ -281,19 +269,18 @@ impl<'a> ChainWalk<'a> {
                 continue;
             }
             let drops = chain.base.is_some_and(|base| base.policy == Policy::Drop);
-            let rules = Line::all(table, chain).enumerate().map(|(index, line)| ShownRule {
+            let rules = Line::all(table, chain).map(|line| ShownRule {
                 line,
                 effect: self.effect(line),
-                after_jump: chain.base.is_some() && index >= before.len(),
+                after_jump: chain.base.is_some() && line.number > before.len(),
             });
-            let rules = rules.collect();
             self.chains.push(ShownChain {
                 direction: self.direction,
                 table,
                 chain,
                 is_in_own_table: table.is(self.ours),
                 note: note.or(drops.then_some("policy drop: drops the rest")),
-                rules,
+                rules: rules.collect(),
             });
         }
     }
@@ -304,14 +291,12 @@ impl<'a> ChainWalk<'a> {
         // Where a return ends what proxy-init's table does with the connection.
         let is_own_chain =
             is_own_table && (chain.base.is_some() || ChainName::from_name(chain.name.as_bytes()).is_some());
-        match &rule.action {
-            Action::Return if is_own_chain => Effect::Bypass,
-            Action::Accept if is_own_table => Effect::Bypass,
-            Action::Continue if rule.effects.contains(&rules::Effect::Untrack) => Effect::Bypass,
-            Action::Redirect(Some((first, last))) if first == last && self.proxy.contains(first) => {
-                Effect::Proxy(*first)
-            }
-            Action::Jump(_) | Action::Goto(_) => Effect::Jump,
+        match (&rule.action, rule.redirects_to()) {
+            (_, Some(port)) if self.proxy.contains(&port) => Effect::Proxy(port),
+            (Action::Return, _) if is_own_chain => Effect::Bypass,
+            (Action::Accept, _) if is_own_table => Effect::Bypass,
+            (Action::Continue, _) if rule.effects.contains(&rules::Effect::Untrack) => Effect::Bypass,
+            (Action::Jump(_) | Action::Goto(_), _) => Effect::Jump,
             _ => Effect::Other,
         }
     }

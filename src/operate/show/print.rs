@@ -12,7 +12,7 @@ use crate::findings::finding::{Finding, FindingKind};
 use crate::operate::json::object;
 use crate::operate::recognize::spelled;
 use crate::operate::style::Style;
-use crate::operate::words::{WIDTH, filled, wrapped};
+use crate::operate::words::{WIDTH, filled, length, on_lines, wrapped};
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
 const MOST: usize = 10;
@@ -58,7 +58,7 @@ impl Shown<'_> {
             if !text.is_empty() {
                 text.push('\n');
             }
-            backend.write(&mut text, colour, self);
+            text += &backend.text(colour, self);
         }
         let mut about = String::new();
         if self.backends.is_empty() {
@@ -146,22 +146,6 @@ fn rule(rule: &ShownRule<'_>) -> Value {
     object(value)
 }
 
-/// A line of text, or if it has several cells, a row of the table.
-type Line = Vec<Cell>;
-
-struct Cell {
-    style: Style,
-    text: String,
-}
-
-fn cell(style: Style, text: impl Into<String>) -> Cell {
-    Cell { style, text: text.into() }
-}
-
-fn text_line(style: Style, text: impl Into<String>) -> Line {
-    vec![cell(style, text)]
-}
-
 /// Whose packets a counter may count, in the order of the columns: those of a family, or of both.
 const COUNTED: [Option<Family>; 3] = [Some(Family::V4), Some(Family::V6), None];
 
@@ -172,93 +156,186 @@ fn counted(chain: &ShownChain<'_>) -> Option<Family> {
     }
 }
 
-/// A rule that one family has, or both.
-type Row<'a> = Vec<(&'a ShownChain<'a>, &'a ShownRule<'a>)>;
-
-/// A row's rule, if it is proxy-init's.
-fn own<'a>(row: &Row<'a>) -> Option<&'a ShownRule<'a>> {
-    row.first().map(|(_, rule)| *rule).filter(|rule| rule.is_ours())
+/// A rule as a row of the table.
+struct Row<'a> {
+    counted: Option<Family>,
+    rule: &'a ShownRule<'a>,
+    /// IPv6's, beside IPv4's that is told in the same words.
+    other: Option<&'a ShownRule<'a>>,
 }
 
-/// What rules of proxy-init's are alike in that differ in what they match; none for others, which may be thousands.
-fn kind(row: &Row<'_>) -> Option<[String; 2]> {
-    let [_, does, why] = own(row)?.words();
-    Some([does, why])
-}
-
-/// Whether a rule of proxy-init's redirects connections, but not all that get to it.
-fn redirects_a_part(row: &Row<'_>) -> bool {
-    own(row).is_some_and(|rule| {
-        let mut conditions = rule.line.rule.conditions.iter();
-        matches!(rule.effect, Effect::Proxy(_)) && conditions.any(|it| it.field() != Some(Field::Protocol))
-    })
-}
-
-fn line(used: &[Option<Family>], row: &Row<'_>) -> Option<Line> {
-    let (_, rule) = row.first()?;
-    let mut numbers: Vec<String> = row.iter().map(|(_, rule)| rule.line.number.to_string()).collect();
-    numbers.dedup();
-    let mut line = text_line(Style::Plain, numbers.join("/"));
-    for family in used {
-        let of_it = row.iter().find(|(chain, _)| counted(chain) == *family);
-        let packets = of_it.map(|(_, rule)| rule.line.rule.counters.map(|counters| counters.packets));
-        let is_of_one_family = row.iter().all(|(chain, _)| counted(chain).is_some());
-        line.push(match packets {
-            Some(Some(0)) => cell(Style::Dim, "0"),
-            Some(Some(packets)) => cell(Style::Plain, packets.to_string()),
-            // The other family has no such rule.
-            None if is_of_one_family && family.is_some() => cell(Style::Plain, "-"),
-            _ => cell(Style::Plain, ""),
-        });
+impl<'a> Row<'a> {
+    fn of(chain: &ShownChain<'_>, rule: &'a ShownRule<'a>) -> Self {
+        Self { counted: counted(chain), rule, other: None }
     }
-    let [matches, does, why] = rule.words();
-    line.push(cell(Style::Plain, matches));
-    let style = match rule.effect {
-        Effect::Proxy(_) => Style::Proxy,
-        Effect::Bypass => Style::Bypass,
-        Effect::Jump | Effect::Other => Style::Plain,
-    };
-    line.push(cell(style, does));
-    line.push(match (rule.is_ours(), why.as_str()) {
-        (true, _) => cell(Style::Plain, why),
-        (false, "") => cell(Style::Trouble, "foreign"),
-        (false, comment) => cell(Style::Trouble, format!("foreign: {comment}")),
-    });
-    Some(line)
+
+    /// What rules of proxy-init's are alike in that differ in what they match; none for others, which may be thousands.
+    fn kind(&self) -> Option<[String; 2]> {
+        let [_, does, why] = Some(self.rule).filter(|rule| rule.is_ours())?.words();
+        Some([does, why])
+    }
+
+    /// Whether a rule of proxy-init's redirects connections, but not all that get to it.
+    fn redirects_a_part(&self) -> bool {
+        let mut conditions = self.rule.line.rule.conditions.iter();
+        self.rule.is_ours()
+            && matches!(self.rule.effect, Effect::Proxy(_))
+            && conditions.any(|it| it.field() != Some(Field::Protocol))
+    }
+
+    fn cells(&self, columns: &[Option<Family>]) -> Line {
+        let rule = self.rule;
+        let number = rule.line.number;
+        let other = self.other.map(|other| other.line.number).filter(|other| *other != number);
+        let other = other.map_or(String::new(), |other| format!("/{other}"));
+        let mut cells = vec![(Style::Plain, format!("{number}{other}"))];
+        for family in columns {
+            let counting = match family {
+                family if *family == self.counted => Some(rule),
+                Some(Family::V6) => self.other,
+                _ => None,
+            };
+            cells.push(match counting.map(|rule| rule.line.rule.counters.map(|counters| counters.packets)) {
+                Some(Some(0)) => (Style::Dim, "0".to_owned()),
+                Some(Some(packets)) => (Style::Plain, packets.to_string()),
+                // The other family has no such rule.
+                None if self.counted.is_some() && family.is_some() => (Style::Plain, "-".to_owned()),
+                _ => (Style::Plain, String::new()),
+            });
+        }
+        let [matches, does, why] = rule.words();
+        let style = match rule.effect {
+            Effect::Proxy(_) => Style::Proxy,
+            Effect::Bypass => Style::Bypass,
+            Effect::Jump | Effect::Other => Style::Plain,
+        };
+        cells.extend([(Style::Plain, matches), (style, does)]);
+        cells.push(match (rule.is_ours(), why.as_str()) {
+            (true, _) => (Style::Plain, why),
+            (false, "") => (Style::Trouble, "foreign".to_owned()),
+            (false, comment) => (Style::Trouble, format!("foreign: {comment}")),
+        });
+        cells
+    }
 }
+
+/// A line of text, or if it has several cells, a row of the table.
+type Line = Vec<(Style, String)>;
+
+/// What is shown of a backend.
+struct Screen {
+    /// The counters' columns.
+    columns: Vec<Option<Family>>,
+    lines: Vec<Line>,
+}
+
+impl Screen {
+    fn say(&mut self, style: Style, text: impl Into<String>) {
+        self.lines.push(vec![(style, text.into())]);
+    }
+
+    fn add_titles(&mut self) {
+        let families = self.columns.iter().map(|family| family.map_or("both".to_owned(), |family| family.to_string()));
+        let mut families: Line = families.map(|family| (Style::Dim, family)).collect();
+        families.insert(0, (Style::Dim, String::new()));
+        families.resize(families.len() + 3, (Style::Dim, String::new()));
+        self.lines.push(families);
+        let titles = [&["#"], vec!["pkts"; self.columns.len()].as_slice(), &["matches", "does", "why"]].concat();
+        self.lines.push(titles.into_iter().map(|title| (Style::Dim, title.to_owned())).collect());
+    }
+
+    /// The lines, the cells of all rows in columns: the number and the counters aligned to the right, and the others on
+    /// several lines if a row would not fit a terminal.
+    fn text(&self, colour: bool) -> String {
+        let mut text = String::new();
+        let counters = self.columns.len();
+        let widths = self.widths();
+        for line in &self.lines {
+            if let [(style, only)] = line.as_slice() {
+                text += &style.paint(only, colour);
+                text.push('\n');
+                continue;
+            }
+            let cells = line.iter().zip(&widths);
+            let cells: Vec<_> =
+                cells.map(|((style, text), &width)| (style, width, on_lines(&pieces(text), "", 0, width))).collect();
+            for row in 0..cells.iter().map(|(.., lines)| lines.len()).max().unwrap_or_default() {
+                let mut written = ROW.to_owned();
+                for (column, (style, width, lines)) in cells.iter().enumerate() {
+                    let part = lines.get(row).map_or("", String::as_str);
+                    let (blanks, part) = (" ".repeat(width.saturating_sub(length(part))), style.paint(part, colour));
+                    written += &if column > counters { part + &blanks } else { blanks + &part };
+                    written += if column < counters { " " } else { "  " };
+                }
+                text += written.trim_end();
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// How wide the columns are: as their longest cells, as long as a row fits a terminal; otherwise those give way that
+    /// have most to give, down to their longest pieces.
+    fn widths(&self) -> Vec<usize> {
+        let mut columns: Vec<(usize, usize)> = Vec::new();
+        for line in self.lines.iter().filter(|line| line.len() > 1) {
+            columns.resize(line.len(), (0, 0));
+            for ((width, least), (_, cell)) in columns.iter_mut().zip(line) {
+                *width = length(cell).max(*width);
+                *least = pieces(cell).into_iter().map(length).max().unwrap_or_default().max(*least);
+            }
+        }
+        let between = ROW.len() + columns.len().saturating_sub(1) * 2 - self.columns.len();
+        while columns.iter().map(|(width, _)| width).sum::<usize>() + between > WIDTH {
+            match columns.iter_mut().max_by_key(|(width, least)| *width - *least) {
+                Some((width, least)) if *width > *least => *width -= 1,
+                _ => break,
+            }
+        }
+        columns.into_iter().map(|(width, _)| width).collect()
+    }
+}
+
+/// A cell's words, and the items of its lists: a line may end after each.
+fn pieces(cell: &str) -> Vec<&str> {
+    cell.split_inclusive([' ', ',']).collect()
+}
+
+/// What rows begin with: they belong to a chain, which belongs to a direction.
+const ROW: &str = "    ";
 
 impl Backend<'_> {
-    fn write(&self, text: &mut String, colour: bool, shown: &Shown<'_>) {
-        let mut used = COUNTED.to_vec();
-        used.retain(|family| self.chains.iter().any(|chain| counted(chain) == *family));
+    fn text(&self, colour: bool, shown: &Shown<'_>) -> String {
+        let mut columns = COUNTED.to_vec();
+        columns.retain(|family| self.chains.iter().any(|chain| counted(chain) == *family));
+        let mut screen = Screen { columns, lines: Vec::new() };
+        let is_only = shown.backends.len() == 1;
         let mut heading = format!("{} mode", self.mode);
-        if shown.backends.len() == 1
-            && let Some(family) = self.family_without_rules()
-        {
+        if let Some(family) = self.family_without_rules().filter(|_| is_only) {
             heading += &format!(" without rules for {family}");
             if shown.not_known.is_empty() {
                 heading += ", whose connections bypass the proxy";
             }
         }
-        let mut lines = vec![text_line(Style::Bold, heading)];
+        screen.say(Style::Bold, heading);
         let flags = self.flags();
         if flags.is_none() {
-            let what = "not one complete, untouched installation (see proxy-init verify)";
-            lines.push(text_line(Style::Trouble, what));
+            screen.say(Style::Trouble, "not one complete, untouched installation (see proxy-init verify)");
         }
-        if shown.backends.len() == 1 {
-            lines.extend(self.unused());
+        for chain in self.chains.iter().filter(|chain| is_only && chain.note == Some(UNUSED)) {
+            let of = counted(chain).map_or(String::new(), |family| format!("{family} "));
+            let (name, direction) = (chain.name(), chain.direction);
+            screen
+                .say(Style::Trouble, format!("no rule leads to {name}: {direction} {of}connections bypass the proxy"));
         }
-        lines.extend(self.interference(shown.not_known.is_empty()));
-        let families = used.iter().map(|family| family.map_or("both".to_owned(), |family| family.to_string()));
-        let families: Vec<Cell> = families.map(|family| cell(Style::Dim, family)).collect();
-        let dim = |titles: &[&str]| titles.iter().map(|&title| cell(Style::Dim, title)).collect::<Line>();
-        lines.push(dim(&[""]).into_iter().chain(families).chain(dim(&["", "", ""])).collect());
-        lines.push(dim(&[&["#"], vec!["pkts"; used.len()].as_slice(), &["matches", "does", "why"]].concat()));
+        self.tell_interference(&mut screen, shown.not_known.is_empty());
+        screen.add_titles();
         for direction in Direction::ALL {
-            lines.push(text_line(Style::Bold, direction.to_string()));
-            self.add_lines(direction, &used, &mut lines);
-            lines.push(text_line(Style::Plain, ""));
+            screen.say(Style::Bold, direction.to_string());
+            for (first, second) in self.side_by_side(direction) {
+                add_chain(&mut screen, first, second);
+            }
+            screen.say(Style::Plain, "");
         }
         if !self.later.is_empty() {
             let drops = |finding: &Finding| finding.kind() == FindingKind::Dropped;
@@ -267,20 +344,20 @@ impl Backend<'_> {
             } else {
                 ("after these, and drop nothing that is redirected", Style::Plain)
             };
-            lines.push(text_line(Style::Bold, heading));
+            screen.say(Style::Bold, heading);
             for Slot { table, chain, base } in &self.later {
                 let (name, hooked, policy) = (full_name(table, chain), hooked(*base, chain), base.policy);
-                lines.push(text_line(style, format!("  {name} ({hooked}, policy {policy})")));
+                screen.say(style, format!("  {name} ({hooked}, policy {policy})"));
             }
-            lines.push(text_line(Style::Plain, ""));
+            screen.say(Style::Plain, "");
         }
         if let Some(flags) = flags {
-            lines.push(text_line(Style::Bold, "flags that install proxy-init's rules as found"));
-            lines.extend(wrapped(&flags).lines().map(|line| text_line(Style::Plain, line)));
+            screen.say(Style::Bold, "flags that install proxy-init's rules as found");
+            screen.say(Style::Plain, wrapped(&flags));
         } else {
-            lines.pop();
+            screen.lines.pop();
         }
-        write_aligned(text, &lines, used.len(), colour);
+        screen.text(colour)
     }
 
     /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
@@ -302,55 +379,38 @@ impl Backend<'_> {
         (has_v6 && !has_v4 && !has_both).then_some(Family::V4)
     }
 
-    /// Whose connections no rule leads to proxy-init's chain.
-    fn unused(&self) -> impl Iterator<Item = Line> {
-        let unused = self.chains.iter().filter(|chain| chain.note == Some(UNUSED));
-        unused.map(|chain| {
-            let of = counted(chain).map_or(String::new(), |family| format!("{family} "));
-            let (name, direction) = (chain.name(), chain.direction);
-            let text = format!("no rule leads to {name}: {direction} {of}connections bypass the proxy");
-            text_line(Style::Trouble, text)
-        })
-    }
-
     /// Whether rules of other programs come first, and what they and later ones do to connections.
-    fn interference(&self, is_all_seen: bool) -> Vec<Line> {
+    fn tell_interference(&self, screen: &mut Screen, is_all_seen: bool) {
         let others = self.others.as_deref().unwrap_or_default();
         let deeds: Vec<String> = others.iter().filter_map(Finding::interference).collect();
-        let rules = self.chains.iter().flat_map(before_jump);
-        let foreign = rules.filter(|rule| !rule.is_ours()).count();
-        let (rules, run, take) = if foreign == 1 {
-            ("rule of another program", "runs", "takes")
-        } else {
-            ("rules of other programs", "run", "take")
+        let foreign = self.chains.iter().flat_map(before_jump).filter(|rule| !rule.is_ours()).count();
+        let (rules, run, take) = match foreign {
+            1 => ("rule of another program", "runs", "takes"),
+            _ => ("rules of other programs", "run", "take"),
         };
-        let mut lines = match foreign {
-            0 if !deeds.is_empty() => vec![],
-            0 if is_all_seen => vec![text_line(Style::Plain, "no rules of other programs run before these")],
-            0 => vec![text_line(Style::Plain, "no rules of other programs that could be seen run before these")],
-            _ if self.others.is_some() && deeds.is_empty() && is_all_seen => vec![text_line(
-                Style::Plain,
-                format!("{foreign} {rules} {run} before or among these, and {take} no connection"),
-            )],
-            _ => vec![text_line(Style::Trouble, format!("{foreign} {rules} {run} before or among these"))],
-        };
+        if foreign == 0 && deeds.is_empty() {
+            let seen = if is_all_seen { "" } else { " that could be seen" };
+            screen.say(Style::Plain, format!("no {rules}{seen} {run} before these"));
+        } else if foreign > 0 && self.others.is_some() && deeds.is_empty() && is_all_seen {
+            screen
+                .say(Style::Plain, format!("{foreign} {rules} {run} before or among these, and {take} no connection"));
+        } else if foreign > 0 {
+            screen.say(Style::Trouble, format!("{foreign} {rules} {run} before or among these"));
+        }
         if !deeds.is_empty() {
             let may = if others.iter().all(|finding| finding.problem.is_warning()) { "may " } else { "" };
-            let heading = format!("rules of other programs {may}interfere (see proxy-init verify)");
-            lines.push(text_line(Style::Trouble, heading));
+            screen.say(Style::Trouble, format!("rules of other programs {may}interfere (see proxy-init verify)"));
         }
         for deed in deeds.iter().take(MOST) {
-            let deed = filled(&format!("  {deed}"));
-            lines.extend(deed.lines().map(|line| text_line(Style::Plain, line)));
+            screen.say(Style::Plain, filled(&format!("  {deed}")).trim_end());
         }
         if deeds.len() > MOST {
-            lines.push(text_line(Style::Plain, format!("  ... {} more", deeds.len() - MOST)));
+            screen.say(Style::Plain, format!("  ... {} more", deeds.len() - MOST));
         }
-        lines
     }
 
-    /// Adds the lines of a direction, the chains of both families side by side.
-    fn add_lines(&self, direction: Direction, used: &[Option<Family>], lines: &mut Vec<Line>) {
+    /// The chains of a direction, those of IPv6 beside IPv4's of the same title.
+    fn side_by_side(&self, direction: Direction) -> Vec<(&ShownChain<'_>, Option<&ShownChain<'_>>)> {
         let mut pairs: Vec<(&ShownChain<'_>, Option<&ShownChain<'_>>)> = Vec::new();
         let mut next = 0;
         for chain in self.chains.iter().filter(|chain| chain.direction == direction) {
@@ -370,123 +430,40 @@ impl Backend<'_> {
                 }
             }
         }
-        for (first, second) in pairs {
-            lines.push(text_line(Style::Dim, format!("  {}", heading(first, second))));
-            let rows = merged(first, second);
-            if rows.is_empty() {
-                lines.push(text_line(Style::Dim, format!("{ROW}no rules")));
-            }
-            let mut foreign = 0;
-            for alike in rows.chunk_by(|row, next| kind(row) == kind(next)) {
-                let is_ours = alike.first().and_then(own).is_some();
-                let room = if !is_ours {
-                    MOST.saturating_sub(foreign)
-                } else if alike.len() > MOST {
-                    // A list of a thousand ports is one of many rules.
-                    2
-                } else {
-                    MOST
-                };
-                lines.extend(alike.iter().take(room).filter_map(|row| line(used, row)));
-                if !is_ours {
-                    foreign += alike.len();
-                } else if alike.len() > room {
-                    let more = format!("{ROW}... {} more like these", alike.len() - room);
-                    lines.push(text_line(Style::Plain, more));
-                }
-            }
-            if foreign > MOST {
-                let more = format!("{ROW}... {} more foreign rules", foreign - MOST);
-                lines.push(text_line(Style::Trouble, more));
-            }
-            if rows.last().is_some_and(redirects_a_part) {
-                lines.push(text_line(Style::Bypass, format!("{ROW}all others bypass the proxy")));
-            }
-        }
+        pairs
     }
 }
 
-/// What rows begin with: they belong to a chain, which belongs to a direction.
-const ROW: &str = "    ";
-
-/// Writes the lines, the cells of all rows in columns: the number and the counters aligned to the right, and the others
-/// on several lines if a row would not fit a terminal.
-fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: bool) {
-    let widths = widths(lines, counters);
-    for line in lines {
-        if let [only] = line.as_slice() {
-            *text += &only.style.paint(&only.text, colour);
-            text.push('\n');
-            continue;
-        }
-        let cells = line.iter().zip(&widths);
-        let cells: Vec<_> =
-            cells.map(|(cell, &width)| (cell.style, width, pieces_on_lines(&cell.text, width))).collect();
-        let height = cells.iter().map(|(_, _, lines)| lines.len()).max().unwrap_or_default();
-        for row in 0..height {
-            let mut written = ROW.to_owned();
-            // Blanks are written before what follows them, so that no line ends with any.
-            let mut blanks = 0;
-            for (column, (style, width, lines)) in cells.iter().enumerate() {
-                let part = lines.get(row).map_or("", String::as_str);
-                let missing = width - length(part).min(*width);
-                let (before, after) = if column <= counters { (missing, 0) } else { (0, missing) };
-                blanks += before;
-                if !part.is_empty() {
-                    written += &format!("{:blanks$}{}", "", style.paint(part, colour));
-                    blanks = 0;
-                }
-                blanks += after + if column < counters { 1 } else { 2 };
-            }
-            *text += written.trim_end();
-            text.push('\n');
+/// Adds a chain of one family or of both.
+fn add_chain(screen: &mut Screen, first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) {
+    screen.say(Style::Dim, format!("  {}", heading(first, second)));
+    let rows = merged(first, second);
+    if rows.is_empty() {
+        screen.say(Style::Dim, format!("{ROW}no rules"));
+    }
+    let mut foreign = 0;
+    for alike in rows.chunk_by(|row, next| row.kind() == next.kind()) {
+        let is_ours = alike.iter().all(|row| row.rule.is_ours());
+        let room = match alike.len() {
+            _ if !is_ours => MOST.saturating_sub(foreign),
+            // A list of a thousand ports is one of many rules.
+            count if count > MOST => 2,
+            count => count,
+        };
+        let rows: Vec<Line> = alike.iter().take(room).map(|row| row.cells(&screen.columns)).collect();
+        screen.lines.extend(rows);
+        if !is_ours {
+            foreign += alike.len();
+        } else if alike.len() > room {
+            screen.say(Style::Plain, format!("{ROW}... {} more like these", alike.len() - room));
         }
     }
-}
-
-/// How wide the columns are: as their longest cells, as long as a row fits a terminal; otherwise those give way that
-/// have most to give, down to their longest pieces.
-fn widths(lines: &[Line], counters: usize) -> Vec<usize> {
-    let mut widths: Vec<usize> = Vec::new();
-    let mut least = Vec::new();
-    for line in lines.iter().filter(|line| line.len() > 1) {
-        widths.resize(line.len(), 0);
-        least.resize(line.len(), 0);
-        for ((width, least), cell) in widths.iter_mut().zip(&mut least).zip(line) {
-            *width = length(&cell.text).max(*width);
-            *least = pieces(&cell.text).map(length).max().unwrap_or_default().max(*least);
-        }
+    if foreign > MOST {
+        screen.say(Style::Trouble, format!("{ROW}... {} more foreign rules", foreign - MOST));
     }
-    let between = ROW.len() + widths.len().saturating_sub(1) * 2 - counters;
-    while widths.iter().sum::<usize>() + between > WIDTH {
-        let most = widths.iter_mut().zip(&least).max_by_key(|(width, least)| **width - **least);
-        match most {
-            Some((width, least)) if *width > *least => *width -= 1,
-            _ => break,
-        }
+    if rows.last().is_some_and(Row::redirects_a_part) {
+        screen.say(Style::Bypass, format!("{ROW}all others bypass the proxy"));
     }
-    widths
-}
-
-fn length(text: &str) -> usize {
-    text.trim_end().chars().count()
-}
-
-/// A cell's words, and the items of its lists: a line may end after each.
-fn pieces(cell: &str) -> impl Iterator<Item = &str> {
-    cell.split_inclusive([' ', ','])
-}
-
-/// A cell on lines of this width, at least one.
-fn pieces_on_lines(cell: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for piece in pieces(cell) {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() || length(&format!("{line}{piece}")) <= width => *line += piece,
-            _ => lines.push(piece.to_owned()),
-        }
-    }
-    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// A chain's name, where it is hooked, and what is wrong with it.
@@ -510,11 +487,11 @@ fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
 /// The rules of a chain in both families up to the jump to proxy-init's, those that are the same side by side.
 fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> Vec<Row<'a>> {
     let Some(second) = second else {
-        return before_jump(first).map(|rule| vec![(first, rule)]).collect();
+        return before_jump(first).map(|rule| Row::of(first, rule)).collect();
     };
-    let others: Vec<&ShownRule<'_>> = before_jump(second).collect();
     // Where the second family has each rule that is told in the same words, the last one first.
     let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    let others: Vec<&ShownRule<'_>> = before_jump(second).collect();
     for (place, rule) in others.iter().enumerate().rev() {
         places.entry((rule.words(), rule.is_ours())).or_default().push(place);
     }
@@ -522,21 +499,20 @@ fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> 
     let mut rest = others.into_iter();
     let mut next = 0;
     for rule in before_jump(first) {
+        let mut row = Row::of(first, rule);
         let same = places.get_mut(&(rule.words(), rule.is_ours()));
         let place = same.and_then(|places| {
             while places.pop_if(|place| *place < next).is_some() {}
             places.pop()
         });
-        let mut both = vec![(first, rule)];
         if let Some(place) = place {
-            let alone = rest.by_ref().take(place - next);
-            rows.extend(alone.map(|rule| vec![(second, rule)]));
-            both.extend(rest.next().map(|other| (second, other)));
+            rows.extend(rest.by_ref().take(place - next).map(|rule| Row::of(second, rule)));
+            row.other = rest.next();
             next = place + 1;
         }
-        rows.push(both);
+        rows.push(row);
     }
-    rows.extend(rest.map(|rule| vec![(second, rule)]));
+    rows.extend(rest.map(|rule| Row::of(second, rule)));
     rows
 }
 
