@@ -206,17 +206,9 @@ impl Problem {
 
     /// What is wrong, in words, with this name of the other program's rule.
     fn words(&self, rule: &str) -> String {
-        if let Some(deed) = self.deed(rule) {
-            let cure = match self {
-                Problem::Undiscovered { admit: Some(_), .. } => "; the command marked - lets them through",
-                Problem::Undiscovered { admit: None, .. } => "; they need a hop limit of 255",
-                _ => "",
-            };
-            return match self {
-                Problem::Barred { .. } => deed,
-                _ => format!("{}: {deed}{cure}", self.kind()),
-            };
-        }
+        let does = |verb: &str, certain: &bool| {
+            if *certain { format!("{rule} {verb}s") } else { format!("{rule} may {verb}") }
+        };
         let words = match self {
             Problem::NoRules(rules) => return format!("all {rules} rules are missing"),
             Problem::NoTable | Problem::NoChain => "not found",
@@ -227,26 +219,16 @@ impl Problem {
             Problem::Different { .. } => "different",
             Problem::OutOfOrder { .. } => "out of order",
             Problem::Doubled(_) => "found more than once",
-            _ => "the chain's policy drops the connections that bypass the proxy",
-        };
-        words.to_owned()
-    }
-
-    /// What another program's rule does to connections, by this name of the rule's.
-    fn deed(&self, rule: &str) -> Option<String> {
-        let does = |verb: &str, certain: &bool| {
-            if *certain { format!("{verb}s") } else { format!("may {verb}") }
-        };
-        Some(match self {
+            Problem::Policy => "the chain's policy drops the connections that bypass the proxy",
             Problem::Shadowed { fate, connections, certain, .. } => {
                 let does = match fate {
-                    Fate::NotUnderstood => "may take connections away (it is not understood)".to_owned(),
+                    Fate::NotUnderstood => format!("{rule} may take connections away (it is not understood)"),
                     Fate::Accepted => does("let", certain) + " connections pass by",
                     Fate::Translated => does("redirect", certain) + " connections",
                     Fate::Dropped => does("drop", certain) + " connections",
                     Fate::Untracked => does("keep", certain) + " connections from being redirected",
                 };
-                format!("{rule} {does}: {connections}")
+                return format!("{does}: {connections}");
             }
             Problem::Undiscovered { family, packet, direction, .. } => {
                 let what = match (family, packet) {
@@ -259,28 +241,40 @@ impl Problem {
                     Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
                     Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
                 };
-                format!("{rule} drops {what}, so {so}")
+                return format!("{rule} drops {what}, so {so}");
             }
             Problem::Barred { connections, .. } => {
-                format!("{rule} keeps out other hosts, which it names: {connections}")
+                return format!("{rule} keeps out other hosts, which it names: {connections}");
             }
             Problem::Dropped { connections, packet, certain, .. } => {
-                let does = does("drop", certain);
                 let what = match packet {
                     Packet::Reply => "the replies to connections that were redirected",
                     _ => "connections that were redirected",
                 };
-                format!("{rule} {does} {what}: {connections}")
+                return format!("{} {what}: {connections}", does("drop", certain));
             }
-            _ => return None,
-        })
+        };
+        words.to_owned()
+    }
+
+    /// The same with the kind before what another program's rule does, and with the cure, if there is one.
+    fn in_full(&self, rule: &str) -> String {
+        let (kind, words) = (self.kind(), self.words(rule));
+        match self {
+            Problem::Shadowed { .. } | Problem::Dropped { .. } => format!("{kind}: {words}"),
+            Problem::Undiscovered { admit: Some(_), .. } => {
+                format!("{kind}: {words}; the command marked - lets them through")
+            }
+            Problem::Undiscovered { admit: None, .. } => format!("{kind}: {words}; they need a hop limit of 255"),
+            _ => words,
+        }
     }
 }
 
 impl Finding {
     /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
     pub fn in_a_line(&self) -> String {
-        let text = format!("{}, {}: {}", self.family(), self.subject, self.problem.words("a rule"));
+        let text = format!("{}, {}: {}", self.family(), self.subject, self.problem.in_full("a rule"));
         let (expected, found) = self.problem.sides();
         let rules = if found.is_empty() { expected } else { found };
         if rules.is_empty() {
@@ -291,17 +285,15 @@ impl Finding {
 
     /// What another program's rule does to connections, without the rule; none if this is about proxy-init's own rules.
     pub(crate) fn interference(&self) -> Option<String> {
-        let problem = &self.problem;
-        let deed = || problem.deed("a rule").unwrap_or_else(|| problem.words("a rule"));
-        let is_about_others = problem.is_about_others();
-        is_about_others.then(|| format!("{}, {}: {}", self.family(), self.subject, deed()))
+        let is_about_others = self.problem.is_about_others();
+        is_about_others.then(|| format!("{}, {}: {}", self.family(), self.subject, self.problem.words("a rule")))
     }
 }
 
 /// As a diff: what is missing after `-`, what was found instead after `+`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, {}: {}", self.family(), self.subject, self.problem.words("the rule marked +"))?;
+        writeln!(f, "{}, {}: {}", self.family(), self.subject, self.problem.in_full("the rule marked +"))?;
         let (expected, found) = self.problem.sides();
         for rule in expected {
             writeln!(f, "  - {rule}")?;
@@ -366,7 +358,7 @@ mod tests {
             (Fate::Untracked, false, "may keep connections from being redirected"),
         ] {
             let words = shadowed(None, fate, certain).words("the rule marked +");
-            assert!(words.ends_with(&format!(" marked + {does}: to port 80")), "{words}");
+            assert_eq!(words, format!("the rule marked + {does}: to port 80"));
         }
     }
 
