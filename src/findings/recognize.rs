@@ -11,7 +11,7 @@ use packets::rules::{
 
 use crate::wanted::lists::{self, all};
 use crate::wanted::{
-    ChainName, Config, Draft, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet, chain_of, rules_of,
+    ChainName, Config, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet, chain_of, rules_of,
 };
 
 /// Why what was found is the installation of no config.
@@ -32,190 +32,161 @@ pub enum NoConfig {
 /// # Errors
 /// Too little was found.
 pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
-    let recognized = match mode {
-        Mode::Nft | Mode::Legacy => xtables(mode, found),
-        Mode::Native => mode.table_among(&found.tables, Family::V4).map(native),
+    let tables = tables(mode, found);
+    // What both families should have is taken from the first table.
+    let first = tables.into_iter().flatten().next().ok_or(NoConfig::Nothing)?;
+    let mut config = Config::new(port(tables, Direction::Inbound)?, port(tables, Direction::Outbound)?);
+    config.ipv6 = tables.last().is_some_and(Option::is_some);
+    config.ignored_inbound_subnets = subnets(tables, Direction::Inbound, exempts);
+    config.ignored_outbound_subnets = subnets(tables, Direction::Outbound, exempts);
+    config.redirected_outbound_subnets = subnets(tables, Direction::Outbound, redirects_subnets);
+    config.redirected_outbound_ports = listed_ports(first);
+    for direction in Direction::ALL {
+        for rule in known_rules(first, direction) {
+            add_others(&mut config, direction, first, rule);
+        }
+    }
+    Ok(config)
+}
+
+/// The tables with a mode's rules for IPv4 and for IPv6. Native mode has one for both, which may be for IPv4 alone.
+fn tables(mode: Mode, found: &Found) -> [Option<&Table>; 2] {
+    Family::ALL.map(|family| {
+        mode.table_among(&found.tables, family).filter(|table| {
+            let mut names = Direction::ALL.map(ChainName::of).into_iter();
+            match mode {
+                Mode::Nft | Mode::Legacy => names.any(|name| chain_of(table, name).is_some()),
+                Mode::Native => {
+                    let mut jumps = names.flat_map(|name| rules_of(table, name.counterpart()));
+                    family == Family::V4 || !jumps.any(|jump| jump.conditions.contains(&is_of(Family::V4)))
+                }
+            }
+        })
+    })
+}
+
+/// The rules of a direction. Of one with another condition, it isn't known for which connections it is.
+fn known_rules(table: &Table, direction: Direction) -> impl Iterator<Item = &Rule> {
+    rules_of(table, ChainName::of(direction)).iter().filter(|rule| {
+        rule.conditions.iter().all(|condition| matches!(condition, Condition::In { negated: false, .. }))
+    })
+}
+
+/// The proxy's port. The lists of subnets may leave one family without a rule that redirects.
+fn port(tables: [Option<&Table>; 2], direction: Direction) -> Result<Port, NoConfig> {
+    let mut rules = tables.into_iter().flatten().flat_map(|table| known_rules(table, direction));
+    rules.find_map(|rule| Port::new(rule.redirects_to()?)).ok_or(NoConfig::NoRedirect(direction))
+}
+
+/// Takes ports, owners and interfaces from a rule.
+fn add_others(config: &mut Config, direction: Direction, table: &Table, rule: &Rule) {
+    let Some((field, numbers)) = compared(table, rule) else {
+        return;
     };
-    recognized.ok_or(NoConfig::Nothing)?.config()
-}
-
-/// What rules say about the config.
-#[derive(Default)]
-struct Recognized {
-    /// Everything but subnets.
-    rules: Draft,
-    ignored_inbound_subnets: Subnets,
-    ignored_outbound_subnets: Subnets,
-    redirected_outbound_subnets: Subnets,
-}
-
-/// The subnets that each family's rules name.
-#[derive(Default)]
-struct Subnets {
-    v4: Vec<Subnet>,
-    v6: Vec<Subnet>,
-}
-
-impl Subnets {
-    fn of(&mut self, family: Family) -> &mut Vec<Subnet> {
-        match family {
-            Family::V4 => &mut self.v4,
-            Family::V6 => &mut self.v6,
+    let purpose = Purpose::of(rule);
+    let is_other = purpose.as_ref().is_some_and(Purpose::is_about_others);
+    let is_of_interface = matches!(purpose, Some(Purpose::IgnoreInterface(_)));
+    let first = numbers.as_slice().first().copied();
+    let ids = first.and_then(|(first, last)| IdRange::new(first.try_into().ok()?, last.try_into().ok()?));
+    let id = ids.and_then(|ids| OwnerId::new(ids.first()));
+    match (field, &rule.action) {
+        (Field::Uid, Action::Return) if is_other => config.ignored_uids.extend(ids),
+        (Field::Gid, Action::Return) if is_other => config.ignored_gids.extend(ids),
+        (Field::Uid, Action::Return) => config.proxy_uid = id,
+        (Field::Gid, Action::Return) => config.proxy_gid = id,
+        // lo's own rule is always there.
+        (Field::InInterface | Field::OutInterface, Action::Return) if is_of_interface => {
+            let interfaces = match direction {
+                Direction::Inbound => &mut config.ignored_inbound_interfaces,
+                Direction::Outbound => &mut config.ignored_outbound_interfaces,
+            };
+            interfaces.extend(first.and_then(|(first, _)| Interface::from_number(first)));
         }
-    }
-
-    /// The list of which both families' rules are; subnets of all addresses may be in those of the other family.
-    fn list(mut self, ipv6: bool) -> Vec<Subnet> {
-        if ipv6 && self.v4 != self.v6 {
-            self.v4.retain(|subnet| subnet.family() == Family::V4);
-            self.v6.retain(|subnet| subnet.family() == Family::V6);
-            self.v4.append(&mut self.v6);
+        (Field::DestinationPort, Action::Return) => {
+            let ports = match direction {
+                Direction::Inbound => &mut config.ignored_inbound_ports,
+                Direction::Outbound => &mut config.ignored_outbound_ports,
+            };
+            ports.extend(as_written(named(rule), &numbers, |range| range.numbers(), lists::ranges));
         }
-        self.v4
+        (Field::DestinationPort, Action::Redirect(_)) => {
+            let ports = named(rule);
+            let ports = as_written(ports, &numbers, |port| (port.get().into(), port.get().into()), lists::ports);
+            config.redirected_ports.extend(ports);
+        }
+        _ => {}
     }
 }
 
-impl Recognized {
-    fn config(mut self) -> Result<Config, NoConfig> {
-        let config = &mut self.rules.config;
-        config.ignored_inbound_subnets = self.ignored_inbound_subnets.list(config.ipv6);
-        config.ignored_outbound_subnets = self.ignored_outbound_subnets.list(config.ipv6);
-        config.redirected_outbound_subnets = self.redirected_outbound_subnets.list(config.ipv6);
-        self.rules.finish().map_err(NoConfig::NoRedirect)
-    }
-
-    /// Takes what the rules of a table say. What both families should have is taken from the first table.
-    fn add(&mut self, table: &Table, is_first: bool) {
-        for direction in Direction::ALL {
-            let rules = rules_of(table, ChainName::of(direction));
-            let mut unlisted = rules.iter().filter(|rule| Purpose::of(rule) == Some(Purpose::IgnoreUnlistedPorts));
-            if let Some(rule) = unlisted.next().filter(|_| is_first) {
-                self.add_listed_ports(table, rule);
-            }
-            for rule in rules {
-                // Of a rule with another condition, it isn't known for which connections it is.
-                if !rule.conditions.iter().all(|condition| matches!(condition, Condition::In { negated: false, .. })) {
-                    continue;
-                }
-                // The lists of subnets may leave one family without such a rule.
-                if let Some(port) = rule.redirects_to().and_then(Port::new) {
-                    let known = match direction {
-                        Direction::Inbound => &mut self.rules.inbound_port,
-                        Direction::Outbound => &mut self.rules.outbound_port,
-                    };
-                    known.get_or_insert(port);
-                }
-                self.add_subnets(direction, table, rule);
-                if is_first {
-                    self.add_others(direction, table, rule);
+/// The outbound ports to redirect, from the rule that exempts all others.
+fn listed_ports(table: &Table) -> Vec<PortRange> {
+    let mut rules = rules_of(table, ChainName::ProxyInitOutput).iter();
+    let unlisted = rules.find(|rule| Purpose::of(rule) == Some(Purpose::IgnoreUnlistedPorts));
+    let mut ports = Vec::new();
+    for condition in unlisted.into_iter().flat_map(|rule| &rule.conditions) {
+        if let Condition::In { field: Field::DestinationPort, values, negated: true } = condition {
+            for &(first, last) in table.numbers(values).unwrap_or_default() {
+                if let (Ok(first), Ok(last)) = (first.try_into(), last.try_into()) {
+                    ports.extend(PortRange::new(first, last));
                 }
             }
         }
     }
+    ports
+}
 
-    /// Takes ports, owners and interfaces.
-    fn add_others(&mut self, direction: Direction, table: &Table, rule: &Rule) {
-        let Some((field, numbers)) = compared(table, rule) else {
-            return;
-        };
-        let purpose = Purpose::of(rule);
-        let is_other = purpose.as_ref().is_some_and(Purpose::is_about_others);
-        let is_of_interface = matches!(purpose, Some(Purpose::IgnoreInterface(_)));
-        let first = numbers.as_slice().first().copied();
-        let ids = first.and_then(|(first, last)| IdRange::new(first.try_into().ok()?, last.try_into().ok()?));
-        let id = ids.and_then(|ids| OwnerId::new(ids.first()));
-        let config = &mut self.rules.config;
-        match (field, &rule.action) {
-            (Field::Uid, Action::Return) if is_other => config.ignored_uids.extend(ids),
-            (Field::Gid, Action::Return) if is_other => config.ignored_gids.extend(ids),
-            (Field::Uid, Action::Return) => config.proxy_uid = id,
-            (Field::Gid, Action::Return) => config.proxy_gid = id,
-            // lo's own rule is always there.
-            (Field::InInterface | Field::OutInterface, Action::Return) if is_of_interface => {
-                let interfaces = match direction {
-                    Direction::Inbound => &mut config.ignored_inbound_interfaces,
-                    Direction::Outbound => &mut config.ignored_outbound_interfaces,
-                };
-                interfaces.extend(first.and_then(|(first, _)| Interface::from_number(first)));
-            }
-            (Field::DestinationPort, Action::Return) => {
-                let ports = match direction {
-                    Direction::Inbound => &mut config.ignored_inbound_ports,
-                    Direction::Outbound => &mut config.ignored_outbound_ports,
-                };
-                ports.extend(as_written(named(rule), &numbers, |range| range.numbers(), lists::ranges));
-            }
-            (Field::DestinationPort, Action::Redirect(_)) => {
-                let ports = named(rule);
-                let ports = as_written(ports, &numbers, |port| (port.get().into(), port.get().into()), lists::ports);
-                config.redirected_ports.extend(ports);
-            }
-            _ => {}
+/// The subnets that such rules of both families name; those of all addresses may be in rules of the other family.
+fn subnets(tables: [Option<&Table>; 2], direction: Direction, is_such: fn(&Rule) -> bool) -> Vec<Subnet> {
+    let [v4, v6] = tables;
+    let mut subnets = v4.map(|table| subnets_of(Family::V4, table, direction, is_such)).unwrap_or_default();
+    if let Some(table) = v6 {
+        let v6 = subnets_of(Family::V6, table, direction, is_such);
+        if subnets != v6 {
+            subnets.retain(|subnet| subnet.family() == Family::V4);
+            subnets.extend(v6.into_iter().filter(|subnet| subnet.family() == Family::V6));
         }
     }
+    subnets
+}
 
-    /// Takes the ports to redirect from the rule that exempts all others.
-    fn add_listed_ports(&mut self, table: &Table, rule: &Rule) {
-        for condition in &rule.conditions {
-            if let Condition::In { field: Field::DestinationPort, values, negated: true } = condition {
-                for &(first, last) in table.numbers(values).unwrap_or_default() {
-                    if let (Ok(first), Ok(last)) = (first.try_into(), last.try_into()) {
-                        self.rules.config.redirected_outbound_ports.extend(PortRange::new(first, last));
-                    }
-                }
-            }
-        }
-    }
-
-    fn subnets(&mut self, direction: Direction, rule: &Rule, family: Family) -> &mut Vec<Subnet> {
-        let subnets = match (&rule.action, direction) {
-            (Action::Return, Direction::Inbound) => &mut self.ignored_inbound_subnets,
-            (Action::Return, Direction::Outbound) => &mut self.ignored_outbound_subnets,
-            _ => &mut self.redirected_outbound_subnets,
-        };
-        subnets.of(family)
-    }
-
-    fn add_subnets(&mut self, direction: Direction, table: &Table, rule: &Rule) {
-        let written = named::<Subnet>(rule);
-        let conditions: Vec<_> = match rule.action {
-            Action::Return => rule.conditions.iter().collect(),
-            // Without a subnet it is the rule that redirects all.
-            Action::Redirect(_) if direction == Direction::Outbound && is_for_subnets(rule) => {
-                let tcp = Condition::is(Field::Protocol, TCP);
-                rule.conditions.iter().filter(|&condition| *condition != tcp).collect()
-            }
-            _ => return,
-        };
+/// The subnets that such rules for a family name.
+fn subnets_of(family: Family, table: &Table, direction: Direction, is_such: fn(&Rule) -> bool) -> Vec<Subnet> {
+    let mut subnets = Vec::new();
+    for rule in known_rules(table, direction).filter(|rule| is_such(rule)) {
+        let mut written = named::<Subnet>(rule);
+        let tcp = Condition::is(Field::Protocol, TCP);
+        let conditions = rule.conditions.iter().filter(|&condition| exempts(rule) || *condition != tcp);
+        let conditions: Vec<&Condition> = conditions.collect();
         // Every address of a family needs no condition.
         let of_all = match (conditions.as_slice(), table.family) {
             ([], TableFamily::Ip(family)) => Some(family),
             ([one], _) => Family::ALL.into_iter().find(|&family| **one == is_of(family)),
             _ => None,
         };
-        if let Some(family) = of_all {
-            let subnets = self.subnets(direction, rule, family);
-            if !written.is_empty() && written.iter().all(Subnet::is_of_all) {
+        match (of_all, compared(table, rule)) {
+            (Some(of), _) if of == family && !written.is_empty() && written.iter().all(Subnet::is_of_all) => {
                 subnets.extend(written);
-            } else {
-                subnets.extend(all(family).parse::<Subnet>());
             }
-        } else if let Some((Field::Source(family) | Field::Destination(family), numbers)) = compared(table, rule) {
-            // Those of all addresses have no condition.
-            let written = Some(written).filter(|written| !written.iter().any(Subnet::is_of_all));
-            let written = written.unwrap_or_default();
-            let subnets = as_written(
-                written,
-                &numbers,
-                |subnet| addresses(subnet.net()),
-                |numbers| {
-                    let nets = lists::subnets(family, numbers).into_iter();
-                    nets.filter_map(|net| net.to_string().parse().ok()).collect()
-                },
-            );
-            self.subnets(direction, rule, family).extend(subnets);
+            (Some(of), _) if of == family => subnets.extend(all(family).parse::<Subnet>()),
+            (None, Some((Field::Source(of) | Field::Destination(of), numbers))) if of == family => {
+                // Those of all addresses have no condition.
+                if written.iter().any(Subnet::is_of_all) {
+                    written.clear();
+                }
+                subnets.extend(as_written(
+                    written,
+                    &numbers,
+                    |subnet| addresses(subnet.net()),
+                    |numbers| {
+                        let nets = lists::subnets(family, numbers).into_iter();
+                        nets.filter_map(|net| net.to_string().parse().ok()).collect()
+                    },
+                ));
+            }
+            _ => {}
         }
     }
+    subnets
 }
 
 /// What a rule compares beside the family and the protocol, and with which numbers; none if that isn't known.
@@ -228,37 +199,15 @@ fn compared(table: &Table, rule: &Rule) -> Option<(Field, Intervals)> {
     })
 }
 
-/// What a mode's nat tables say.
-fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
-    let [v4, v6] = Family::ALL.map(|family| {
-        let mut directions = Direction::ALL.into_iter();
-        mode.table_among(&found.tables, family)
-            .filter(|table| directions.any(|direction| chain_of(table, ChainName::of(direction)).is_some()))
-    });
-    let mut recognized = Recognized::default();
-    recognized.rules.config.ipv6 = v6.is_some();
-    for (index, table) in v4.into_iter().chain(v6).enumerate() {
-        recognized.add(table, index == 0);
-    }
-    v4.or(v6).is_some().then_some(recognized)
+fn exempts(rule: &Rule) -> bool {
+    rule.action == Action::Return
 }
 
-/// What native mode's table says.
-fn native(table: &Table) -> Recognized {
-    let mut recognized = Recognized::default();
-    for direction in Direction::ALL {
-        let chain = chain_of(table, ChainName::of(direction).counterpart());
-        let mut jumps = chain.into_iter().flat_map(|chain| &chain.rules);
-        recognized.rules.config.ipv6 &= !jumps.any(|jump| jump.conditions.contains(&is_of(Family::V4)));
-    }
-    recognized.add(table, true);
-    recognized
-}
-
-/// Whether the comment of a rule that redirects says that it is for some subnets, or its conditions do.
-fn is_for_subnets(rule: &Rule) -> bool {
+/// Whether a rule redirects, and is for some subnets by its conditions or its comment, not for all the rest.
+fn redirects_subnets(rule: &Rule) -> bool {
     let mut fields = rule.conditions.iter().filter_map(Condition::field);
-    fields.any(|field| matches!(field, Field::Destination(_))) || !named::<Subnet>(rule).is_empty()
+    matches!(rule.action, Action::Redirect(_))
+        && (fields.any(|field| matches!(field, Field::Destination(_))) || !named::<Subnet>(rule).is_empty())
 }
 
 /// A rule's numbers as its comment lists them or, if that lists others, in as few items as there can be.
