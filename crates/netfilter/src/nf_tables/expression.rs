@@ -322,6 +322,12 @@ impl<'a> Part<'a> for Verdict<'a> {
 }
 
 impl<'a> Expression<'a> {
+    /// Those that something else has: one, or a list.
+    pub(crate) fn each(one: Option<&'a [u8]>, list: Option<&'a [u8]>) -> impl Iterator<Item = Result<Self, Malformed>> {
+        let list = Attributes(list.unwrap_or_default()).map(|element| Ok(element?.1));
+        one.map(Ok).into_iter().chain(list).map(|expression| Self::read(Attributes(expression?)))
+    }
+
     /// Loads a field; none if no expression that is written here does.
     pub(crate) fn load(field: Field) -> Option<Self> {
         let register = REGISTER;

@@ -57,25 +57,23 @@ pub(crate) fn rewritten(family: Option<Family>, (base, offset, length): Place, k
         return None;
     }
     // The bits that may change of each of the first bytes of `struct iphdr` and `struct ipv6hdr`.
-    let (class, hops): ([u8; 2], u32) = match family {
-        Some(Family::V4) => ([0, 0xff], 8),
-        Some(Family::V6) => ([0x0f, 0xf0], 7),
+    let free: &[u8] = match family {
+        Some(Family::V4) => &[0, 0xff, 0, 0, 0, 0, 0, 0, 0xff],
+        Some(Family::V6) => &[0x0f, 0xf0, 0, 0, 0, 0, 0, 0xff],
         // What is in both.
-        None => ([0, 0xf0], u32::MAX),
+        None => &[0, 0xf0],
     };
-    let changed =
-        (0..length).map(|index| (offset.saturating_add(index), !kept.get(index as usize).copied().unwrap_or(0)));
-    let changed: Vec<_> = changed.filter(|(_, bits)| *bits != 0).collect();
-    let text = "[payload]".to_owned();
-    if changed.first().is_some_and(|(byte, _)| *byte == hops) {
-        let effect = match family {
-            Some(Family::V6) => Effect::Mark { field: Field::HopLimit, to: None, text },
-            _ => Effect::Other(text),
-        };
-        return changed.iter().all(|(byte, _)| *byte == hops).then_some(effect);
+    let mut changes_hops = false;
+    for index in 0..length {
+        let place = offset.saturating_add(index);
+        let changed = !kept.get(index as usize).copied().unwrap_or(0);
+        if changed & !free.get(place as usize).copied().unwrap_or(0) != 0 {
+            return None;
+        }
+        changes_hops |= family == Some(Family::V6) && place == IPV6_HOPS.1 && changed != 0;
     }
-    let is_class = |(byte, bits): &(u32, u8)| class.get(*byte as usize).is_some_and(|class| bits & !class == 0);
-    changed.iter().all(is_class).then_some(Effect::Other(text))
+    let text = "[payload]".to_owned();
+    Some(if changes_hops { Effect::Mark { field: Field::HopLimit, to: None, text } } else { Effect::Other(text) })
 }
 
 /// The family in nfnetlink's header: `NFPROTO_*` in linux/netfilter.h.
@@ -92,15 +90,9 @@ pub fn protocol(family: TableFamily) -> ProtoFamily {
 
 /// The family with this number, if it is one of nf_tables'.
 pub(crate) fn table_family(number: u8) -> Option<TableFamily> {
-    match number.into() {
-        libc::NFPROTO_IPV4 => Some(TableFamily::Ip(Family::V4)),
-        libc::NFPROTO_IPV6 => Some(TableFamily::Ip(Family::V6)),
-        libc::NFPROTO_INET => Some(TableFamily::Inet),
-        libc::NFPROTO_NETDEV => Some(TableFamily::Netdev),
-        libc::NFPROTO_ARP => Some(TableFamily::Arp),
-        libc::NFPROTO_BRIDGE => Some(TableFamily::Bridge),
-        _ => None,
-    }
+    use TableFamily::{Arp, Bridge, Inet, Ip, Netdev};
+    let all = [Ip(Family::V4), Ip(Family::V6), Inet, Netdev, Arp, Bridge];
+    all.into_iter().find(|&family| protocol(family) as u8 == number)
 }
 
 pub(crate) fn hook_number(hook: Hook) -> Option<u32> {

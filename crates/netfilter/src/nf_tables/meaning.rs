@@ -36,15 +36,11 @@ pub(crate) fn read(
     device: fn(u32) -> Option<Vec<u8>>,
 ) -> Result<Rule, Malformed> {
     let mut reader = Reader::new(family, sets, device);
-    if let Some(expressions) = attributes.find(NFTA_RULE_EXPRESSIONS)? {
-        for element in Attributes(expressions) {
-            let (_, element) = element?;
-            reader.expression(Expression::read(Attributes(element))?)?;
-        }
+    for expression in Expression::each(None, attributes.find(NFTA_RULE_EXPRESSIONS)?) {
+        reader.expression(expression?)?;
     }
-    if let Some(comment) = attributes.find(NFTA_RULE_USERDATA)?.and_then(user_data::read_comment) {
-        reader.rule.comment = Some(comment);
-    }
+    let comment = attributes.find(NFTA_RULE_USERDATA)?.and_then(user_data::read_comment);
+    reader.rule.comment = comment.or(reader.rule.comment);
     reader.rule.handle = attributes.find(NFTA_RULE_HANDLE)?.map_or(Ok(0), be64)?;
     Ok(reader.finish())
 }
@@ -67,10 +63,7 @@ impl<'a> Reader<'a> {
         Self {
             sets,
             device,
-            family: match family {
-                TableFamily::Ip(family) => Some(family),
-                TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp | TableFamily::Bridge => None,
-            },
+            family: if let TableFamily::Ip(family) = family { Some(family) } else { None },
             is_arp: family == TableFamily::Arp,
             registers: Registers::default(),
             rule: Rule::new(Vec::new(), Action::Continue),
@@ -144,10 +137,8 @@ impl<'a> Reader<'a> {
             Expression::Payload(payload) => self.load(payload.register, self.payload(payload)),
             Expression::Value(constant) => self.load(constant.register, Loaded::Value(constant.value.0.to_vec())),
             Expression::Mask(mask) => {
-                let loaded = self.masked(mask).unwrap_or_else(|| {
-                    let from = self.registers.describe(mask.from);
-                    Loaded::Other(format!("{from}[bitwise]"))
-                });
+                let loaded = self.masked(mask);
+                let loaded = loaded.unwrap_or_else(|| Loaded::Other(self.registers.describe(mask.from) + "[bitwise]"));
                 self.load(mask.to, loaded);
             }
             Expression::ByteOrder(order) if order.operation == libc::NFT_BYTEORDER_HTON => {
@@ -192,19 +183,19 @@ impl<'a> Reader<'a> {
                 self.effect("[exthdr]");
             }
             Expression::SetOption(_) => self.other(b"exthdr"),
-            Expression::SetObject(object) => {
-                self.rule.needs_tracking |= !matches!(
-                    object.kind,
-                    NFT_OBJECT_COUNTER | NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_SECMARK
-                );
-                match object.kind {
-                    NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_CONNLIMIT => self.unknown("[objref]"),
-                    NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.effect("[objref]"),
-                    NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => self.effect("[objref]"),
-                    NFT_OBJECT_SYNPROXY => self.other(b"synproxy"),
-                    _ => self.other(b"objref"),
+            Expression::SetObject(object) => match object.kind {
+                NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT => self.unknown("[objref]"),
+                NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.effect("[objref]"),
+                kind => {
+                    self.rule.needs_tracking = true;
+                    match kind {
+                        NFT_OBJECT_CONNLIMIT => self.unknown("[objref]"),
+                        NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => self.effect("[objref]"),
+                        NFT_OBJECT_SYNPROXY => self.other(b"synproxy"),
+                        _ => self.other(b"objref"),
+                    }
                 }
-            }
+            },
             Expression::Decide(decide) => self.rule.action = action(decide.verdict),
             Expression::Redirect(redirect) => self.redirect(redirect),
             Expression::Nat(nat) => self.nat(nat),
@@ -591,13 +582,7 @@ impl<'a> Reader<'a> {
     fn meter(&mut self, dynset: Dynset<'a>) -> Result<(), Malformed> {
         /// `NFT_DYNSET_OP_DELETE`
         const DELETE: u32 = 2;
-        let mut limits = Vec::new();
-        if let Some(one) = dynset.expression {
-            limits.push(Expression::read(Attributes(one))?);
-        }
-        for element in Attributes(dynset.expressions.unwrap_or_default()) {
-            limits.push(Expression::read(Attributes(element?.1))?);
-        }
+        let limits = Expression::each(dynset.expression, dynset.expressions).collect::<Result<Vec<_>, _>>()?;
         let is_understood = |limit: &Expression<'_>| {
             use Expression::{Connlimit, Counter, Limit, Quota};
             matches!(limit, Limit(_) | Quota(_) | Connlimit(_) | Counter(_))

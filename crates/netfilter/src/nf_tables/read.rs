@@ -99,7 +99,8 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
         Ok(())
     })?;
     dump(socket, libc::NFT_MSG_GETCHAIN, |family, attributes| {
-        if let Some(table) = find_table(&mut tables, family, attributes.get(NFTA_CHAIN_TABLE)?)? {
+        let place = place_of(&tables, family, attributes.get(NFTA_CHAIN_TABLE)?)?;
+        if let Some(table) = place.and_then(|place| tables.get_mut(place)) {
             table.chains.push(table::read_chain(family, attributes)?);
         }
         Ok(())
@@ -160,49 +161,41 @@ fn name_of_device(index: u32) -> Option<Vec<u8>> {
     meaning::only_loopback(index).or_else(asked)
 }
 
-/// The table with this name; none if it was made since the tables were listed, so that the generation has changed.
-fn find_table<'a>(
-    tables: &'a mut [Table],
-    family: TableFamily,
-    name: &[u8],
-) -> Result<Option<&'a mut Table>, Malformed> {
+/// Which of the tables has this name; none if it was made since they were listed, so that the generation has changed.
+fn place_of(tables: &[Table], family: TableFamily, name: &[u8]) -> Result<Option<usize>, Malformed> {
     let name = string(name)?;
-    let mut tables = tables.iter_mut();
-    Ok(tables.find(|table| table.family == family && table.name.as_bytes() == name))
+    Ok(tables.iter().position(|table| table.family == family && table.name.as_bytes() == name))
 }
 
 fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
-    let mut flags = Vec::new();
+    let mut listed = Vec::new();
     dump(socket, libc::NFT_MSG_GETSET, |family, attributes| {
-        if let Some(table) = find_table(tables, family, attributes.get(NFTA_SET_TABLE)?)? {
-            let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);
-            let set_flags = attributes.find(NFTA_SET_FLAGS)?.map_or(Ok(0), be32)? as i32;
-            flags.push((family, table.name.clone(), name.clone(), set_flags));
-            let bits = be32(attributes.get(NFTA_SET_KEY_LEN)?)?.saturating_mul(8);
-            table.sets.push(Set { name, bits, elements: None, verdicts: Vec::new(), expires: false });
-        }
+        let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);
+        let bits = be32(attributes.get(NFTA_SET_KEY_LEN)?)?.saturating_mul(8);
+        let set = Set { name, bits, elements: None, verdicts: Vec::new(), expires: false };
+        let flags = attributes.find(NFTA_SET_FLAGS)?.map_or(Ok(0), be32)? as i32;
+        listed.push((place_of(tables, family, attributes.get(NFTA_SET_TABLE)?)?, set, flags));
         Ok(())
     })?;
-    for (family, table, name, flags) in flags {
-        let found = tables.iter_mut().find(|found| found.family == family && found.name == table);
-        let Some(set) = found.and_then(|table| table.sets.iter_mut().find(|set| set.name == name)) else {
+    for (place, mut set, flags) in listed {
+        let Some(table) = place.and_then(|place| tables.get_mut(place)) else {
             continue;
         };
         // Sets that packets add elements to change without a new generation, and elements of several fields are not
         // understood.
-        if flags & (libc::NFT_SET_EVAL | NFT_SET_CONCAT) != 0 || !matches!(set.bits, 8..=128) {
-            continue;
+        if flags & (libc::NFT_SET_EVAL | NFT_SET_CONCAT) == 0 && matches!(set.bits, 8..=128) {
+            let mut elements = Elements::default();
+            let request = Header { family: header::protocol(table.family), ..request(libc::NFT_MSG_GETSETELEM) };
+            let write = |to: &mut Writer| {
+                to.string(NFTA_SET_ELEM_LIST_TABLE, table.name.as_bytes());
+                to.string(NFTA_SET_ELEM_LIST_SET, set.name.as_bytes());
+            };
+            socket.ask(request, write, |message| elements.read(message.attributes()?))?;
+            set.expires = elements.expires;
+            let max = u128::MAX >> (128 - set.bits);
+            (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
         }
-        let mut elements = Elements::default();
-        let request = Header { family: header::protocol(family), ..request(libc::NFT_MSG_GETSETELEM) };
-        let write = |to: &mut Writer| {
-            to.string(NFTA_SET_ELEM_LIST_TABLE, table.as_bytes());
-            to.string(NFTA_SET_ELEM_LIST_SET, name.as_bytes());
-        };
-        socket.ask(request, write, |message| elements.read(message.attributes()?))?;
-        set.expires = elements.expires;
-        let max = u128::MAX >> (128 - set.bits);
-        (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
+        table.sets.push(set);
     }
     Ok(())
 }

@@ -4,12 +4,12 @@ use packets::rules::nftables::datatype;
 use packets::rules::{Action, Intervals, Set, Shape, set_elements, set_field, set_size};
 
 use super::TableId;
-use super::expression::{Data, Part as _, Verdict};
+use super::expression::{Data, Expression, Part as _, Verdict};
 use super::header;
 use super::meaning::action;
 use super::uapi::*;
 use crate::netlink::Batch;
-use crate::netlink::message::{Attributes, Malformed, Writer, be32, number, string};
+use crate::netlink::message::{Attributes, Malformed, Writer, be32, number};
 
 /// An element as the kernel keeps it: a number, and whether it marks the end of an interval, which is the first number
 /// after it, rather than the beginning or a single number.
@@ -120,11 +120,9 @@ impl Elements {
             }
             self.expires |= element.find(NFTA_SET_ELEM_EXPIRATION)?.is_some();
             // A limit or a quota, for example, decides anew for each packet whether the element matches.
-            let one = element.find(NFTA_SET_ELEM_EXPR)?.map(Ok);
-            let list = Attributes(element.find(NFTA_SET_ELEM_EXPRESSIONS)?.unwrap_or_default());
-            for expression in one.into_iter().chain(list.map(|entry| Ok(entry?.1))) {
-                let name = string(Attributes(expression?).get(NFTA_EXPR_NAME)?)?;
-                self.unknown |= !matches!(name, b"counter" | b"last");
+            let (one, list) = (element.find(NFTA_SET_ELEM_EXPR)?, element.find(NFTA_SET_ELEM_EXPRESSIONS)?);
+            for expression in Expression::each(one, list) {
+                self.unknown |= !matches!(expression?, Expression::Counter(_) | Expression::Other(b"last"));
             }
             let key = Attributes(element.get(NFTA_SET_ELEM_KEY)?).get(NFTA_DATA_VALUE)?;
             // With another end, it is a range in a set whose elements have several fields.
