@@ -3,12 +3,12 @@
 use packets::rules::flags::constant;
 use packets::rules::{
     Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Policy, Rule, Subsystem, Table,
-    TableFamily, XTABLES, interface, nat_priority, subnet,
+    TableFamily, XTABLES, nat_priority,
 };
 
-use crate::netlink::message::{Malformed, number, string, u8_at, u16_at, u32_at, u64_at};
+use crate::netlink::message::{Malformed, devices, number, string, u8_at, u16_at, u32_at, u64_at, under_mask};
 use crate::netlink::sockopt::Entries;
-use crate::xt;
+use crate::xt::{self, XtEntry};
 
 /// Where things are in `struct ipt_entry` and `struct ip6t_entry` (linux/netfilter_ipv4/ip_tables.h,
 /// linux/netfilter_ipv6/ip6_tables.h), which begin with two addresses and their masks, then two names and their masks.
@@ -35,6 +35,9 @@ impl Layout {
     }
 }
 
+/// The length of what a match or a target begins with, before its own structure.
+const XT_ENTRY: usize = 32;
+
 /// One `struct ipt_entry` or `struct ip6t_entry`.
 struct Entry<'a> {
     offset: usize,
@@ -49,14 +52,6 @@ impl Entry<'_> {
     }
 }
 
-/// A `struct xt_entry_match` or `struct xt_entry_target`: its size (2 bytes), name (29), revision (1), and its own structure.
-struct XtEntry<'a> {
-    size: usize,
-    name: &'a [u8],
-    revision: u8,
-    info: &'a [u8],
-}
-
 /// Reads a table.
 ///
 /// Beside rules, the entries are: a head (an ERROR target with the chain's name) and a tail (its final RETURN) for each
@@ -65,12 +60,10 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
     let layout = Layout::of(family);
     let all = split(&layout, &entries.bytes)?;
     // Where chains of users begin, by the offset of their first rule: that is what jumps say.
-    let heads: Vec<(usize, &[u8])> = all
-        .iter()
-        .zip(all.iter().skip(1))
-        .filter(|(entry, _)| entry.is_head())
-        .map(|(entry, first)| Ok((first.offset, string(entry.target.info)?)))
-        .collect::<Result<_, Malformed>>()?;
+    let mut heads: Vec<(usize, &[u8])> = Vec::new();
+    for [head, first] in all.array_windows().filter(|[entry, _]| entry.is_head()) {
+        heads.push((first.offset, string(head.target.info)?));
+    }
     let rule = |entry: &Entry<'_>| rule(&layout, entry, &heads);
     let place = |offset| all.partition_point(|entry| entry.offset < offset);
     let between = |first, end| all.get(place(first)..place(end)).unwrap_or_default();
@@ -140,9 +133,6 @@ fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malform
         let rest = bytes.get(offset..).ok_or(Malformed)?;
         let target = usize::from(u16_at(rest, layout.target)?);
         let next = usize::from(u16_at(rest, layout.target + 2)?);
-        if next == 0 {
-            return Err(Malformed);
-        }
         let entry = rest.get(..next).ok_or(Malformed)?;
         entries.push(Entry { offset, bytes: entry, target: extension(entry.get(target..).ok_or(Malformed)?)? });
         offset += next;
@@ -150,13 +140,13 @@ fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malform
     Ok(entries)
 }
 
+/// A `struct xt_entry_match` or `struct xt_entry_target`: its size (2 bytes), name (29), revision (1), and its own structure.
 fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
     let size = usize::from(u16_at(bytes, 0)?);
     Ok(XtEntry {
-        size,
         name: string(bytes.get(2..31).ok_or(Malformed)?)?,
-        revision: u8_at(bytes, 31)?,
-        info: bytes.get(32..size).ok_or(Malformed)?,
+        revision: u8_at(bytes, 31)?.into(),
+        info: bytes.get(XT_ENTRY..size).ok_or(Malformed)?,
     })
 }
 
@@ -168,20 +158,16 @@ fn rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<
     let mut place = layout.counters + 16;
     while place < end {
         let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        xt::read_match(&mut rule, found.name, found.revision.into(), found.info, layout.family)?;
-        if found.size == 0 {
-            return Err(Malformed);
-        }
-        place += found.size;
+        xt::read_match(&mut rule, found, layout.family)?;
+        place += XT_ENTRY + found.info.len();
     }
-    let target = &entry.target;
-    rule.action = match target.name {
+    rule.action = match entry.target {
         // The standard target, whose verdict is a place in the table, or below 0.
-        b"" => {
+        XtEntry { name: b"", info, .. } => {
             let goto = u8_at(entry.bytes, layout.flags)? & layout.goto != 0;
-            verdict(u32_at(target.info, 0)? as i32, goto, entry, heads)
+            verdict(u32_at(info, 0)? as i32, goto, entry, heads)
         }
-        name => xt::read_target(&mut rule, name, target.revision.into(), target.info, layout.family)?,
+        target => xt::read_target(&mut rule, target, layout.family)?,
     };
     Ok(rule)
 }
@@ -220,37 +206,33 @@ fn header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malformed> {
     let (family, size) = (layout.family, layout.address);
     let flags = u8_at(entry, layout.flags)?;
     let inverted = u8_at(entry, layout.flags + 1)?;
-    let number = |offset: usize, length: usize| entry.get(offset..offset + length).map(number).ok_or(Malformed);
+    let names = 4 * size;
     let mut conditions = Vec::new();
-    // Source, destination, then their masks.
-    for (place, field, bit) in [(0, Field::Source(family), SOURCE), (size, Field::Destination(family), DESTINATION)] {
-        let (address, mask) = (number(place, size)?, number(place + 2 * size, size)?);
-        if mask == 0 && inverted & bit == 0 {
+    for (field, place, mask, bit) in [
+        (Field::Source(family), 0, 2 * size, SOURCE),
+        (Field::Destination(family), size, 3 * size, DESTINATION),
+        (Field::InInterface, names, names + 32, IN),
+        (Field::OutInterface, names + 16, names + 48, OUT),
+    ] {
+        let held = |place: usize| entry.get(place..place + field.bytes()).ok_or(Malformed);
+        let (value, mask) = (held(place)?, held(mask)?);
+        let negated = inverted & bit != 0;
+        if number(mask) == 0 && !negated {
             continue;
         }
-        let interval = (address & mask, address & mask | field.largest() & !mask);
-        conditions.push(match subnet(family, interval) {
-            Some(_) => Condition::compare(field, interval, inverted & bit != 0),
+        let numbers = match field {
+            // The mask covers the name with its NUL, or the part before a `+`, which the kernel is given too.
+            Field::InInterface | Field::OutInterface => {
+                let covered = mask.iter().take_while(|byte| **byte == u8::MAX).count();
+                let is_rest_free = mask.iter().skip(covered).all(|byte| *byte == 0);
+                value.get(..covered).filter(|_| is_rest_free).and_then(devices)
+            }
+            _ => under_mask(field, number(value), number(mask)),
+        };
+        conditions.push(match numbers {
+            Some(numbers) => Condition::compare(field, numbers, negated),
             None => Condition::NotUnderstood(format!("[{field:?} under a mask with holes]")),
         });
-    }
-    for (place, field, bit) in [(4 * size, Field::InInterface, IN), (4 * size + 16, Field::OutInterface, OUT)] {
-        // The mask covers the name with its NUL, or the part before a `+`, which the kernel is given too.
-        let (name, mask) = (number(place, 16)?, number(place + 32, 16)?);
-        if mask == 0 && inverted & bit == 0 {
-            continue;
-        }
-        let rest = u128::MAX.checked_shr(mask.leading_ones()).unwrap_or(0);
-        if mask != !rest {
-            conditions.push(Condition::NotUnderstood(format!("[{field:?} under a mask with holes]")));
-            continue;
-        }
-        let prefix = (name & mask).to_be_bytes();
-        let covered = mask.leading_ones() as usize / 8;
-        let whole = prefix.iter().take(covered).any(|&byte| byte == 0) || rest == 0;
-        let name = interface(prefix.split(|&byte| byte == 0).next().unwrap_or_default());
-        let last = if whole { name } else { name | rest };
-        conditions.push(Condition::compare(field, (name, last), inverted & bit != 0));
     }
     let protocol = u16_at(entry, 4 * size + 64)?;
     // IPv6 has a flag beside the number (`IP6T_F_PROTO`).

@@ -4,9 +4,13 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
 
+use std::net::IpAddr;
+
 use packets::rules::flags::{CtState, Tracked, constant, tracked};
 use packets::rules::xtables::MULTIPORT_REFERENCES;
-use packets::rules::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values};
+use packets::rules::{
+    Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values, span,
+};
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
 
@@ -76,14 +80,17 @@ impl Extension {
     }
 }
 
+/// A match or a target of a rule, with its own structure.
+#[derive(Clone, Copy)]
+pub(crate) struct XtEntry<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) revision: u32,
+    pub(crate) info: &'a [u8],
+}
+
 /// Adds what a match says to its rule. One that isn't understood is an unknown condition by its name.
-pub(crate) fn read_match(
-    rule: &mut Rule,
-    name: &[u8],
-    revision: u32,
-    info: &[u8],
-    family: Family,
-) -> Result<(), Malformed> {
+pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -> Result<(), Malformed> {
+    let XtEntry { name, revision, info } = entry;
     rule.needs_tracking |= needs_tracking(name);
     let conditions = match (name, revision) {
         (b"comment", 0) => {
@@ -126,16 +133,9 @@ fn needs_tracking(name: &[u8]) -> bool {
 
 /// Reads a target of a rule, but for the standard one, whose verdicts each table keeps in its own way. One that has an
 /// effect, which is added to the rule, goes on with the next rule.
-pub(crate) fn read_target(
-    rule: &mut Rule,
-    name: &[u8],
-    revision: u32,
-    info: &[u8],
-    family: Family,
-) -> Result<Action, Malformed> {
+pub(crate) fn read_target(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -> Result<Action, Malformed> {
+    let XtEntry { name, revision, info } = entry;
     rule.needs_tracking |= needs_tracking(name);
-    // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, are for both families.
-    let layout = if (family, revision) == (Family::V4, 0) { &LAYOUT_V4 } else { &LAYOUT_V6 };
     let effect = match (name, revision) {
         (b"NOTRACK", _) => Effect::Untrack,
         // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
@@ -154,10 +154,14 @@ pub(crate) fn read_target(
             | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"TEE",
             _,
         ) => Effect::Other(text(name)),
-        (b"REDIRECT", 0) => return Ok(Action::Redirect(read_ports(info, layout)?)),
-        (b"DNAT", 0..=2) => return read_translation("DNAT --to-destination", info, family, layout),
-        (b"SNAT", 0 | 1) => return read_translation("SNAT --to-source", info, family, layout),
-        (b"MASQUERADE", 0) => return read_masquerade(info, layout),
+        (b"REDIRECT", 0) => return Ok(Action::Redirect(NatRange::read(entry, family)?.ports)),
+        (b"DNAT", 0..=2) => return Ok(NatRange::read(entry, family)?.translation("DNAT --to-destination")),
+        (b"SNAT", 0 | 1) => return Ok(NatRange::read(entry, family)?.translation("SNAT --to-source")),
+        (b"MASQUERADE", 0) => {
+            let NatRange { ports, options, .. } = NatRange::read(entry, family)?;
+            let shown = ports.map(|ports| format!(" --to-ports {}", span(ports))).unwrap_or_default();
+            return Ok(Action::Nat(Nat { text: format!("MASQUERADE{shown}{options}"), address: None, ports }));
+        }
         (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => {
             return Ok(Action::Nat(Nat::somewhere(format!("{} [...]", text(name)))));
         }
@@ -366,11 +370,7 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
 fn read_icmpv6(info: &[u8]) -> Result<Condition, Malformed> {
     const ANY: u8 = 255;
     let (kind, first, last, negated) = (u8_at(info, 0)?, u8_at(info, 1)?, u8_at(info, 2)?, u8_at(info, 3)? & 1 != 0);
-    let codes = match (first, last) {
-        (0, u8::MAX) => String::new(),
-        (first, last) if first == last => format!("/{first}"),
-        (first, last) => format!("/{first}-{last}"),
-    };
+    let codes = if (first, last) == (0, u8::MAX) { String::new() } else { format!("/{}", span((first, last))) };
     let numbers = match kind {
         ANY => Field::IcmpType.any(),
         // Neighbour discovery, of which alone this is asked, has the code 0.
@@ -588,68 +588,60 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
 const NF_NAT_RANGE_MAP_IPS: u32 = 1;
 pub(crate) const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
 
-/// Where the fields of a family's NAT range are. IPv4 (`struct nf_nat_ipv4_multi_range_compat`): how many ranges (1), then
-/// flags, two addresses, two ports in network byte order. IPv6 (`struct nf_nat_range`): flags, two addresses, two ports in
-/// network byte order.
-struct Layout {
-    size: usize,
-    flags: usize,
-    addresses: [usize; 2],
-    ports: usize,
+/// Where `struct nf_nat_range` is in the structure of a NAT target, and the room for an address in it: its flags (4 bytes),
+/// the first and the last address, the first and the last port in network byte order. IPv4's targets of revision 0 have
+/// shorter addresses, after the number of ranges (`struct nf_nat_ipv4_multi_range_compat`).
+fn nat_range(family: Family, revision: u32) -> (usize, usize) {
+    if (family, revision) == (Family::V4, 0) { (4, 4) } else { (0, 16) }
 }
-
-const LAYOUT_V4: Layout = Layout { size: 24, flags: 4, addresses: [8, 12], ports: 16 };
-const LAYOUT_V6: Layout = Layout { size: 40, flags: 0, addresses: [4, 20], ports: 36 };
 
 /// A redirection to these ports.
 pub(crate) fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
-    let layout = if family == Family::V4 { LAYOUT_V4 } else { LAYOUT_V6 };
-    let mut info = vec![0; layout.size];
-    if family == Family::V4 {
+    let (start, address) = nat_range(family, 0);
+    let place = start + 4 + 2 * address;
+    let mut info = vec![0; (place + 4).next_multiple_of(8)];
+    if start > 0 {
         put(&mut info, 0, &1u32.to_ne_bytes());
     }
     if let Some((first, last)) = ports {
-        put(&mut info, layout.flags, &NF_NAT_RANGE_PROTO_SPECIFIED.to_ne_bytes());
-        put(&mut info, layout.ports, &first.to_be_bytes());
-        put(&mut info, layout.ports + 2, &last.to_be_bytes());
+        put(&mut info, start, &NF_NAT_RANGE_PROTO_SPECIFIED.to_ne_bytes());
+        put(&mut info, place, &first.to_be_bytes());
+        put(&mut info, place + 2, &last.to_be_bytes());
     }
     info
 }
 
-/// The ports of a NAT target, if it says any.
-fn read_ports(info: &[u8], layout: &Layout) -> Result<Option<(u16, u16)>, Malformed> {
-    let first = u16::from_be(u16_at(info, layout.ports)?);
-    let last = u16::from_be(u16_at(info, layout.ports + 2)?);
-    let is_specified = u32_at(info, layout.flags)? & NF_NAT_RANGE_PROTO_SPECIFIED != 0;
-    Ok(is_specified.then_some((first, last)))
+/// To which addresses and ports a NAT target translates, as far as it says.
+struct NatRange {
+    addresses: Option<(IpAddr, IpAddr)>,
+    ports: Option<(u16, u16)>,
+    /// How its other options are written, which don't change which of them it may be.
+    options: String,
 }
 
-/// The options of a NAT target beside addresses and ports, which don't change which of them it may be.
-fn options(info: &[u8], layout: &Layout) -> Result<String, Malformed> {
-    let flags = u32_at(info, layout.flags)?;
-    // `NF_NAT_RANGE_PROTO_RANDOM` and the next ones; the last is a port that ports are counted from.
-    let named = [(4, " --random"), (16, " --random-fully"), (8, " --persistent"), (32, " [...]")];
-    Ok(words(flags, named).concat())
-}
+impl NatRange {
+    fn read(entry: XtEntry<'_>, family: Family) -> Result<Self, Malformed> {
+        let (start, room) = nat_range(family, entry.revision);
+        let range = entry.info.get(start..).ok_or(Malformed)?;
+        let flags = u32_at(range, 0)?;
+        let held = |at: usize| address(range.get(at..at + Field::Destination(family).bytes()).ok_or(Malformed)?);
+        let addresses = (held(4)?, held(4 + room)?);
+        let port = |at| u16_at(range, at).map(u16::from_be);
+        let ports = (port(4 + 2 * room)?, port(6 + 2 * room)?);
+        // `NF_NAT_RANGE_PROTO_RANDOM` and the next ones; the last is a port that ports are counted from.
+        let named = [(4, " --random"), (16, " --random-fully"), (8, " --persistent"), (32, " [...]")];
+        Ok(Self {
+            addresses: (flags & NF_NAT_RANGE_MAP_IPS != 0).then_some(addresses),
+            ports: (flags & NF_NAT_RANGE_PROTO_SPECIFIED != 0).then_some(ports),
+            options: words(flags, named).concat(),
+        })
+    }
 
-/// To which addresses and ports a NAT target translates; `how` is its name and that option.
-fn read_translation(how: &str, info: &[u8], family: Family, layout: &Layout) -> Result<Action, Malformed> {
-    let held = |place: usize| address(info.get(place..place + Field::Destination(family).bytes()).ok_or(Malformed)?);
-    let [first, last] = layout.addresses;
-    let addresses = (held(first)?, held(last)?);
-    let has_addresses = u32_at(info, layout.flags)? & NF_NAT_RANGE_MAP_IPS != 0;
-    let nat = Nat::between(how, has_addresses.then_some(addresses), read_ports(info, layout)?);
-    Ok(Action::Nat(Nat { text: nat.text + &options(info, layout)?, ..nat }))
-}
-
-fn read_masquerade(info: &[u8], layout: &Layout) -> Result<Action, Malformed> {
-    let ports = read_ports(info, layout)?;
-    let shown = match ports {
-        Some((first, last)) if first == last => format!(" --to-ports {first}"),
-        Some((first, last)) => format!(" --to-ports {first}-{last}"),
-        None => String::new(),
-    };
-    Ok(Action::Nat(Nat { text: format!("MASQUERADE{shown}{}", options(info, layout)?), address: None, ports }))
+    /// `how` is the target's name, and the option for what it translates to.
+    fn translation(self, how: &str) -> Action {
+        let nat = Nat::between(how, self.addresses, self.ports);
+        Action::Nat(Nat { text: nat.text + &self.options, ..nat })
+    }
 }
 
 #[cfg(test)]
@@ -658,7 +650,7 @@ mod tests {
 
     fn numbers(name: &[u8], info: &[u8]) -> (String, Field, Vec<(u128, u128)>) {
         let mut rule = Rule::new(vec![], Action::Continue);
-        read_match(&mut rule, name, 0, info, Family::V6).unwrap();
+        read_match(&mut rule, XtEntry { name, revision: 0, info }, Family::V6).unwrap();
         match rule.conditions.as_slice() {
             [Condition::Flags { text, field, numbers }] => (text.clone(), *field, numbers.as_slice().to_vec()),
             other => panic!("{other:?}"),
@@ -691,7 +683,7 @@ mod tests {
             assert_eq!(numbers(b"hl", &info), (text.to_owned(), Field::HopLimit, hops));
         }
         let mut rule = Rule::new(vec![], Action::Continue);
-        read_match(&mut rule, b"hl", 0, &[4, 64], Family::V6).unwrap();
+        read_match(&mut rule, XtEntry { name: b"hl", revision: 0, info: &[4, 64] }, Family::V6).unwrap();
         assert_eq!(rule.conditions, [Condition::NotUnderstood("-m hl [...]".to_owned())]);
     }
 
@@ -717,8 +709,8 @@ mod tests {
         for family in Family::ALL {
             for ports in [None, Some((4143, 4143)), Some((80, 90))] {
                 let mut rule = Rule::new(vec![], Action::Continue);
-                let read = read_target(&mut rule, b"REDIRECT", 0, &redirect(family, ports), family);
-                assert_eq!(read, Ok(Action::Redirect(ports)));
+                let written = XtEntry { name: b"REDIRECT", revision: 0, info: &redirect(family, ports) };
+                assert_eq!(read_target(&mut rule, written, family), Ok(Action::Redirect(ports)));
             }
         }
     }
@@ -731,7 +723,7 @@ mod tests {
                 let mut info = vec![0; 320];
                 put(&mut info, place, &flags.to_ne_bytes());
                 let mut rule = Rule::new(vec![], Action::Continue);
-                read_match(&mut rule, b"hashlimit", revision, &info, Family::V4).unwrap();
+                read_match(&mut rule, XtEntry { name: b"hashlimit", revision, info: &info }, Family::V4).unwrap();
                 let limit = Context::Limit { holds_below };
                 assert_eq!(rule.conditions, [Condition::in_context("-m hashlimit [...]".to_owned(), limit)]);
             }
@@ -747,7 +739,7 @@ mod tests {
             let mut info = vec![0; 232];
             put(&mut info, 8, &[flags, inverted]);
             let mut rule = Rule::new(vec![], Action::Continue);
-            read_match(&mut rule, b"recent", 0, &info, Family::V4).unwrap();
+            read_match(&mut rule, XtEntry { name: b"recent", revision: 0, info: &info }, Family::V4).unwrap();
             let want = Condition::Context {
                 text: "-m recent [...]".to_owned(),
                 context: Context::Limit { holds_below },
@@ -766,7 +758,8 @@ mod tests {
         ] {
             let effect = Effect::Mark { field: Field::HopLimit, to, text: text.to_owned() };
             let mut rule = Rule::new(vec![], Action::Continue);
-            assert_eq!(read_target(&mut rule, b"HL", 0, &info, Family::V6), Ok(Action::Continue));
+            let target = XtEntry { name: b"HL", revision: 0, info: &info };
+            assert_eq!(read_target(&mut rule, target, Family::V6), Ok(Action::Continue));
             assert_eq!(rule.effects, [effect]);
         }
     }

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::net::IpAddr;
 
 use nftnl::ProtoFamily;
+use packets::rules::{Field, beginning, interface};
 use thiserror::Error;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
@@ -151,6 +152,26 @@ pub(crate) fn number(bytes: &[u8]) -> u128 {
 pub(crate) fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).map_err(|_| Malformed)
+}
+
+/// The numbers of a field that are this one under a mask; none if the mask has holes.
+pub(crate) fn under_mask(field: Field, number: u128, mask: u128) -> Option<(u128, u128)> {
+    let rest = field.largest() & !mask;
+    let is_contiguous = rest & rest.wrapping_add(1) == 0;
+    is_contiguous.then_some((number & mask, number & mask | rest))
+}
+
+/// The numbers of the devices whose names begin with these bytes or, with a NUL, are these; none if no device has such a
+/// name.
+pub(crate) fn devices(value: &[u8]) -> Option<(u128, u128)> {
+    // For a whole name, nft compares all 16 bytes, and iptables the name with its NUL. A prefix has no NUL.
+    let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
+    let has_other_padding = value.iter().skip(name.len()).any(|&byte| byte != 0);
+    if value.len() > 16 || has_other_padding {
+        return None;
+    }
+    let is_whole = name.len() < value.len() || value.len() == 16;
+    Some(if is_whole { (interface(name), interface(name)) } else { beginning(name) })
 }
 
 /// Writes bytes at an offset of a structure of the kernel's, which has room for them there.

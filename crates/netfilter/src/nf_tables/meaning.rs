@@ -20,7 +20,7 @@ use super::register::{Loaded, Part, Registers, bits_of, network};
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
-use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED};
+use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED, XtEntry};
 
 /// The name of the only device whose number says which one it is.
 pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
@@ -153,10 +153,12 @@ impl<'a> Reader<'a> {
             Expression::Compare(compare) => self.on_register(compare.register, "[cmp]", self.comparison(compare)),
             Expression::Range(range) => self.on_register(range.register, "[range]", self.range(range)),
             Expression::Lookup(lookup) => self.look_up(lookup),
-            Expression::Match(xt) => self.xt_match(xt)?,
-            Expression::Target(xt) => {
-                let family = self.family.unwrap_or(Family::V4);
-                self.rule.action = xt::read_target(&mut self.rule, xt.name.0, xt.revision, xt.info, family)?;
+            Expression::Match(expression::Match { name, revision, info }) => {
+                self.xt_match(XtEntry { name: name.0, revision, info })?;
+            }
+            Expression::Target(expression::Target { name, revision, info }) => {
+                let target = XtEntry { name: name.0, revision, info };
+                self.rule.action = xt::read_target(&mut self.rule, target, self.family.unwrap_or(Family::V4))?;
             }
             Expression::SetMeta(meta) => match meta.key {
                 // It decides whom the packet is for.
@@ -530,10 +532,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn xt_match(&mut self, xt: expression::Match<'_>) -> Result<(), Malformed> {
+    fn xt_match(&mut self, entry: XtEntry<'_>) -> Result<(), Malformed> {
         let before = self.rule.conditions.len();
-        let family = self.family.unwrap_or(Family::V4);
-        xt::read_match(&mut self.rule, xt.name.0, xt.revision, xt.info, family)?;
+        xt::read_match(&mut self.rule, entry, self.family.unwrap_or(Family::V4))?;
         if let Some(change) = self.changes.clone().filter(|_| self.rule.conditions.len() > before) {
             self.rule.conditions.truncate(before);
             self.unknown(change);

@@ -1,9 +1,9 @@
 //! The registers that a rule's expressions hand values to each other in, and the numbers that their bytes stand for.
 
-use packets::rules::{Bits, Field, Name, beginning, interface};
+use packets::rules::{Bits, Field, Name};
 
 use super::header::Place;
-use crate::netlink::message::number;
+use crate::netlink::message::{devices, number, under_mask};
 
 /// A field in a register, or only the first bytes of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Part {
     /// or a name is given, an interval. None: it has no such number.
     pub(super) fn interval(self, value: &[u8]) -> Option<(u128, u128)> {
         if matches!(self.field, Field::InInterface | Field::OutInterface) {
-            return interfaces(value);
+            return devices(value);
         }
         if value.len() != self.bytes || self.bytes > self.field.bytes() {
             return None;
@@ -37,20 +37,6 @@ impl Part {
     }
 }
 
-/// The numbers of the devices whose names begin with these bytes or, with a NUL, are these.
-fn interfaces(value: &[u8]) -> Option<(u128, u128)> {
-    // For a whole name, nft compares all 16 bytes and iptables-nft the name with its NUL. A prefix has no NUL.
-    let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
-    let has_other_padding = value.iter().skip(name.len()).any(|&byte| byte != 0);
-    if value.len() > 16 || has_other_padding {
-        return None; // no device has such a name
-    }
-    if name.len() < value.len() || value.len() == 16 {
-        return Some((interface(name), interface(name)));
-    }
-    Some(beginning(name))
-}
-
 /// The number that these bytes of a whole field are.
 pub(super) fn bits_of(field: Field, bytes: &[u8]) -> Option<u128> {
     let (first, last) = Part::whole(field).interval(bytes)?;
@@ -62,14 +48,10 @@ pub(super) fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128
     if address.len() != mask.len() {
         return None;
     }
-    let bits = field.bits();
-    let number = |bytes: &[u8]| number(bytes).checked_shl(bits - 8 * bytes.len() as u32);
-    let (address, mask) = (number(address)?, number(mask)?);
-    let hosts = field.largest() & !mask;
-    // The bits outside the mask must be the last ones, and those of the address must be zero, or nothing would be
-    // equal.
-    let contiguous = hosts & hosts.wrapping_add(1) == 0;
-    (contiguous && address & hosts == 0).then_some((address, address | hosts))
+    let number = |bytes: &[u8]| number(bytes).checked_shl(field.bits() - 8 * bytes.len() as u32);
+    let address = number(address)?;
+    // Nothing equals an address that has bits outside of the mask.
+    under_mask(field, address, number(mask)?).filter(|(first, _)| *first == address)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,6 +189,8 @@ impl Registers {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::{beginning, interface};
+
     use super::*;
 
     fn constant(bytes: usize) -> Loaded {

@@ -7,7 +7,7 @@ use packets::rules::xtables::IptablesRule;
 use packets::rules::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Rule, address};
 
 use super::recorded;
-use crate::xt::{read_match, read_target};
+use crate::xt::{XtEntry, read_match, read_target};
 
 /// A rule that was recorded, and read for a family.
 struct Row {
@@ -31,9 +31,10 @@ fn rows() -> Vec<Row> {
                 let (name, revision) = (parts[1].as_bytes(), parts[2].parse().unwrap());
                 let mut info = recorded(parts[3]);
                 info.resize(parts[4].parse().unwrap(), 0);
+                let entry = XtEntry { name, revision, info: &info };
                 match parts[0] {
-                    "m" => read_match(&mut rule, name, revision, &info, family).unwrap(),
-                    _ => rule.action = read_target(&mut rule, name, revision, &info, family).unwrap(),
+                    "m" => read_match(&mut rule, entry, family).unwrap(),
+                    _ => rule.action = read_target(&mut rule, entry, family).unwrap(),
                 }
             }
             rows.push(Row { family, saved, said: columns.get(3).unwrap_or(&saved), rule });
