@@ -10,7 +10,7 @@ use packets::found::{Device, Found, Line, Network};
 use packets::rules::nftables::{is_of, set_element};
 use packets::rules::{
     Action, Chain, Direction, Effect, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily,
-    interface, set_field,
+    set_field,
 };
 use packets::walk::{
     Connections, Fate, Meeting, Neighbours, Packet, Place, Surroundings, Watched, any_but_lo, discovery, there_and_back,
@@ -22,15 +22,15 @@ use crate::ours::{leads_to, without_time};
 use crate::wanted::{ChainName, Mode, chain_of};
 
 /// What keeps neighbours on these devices from finding each other.
-pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &[Device]) -> Vec<Finding> {
+pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &[&Device]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (direction, device) in
+    for (direction, &device) in
         Direction::ALL.into_iter().flat_map(|direction| devices.iter().map(move |device| (direction, device)))
     {
         let neighbours = Neighbours {
             family,
             direction,
-            devices: Intervals::one(interface(device.name.as_bytes())),
+            devices: Device::names([device]),
             asking: Neighbours::unicast(),
             asked: Neighbours::unicast(),
         };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use packets::found::{Found, Network};
+use packets::found::{Found, Network, Unseen};
 use packets::rules::{
     Action, Condition, Context, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table,
     address, interface,
@@ -112,6 +112,14 @@ pub struct Answer<'a> {
     pub limits: Vec<Place<'a>>,
 }
 
+impl Answer<'_> {
+    /// Not known, for this reason: by what it leaves, it is this answer.
+    pub fn doubted(mut self, reason: &str) -> Self {
+        self.verdict = Verdict::NotKnown(format!("{reason} it {}", self.verdict.clause()));
+        self
+    }
+}
+
 /// Follows a connection through everything that was found.
 #[cfg(any(test, fuzzing))]
 pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
@@ -121,15 +129,9 @@ pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
 /// An answer by all that was found, or, if something could not be seen, that it isn't known: that may decide otherwise.
 pub fn as_far_as_seen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
     match found.not_known.first() {
-        Some(unseen) => Answer {
-            verdict: Verdict::NotKnown(format!(
-                "the {} tables cannot be seen ({}); by all others it {}",
-                unseen.subsystem,
-                unseen.reason,
-                answer.verdict.clause()
-            )),
-            ..answer
-        },
+        Some(Unseen { subsystem, reason, .. }) => {
+            answer.doubted(&format!("the {subsystem} tables cannot be seen ({reason}); by all others"))
+        }
         None => answer,
     }
 }
@@ -269,9 +271,7 @@ pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
         ports: Intervals::each(proxy_ports(tables)),
         uids: proxy_ids(tables, Field::Uid),
         gids: proxy_ids(tables, Field::Gid),
-        network: <&Network>::default(),
-        routes: &[],
-        back: None,
+        ..Surroundings::default()
     }
 }
 

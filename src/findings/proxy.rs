@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use packets::found::Listener;
-use packets::rules::{Direction, Family};
+use packets::found::{Listener, Network};
+use packets::rules::{Direction, Family, address};
+use packets::walk::any_but_lo;
 
 use crate::findings::explain::{Connection, Verdict};
 use crate::wanted::warnings::{self, warnings as of_flags};
@@ -75,19 +76,16 @@ impl ProxyWarning {
     }
 }
 
-/// What is probably wrong with the proxy of these rules, where this listens, or where that can't be seen for this
-/// reason.
-pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Vec<ProxyWarning> {
+/// What is probably wrong with the proxy of these rules in this network.
+pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
     let mut warnings: Vec<ProxyWarning> = of_flags(config).into_iter().map(ProxyWarning::Config).collect();
-    let listeners = match listeners {
-        Ok(listeners) => listeners,
-        Err(reason) => {
-            warnings.push(ProxyWarning::NotKnown(reason));
-            return warnings;
-        }
-    };
+    if let Some(reason) = &network.listeners_not_known {
+        warnings.push(ProxyWarning::NotKnown(format!("sock_diag: {reason}")));
+        return warnings;
+    }
     for (direction, port) in [(Direction::Inbound, config.inbound_port), (Direction::Outbound, config.outbound_port)] {
-        let at_port: Vec<&Listener> = listeners.iter().filter(|listener| listener.port == port.get()).collect();
+        let mut at_port: Vec<&Listener> = network.listeners.iter().collect();
+        at_port.retain(|listener| listener.port == port.get() && is_reached(listener, network));
         let mut without = config.families().to_vec();
         without.retain(|&family| !at_port.iter().any(|listener| listener.accepts(direction, family)));
         if without.len() == config.families().len() {
@@ -110,6 +108,14 @@ pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Ve
         }
     }
     warnings
+}
+
+/// Whether a redirected connection may get to it: one that arrives goes to an address of its device.
+fn is_reached(listener: &Listener, network: &Network) -> bool {
+    let own = listener.address.to_canonical();
+    let is_bound = !own.is_unspecified() && !own.is_loopback();
+    let redirected_to = || network.redirected_to(Family::of(own), &any_but_lo());
+    !is_bound || redirected_to().is_none_or(|to| to.meets(&[(address(own), address(own))]))
 }
 
 /// Whether something listens on all ports of the proxy, as far as these warnings tell; none: that isn't known.
@@ -139,20 +145,24 @@ mod tests {
             .to_vec()
     }
 
+    fn where_listen(listeners: Vec<Listener>) -> Network {
+        Network { listeners, ..Network::default() }
+    }
+
     fn said(config: &Config, listeners: Vec<Listener>) -> Vec<String> {
-        warnings(config, Ok(listeners)).iter().map(ToString::to_string).collect()
+        warnings(config, &where_listen(listeners)).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_proxy_that_is_there_gives_no_warning() {
         assert_eq!(said(&config(), proxy(2102)), [""; 0]);
-        assert_eq!(listens(&warnings(&config(), Ok(proxy(2102)))), Some(true));
+        assert_eq!(listens(&warnings(&config(), &where_listen(proxy(2102)))), Some(true));
     }
 
     #[test]
     fn each_port_needs_a_listener_for_each_family_that_has_rules() {
         assert_eq!(said(&config(), vec![]), ["nothing listens on port 4143", "nothing listens on port 4140"]);
-        assert_eq!(listens(&warnings(&config(), Ok(vec![]))), Some(false));
+        assert_eq!(listens(&warnings(&config(), &where_listen(vec![]))), Some(false));
         let mut without = proxy(2102);
         without.retain(|listener| listener.address.is_ipv4() || listener.port == 4140);
         assert_eq!(
@@ -195,8 +205,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_not_known() {
-        let warnings = warnings(&config(), Err("ENOENT".to_owned()));
-        assert_eq!(warnings, [ProxyWarning::NotKnown("ENOENT".to_owned())]);
+        let network = Network { listeners_not_known: Some("ENOENT".to_owned()), ..Network::default() };
+        let warnings = warnings(&config(), &network);
+        assert_eq!(warnings, [ProxyWarning::NotKnown("sock_diag: ENOENT".to_owned())]);
         assert_eq!(listens(&warnings), None);
     }
 }

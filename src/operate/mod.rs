@@ -9,7 +9,6 @@ pub mod install;
 mod json;
 pub mod neighbours;
 pub mod notice;
-mod proxy;
 pub mod recognize;
 pub mod show;
 mod style;

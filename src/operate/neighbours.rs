@@ -13,25 +13,28 @@ use packets::found::{Address, Device, Found, Network, Settings};
 use packets::rules::{Context, Family, Field, Intervals, LOOPBACK_INDEX, RoutingFacts, address, ip};
 
 use crate::backend::{all, proc_of_thread};
-use crate::error::{self, Error};
+use crate::error::Error;
 use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
 
 /// What the thread's network namespace holds, its conditions settled as far as they can be, and what is known of it.
 pub(super) fn read() -> Result<(Found, Network), Error> {
     let mut found = all::read()?;
-    let network = network(&|_| ());
+    let network = network();
     settle(&mut found, &network, None);
     Ok((found, network))
 }
 
 /// The devices of the thread's network namespace, their addresses, and what listens there, as far as the kernel tells.
-/// `fails` is told of each error of routing's.
-pub(super) fn network(fails: &dyn Fn(&ReadError)) -> Network {
+pub(super) fn network() -> Network {
+    let (devices, addresses, listeners) = (route::devices(), route::addresses(), listeners());
+    let links_not_known = devices.as_ref().err().or(addresses.as_ref().err());
     Network {
-        devices: route::devices().inspect_err(fails).ok(),
-        addresses: route::addresses().inspect_err(fails).ok(),
-        listeners: listeners().ok(),
+        links_not_known: links_not_known.map(ToString::to_string),
+        listeners_not_known: listeners.as_ref().err().map(ToString::to_string),
+        devices: devices.unwrap_or_default(),
+        addresses: addresses.unwrap_or_default(),
+        listeners: listeners.unwrap_or_default(),
         settings: settings(),
     }
 }
@@ -43,8 +46,8 @@ pub(super) fn unread(network: &Network, asks_by_arp: bool) -> Option<&'static st
     if asks_by_arp && !arp.is_empty() {
         return Some("arptables-legacy");
     }
-    let mut devices = network.devices.iter().flatten();
-    let has_bridge = devices.any(|device| device.kind == b"bridge" && network.beneath(device).next().is_some());
+    let has_bridge =
+        network.devices.iter().any(|device| device.kind == b"bridge" && network.beneath(device).next().is_some());
     // Of the whole machine.
     let is_loaded = |table: &&str| Path::new("/sys/module").join(format!("ebtable_{table}/initstate")).exists();
     let is_used = has_bridge && ["filter", "nat", "broute"].iter().any(is_loaded);
@@ -54,7 +57,7 @@ pub(super) fn unread(network: &Network, asks_by_arp: bool) -> Option<&'static st
 /// The kernel's settings; what can't be read is taken for what is usual.
 fn settings() -> Settings {
     let is = |name: &str, number: i64| Some(setting(name)? == number);
-    let usual = Settings::USUAL;
+    let usual = Settings::default();
     let bridge_calls = ["iptables", "ip6tables"].map(|name| setting(&format!("bridge/bridge-nf-call-{name}")));
     let finds_none = |name| is(name, 0).unwrap_or_default();
     Settings {
@@ -82,25 +85,23 @@ fn is_wide(address: IpAddr, family: Family) -> bool {
 
 /// Those on which hosts have to ask for each other before they connect over this family: they have an address of more
 /// than the link, and no neighbour whose hardware address was written down.
-pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<Device>, ReadError> {
-    let known = route::neighbours_like(family.localhost())?;
-    // What the kernel didn't tell before, it is asked once more for the reason.
-    let mut devices = network.devices.clone().map_or_else(route::devices, Ok)?;
-    let addresses = network.addresses.clone().map_or_else(route::addresses, Ok)?;
-    devices.retain(|device| {
-        let has_address = addresses.iter().any(|known| known.device == device.index && is_wide(known.address, family));
-        let is_pinned = known.iter().any(|neighbour| {
-            neighbour.device == device.index && neighbour.is_permanent && !neighbour.address.is_multicast()
-        });
-        device.has_neighbours && device.is_up && has_address && !is_pinned
+pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<&Device>, String> {
+    if let Some(reason) = &network.links_not_known {
+        return Err(reason.clone());
+    }
+    let known = route::neighbours_like(family.localhost()).map_err(|error| error.to_string())?;
+    let asking = network.devices.iter().filter(|device| {
+        let mut own = network.addresses.iter().filter(|known| known.device == device.index);
+        let is_pinned = known.iter().any(|neighbour| neighbour.device == device.index && neighbour.is_pinned);
+        device.has_neighbours && device.is_up && !is_pinned && own.any(|known| is_wide(known.address, family))
     });
-    Ok(devices)
+    Ok(asking.collect())
 }
 
 /// Why no packet comes or goes over this family, whatever the rules say; none if some may, or nothing has an address.
 pub(super) fn unroutable(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<String>, ReadError> {
     let is_others = |known: &&Address| known.device != LOOPBACK_INDEX && is_wide(known.address, family);
-    let own: Vec<&Address> = network.addresses.iter().flatten().filter(is_others).collect();
+    let own: Vec<&Address> = network.addresses.iter().filter(is_others).collect();
     let is_up = |known: &&Address| network.device(known.device).is_none_or(|device| device.is_up);
     if own.is_empty() {
         return Ok(None);
@@ -108,20 +109,9 @@ pub(super) fn unroutable(network: &Network, family: Family, uid: Option<u32>) ->
     if !own.iter().any(is_up) {
         return Ok(Some(format!("no interface with an {family} address is up")));
     }
-    let ask = |from: IpAddr, to: IpAddr| {
-        let port = 80;
-        let asked = route::route(route::Packet {
-            to: SocketAddr::new(to, port),
-            from: Some(from),
-            from_port: None,
-            uid,
-            device: None,
-        });
-        match asked {
-            Ok(_) => Ok(None),
-            Err(ReadError::Socket(errno)) if is_refusal(&ReadError::Socket(errno)) => Ok(Some(errno)),
-            Err(error) => Err(error),
-        }
+    let route = |from: IpAddr, to: IpAddr| {
+        let to = SocketAddr::new(to, 80);
+        route::route(route::Packet { to, from: Some(from), from_port: None, uid, device: None })
     };
     let mut refused = None;
     for known in own {
@@ -131,24 +121,15 @@ pub(super) fn unroutable(network: &Network, family: Family, uid: Option<u32>) ->
             Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
             Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
         };
-        match ask(known.address, distant)? {
-            None => return Ok(None),
+        match route(known.address, distant)? {
+            Ok(_) => return Ok(None),
             // There is no default route, and what is near has one.
-            Some(Errno::ENETUNREACH) if ask(known.address, neighbour.unwrap_or(distant))?.is_none() => return Ok(None),
-            Some(errno) => refused = Some(errno),
+            Err(Errno::ENETUNREACH) if route(known.address, neighbour.unwrap_or(distant))?.is_ok() => return Ok(None),
+            Err(errno) => refused = Some(errno),
         }
     }
-    Ok(refused.map(|errno| {
-        let errno = error::Errno::of(errno);
-        format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})")
-    }))
-}
-
-/// Whether that is routing's answer: there is no route, or one that refuses packets.
-pub(super) fn is_refusal(error: &ReadError) -> bool {
-    use Errno::{EACCES, EHOSTUNREACH, EINVAL, ENETUNREACH};
-
-    matches!(error, ReadError::Socket(EACCES | EHOSTUNREACH | EINVAL | ENETUNREACH))
+    Ok(refused
+        .map(|errno| format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})")))
 }
 
 /// Has routing say where the conditions hold that ask it. By which device the route back to the other host leaves is `back`, as
@@ -167,7 +148,7 @@ pub(super) fn settle(found: &mut Found, network: &Network, back: Option<Interval
         facts.local.extend(entries.into_iter().map(|(kind, addresses)| (kind, family, addresses)));
     }
     // Of IPv6, some get there once it is certain that no other host has them.
-    for known in network.addresses.iter().flatten() {
+    for known in &network.addresses {
         facts.add_own(known.address);
     }
     found.settle(|context| facts.holding(context));

@@ -14,6 +14,7 @@ use crate::findings::finding::{Finding, Problem};
 use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::findings::recognize;
+use crate::namespace;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
@@ -22,7 +23,6 @@ use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
 use crate::wanted::{Config, Mode, ModeChoice, OwnerId};
-use crate::{namespace, operate};
 
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl Install {
 impl Verification {
     /// With what the rules alone don't show: what is wrong with the proxy that these flags name, and the neighbours.
     pub(super) fn with_surroundings(mut self, config: &Config, found: &Found, network: &Network) -> Self {
-        self.neighbours = shown_by_namespace(found, network.devices.as_deref().unwrap_or_default());
+        self.neighbours = shown_by_namespace(found, &network.devices);
         for &family in config.families() {
             match unroutable(network, family, config.proxy_uid.map(OwnerId::get)) {
                 Ok(why) => self.neighbours.extend(why),
@@ -236,7 +236,7 @@ impl Verification {
                     .push(format!("not known: whether neighbours find each other over {family} (rtnetlink: {error})")),
             }
         }
-        Self { warnings: operate::proxy::of(config, network), ..self }
+        Self { warnings: proxy::warnings(config, network), ..self }
     }
 }
 

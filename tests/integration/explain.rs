@@ -145,6 +145,12 @@ fn routing_says_how_an_outbound_connection_leaves() {
         let said = text(&lab, &format!("outbound --to 192.0.2.1:80 --uid {uid}"));
         assert!(said.contains(connection), "{said}");
     }
+    // Whoever it is, the socket's device decides, by whichever name it was given.
+    lab.pod.sh("ip link property add dev eth0 altname second");
+    for name in ["eth0", "second"] {
+        let said = first_line(&lab, &format!("outbound --to 10.77.0.1:80 --out {name}"));
+        assert_eq!(said, "dropped: it is redirected to this host, and its socket is bound to eth0", "{name}");
+    }
 }
 
 /// A security module or a seccomp filter refuses the socket or the question, with an errno that would mean something

@@ -301,7 +301,7 @@ fn a_rule_is_reported_once_with_all_its_connections() {
 #[test]
 fn a_rule_that_names_other_hosts_is_only_a_warning() {
     let network = Network {
-        addresses: Some(vec![Address { device: 2, address: [10, 77, 0, 2].into(), prefix: 24, broadcast: None }]),
+        addresses: vec![Address { device: 2, address: [10, 77, 0, 2].into(), prefix: 24, broadcast: None }],
         ..Network::default()
     };
     let (host, other) = (0x0a4d_0009, 0x0a4d_0100);
@@ -512,7 +512,7 @@ fn replies_are_of_whoever_listens() {
         uid: 7,
     };
     let loses_replies = |uid, listeners: &[Listener]| {
-        let network = Network { listeners: Some(listeners.to_vec()), ..Network::default() };
+        let network = Network { listeners: listeners.to_vec(), ..Network::default() };
         let found = Found { tables: [installed(), vec![dropping(uid)]].concat(), not_known: vec![] };
         let findings = differences(Mode::Nft, &installed(), &found, &network);
         findings

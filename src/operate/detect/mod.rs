@@ -140,7 +140,7 @@ fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
         Err(Error::InMode(_, ModeError::Netlink { errno, .. })) => [libc::EPERM, libc::EACCES].contains(&errno.raw()),
         _ => false,
     });
-    let devices = network(&|_| ()).devices.unwrap_or_default();
+    let devices = network().devices;
     let mut signs = shown_by_namespace(found, &devices);
     signs.extend(shown_by_node(found, &devices, &traces(), is_refused));
     signs

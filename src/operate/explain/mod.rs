@@ -8,19 +8,19 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use packets::found::Found;
-use packets::rules::{Context, Direction, Family, Field, LOOPBACK, Name, Rule, always};
+use packets::rules::{Context, Direction, Family, Field, Name, Rule, always};
 use packets::walk::{Matched, Packet, Place, Step};
 
-use self::routing::{Destination, Routing};
+use self::routing::{Routed, Routing};
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::findings::explain::{self, Answer, Connection, Verdict};
 use crate::findings::neighbours::owner_of;
-use crate::findings::proxy::ProxyWarning;
+use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
 use crate::namespace;
 use crate::operate::neighbours::{settle, unread};
-use crate::operate::{proxy, words};
+use crate::operate::words;
 use crate::ours::{holders, is_ours};
 use crate::wanted::Mode;
 
@@ -94,18 +94,17 @@ pub fn explain<T: Send>(
     report: impl FnOnce(&Explained<'_>) -> T + Send,
 ) -> Result<T, Error> {
     namespace::run_in(netns, || {
-        let asked = connection;
-        let mut connection = asked.clone();
         let routing = Routing::ask();
-        let destination = routing::complete(&routing, &mut connection)?;
+        let asked = routing.checked(connection)?;
+        let mut routed = routing.routed(asked.clone())?;
         let mut found = all::read()?;
         must_see(&found, Mode::Nft)?;
-        if !explain::exempted(&found, &connection, Field::InInterface).is_empty() {
-            connection.device = routing.network.only_device().map(|device| device.name.clone());
+        if !explain::exempted(&found, &routed.connection, Field::InInterface).is_empty() {
+            routed.connection.device = routing.network.only_device().map(|device| device.name.clone());
         }
-        settle(&mut found, &routing.network, routing::device_back(&routing, &connection));
+        settle(&mut found, &routing.network, routed.device_back());
         let mut below = None;
-        let mut answer = answer_by(&found, asked, &connection, &routing, destination);
+        let mut answer = answer_by(&found, &asked, &routed);
         let has_limits = || found.asks(|context| matches!(context, Context::Limit { .. }));
         if matches!(answer.verdict, Verdict::NotKnown(_)) && has_limits() {
             let below = below.insert(found.clone());
@@ -113,38 +112,33 @@ pub fn explain<T: Send>(
                 Context::Limit { holds_below } => Some(always(holds_below)),
                 Context::AddressType { .. } | Context::ReversePath { .. } => None,
             });
-            let conditional = answer_by(below, asked, &connection, &routing, destination);
+            let conditional = answer_by(below, &asked, &routed);
             if !matches!(conditional.verdict, Verdict::NotKnown(_)) {
                 answer = explain::below_limits(conditional);
             }
         }
         let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
-        let mut explained = Explained::new(&found, &connection, answer);
+        let mut explained = Explained::new(&found, &routed.connection, answer);
         let config = holders(&found).next().and_then(|mode| config(mode, &found).ok());
-        explained.warnings = config.map(|config| proxy::of(&config, &routing.network)).unwrap_or_default();
-        explained.warnings.retain(|warning| warning.is_about(&connection, &explained.verdict));
+        explained.warnings = config.map(|config| warnings(&config, &routing.network)).unwrap_or_default();
+        explained.warnings.retain(|warning| warning.is_about(&routed.connection, &explained.verdict));
         Ok(report(&explained))
     })
 }
 
 /// What becomes of a connection by what was found and by routing; `asked` is what was said of it.
-fn answer_by<'a>(
-    found: &'a Found,
-    asked: &Connection,
-    connection: &Connection,
-    routing: &Routing,
-    destination: Destination,
-) -> Answer<'a> {
-    let answer_for = |connection: &Connection, back: Option<&Name>| {
-        let routes = routing::of_others(routing, found, connection, destination);
-        let mut answer = explain::of_seen(found, connection, &routing.network, &routes, back);
-        routing::deliver(routing, connection, destination, &mut answer);
+fn answer_by<'a>(found: &'a Found, asked: &Connection, routed: &Routed<'_>) -> Answer<'a> {
+    let network = routed.network();
+    let is_inbound = asked.direction == Direction::Inbound;
+    let answer_for = |routed: &Routed<'_>, back: Option<&Name>| {
+        let mut answer = explain::of_seen(found, &routed.connection, network, &routed.of_others(found), back);
+        routed.deliver(&mut answer);
         answer
     };
-    let mut answer = answer_for(connection, None);
-    match routing::way_back(routing, found, connection, &answer) {
-        Some(Ok(device)) if connection.direction == Direction::Inbound && connection.device != device => {
-            answer = answer_for(connection, device.as_ref());
+    let mut answer = answer_for(routed, None);
+    match routed.way_back(found, &answer) {
+        Some(Ok(device)) if is_inbound && routed.connection.device.as_ref() != Some(device) => {
+            answer = answer_for(routed, Some(device));
         }
         Some(Err(why)) => {
             answer.steps.retain(|step| step.packet == Packet::First);
@@ -152,34 +146,32 @@ fn answer_by<'a>(
         }
         _ => {}
     }
-    for other in routing::of_other_users(routing, found, asked, connection) {
+    for other in routed.of_other_users(found, asked) {
         let is_same = other.is_some_and(|other| answer_for(&other, None).verdict == answer.verdict);
         if !is_same {
             answer.verdict =
                 Verdict::NotKnown("it depends on the user, by whom `ip rule` routes: give --uid".to_owned());
         }
     }
-    if let Some(at) = routing::marked(routing, connection, &answer) {
+    if let Some(at) = routed.marked(&answer) {
         let why = format!("{at} sets a mark, by which `ip rule` routes, which is not followed");
         answer.verdict = Verdict::NotKnown(why);
     }
-    let neighbours = routing::neighbours(routing, connection, destination, &answer);
+    let neighbours = routed.neighbours(&answer);
     if let Some(neighbours) = &neighbours {
-        answer = explain::after_discovery(found, &routing.network, neighbours, answer);
+        answer = explain::after_discovery(found, network, neighbours, answer);
     }
     // What stays in this namespace meets neither ARP nor a bridge.
-    let leaves_host = connection.device.as_ref().is_some_and(|device| device.as_bytes() != LOOPBACK);
     let is_open = match answer.verdict {
-        Verdict::Bypass => connection.direction == Direction::Inbound || leaves_host,
-        Verdict::Proxy(_) | Verdict::Elsewhere(_) => connection.direction == Direction::Inbound,
+        Verdict::Bypass => !routed.is_by_lo(),
+        Verdict::Proxy(_) | Verdict::Elsewhere(_) => is_inbound,
         _ => false,
     };
     let asks_by_arp = neighbours.is_some_and(|asking| asking.family == Family::V4);
-    if let Some(whose) = unread(&routing.network, asks_by_arp).filter(|_| is_open) {
-        let by_others = answer.verdict.clause();
-        answer.verdict = Verdict::NotKnown(format!("{whose}'s tables are not read; by all others it {by_others}"));
+    match unread(network, asks_by_arp) {
+        Some(whose) if is_open => answer.doubted(&format!("{whose}'s tables are not read; by all others")),
+        _ => answer,
     }
-    answer
 }
 
 impl<'a> Explained<'a> {

@@ -16,12 +16,12 @@ use crate::findings::difference::differences;
 use crate::findings::explain::proxy_ports;
 use crate::findings::finding::Finding;
 use crate::findings::neighbours::shown_by_namespace;
-use crate::findings::proxy::ProxyWarning;
+use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::read;
-use crate::operate::{detect, proxy, words};
+use crate::operate::{detect, words};
 use crate::ours::{holders, is_ours, leads_to};
 use crate::wanted::tables::expected;
 use crate::wanted::{ChainName, Config, Mode, chain_of};
@@ -130,8 +130,8 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
         let (found, network) = read()?;
         let mut shown = Shown::of(&found, &network);
         if let Some(backend) = shown.backends.first() {
-            shown.warnings = backend.config.as_ref().map(|config| proxy::of(config, &network)).unwrap_or_default();
-            shown.neighbours = shown_by_namespace(&found, network.devices.as_deref().unwrap_or_default());
+            shown.warnings = backend.config.as_ref().map(|config| warnings(config, &network)).unwrap_or_default();
+            shown.neighbours = shown_by_namespace(&found, &network.devices);
         } else {
             let everything = detect::everything();
             shown.auto = Some(choose(&found, |mode| try_out(mode, &everything)));

@@ -31,11 +31,11 @@ const FIB_RULE_HDR: usize = 12;
 /// The kinds of devices whose packets come and go by another one as they are.
 const IS_ON_ANOTHER: [&[u8]; 5] = [b"vlan", b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     pub kind: RouteKind,
-    /// The device by which it leaves; the loopback device for what stays in this namespace.
-    pub device: Device,
+    /// The number of the device by which it leaves; the loopback device's for what stays in this namespace.
+    pub device: u32,
     /// The address that it comes from, if the route says so.
     pub source: Option<IpAddr>,
     /// The neighbour to whom it goes first; none if that is whom it is for.
@@ -63,10 +63,11 @@ pub struct Packet {
     pub device: Option<u32>,
 }
 
-/// How a packet would be routed in the thread's network namespace; no route, or one that refuses such packets, is an error.
-/// No privileges are needed. Kernels before 4.17 do not route by port, and skip the attributes that they do not know.
-pub fn route(packet: Packet) -> Result<Route, ReadError> {
-    let socket = open()?;
+/// How a packet would be routed in the thread's network namespace, or why routing refuses it: there is no route, or one
+/// that refuses such packets. No privileges are needed.
+pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
+    use Errno::{EACCES, EHOSTUNREACH, EINVAL, ENETUNREACH};
+
     let to = octets(packet.to.ip());
     let from = packet.from.map(octets).unwrap_or_default();
     let mut subheader = [0; RTMSG];
@@ -90,13 +91,26 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
             attributes.bytes(RTA_SPORT, &port.to_be_bytes());
         }
     };
-    let read = |message: &Message<'_>| read_route(message).map(Some);
-    let routes = socket.list(libc::RTM_GETROUTE.into(), libc::NLM_F_ACK, &subheader, write, read)?;
-    let &(kind, index, source, gateway) = routes.last().ok_or(Malformed)?;
-    // Of an IPv6 address of its own the answer has the device that it belongs to.
-    let index = if kind == RouteKind::Local { LOOPBACK_INDEX } else { index };
-    let device = ask_device(&socket, index, None)?;
-    Ok(Route { kind, device, source: source.or(packet.from), gateway })
+    match ask(libc::RTM_GETROUTE, &subheader, write, read_route) {
+        Ok(route) => {
+            let route = route.ok_or(Malformed)?;
+            Ok(Ok(Route { source: route.source.or(packet.from), ..route }))
+        }
+        Err(ReadError::Socket(errno @ (EACCES | EHOSTUNREACH | EINVAL | ENETUNREACH))) => Ok(Err(errno)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks for one thing; none: the answer is empty.
+fn ask<T>(
+    kind: u16,
+    subheader: &[u8],
+    write: impl FnOnce(&mut Writer),
+    read: impl Fn(&Message<'_>) -> Result<T, Malformed>,
+) -> Result<Option<T>, ReadError> {
+    let read = |message: &Message<'_>| read(message).map(Some);
+    let answer = open()?.list(kind.into(), libc::NLM_F_ACK, subheader, write, read)?;
+    Ok(answer.into_iter().next_back())
 }
 
 fn open() -> Result<Socket, ReadError> {
@@ -115,9 +129,7 @@ fn family(address: IpAddr) -> i32 {
     if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
 }
 
-/// What a message about a route says: to whom it leads, the number of the device, the source address, and the neighbour to
-/// whom it goes first.
-pub(crate) fn read_route(message: &Message<'_>) -> Result<(RouteKind, u32, Option<IpAddr>, Option<IpAddr>), Malformed> {
+pub(crate) fn read_route(message: &Message<'_>) -> Result<Route, Malformed> {
     // `rtm_type`
     let kind = match u8_at(message.payload, 7)? {
         libc::RTN_LOCAL => RouteKind::Local,
@@ -125,37 +137,35 @@ pub(crate) fn read_route(message: &Message<'_>) -> Result<(RouteKind, u32, Optio
         _ => RouteKind::Unicast,
     };
     let attributes = message.attributes_after(RTMSG)?;
-    let [source, gateway] =
-        [libc::RTA_PREFSRC, libc::RTA_GATEWAY].map(|kind| attributes.find(kind)?.map(address).transpose());
-    Ok((kind, u32_at(attributes.get(libc::RTA_OIF)?, 0)?, source?, gateway?))
+    let address_in = |kind| attributes.find(kind)?.map(address).transpose();
+    let device = u32_at(attributes.get(libc::RTA_OIF)?, 0)?;
+    Ok(Route {
+        kind,
+        // Of an IPv6 address of its own the answer has the device that it belongs to.
+        device: if kind == RouteKind::Local { LOOPBACK_INDEX } else { device },
+        source: address_in(libc::RTA_PREFSRC)?,
+        gateway: address_in(libc::RTA_GATEWAY)?,
+    })
 }
 
 /// The device with this name, or with this alternative one, in the thread's network namespace.
 pub fn device(name: &[u8]) -> Result<Device, ReadError> {
-    ask_device(&open()?, 0, Some(name))
+    ask_device(0, |attributes| attributes.string(libc::IFLA_IFNAME, name))
 }
 
 pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
-    ask_device(&open()?, index, None)
+    ask_device(index, |_| ())
+}
+
+fn ask_device(index: u32, write: impl FnOnce(&mut Writer)) -> Result<Device, ReadError> {
+    let mut subheader = [0; IFINFOMSG];
+    // `ifi_index`
+    put(&mut subheader, 4, &index.to_ne_bytes());
+    ask(libc::RTM_GETLINK, &subheader, write, read_device)?.ok_or(ReadError::Socket(Errno::ENODEV))
 }
 
 pub fn devices() -> Result<Vec<Device>, ReadError> {
     dump(libc::RTM_GETLINK, libc::AF_UNSPEC, IFINFOMSG, |message| read_device(message).map(Some))
-}
-
-/// The device with this number or, if that is 0, with this name.
-fn ask_device(socket: &Socket, index: u32, name: Option<&[u8]>) -> Result<Device, ReadError> {
-    let mut subheader = [0; IFINFOMSG];
-    // `ifi_index`
-    put(&mut subheader, 4, &index.to_ne_bytes());
-    let write = |attributes: &mut Writer| {
-        if let Some(name) = name {
-            attributes.string(libc::IFLA_IFNAME, name);
-        }
-    };
-    let read = |message: &Message<'_>| read_device(message).map(Some);
-    let devices = socket.list(libc::RTM_GETLINK.into(), libc::NLM_F_ACK, &subheader, write, read)?;
-    devices.into_iter().next_back().ok_or(ReadError::Socket(Errno::ENODEV))
 }
 
 pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
@@ -257,8 +267,8 @@ fn read_local_entry(message: &Message<'_>, of: IpAddr) -> Result<Option<LocalEnt
 pub struct Neighbour {
     pub device: u32,
     pub address: IpAddr,
-    /// It was written down, and is never asked for (`NUD_PERMANENT`).
-    pub is_permanent: bool,
+    /// The hardware address was written down (`NUD_PERMANENT`) for one host, which is never asked for it.
+    pub is_pinned: bool,
 }
 
 /// The neighbours with an address of this one's family, as far as their hardware addresses are known.
@@ -273,14 +283,11 @@ fn read_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed>
         return Ok(None);
     };
     // `ndm_ifindex` and `ndm_state`
-    let state = u16_at(message.payload, 8)?;
-    let neighbour = Neighbour {
-        device: u32_at(message.payload, 4)?,
-        address: address(bytes)?,
-        is_permanent: state & libc::NUD_PERMANENT != 0,
-    };
+    let (device, state) = (u32_at(message.payload, 4)?, u16_at(message.payload, 8)?);
+    let address = address(bytes)?;
+    let is_pinned = state & libc::NUD_PERMANENT != 0 && !address.is_multicast();
     let is_known = state & !(libc::NUD_INCOMPLETE | libc::NUD_FAILED) != 0;
-    Ok(is_known.then_some(neighbour))
+    Ok(is_known.then_some(Neighbour { device, address, is_pinned }))
 }
 
 /// Asks for a list by a header of this length that begins with a family, as often as it changes while it is read.
@@ -322,7 +329,7 @@ pub(crate) mod tests {
             }
         });
         let bytes = writer.finish().unwrap();
-        let (kind, device, source, _) = read_route(&Messages(&bytes).next().unwrap()?)?;
+        let Route { kind, device, source, .. } = read_route(&Messages(&bytes).next().unwrap()?)?;
         Ok((kind, device, source))
     }
 
@@ -331,7 +338,7 @@ pub(crate) mod tests {
         let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
         assert_eq!(answer(libc::RTN_UNICAST, &[device]), Ok((RouteKind::Unicast, 7, None)));
         let v4 = (libc::RTA_PREFSRC, &[10, 77, 0, 2][..]);
-        assert_eq!(answer(libc::RTN_LOCAL, &[v4, device]), Ok((RouteKind::Local, 7, Some([10, 77, 0, 2].into()))));
+        assert_eq!(answer(libc::RTN_LOCAL, &[v4, device]), Ok((RouteKind::Local, 1, Some([10, 77, 0, 2].into()))));
         for kind in [libc::RTN_BROADCAST, libc::RTN_MULTICAST, libc::RTN_ANYCAST] {
             assert_eq!(answer(kind, &[device]), Ok((RouteKind::NotUnicast, 7, None)));
         }
@@ -391,9 +398,9 @@ pub(crate) mod tests {
             answered(&header, attributes, read_neighbour)
         };
         let to: (u16, &[u8]) = (libc::NDA_DST, &[10, 0, 0, 1]);
-        let want = Neighbour { device: 7, address: [10, 0, 0, 1].into(), is_permanent: false };
+        let want = Neighbour { device: 7, address: [10, 0, 0, 1].into(), is_pinned: false };
         assert_eq!(neighbour(libc::NUD_REACHABLE, &[to]), Ok(Some(want)));
-        assert_eq!(neighbour(libc::NUD_PERMANENT, &[to]), Ok(Some(Neighbour { is_permanent: true, ..want })));
+        assert_eq!(neighbour(libc::NUD_PERMANENT, &[to]), Ok(Some(Neighbour { is_pinned: true, ..want })));
         for state in [0, libc::NUD_FAILED, libc::NUD_INCOMPLETE] {
             assert_eq!(neighbour(state, &[to]), Ok(None));
         }
@@ -445,7 +452,7 @@ pub(crate) mod tests {
             put(&mut header, 8, &libc::NUD_PERMANENT.to_ne_bytes());
             let address = [10, 0, 0, 9];
             change(libc::RTM_NEWNEIGH, &header, &[(libc::NDA_DST, &address), (libc::NDA_LLADDR, &[2, 0, 0, 0, 0, 1])]);
-            let want = Neighbour { device: veth.index, address: address.into(), is_permanent: true };
+            let want = Neighbour { device: veth.index, address: address.into(), is_pinned: true };
             assert_eq!(neighbours_like([0; 4].into()).unwrap(), [want]);
             assert_eq!(neighbours_like([0; 16].into()).unwrap(), []);
         });
@@ -477,12 +484,12 @@ pub(crate) mod tests {
             assert_eq!(rules_like(own).unwrap(), [plain; 3]);
             let mut packet =
                 Packet { to: (own, 80).into(), from: None, from_port: Some(5), uid: Some(7), device: None };
-            let want = Route { kind: RouteKind::Local, device: lo.clone(), source: Some(own), gateway: None };
-            assert_eq!(route(packet).unwrap(), want);
+            let want = Route { kind: RouteKind::Local, device: LOOPBACK_INDEX, source: Some(own), gateway: None };
+            assert_eq!(route(packet).unwrap(), Ok(want));
             packet.from = Some([127, 0, 0, 2].into());
-            assert_eq!(route(packet).unwrap(), Route { source: packet.from, ..want });
+            assert_eq!(route(packet).unwrap(), Ok(Route { source: packet.from, ..want }));
             packet.to = ([10, 0, 0, 1], 80).into();
-            assert!(matches!(route(packet), Err(ReadError::Socket(Errno::ENETUNREACH))));
+            assert!(matches!(route(packet), Ok(Err(Errno::ENETUNREACH))));
         });
     }
 

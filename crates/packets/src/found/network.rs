@@ -1,6 +1,7 @@
 //! The devices of a network namespace, their addresses, and what listens there.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
 
 use crate::found::listener::Listener;
 use crate::rules::{Family, Field, Intervals, LOOPBACK_INDEX, Name, address, interface};
@@ -8,13 +9,14 @@ use crate::rules::{Family, Field, Intervals, LOOPBACK_INDEX, Name, address, inte
 /// What is known of a network namespace beside its rules and its routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
-    /// Its devices; none: they could not be asked for.
-    pub devices: Option<Vec<Device>>,
-    /// Its addresses, those of a device in their order; none: they could not be asked for.
-    pub addresses: Option<Vec<Address>>,
-    /// What listens; none: it could not be asked for.
-    pub listeners: Option<Vec<Listener>>,
+    pub devices: Vec<Device>,
+    /// Those of a device in their order.
+    pub addresses: Vec<Address>,
+    pub listeners: Vec<Listener>,
     pub settings: Settings,
+    /// Why devices or addresses are missing here, if the kernel didn't tell them.
+    pub links_not_known: Option<String>,
+    pub listeners_not_known: Option<String>,
 }
 
 /// The kernel's settings (sysctl) that decide about packets, each as it is unless somebody sets it.
@@ -33,19 +35,15 @@ pub struct Settings {
     pub tracks_from_any: bool,
 }
 
-impl Settings {
-    pub const USUAL: Self = Self {
-        bridges_call_ip: true,
-        keeps_mark: false,
-        finds_sockets: true,
-        always_sends_cookies: false,
-        tracks_from_any: true,
-    };
-}
-
 impl Default for Settings {
     fn default() -> Self {
-        Self::USUAL
+        Self {
+            bridges_call_ip: true,
+            keeps_mark: false,
+            finds_sockets: true,
+            always_sends_cookies: false,
+            tracks_from_any: true,
+        }
     }
 }
 
@@ -87,27 +85,29 @@ pub struct Address {
 /// One of which nothing is known.
 impl Default for &Network {
     fn default() -> Self {
-        static UNKNOWN: Network =
-            Network { devices: None, addresses: None, listeners: None, settings: Settings::USUAL };
+        static UNKNOWN: LazyLock<Network> = LazyLock::new(Network::default);
         &UNKNOWN
     }
 }
 
 impl Network {
     pub fn device(&self, index: u32) -> Option<&Device> {
-        self.devices.iter().flatten().find(|device| device.index == index)
+        self.devices.iter().find(|device| device.index == index)
+    }
+
+    pub fn device_named(&self, name: &Name) -> Option<&Device> {
+        self.devices.iter().find(|device| device.name == *name)
     }
 
     /// The devices by which this one's packets come and go: a bridge's ports, a bond's, and what a VLAN or a macvlan is made
     /// on. None, if they are its own.
     pub fn beneath<'a>(&'a self, upper: &'a Device) -> impl Iterator<Item = &'a Device> {
-        let devices = self.devices.iter().flatten();
-        devices.filter(|device| device.master == Some(upper.index) || upper.lower == Some(device.index))
+        self.devices.iter().filter(|device| device.master == Some(upper.index) || upper.lower == Some(device.index))
     }
 
     /// The names, as numbers, of the devices whose packets all go to the bridge or the bond that has taken them.
     pub fn port_names(&self) -> Intervals {
-        Device::names(self.devices.iter().flatten().filter(|device| {
+        Device::names(self.devices.iter().filter(|device| {
             let master = device.master.and_then(|index| self.device(index));
             // A VRF's are handed on as the device's own.
             master.is_some_and(|master| master.kind != b"vrf")
@@ -116,17 +116,16 @@ impl Network {
 
     /// The only device beside lo that is up, if there is one.
     pub fn only_device(&self) -> Option<&Device> {
-        let devices = self.devices.iter().flatten();
-        let mut devices = devices.filter(|device| device.is_up && device.index != LOOPBACK_INDEX);
+        let mut devices = self.devices.iter().filter(|device| device.is_up && device.index != LOOPBACK_INDEX);
         devices.next().filter(|_| devices.next().is_none())
     }
 
-    /// The names of the devices that are there, as numbers; every name, where they could not be asked for, or where there
-    /// are none yet but lo.
+    /// The names of the devices that are there, as numbers; every name, where none is known yet but lo.
     pub fn device_names(&self) -> Intervals {
-        match &self.devices {
-            Some(devices) if devices.iter().any(|device| device.index != LOOPBACK_INDEX) => Device::names(devices),
-            _ => Field::InInterface.any(),
+        if self.devices.iter().any(|device| device.index != LOOPBACK_INDEX) {
+            Device::names(&self.devices)
+        } else {
+            Field::InInterface.any()
         }
     }
 
@@ -155,7 +154,7 @@ impl Network {
     pub fn redirected_to(&self, family: Family, devices: &Intervals) -> Option<Intervals> {
         let most = if family == Family::V4 { 1 } else { usize::MAX };
         let is_one = |device: &&Device| device.index != LOOPBACK_INDEX && devices.includes(&Device::names([*device]));
-        let found = self.devices.as_ref()?.iter().filter(is_one).flat_map(|device| {
+        let found = self.devices.iter().filter(is_one).flat_map(|device| {
             let own = self.of_family(family).filter(|known| known.device == device.index);
             own.take(most)
         });
@@ -173,8 +172,7 @@ impl Network {
     }
 
     fn of_family(&self, family: Family) -> impl Iterator<Item = &Address> {
-        let addresses = self.addresses.iter().flatten();
-        addresses.filter(move |known| Family::of(known.address) == family)
+        self.addresses.iter().filter(move |known| Family::of(known.address) == family)
     }
 }
 
@@ -199,17 +197,16 @@ mod tests {
             broadcast: None,
         };
         Network {
-            devices: Some(vec![device(1, "lo"), device(2, "eth0"), device(3, "eth1")]),
-            addresses: Some(vec![
+            devices: vec![device(1, "lo"), device(2, "eth0"), device(3, "eth1")],
+            addresses: vec![
                 of(1, "127.0.0.1", 8),
                 of(2, "10.77.0.2", 24),
                 of(2, "10.77.0.9", 32),
                 Address { broadcast: Some(Ipv4Addr::new(10, 78, 0, 77)), ..of(3, "10.78.0.2", 31) },
                 of(2, "fd77::2", 64),
                 of(2, "fe80::2", 64),
-            ]),
-            listeners: None,
-            settings: Settings::USUAL,
+            ],
+            ..Network::default()
         }
     }
 
@@ -232,7 +229,7 @@ mod tests {
     fn a_device_is_the_only_one_if_all_others_are_lo_or_down() {
         let up = |names: &[&str]| {
             let mut network = network();
-            for device in network.devices.iter_mut().flatten() {
+            for device in &mut network.devices {
                 device.is_up = names.iter().any(|name| device.name == **name);
             }
             network.only_device().map(|device| device.name.to_string())

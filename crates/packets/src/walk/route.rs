@@ -79,7 +79,7 @@ impl Surroundings<'_> {
 
     /// Who answers connections that arrive at these ports.
     fn owner(&self, ports: Option<&Intervals>) -> Owner {
-        let listening = self.network.listeners.iter().flatten();
+        let listening = self.network.listeners.iter();
         let listening = listening.filter(|listener| ports == Some(&Intervals::one(listener.port.into())));
         let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
         if !uids.is_empty() {
@@ -367,7 +367,7 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
         (Field::OutInterface, [Hook::Output, Hook::Postrouting])
     };
     let network = walker.network;
-    for upper in network.devices.iter().flatten() {
+    for upper in &network.devices {
         let beneath = Device::names(network.beneath(upper));
         if beneath.is_empty() || most == 0 {
             continue;

@@ -555,8 +555,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         let Action::Nat(Nat { address: Some(to), .. }) = action else {
             return false;
         };
-        let own = self.network.addresses.as_ref();
-        let is_others = own.is_some_and(|own| own.iter().all(|known| known.address != *to));
+        let own = &self.network.addresses;
+        let is_others = !own.is_empty() && own.iter().all(|known| known.address != *to);
         let is_on_lo = |field| state.connections.get(field) == Some(&lo());
         let is_routed = || self.routes.iter().any(|(address, device)| address == to && device.is_some());
         is_others

@@ -20,7 +20,7 @@ fn to_80(direction: Direction) -> Connections {
 
 /// What was decided about those connections, and what becomes of them in the end, a line each.
 fn listening(listeners: &[Listener]) -> Network {
-    Network { listeners: Some(listeners.to_vec()), ..Network::default() }
+    Network { listeners: listeners.to_vec(), ..Network::default() }
 }
 
 fn ends_around(direction: Direction, tables: Vec<Table>, around: &Surroundings<'_>) -> Vec<String> {
@@ -609,7 +609,7 @@ fn packets_pass_the_devices_beneath_theirs() {
         has_neighbours: true,
     };
     let network = Network {
-        devices: Some(vec![device(2, "bond0", "bond", None), device(3, "eth1", "veth", Some(2))]),
+        devices: vec![device(2, "bond0", "bond", None), device(3, "eth1", "veth", Some(2))],
         ..Network::default()
     };
     let around = Surroundings { network: &network, ..Surroundings::default() };
@@ -642,8 +642,8 @@ fn connections_live_between_hosts_and_by_devices_that_are_there() {
     };
     let own = Ipv4Addr::new(10, 77, 0, 2);
     let network = Network {
-        devices: Some(vec![device(1, "lo"), device(2, "eth0")]),
-        addresses: Some(vec![Address { device: 2, address: own.into(), prefix: 24, broadcast: None }]),
+        devices: vec![device(1, "lo"), device(2, "eth0")],
+        addresses: vec![Address { device: 2, address: own.into(), prefix: 24, broadcast: None }],
         ..Network::default()
     };
     let around = Surroundings { network: &network, ..Surroundings::default() };
@@ -710,9 +710,9 @@ fn the_socket_is_found_before_a_packet_is_delivered() {
         ends_around(Direction::Inbound, vec![filter("f", Hook::Input, 0, of_servers())], &around)
     };
     let (lost, arrives) = (["Ack Dropped by f"], ["at last Ack Accepted"]);
-    assert_eq!(ends(Settings::USUAL), lost);
-    assert_eq!(ends(Settings { always_sends_cookies: true, ..Settings::USUAL }), arrives);
-    assert_eq!(ends(Settings { finds_sockets: false, ..Settings::USUAL }), arrives);
+    assert_eq!(ends(Settings::default()), lost);
+    assert_eq!(ends(Settings { always_sends_cookies: true, ..Settings::default() }), arrives);
+    assert_eq!(ends(Settings { finds_sockets: false, ..Settings::default() }), arrives);
 }
 
 #[test]
@@ -765,7 +765,7 @@ fn where_a_source_is_changed_the_answer_has_to_find_it() {
         (Ipv4Addr::new(10, 77, 0, 2), &[(Ipv4Addr::LOCALHOST.into(), Some(device.clone()))], true),
         (to, &[], false),
     ] {
-        let network = Network { addresses: Some(vec![own(address)]), ..Network::default() };
+        let network = Network { addresses: vec![own(address)], ..Network::default() };
         let around = Surroundings { network: &network, routes, ..Surroundings::default() };
         let chain = base("input", Kind::Nat, Hook::Input, 100, vec![rule([], Action::Nat(snat.clone()))]);
         let ends = ends_around(Direction::Inbound, vec![table("ip snat", vec![chain])], &around);
