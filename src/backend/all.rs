@@ -10,10 +10,11 @@ use packets::found::{Found, Unseen};
 use packets::rules::{Subsystem, Table};
 
 use super::Removed;
+use super::legacy::read::Lists;
 use super::legacy::{self, Commands, Legacy};
 use super::native;
 use super::nft;
-use crate::backend::commit::{self, CommitOutcome, can_be_read, commit_fresh, not_known, transact};
+use crate::backend::commit::{self, can_be_read, commit_fresh, transact};
 use crate::backend::refusal;
 use crate::error::{self, Error, ModeError, PRIVILEGE};
 use crate::ours::holds;
@@ -80,9 +81,7 @@ pub fn read() -> Result<Found, Error> {
 fn nf_tables() -> Result<Found, Error> {
     let socket = Socket::open().map_err(ReadError::NotAsked);
     let reason = match socket.and_then(|socket| read::snapshot(&socket)) {
-        Ok(snapshot) => {
-            return Ok(Found { tables: snapshot.tables, not_known: Vec::new() });
-        }
+        Ok(snapshot) => return Ok(Found { tables: snapshot.tables, not_known: Vec::new() }),
         // The kernel has no nfnetlink (netlink_create in net/netlink/af_netlink.c), or that without nf_tables
         // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
         Err(ReadError::NotAsked(Errno::EPROTONOSUPPORT) | ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
@@ -115,8 +114,8 @@ impl Stamp {
     /// changes leave no trace; or the kernel doesn't tell (before 5.14, it has no numbers for namespaces).
     pub fn now() -> Option<Self> {
         let socket = Socket::open().ok()?;
-        legacy::read::has_none()
-            .then_some(Self { namespace: socket.namespace().ok()?, generation: read::generation(&socket).ok()? })
+        let stamp = Self { namespace: socket.namespace().ok()?, generation: read::generation(&socket).ok()? };
+        Lists::of_all().are_empty().then_some(stamp)
     }
 }
 
@@ -149,13 +148,10 @@ pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
 /// Installs a mode's tables over netlink if nothing has been committed to this namespace's nf_tables yet, so that the
 /// other such mode can't have rules there either. Returns whether it did.
 pub(crate) fn install_if_fresh(mode: Mode, wanted: &[Table]) -> Result<bool, Error> {
-    let outcome = install_edits(mode, &[], wanted).and_then(|edits| commit_fresh(&edits));
-    match outcome.map_err(|error| error.in_mode(mode))? {
-        CommitOutcome::Committed => Ok(true),
-        CommitOutcome::OtherGeneration => Ok(false),
+    match install_edits(mode, &[], wanted).and_then(|edits| commit_fresh(&edits)) {
         // The caller then reads what the namespace holds, which shows what became of the batch.
-        CommitOutcome::Unanswered(_) if can_be_read() => Ok(false),
-        CommitOutcome::Unanswered(errno) => Err(not_known(errno).in_mode(mode)),
+        Err(ModeError::Unanswered(_)) if can_be_read() => Ok(false),
+        outcome => outcome.map_err(|error| error.in_mode(mode)),
     }
 }
 
@@ -188,12 +184,14 @@ pub(crate) fn install(
 /// Whether the kernel commits all of these modes' tables together, in a namespace in which nothing has ever been
 /// committed. Only an answer that it did is one: which of them it refuses, [`check_each`] tells.
 pub(crate) fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
-    let edits: Result<Vec<_>, ModeError> =
-        wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables)).collect();
-    edits.is_ok_and(|edits| {
-        let edits: Vec<Edit<'_>> = edits.into_iter().flatten().collect();
-        matches!(commit_fresh(&edits), Ok(CommitOutcome::Committed))
-    })
+    let mut edits = Vec::new();
+    for (mode, tables) in wanted {
+        match install_edits(*mode, &[], tables) {
+            Ok(more) => edits.extend(more),
+            Err(_) => return false,
+        }
+    }
+    matches!(commit_fresh(&edits), Ok(true))
 }
 
 /// Whether the kernel would accept each of these modes' tables. It checks all of them in one batch as it would before a

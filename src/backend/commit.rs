@@ -5,24 +5,14 @@ use std::ops::Range;
 use netfilter::netlink::{CommitError, FinishedBatch, Generation, Socket};
 use netfilter::nf_tables::edit::{self, Edit};
 use netfilter::nf_tables::read::{self, Snapshot, back_off};
-use nix::errno::Errno;
 use packets::rules::Table;
 
 use super::refusal;
-use crate::error::{self, ModeError};
+use crate::error::ModeError;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
 /// program that commits so often for so long locks out every other one as well.
 const TRIES: u32 = 1000;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CommitOutcome {
-    Committed,
-    /// None of it has taken effect: the ruleset is at another generation.
-    OtherGeneration,
-    /// The kernel took the batch, but its answer could not be received.
-    Unanswered(Errno),
-}
 
 /// Opens a socket to nf_tables in the thread's network namespace.
 pub(crate) fn open() -> Result<Socket, ModeError> {
@@ -40,21 +30,19 @@ pub(crate) fn fresh_batch(edits: &[Edit<'_>]) -> Result<Vec<u8>, ModeError> {
     Ok(bytes)
 }
 
-/// Commits the edits if the ruleset is at this generation.
-pub(crate) fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<CommitOutcome, ModeError> {
+/// Commits the edits if the ruleset is at this generation; returns whether it is.
+fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<bool, ModeError> {
     refusal::refuse_outside(edits)?;
     let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten(&error))?;
     match socket.send_batch(&batch) {
-        Ok(()) => Ok(CommitOutcome::Committed),
-        Err(CommitError::OtherGeneration) => Ok(CommitOutcome::OtherGeneration),
-        Err(CommitError::Unanswered(errno)) => Ok(CommitOutcome::Unanswered(errno)),
+        Ok(()) => Ok(true),
+        Err(CommitError::OtherGeneration) => Ok(false),
         Err(error) => Err(refusal::explain(socket, edits, &batch, error)),
     }
 }
 
-/// Commits the edits if nothing has ever been committed in this namespace; otherwise the outcome is
-/// [`CommitOutcome::OtherGeneration`].
-pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<CommitOutcome, ModeError> {
+/// Commits the edits if nothing has ever been committed in this namespace; returns whether that is so.
+pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<bool, ModeError> {
     commit(&open()?, edits, Generation::FRESH)
 }
 
@@ -107,38 +95,37 @@ pub(crate) fn transact<'a>(
     try_fresh: bool,
     mut plan: impl FnMut(&[Table]) -> Result<Vec<Edit<'a>>, ModeError>,
 ) -> Result<bool, ModeError> {
-    // A batch of which it isn't known whether it was committed, and the generation that it was for.
+    // The generation that a batch was for of which it isn't known whether it was committed, and why.
     let mut unanswered = None;
     if try_fresh {
-        match commit_fresh(&plan(&[])?)? {
-            CommitOutcome::Committed => return Ok(true),
-            CommitOutcome::OtherGeneration => {}
-            CommitOutcome::Unanswered(errno) => unanswered = Some((Generation::FRESH, errno)),
+        match commit_fresh(&plan(&[])?) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(ModeError::Unanswered(errno)) => unanswered = Some((Generation::FRESH, errno)),
+            Err(error) => return Err(error),
         }
     }
     for attempt in 0..TRIES {
         back_off(attempt);
         // A new socket for each attempt: answers that an earlier one has not received are gone with it.
         let read = open().and_then(|socket| Ok((snapshot(&socket)?, socket)));
-        let (snapshot, socket) = match (read, unanswered) {
-            (Ok(read), _) => read,
-            (Err(error), None) => return Err(error),
-            (Err(_), Some((_, errno))) => return Err(not_known(errno)),
-        };
+        let (snapshot, socket) =
+            read.map_err(|error| unanswered.map_or(error, |(_, errno)| ModeError::Unanswered(errno)))?;
         let edits = plan(&snapshot.tables)?;
         match unanswered {
             // Whatever became of the earlier batch, the ruleset is now as it should be.
             _ if edits.is_empty() => return Ok(unanswered.is_some()),
             Some((generation, errno)) if generation == snapshot.generation => {
-                return Err(refusal::failed("recv", errno));
+                return Err(ModeError::Netlink { call: "recv", errno });
             }
-            Some((_, errno)) => return Err(not_known(errno)),
+            Some((_, errno)) => return Err(ModeError::Unanswered(errno)),
             None => {}
         }
-        match commit(&socket, &edits, snapshot.generation)? {
-            CommitOutcome::Committed => return Ok(true),
-            CommitOutcome::OtherGeneration => {}
-            CommitOutcome::Unanswered(errno) => unanswered = Some((snapshot.generation, errno)),
+        match commit(&socket, &edits, snapshot.generation) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(ModeError::Unanswered(errno)) => unanswered = Some((snapshot.generation, errno)),
+            Err(error) => return Err(error),
         }
     }
     Err(ModeError::Contended(TRIES))
@@ -146,9 +133,4 @@ pub(crate) fn transact<'a>(
 
 pub(crate) fn can_be_read() -> bool {
     open().and_then(|socket| snapshot(&socket)).is_ok()
-}
-
-/// The error about a batch of which it isn't known whether it was committed.
-pub(crate) fn not_known(errno: Errno) -> ModeError {
-    ModeError::Unanswered(error::Errno::of(errno))
 }

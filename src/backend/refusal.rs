@@ -123,7 +123,7 @@ fn lacks(lack: Lack, errno: Errno) -> ModeError {
     ModeError::Lacks { lack, errno }
 }
 
-pub(super) fn failed(call: &'static str, errno: Errno) -> ModeError {
+fn failed(call: &'static str, errno: Errno) -> ModeError {
     let errno = error::Errno::of(errno);
     ModeError::Netlink { call, errno }
 }

@@ -498,6 +498,6 @@ impl Work<'_, '_> {
     }
 
     fn legacy_tables(&self) -> Presence {
-        self.lists.get_or_init(Lists::open).presence()
+        self.lists.get_or_init(Lists::of_nat).presence()
     }
 }

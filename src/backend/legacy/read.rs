@@ -18,35 +18,18 @@ use crate::wanted::Mode;
 /// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
 pub(crate) fn read() -> Result<Found, Error> {
     let mut found = Found::default();
-    for (family, names) in Family::ALL.into_iter().zip(all_names()) {
+    for (family, names) in Lists::of_all().names() {
         match names {
             Ok(names) => {
                 for name in names {
                     found.tables.push(read_table(family, &name)?);
                 }
             }
-            Err(error) if found.not_known.is_empty() => found.not_known.push(not_known(&error)),
+            Err(unseen) if found.not_known.is_empty() => found.not_known.push(unseen),
             Err(_) => {}
         }
     }
     Ok(found)
-}
-
-/// Which tables each family has, as the kernel lists them or, where only root may read that, as can be inferred.
-fn all_names() -> impl Iterator<Item = io::Result<Vec<String>>> {
-    let lists = Family::ALL.map(names);
-    let inferred = inferred(&lists, &XTABLES.map(|(name, _)| name));
-    let known = lists.into_iter().zip(inferred);
-    known.map(|(list, inferred)| list.or_else(|error| inferred.ok_or(error)))
-}
-
-/// Where only root may read the lists: which of the wanted tables each family has, if that can be inferred.
-fn inferred<T>(lists: &[io::Result<T>; 2], wanted: &[&'static str]) -> [Option<Vec<String>>; 2] {
-    let mut errors = lists.iter().filter_map(|list| list.as_ref().err());
-    if !errors.any(|error| error.kind() == ErrorKind::PermissionDenied) {
-        return [None, None];
-    }
-    unlisted::tables(wanted).map(|names| Some(names?.into_iter().map(ToOwned::to_owned).collect()))
 }
 
 /// What is known of the nat tables without reading them.
@@ -66,56 +49,69 @@ enum List {
     Open(File),
     /// There was none, for a list comes with its family's module.
     Missing,
-    /// It may not be read. Whether there was a nat table was inferred from something else. Doing so again would take
-    /// longer, and say nothing new once nf_tables has nat chains, so this stands.
-    Inferred(bool),
+    /// Only root may read it. Which of the wanted tables there were was inferred from something else. Doing so again would
+    /// take longer, and say nothing new once nf_tables has nat chains, so this stands.
+    Inferred(Vec<&'static str>),
     /// It can't be read, and nothing can be inferred.
     Unseen(Unseen),
 }
 
 impl Lists {
-    /// Opens them, in the thread's network namespace.
-    pub(crate) fn open() -> Self {
+    pub(crate) fn of_all() -> Self {
+        Self::open(&XTABLES.map(|(name, _)| name))
+    }
+
+    pub(crate) fn of_nat() -> Self {
+        Self::open(&[NAT])
+    }
+
+    /// Opens them, in the thread's network namespace. Where that isn't permitted, the wanted tables alone are told of.
+    fn open(wanted: &[&'static str]) -> Self {
         let lists = Family::ALL.map(open_list);
-        let mut inferred = inferred(&lists, &[NAT]).into_iter();
+        let mut errors = lists.iter().filter_map(|list| list.as_ref().err());
+        let is_denied = errors.any(|error| error.kind() == ErrorKind::PermissionDenied);
+        let mut inferred = if is_denied { unlisted::tables(wanted) } else { [None, None] }.into_iter();
         Self(lists.map(|list| match (list, inferred.next().flatten()) {
             (Ok(Some(file)), _) => List::Open(file),
             (Ok(None), _) => List::Missing,
-            (Err(_), Some(names)) => List::Inferred(names.iter().any(|name| name == NAT)),
+            (Err(_), Some(names)) => List::Inferred(names),
             (Err(error), None) => List::Unseen(not_known(&error)),
         }))
     }
 
-    pub(crate) fn presence(&self) -> Presence {
-        let mut presence = Presence { families: Vec::new(), unseen: None };
-        for (family, list) in Family::ALL.into_iter().zip(&self.0) {
+    /// Which tables each family has now.
+    fn names(&self) -> impl Iterator<Item = (Family, Result<Vec<String>, Unseen>)> {
+        Family::ALL.into_iter().zip(&self.0).map(|(family, list)| {
             let names = match list {
                 List::Open(file) => read_list(file),
                 List::Missing => names(family),
-                List::Inferred(has_nat) => Ok(has_nat.then(|| NAT.to_owned()).into_iter().collect()),
-                List::Unseen(unseen) => {
-                    presence.unseen = Some(unseen.clone());
-                    continue;
-                }
+                List::Inferred(names) => Ok(names.iter().map(ToString::to_string).collect()),
+                List::Unseen(unseen) => return (family, Err(unseen.clone())),
             };
+            (family, names.map_err(|error| not_known(&error)))
+        })
+    }
+
+    pub(crate) fn presence(&self) -> Presence {
+        let mut presence = Presence { families: Vec::new(), unseen: None };
+        for (family, names) in self.names() {
             match names {
-                Ok(names) if names.iter().any(|name| name == NAT) => presence.families.push(family),
+                Ok(names) if has_nat(&names) => presence.families.push(family),
                 Ok(_) => {}
-                Err(error) => presence.unseen = Some(not_known(&error)),
+                Err(unseen) => presence.unseen = Some(unseen),
             }
         }
         presence
     }
+
+    /// Whether it is certain that no family has a table.
+    pub(crate) fn are_empty(&self) -> bool {
+        self.names().all(|(_, names)| names.is_ok_and(|names| names.is_empty()))
+    }
 }
 
-/// Whether it is certain that no family has a legacy table.
-pub(crate) fn has_none() -> bool {
-    all_names().all(|names| names.is_ok_and(|names| names.is_empty()))
-}
-
-pub(crate) fn has_nat_table(family: Family) -> Result<bool, Unseen> {
-    let names = names(family).map_err(|error| not_known(&error))?;
-    Ok(names.iter().any(|name| name == NAT))
+fn has_nat(names: &[String]) -> bool {
+    names.iter().any(|name| name == NAT)
 }
 
 /// The nat tables of these families, whether they were there before or not: asking about one makes it.
@@ -156,7 +152,7 @@ pub(super) struct Held {
 pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
     use nix::errno::Errno::{EAFNOSUPPORT, ENOENT, ENOPROTOOPT};
 
-    if has_nat_table(family) == Ok(false) {
+    if names(family).is_ok_and(|names| !has_nat(&names)) {
         return Ok(None);
     }
     match entries(family, NAT) {
