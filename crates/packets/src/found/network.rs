@@ -242,6 +242,30 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_known_by_its_number_and_its_addresses() {
+        let mut network = network();
+        assert_eq!(network.device(3).map(|device| &device.name), Some(&Name::from("eth1")));
+        assert_eq!(network.device(4), None);
+        let name = |name: &str| Intervals::one(interface(name.as_bytes()));
+        assert_eq!(network.having(Family::V4, &numbers(&["10.78.0.2", "10.78.0.3"])), name("eth1"));
+        assert_eq!(network.having(Family::V6, &numbers(&["fd77::2"])), name("eth0"));
+        assert_eq!(network.having(Family::V4, &numbers(&["10.78.0.3"])), Intervals::default());
+        // A bridge takes all packets of its ports, a VRF none of those that are for this host.
+        for (kind, ports) in [("bridge", name("eth1")), ("bond", name("eth1")), ("vrf", Intervals::default())] {
+            for device in &mut network.devices {
+                match device.index {
+                    2 => device.kind = kind.into(),
+                    3 => device.master = Some(2),
+                    _ => {}
+                }
+            }
+            assert_eq!(network.port_names(), ports, "{kind}");
+            assert_eq!(Device::names(network.beneath(network.device(2).unwrap())), name("eth1"));
+            assert_eq!(network.beneath(network.device(3).unwrap()).count(), 0);
+        }
+    }
+
+    #[test]
     fn what_is_redirected_gets_an_address_of_its_device() {
         let name = |name: &str| Intervals::one(interface(name.as_bytes()));
         let to = |family, devices: &Intervals| network().redirected_to(family, devices);

@@ -157,8 +157,11 @@ mod tests {
             (0x0a4d_00ff, BROADCAST),
             (u32::MAX.into(), BROADCAST),
             (1, BROADCAST),
+            ((1 << 24) - 1, BROADCAST),
             (1 << 24, UNICAST),
             (0xe0 << 24, MULTICAST),
+            ((0xf0 << 24) - 1, MULTICAST),
+            (0xf0 << 24, UNICAST),
             (0xc000_0201, UNICAST),
         ] {
             for other in [UNICAST, LOCAL, BROADCAST, MULTICAST] {

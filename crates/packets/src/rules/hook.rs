@@ -63,6 +63,12 @@ mod tests {
         assert_eq!(Hook::NETDEV.map(|hook| hook.to_string()), ["ingress", "egress"]);
     }
 
+    #[test]
+    fn packets_pass_xtables_tables_in_the_kernels_order() {
+        let order = [("raw", -300), ("mangle", -150), ("nat", -100), ("filter", 0), ("security", 50)];
+        assert_eq!(XTABLES, order);
+    }
+
     /// What nft calls `dstnat` and `srcnat`.
     #[test]
     fn nat_of_destinations_is_before_filters_and_of_sources_after() {

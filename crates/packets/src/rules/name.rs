@@ -87,5 +87,6 @@ mod tests {
         }
         let nat = Name::from("nat");
         assert!(nat == *"nat" && nat != *"NAT");
+        assert_eq!(Name::of("nat".to_owned()), nat);
     }
 }

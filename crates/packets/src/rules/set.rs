@@ -116,6 +116,7 @@ pub fn set_elements(set: &Set) -> Vec<(u128, u128)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::flags::CtState;
     use crate::rules::testing;
 
     #[test]
@@ -137,6 +138,10 @@ mod tests {
         assert_eq!(uids, Some(Intervals::one(uid.into())));
         let unknown = Set { elements: None, ..ports };
         assert_eq!(unknown.numbers_of(Field::DestinationPort), None);
+        // Of states, an element has the bit, and the field more numbers.
+        let new = u32::from_ne_bytes(CtState::New.bit().to_be_bytes()).into();
+        let is_new = of_states(&Intervals::one(CtState::New.bit().into()));
+        assert_eq!(testing::ports("set", &[(new, new)]).numbers_of(Field::State), Some(is_new));
     }
 
     #[test]

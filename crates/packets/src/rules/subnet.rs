@@ -43,6 +43,10 @@ mod tests {
         assert_eq!(subnet(Family::V4, (0, u128::from(u32::MAX))).unwrap().to_string(), "0.0.0.0/0");
         assert_eq!(subnet(Family::V6, (0, u128::MAX)).unwrap().to_string(), "::/0");
         assert_eq!(subnet(Family::V6, (1, 1)).unwrap().to_string(), "::1/128");
+        for text in ["10.0.0.0/8", "192.0.2.4/30", "fd00::/8", "::1/128"] {
+            let net: IpNet = text.parse().unwrap();
+            assert_eq!(subnet(Family::of(net.addr()), addresses(net)), Some(net));
+        }
         for interval in [(1, 2), (3, 1), (0, 2), (1, 3)] {
             assert_eq!(subnet(Family::V4, interval), None, "{interval:?}");
         }

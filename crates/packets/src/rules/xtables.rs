@@ -135,11 +135,10 @@ fn numbers(list: &[(u128, u128)], to: char) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Family;
-    use crate::rules::TCP;
     use crate::rules::name::Name;
     use crate::rules::rule::{Effect, interface};
     use crate::rules::testing::{commented, effect_of, not, rule, to_port};
+    use crate::rules::{Family, Intervals, TCP};
 
     fn written(rule: &Rule) -> String {
         IptablesRule(rule).to_string()
@@ -194,6 +193,19 @@ mod tests {
                 vec![to_port(1), Condition::NotUnderstood("-m recent --rcheck".to_owned()), tcp()],
                 Action::Accept,
                 "-p tcp -m tcp --dport 1 -m recent --rcheck -j ACCEPT",
+            ),
+            // Matches come after the header, whatever they look at.
+            (
+                vec![
+                    Condition::Flags {
+                        text: "-m iprange --src-range 10.0.0.1-10.0.0.9".to_owned(),
+                        field: Field::Source(Family::V4),
+                        numbers: Intervals::new([(0x0a00_0001, 0x0a00_0009)]),
+                    },
+                    tcp(),
+                ],
+                Action::Accept,
+                "-p tcp -m iprange --src-range 10.0.0.1-10.0.0.9 -j ACCEPT",
             ),
             (vec![not(ten())], Action::Redirect(None), "! -s 10.0.0.0/8 -j REDIRECT"),
             (

@@ -374,7 +374,7 @@ impl fmt::Display for Connections {
 mod tests {
     use super::*;
     use crate::rules::testing::table;
-    use crate::rules::{Name, interface};
+    use crate::rules::{Context, Name, always, interface};
 
     /// A condition on a field that is left out here never holds.
     #[test]
@@ -484,6 +484,23 @@ mod tests {
         for (last, is_few) in [(255, true), (256, false)] {
             let many = all.replaced(Field::Mark, marks(&[(0, last)]));
             assert_eq!(met(&many, odd(false)) != Meeting::NotUnderstood, is_few, "{last}");
+        }
+        // Of several fields, what is said of the one that they have.
+        let ten = marks(&[(0x0a00_0000, 0x0aff_ffff)]);
+        let in_context = Condition::Context {
+            text: String::new(),
+            context: Context::ReversePath { is_loose: true, negated: false },
+            holding: Some(vec![
+                (Field::Source(Family::V6), Intervals::default()),
+                (Field::Source(Family::V4), ten.clone()),
+                (Field::Source(Family::V6), Intervals::default()),
+            ]),
+        };
+        assert_eq!(met(&all, in_context), Meeting::Some(ten));
+        for (holds, want) in [(true, Meeting::All), (false, Meeting::None)] {
+            let context = Context::Limit { holds_below: holds };
+            let holding = Some(always(holds));
+            assert_eq!(met(&all, Condition::Context { text: String::new(), context, holding }), want);
         }
         // What doesn't exist meets nothing.
         let none = all.lacking(&[Field::Mark]);

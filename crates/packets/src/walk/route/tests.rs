@@ -18,11 +18,15 @@ fn to_80(direction: Direction) -> Connections {
     }
 }
 
-/// What was decided about those connections, and what becomes of them in the end, a line each.
+fn device(index: u32, name: &str) -> Device {
+    Device { index, name: Name::from(name), kind: vec![], is_up: true, lower: None, master: None, has_neighbours: true }
+}
+
 fn listening(listeners: &[Listener]) -> Network {
     Network { listeners: listeners.to_vec(), ..Network::default() }
 }
 
+/// What was decided about those connections, and what becomes of them in the end, a line each.
 fn ends_around(direction: Direction, tables: Vec<Table>, around: &Surroundings<'_>) -> Vec<String> {
     let found = Found { tables, not_known: vec![] };
     let walk = there_and_back(&found, Family::V4, direction, to_80(direction), around, None);
@@ -255,6 +259,27 @@ fn what_is_sent_to_an_address_keeps_its_port_and_what_is_redirected_does_not() {
 }
 
 #[test]
+fn what_is_redirected_on_its_way_in_goes_to_an_address_of_its_device() {
+    let own = Ipv4Addr::new(10, 77, 0, 2);
+    let known = Network {
+        devices: vec![device(1, "lo"), device(2, "eth0")],
+        addresses: vec![Address { device: 2, address: own.into(), prefix: 24, broadcast: None }],
+        ..Network::default()
+    };
+    let is_lost = |network: &Network, to: Ipv4Addr| {
+        let around = Surroundings { network, ..Surroundings::default() };
+        let to = Condition::is(Field::Destination(Family::V4), address(to.into()));
+        let tables = vec![nat("nat", Hook::Prerouting, vec![redirect(1)]), filter("f", Hook::Input, 0, drop_if(to))];
+        ends_around(Direction::Inbound, tables, &around).contains(&"First Dropped by f".to_owned())
+    };
+    assert!(is_lost(&known, own));
+    assert!(!is_lost(&known, Ipv4Addr::new(10, 77, 0, 3)));
+    // Which address that is isn't known, but no device has such a one.
+    assert!(is_lost(&Network::default(), own));
+    assert!(!is_lost(&Network::default(), Ipv4Addr::LOCALHOST));
+}
+
+#[test]
 fn what_tracking_has_not_seen_has_no_mark_and_no_state() {
     let marked = || Condition::is(Field::ConnectionMark, 0);
     let raw = |condition| outbound(vec![tracking(), filter("raw", Hook::Output, -300, drop_if(condition))]);
@@ -461,6 +486,7 @@ fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String>
         asked: Intervals::one(0xfd77_u128 << 112 | 0x12_3456),
     };
     let walk = discovery(&found, <&Network>::default(), &neighbours);
+    assert!(walk.decisions.iter().chain(&walk.arrived).all(|outcome| !outcome.connections.is_arp()));
     let line = |what: &str, outcome: &Outcome<'_>| format!("{what}{:?} {:?}", outcome.packet, outcome.fate);
     let decided = walk.decisions.iter().map(|outcome| line("", outcome));
     decided.chain(walk.arrived.iter().map(|outcome| line("at last ", outcome))).collect()
@@ -577,7 +603,9 @@ fn arp_passes_tables_of_its_own_and_those_of_devices() {
             asking: Intervals::default(),
             asked: Intervals::default(),
         };
-        discovery(&found, <&Network>::default(), &neighbours).arrived.is_empty()
+        let walk = discovery(&found, <&Network>::default(), &neighbours);
+        assert!(walk.decisions.iter().chain(&walk.arrived).all(|outcome| outcome.connections.is_arp()));
+        walk.arrived.is_empty()
     };
     let of = |family| vec![Condition::is(Field::Family, family)];
     for (name, hook, conditions, is_lost) in [
@@ -599,19 +627,9 @@ fn arp_passes_tables_of_its_own_and_those_of_devices() {
 /// A bond's packets come in by its ports before they come in by it, and leave by them after they leave by it.
 #[test]
 fn packets_pass_the_devices_beneath_theirs() {
-    let device = |index, name: &str, kind: &str, master| Device {
-        index,
-        name: Name::from(name),
-        kind: kind.into(),
-        is_up: true,
-        lower: None,
-        master,
-        has_neighbours: true,
-    };
-    let network = Network {
-        devices: vec![device(2, "bond0", "bond", None), device(3, "eth1", "veth", Some(2))],
-        ..Network::default()
-    };
+    let bond = Device { kind: b"bond".to_vec(), ..device(2, "bond0") };
+    let network =
+        Network { devices: vec![bond, Device { master: Some(2), ..device(3, "eth1") }], ..Network::default() };
     let around = Surroundings { network: &network, ..Surroundings::default() };
     for (direction, hook) in [(Direction::Inbound, Hook::Ingress), (Direction::Outbound, Hook::Egress)] {
         for (name, is_passed) in [("eth1", true), ("eth2", false)] {
@@ -631,15 +649,6 @@ fn packets_pass_the_devices_beneath_theirs() {
 /// What nobody could send, or nothing could carry, is no connection that a rule takes from anybody.
 #[test]
 fn connections_live_between_hosts_and_by_devices_that_are_there() {
-    let device = |index, name: &str| Device {
-        index,
-        name: Name::from(name),
-        kind: vec![],
-        is_up: true,
-        lower: None,
-        master: None,
-        has_neighbours: true,
-    };
     let own = Ipv4Addr::new(10, 77, 0, 2);
     let network = Network {
         devices: vec![device(1, "lo"), device(2, "eth0")],
@@ -686,10 +695,14 @@ fn neighbours_have_addresses_of_one_host() {
         ("2001:db8::1", true),
         ("3fff::1", true),
         ("4000::", false),
+        ("4000::1", false),
         ("fc00::1", true),
         ("fdff::1", true),
+        ("fe00::", false),
+        ("fe00::1", false),
         ("fe80::1", true),
         ("febf::1", true),
+        ("fec0::", false),
         ("fec0::1", false),
         ("ff02::1", false),
         ("::1", false),

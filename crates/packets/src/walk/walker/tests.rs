@@ -420,6 +420,11 @@ fn a_policy_drops_what_gets_to_the_end() {
         table.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
         table
     };
+    let empty = mangle("ip mangle", vec![]);
+    assert_eq!(
+        inbound(vec![with_policy_drop(empty), nat(vec![], vec![])]),
+        ["ip mangle early policy: Dropped of all TCP connections"]
+    );
     let accept_80 = || mangle("ip mangle", vec![rule([to_port(80)], Action::Accept)]);
     assert_eq!(
         inbound(vec![with_policy_drop(accept_80()), nat(vec![], vec![])]),
@@ -570,23 +575,28 @@ fn a_step_by_a_map_matches_as_far_as_the_map_says_something() {
 fn an_order_is_open_only_between_chains_that_may_decide() {
     let udp = || vec![rule([Condition::is(Field::Protocol, 17)], Action::Drop)];
     let to_80 = || vec![rule([to_port(80)], Action::Drop)];
-    let walk = |rules: [Vec<Rule>; 3]| {
+    let direction = Direction::Inbound;
+    let all = Connections::all(Family::V4, direction);
+    let walk_of = |connections: &Connections, rules: [Vec<Rule>; 3]| {
         let names = ["ip one", "ip two", "ip three"].into_iter();
         let tables = names.zip(rules).map(|(name, rules)| mangle(name, rules)).collect();
         let found = Found { tables, not_known: vec![] };
-        let direction = Direction::Inbound;
-        let all = Connections::all(Family::V4, direction);
-        let walk = there_and_back(&found, Family::V4, direction, all, &Surroundings::default(), None);
+        let (connections, around) = (connections.clone(), Surroundings::default());
+        let walk = there_and_back(&found, Family::V4, direction, connections, &around, None);
         let orders = walk.questions.iter().filter(|open| matches!(open, Open::Order(..) | Open::Orders));
         let of_80 = walk.decisions.iter().filter(|decision| decision.is_certain());
         (orders.count(), of_80.count())
     };
+    let walk = |rules| walk_of(&all, rules);
     assert_eq!(walk([udp(), to_80(), udp()]), (0, 1));
     let counting = || vec![any(Action::Continue)];
     assert_eq!(walk([counting(), to_80(), udp()]), (0, 1));
     let other = || vec![rule([to_port(81)], Action::Accept)];
     // That of the first packet, and that of the ACK.
     assert_eq!(walk([other(), to_80(), other()]), (2, 1));
+    // Filter chains change no port, so that those for another one are for other packets.
+    let only_80 = all.with(Field::DestinationPort, &Intervals::one(80));
+    assert_eq!(walk_of(&only_80, [other(), to_80(), other()]), (0, 1));
 }
 
 #[test]
