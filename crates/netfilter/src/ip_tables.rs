@@ -266,12 +266,15 @@ mod tests {
     use crate::netlink::message::put;
     use crate::tests::recorded;
 
-    /// The recorded table of a family.
+    /// The recorded nat table of a family.
     fn entries_of(family: Family) -> Entries {
-        let name = match family {
+        recorded_as(match family {
             Family::V4 => "v4",
             Family::V6 => "v6",
-        };
+        })
+    }
+
+    fn recorded_as(name: &str) -> Entries {
         let mut lines = include_str!("recorded/tables.txt").lines();
         let line = lines.find_map(|line| line.strip_prefix(name)).unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -288,23 +291,23 @@ mod tests {
         }
     }
 
+    /// Its chains and its rules, a line each.
+    fn saved(table: &Table) -> Vec<String> {
+        let mut lines = Vec::new();
+        for chain in &table.chains {
+            let base = chain.base.map(|base| (base.kind, base.hook, base.priority, base.policy));
+            lines.push(format!(":{} {base:?}", chain.name));
+            let rules = chain.rules.iter();
+            lines.extend(rules.map(|rule| format!("-A {} {}", chain.name, IptablesRule(rule)).trim_end().to_owned()));
+        }
+        lines
+    }
+
     /// As iptables-legacy-save saved it but for `-m recent`, which isn't understood, and what it says in another way:
     /// the flags' names.
     #[test]
     fn a_table_is_read_as_the_kernel_holds_it() {
-        let saved = |family: Family| -> Vec<String> {
-            let table = table(family, NAT, &entries_of(family)).unwrap();
-            let mut lines = Vec::new();
-            for chain in &table.chains {
-                let base = chain.base.map(|base| (base.kind, base.hook, base.priority, base.policy));
-                lines.push(format!(":{} {base:?}", chain.name));
-                let rules = chain.rules.iter();
-                lines.extend(
-                    rules.map(|rule| format!("-A {} {}", chain.name, IptablesRule(rule)).trim_end().to_owned()),
-                );
-            }
-            lines
-        };
+        let saved = |family| saved(&table(family, NAT, &entries_of(family)).unwrap());
         let output = [
             ":OUTPUT Some((Nat, Output, -100, Accept))",
             "-A OUTPUT -m owner --uid-owner 2102 -j RETURN",
@@ -335,6 +338,31 @@ mod tests {
         assert_eq!(saved(Family::V6), [&v6[..], &output].concat());
     }
 
+    /// What nat tables don't have: packets are dropped, by a rule or by a policy; and rules that few people write.
+    #[test]
+    fn a_filter_table_is_read_as_the_kernel_holds_it() {
+        let table = table(Family::V4, "filter", &recorded_as("filter")).unwrap();
+        assert_eq!(
+            saved(&table),
+            [
+                ":INPUT Some((Filter, Input, 0, Accept))",
+                "-A INPUT -m conntrack --ctstate INVALID -j DROP",
+                "-A INPUT ! -i eth0 -j DROP",
+                "-A INPUT ! -p tcp -j RETURN",
+                "-A INPUT ! -f -j ACCEPT",
+                "-A INPUT [Source(V4) under a mask with holes] -j DROP",
+                "-A INPUT ! -d 0.0.0.0/0 -j DROP",
+                ":FORWARD Some((Filter, Forward, 0, Drop))",
+                "-A FORWARD ! -o eth+ -p tcp -j LIMITED",
+                "-A FORWARD -j NFQUEUE",
+                ":OUTPUT Some((Filter, Output, 0, Accept))",
+                ":LIMITED None",
+                "-A LIMITED -m limit --limit 3/min --limit-burst 5 -j ACCEPT",
+                "-A LIMITED -p tcp -j REJECT --reject-with tcp-reset",
+            ]
+        );
+    }
+
     #[test]
     fn a_rule_has_its_counters_and_a_table_without_them_has_none() {
         for family in Family::ALL {
@@ -350,6 +378,17 @@ mod tests {
             assert_eq!(rule.counters, Some(Counters { packets: 7, bytes: 420 }));
             assert_eq!(uncounted(family, &entries).unwrap().0, bare);
         }
+    }
+
+    /// Of IPv6, a number without its flag is compared with nothing.
+    #[test]
+    fn a_protocol_has_a_flag_beside_it() {
+        let mut entries = entries_of(Family::V6);
+        let (_, first, _) = entries.base_chains[0];
+        let rule = |entries: &Entries| saved(&table(Family::V6, NAT, entries).unwrap())[1].clone();
+        assert!(rule(&entries).contains(" -p tcp "));
+        put(&mut entries.bytes, first + Layout::of(Family::V6).flags, &[0]);
+        assert!(!rule(&entries).contains(" -p "));
     }
 
     /// Wherever it is cut off, it neither panics nor passes for whole. The last entry only ends the table.

@@ -749,6 +749,40 @@ mod tests {
         }
     }
 
+    /// iptables-legacy 1.8.9 writes later revisions, or, for `NOTRACK`, an option of `CT`; but for `REJECT`, which has one.
+    #[test]
+    fn other_revisions_are_read_than_those_that_were_recorded() {
+        let target = |name: &[u8], revision, info: &[u8]| {
+            let mut rule = Rule::new(vec![], Action::Continue);
+            let action = read_target(&mut rule, XtEntry { name, revision, info }, Family::V4).unwrap();
+            (rule.effects, action)
+        };
+        assert_eq!(target(b"NOTRACK", 0, &[]), (vec![Effect::Untrack], Action::Continue));
+        assert_eq!(target(b"REJECT", 1, &[]), (vec![], Action::Reject("REJECT".to_owned())));
+        // The mark, its mask, the packet's mask, what is done; later, also by how much it is shifted.
+        for (mode, shift) in [(0, 0), (1, 0), (2, 0), (2, 1)] {
+            let masks = [5u32, u32::MAX, u32::MAX].map(u32::to_ne_bytes).concat();
+            let (first, next) = ([&masks[..], &[mode]].concat(), [&masks[..], &[0, shift, mode]].concat());
+            let known = target(b"CONNMARK", 1, &first);
+            assert_eq!(target(b"CONNMARK", 2, &next) == known, shift == 0, "{known:?}");
+        }
+        // What is inverted has numbers of its own in the first revision.
+        for (is_source, is_destination) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+            let types = [4u16, 2].map(u16::to_ne_bytes).concat();
+            let inverted = [is_source, is_destination].map(u32::to_ne_bytes).concat();
+            let mut rule = Rule::new(vec![], Action::Continue);
+            let info = &[types, inverted].concat();
+            read_match(&mut rule, XtEntry { name: b"addrtype", revision: 0, info }, Family::V4).unwrap();
+            let negated = rule.conditions.iter().map(|condition| match condition {
+                Condition::Context { context: Context::AddressType { is_source, types, negated, .. }, .. } => {
+                    (*is_source, *types, u32::from(*negated))
+                }
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(negated.collect::<Vec<_>>(), [(true, 4, is_source), (false, 2, is_destination)]);
+        }
+    }
+
     #[test]
     fn only_a_hop_limit_that_is_set_is_known() {
         for (info, to, text) in [

@@ -496,16 +496,7 @@ pub(crate) mod tests {
     /// What the kernel says of `ip link add wg0 type wireguard`, without most attributes, and of lo.
     #[test]
     fn a_device_may_have_a_kind() {
-        let read = |attributes: &[(u16, &[u8])]| {
-            let mut writer = Writer::with_capacity(64);
-            writer.any_message(libc::RTM_NEWLINK.into(), 0, 0, &[0; IFINFOMSG], |to| {
-                for (kind, value) in attributes {
-                    to.bytes(*kind, value);
-                }
-            });
-            let bytes = writer.finish().unwrap();
-            read_device(&Messages(&bytes).next().unwrap()?)
-        };
+        let read = |attributes: &[(u16, &[u8])]| answered(&[0; IFINFOMSG], attributes, read_device);
         let info = b"\x0e\0\x01\0wireguard\0\0\0";
         let wireguard = read(&[(libc::IFLA_IFNAME, b"wg0\0"), (libc::IFLA_LINKINFO, info)]);
         let device = |name: &str, kind: &str| Device {
@@ -520,6 +511,37 @@ pub(crate) mod tests {
         assert_eq!(wireguard, Ok(device("wg0", "wireguard")));
         assert_eq!(read(&[(libc::IFLA_IFNAME, b"lo\0")]), Ok(device("lo", "")));
         assert_eq!(read(&[]), Err(Malformed));
+    }
+
+    #[test]
+    fn a_device_may_be_on_another_of_its_namespace() {
+        let name: (u16, &[u8]) = (libc::IFLA_IFNAME, b"a\0");
+        let lower: (u16, &[u8]) = (libc::IFLA_LINK, &7u32.to_ne_bytes());
+        let elsewhere: (u16, &[u8]) = (IFLA_LINK_NETNSID, &0u32.to_ne_bytes());
+        let (vlan, veth): (&[u8], &[u8]) = (b"\x09\0\x01\0vlan\0", b"\x09\0\x01\0veth\0");
+        for (info, namespace, want) in
+            [(vlan, &[][..], Some(7)), (vlan, &[elsewhere], None), (veth, &[], None), (veth, &[elsewhere], None)]
+        {
+            let attributes = [&[name, lower, (libc::IFLA_LINKINFO, info)], namespace].concat();
+            assert_eq!(answered(&[0; IFINFOMSG], &attributes, read_device).unwrap().lower, want);
+        }
+    }
+
+    #[test]
+    fn a_device_has_neighbours_unless_it_leads_to_one_host_or_to_none() {
+        for (flags, has_neighbours) in [
+            (libc::IFF_UP, true),
+            (libc::IFF_BROADCAST, true),
+            (libc::IFF_LOOPBACK, false),
+            (libc::IFF_NOARP, false),
+            (libc::IFF_POINTOPOINT, false),
+            (libc::IFF_NOARP | libc::IFF_POINTOPOINT, false),
+        ] {
+            let mut header = [0; IFINFOMSG];
+            put(&mut header, 8, &flags.to_ne_bytes());
+            let read = answered(&header, &[(libc::IFLA_IFNAME, b"a\0")], read_device).unwrap();
+            assert_eq!((read.has_neighbours, read.is_up), (has_neighbours, flags == libc::IFF_UP), "{flags:#x}");
+        }
     }
 
     proptest! {

@@ -96,7 +96,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::netlink::Generation;
     use crate::netlink::message::{Messages, Writer};
+    use crate::nf_tables::edit::{Edit, batch};
+    use crate::nf_tables::{ChainId, TableId};
+    use crate::tests::namespace::in_a_namespace;
 
     /// What Linux 6.12 listed at OUTPUT with these bytes, in hexadecimal; 7.2 lists the same functions.
     fn recorded(bytes: &str) -> Hooked {
@@ -196,6 +200,20 @@ mod tests {
     fn what_cannot_be_told_is_an_error() {
         assert_eq!(listed(None, -100), Err(Malformed));
         assert_eq!(listed(Some("ipt_do_table"), -99), Err(Malformed));
+    }
+
+    #[test]
+    fn a_nat_chain_of_nf_tables_is_for_the_packets_that_its_table_sees() {
+        in_a_namespace(|| {
+            let socket = Socket::open().unwrap();
+            let has_one = || Family::ALL.map(|family| has_nat_chain(&socket, family).unwrap());
+            assert_eq!(has_one(), [false, false]);
+            let table = TableId { family: TableFamily::Ip(Family::V6), name: "t" };
+            let chain = ChainId { name: "c", hook: Some(Hook::Output) };
+            let edits = [Edit::AddTable(table), Edit::AddChain(table, chain)];
+            socket.send_batch(&batch(&edits, Some(Generation::FRESH)).unwrap()).unwrap();
+            assert_eq!(has_one(), [false, true]);
+        });
     }
 
     proptest! {

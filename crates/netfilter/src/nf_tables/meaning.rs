@@ -868,6 +868,33 @@ mod tests {
         assert_eq!(reader.finish().conditions.len(), 5);
     }
 
+    /// Whoever writes rules may hand the kernel other expressions than nft and iptables do.
+    #[test]
+    fn what_nft_does_not_write_is_read_too() {
+        let [mask, xor, five] = [0xff, 3, 5].map(u32::to_ne_bytes);
+        let mark = || Expression::Meta(expression::Meta { key: libc::NFT_META_MARK, register: 1 });
+        let is_five = || Expression::Compare(Compare { operation: libc::NFT_CMP_EQ, register: 1, value: Data(&five) });
+        let turned =
+            |operation| Expression::ByteOrder(expression::ByteOrder { from: 1, to: 1, operation, length: 4, size: 4 });
+        let port = || Expression::Value(expression::Value { register: 1, value: Data(&[0, 80]) });
+        let redirected = |flags| Expression::Redirect(Redirect { first: Some(1), last: None, flags });
+        let masked = Expression::Mask(Mask { from: 1, to: 1, length: 4, mask: Data(&mask), xor: Data(&xor) });
+        for (expressions, words) in [
+            // nft writes the number that this comes to.
+            (vec![mark(), masked, is_five()], "meta mark & 0x000000ff == 0x00000006"),
+            (vec![mark(), turned(libc::NFT_BYTEORDER_NTOH), is_five()], "[byteorder] [cmp]"),
+            (vec![port(), redirected(Some(NF_NAT_RANGE_PROTO_SPECIFIED))], "redirect to :80"),
+            // As kernels take it that look at the flag alone.
+            (vec![port(), redirected(None)], "[redir]"),
+        ] {
+            let mut reader = Reader::new(TableFamily::Inet, &[], only_loopback);
+            for expression in expressions {
+                reader.expression(expression).unwrap();
+            }
+            assert_eq!(NftRule(&reader.finish()).to_string().trim_end(), words);
+        }
+    }
+
     /// The kernel compares all 16 bytes, and no device's name has more after its NUL.
     #[test]
     fn a_name_ends_at_its_nul() {

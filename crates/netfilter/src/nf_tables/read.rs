@@ -205,13 +205,18 @@ mod tests {
     use std::cell::Cell;
 
     use packets::rules::nftables::NftRule;
-    use packets::rules::{LOOPBACK, LOOPBACK_INDEX};
+    use packets::rules::testing::ports;
+    use packets::rules::{Family, LOOPBACK, LOOPBACK_INDEX};
 
     use super::*;
     use crate::netlink::message::Messages;
     use crate::netlink::route::tests::add_veth;
+    use crate::nf_tables::TableId;
+    use crate::nf_tables::edit::Edit;
+    use crate::nf_tables::set::elements;
     use crate::tests::namespace::in_a_namespace;
     use crate::tests::recording::Recording;
+    use crate::tests::replay::replayed;
 
     fn recording() -> Recording {
         Recording::of(include_str!("../recorded/snapshot.txt"))
@@ -242,6 +247,35 @@ mod tests {
         let failing = |errno| snapshot(&Failing(Cell::new(Some(errno))));
         assert_eq!(failing(Errno::ENOENT).unwrap(), Snapshot { generation: Generation(2), tables: Vec::new() });
         assert!(matches!(failing(Errno::EPERM), Err(ReadError::Socket(Errno::EPERM))));
+    }
+
+    #[test]
+    fn whoever_tries_often_waits_longer() {
+        let start = Instant::now();
+        back_off(20);
+        assert!(start.elapsed() >= Duration::from_millis(2));
+    }
+
+    /// Tables of two families may have the same name, and their sets too.
+    #[test]
+    fn a_set_is_of_the_table_that_it_is_in() {
+        let [v4, v6] = Family::ALL.map(TableFamily::Ip);
+        let tables = [(v4, "a", 1), (v6, "a", 2), (v4, "b", 3)].map(|(family, name, port)| {
+            let ports = ports("set", &[(port, port)]);
+            (TableId { family, name }, ports)
+        });
+        let mut edits = Vec::new();
+        for (table, ports) in &tables {
+            edits.extend([
+                Edit::AddTable(*table),
+                Edit::AddSet(*table, ports, 1),
+                Edit::AddElements(*table, ports, elements(ports)),
+            ]);
+        }
+        let read = replayed(&edits);
+        for ((table, ports), read) in tables.into_iter().zip(read) {
+            assert_eq!(read.sets, [ports], "{table}");
+        }
     }
 
     #[test]

@@ -110,7 +110,7 @@ proptest! {
     }
 }
 
-/// Each part that a mode can't write is named, beside a part that it can.
+/// Each part that a mode can't write is named, beside a part that it can; what it can write is read back.
 #[test]
 fn what_is_refused_is_named() {
     let tcp = || Condition::is(Field::Protocol, TCP);
@@ -130,6 +130,8 @@ fn what_is_refused_is_named() {
             Some("ip saddr 0.0.0.1-0.0.0.6"),
         ),
         (Condition::is(Field::Source(Family::V6), 1), Some("ip6 saddr ::1"), None),
+        (Condition::is(Field::Uid, (5, 9)), None, None),
+        (not(Condition::is(Field::Gid, 7)), None, None),
         (
             Condition::is(Field::OutInterface, interface(b"0123456789abcdef")),
             Some("oifname \"0123456789abcdef\""),
@@ -156,14 +158,19 @@ fn what_is_refused_is_named() {
             }
         }
     }
-    for action in [
-        Action::Accept,
-        Action::Continue,
-        Action::Goto(Name::from("PROXY_INIT_OUTPUT")),
-        Action::NotUnderstood("queue".to_owned()),
+    for (action, nft, native) in [
+        (Action::Accept, false, false),
+        (Action::Continue, false, false),
+        (Action::Goto(Name::from("PROXY_INIT_OUTPUT")), false, false),
+        (Action::NotUnderstood("queue".to_owned()), false, false),
+        (Action::Return, true, true),
+        (Action::Jump(Name::from("PROXY_INIT_OUTPUT")), true, true),
+        (Action::Redirect(Some((4143, 4143))), true, true),
+        (Action::Redirect(Some((80, 90))), true, false),
+        (Action::Redirect(None), true, false),
     ] {
         let rule = packets::rules::testing::rule([tcp()], action);
-        assert!(written_and_read(TableFamily::Ip(Family::V4), &rule, &[]).is_err(), "{rule:?}");
-        assert!(written_and_read(TableFamily::Inet, &rule, &sets()).is_err(), "{rule:?}");
+        assert_eq!(written_and_read(TableFamily::Ip(Family::V4), &rule, &[]).is_ok(), nft, "{rule:?}");
+        assert_eq!(written_and_read(TableFamily::Inet, &rule, &sets()).is_ok(), native, "{rule:?}");
     }
 }

@@ -48,7 +48,7 @@ fn begins_with(message: &Message<'_>, attributes: &[u8]) -> bool {
 }
 
 /// Writes the message that adds a rule to a table of this family with these sets, and reads it as if the kernel had dumped
-/// it.
+/// it. The error says what of the rule can't be written.
 pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Result<Rule, String> {
     let edit = Edit::AddRule(NewRule {
         table: TableId { family, name: "nat" },
@@ -58,7 +58,7 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
         before: None,
     });
     let FinishedBatch(bytes) = batch(&[edit], None).map_err(|error| error.what.to_string())?;
-    let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
-    let attributes = message.attributes().map_err(|error| error.to_string())?;
-    meaning::read(attributes, family, sets, meaning::only_loopback).map_err(|error| error.to_string())
+    let message = Messages(&bytes).flatten().nth(1).expect("the batch has a message");
+    let attributes = message.attributes().expect("it has attributes");
+    Ok(meaning::read(attributes, family, sets, meaning::only_loopback).expect("what was written can be read"))
 }

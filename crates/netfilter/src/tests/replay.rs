@@ -41,7 +41,8 @@ impl Ask for Replay {
         let named = attributes_of(write);
         for message in Messages(&self.0) {
             let message = message?;
-            if i32::from(message.kind) == kind && begins_with(&message, &named) {
+            let is_of_family = [libc::NFPROTO_UNSPEC as u8, message.family()?].contains(&(request.family as u8));
+            if i32::from(message.kind) == kind && is_of_family && begins_with(&message, &named) {
                 // The kernel adds how many objects a table has.
                 let mut added = Writer::with_capacity(8);
                 if made == libc::NFT_MSG_NEWTABLE {
