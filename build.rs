@@ -10,16 +10,18 @@ use std::process::Command;
 
 fn main() {
     let library = |name: &str, variable: &str| from(variable).or_else(|| installed(name));
-    for (fact, value) in [
-        ("COMMIT", from("PROXY_INIT_COMMIT").or_else(commit)),
-        ("TARGET", env::var("TARGET").ok()),
-        ("COMPILER", compiler()),
-        ("LIBNFTNL_VERSION", library("libnftnl", "LIBNFTNL_VERSION")),
-        ("LIBMNL_VERSION", library("libmnl", "LIBMNL_VERSION")),
-    ] {
-        let value = value.unwrap_or_else(|| "not known".to_owned());
-        println!("cargo::rustc-env=PROXY_INIT_{fact}={value}");
-    }
+    let facts = [
+        from("PROXY_INIT_COMMIT").or_else(commit),
+        env::var("TARGET").ok(),
+        compiler(),
+        library("libnftnl", "LIBNFTNL_VERSION"),
+        library("libmnl", "LIBMNL_VERSION"),
+    ];
+    let [commit, target, compiler, nftnl, mnl] = facts.map(|fact| fact.unwrap_or_else(|| "not known".to_owned()));
+    println!(
+        "cargo::rustc-env=PROXY_INIT_BUILD={} (commit {commit}, for {target}, by {compiler}, libnftnl {nftnl}, libmnl {mnl})",
+        env!("CARGO_PKG_VERSION")
+    );
     println!("cargo::rerun-if-changed=build.rs");
 }
 

@@ -128,20 +128,7 @@ pub mod internal {
 
 /// The version, the commit and what it was built with: what `--version` says after a program's name.
 #[doc(hidden)]
-pub const BUILD: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (commit ",
-    env!("PROXY_INIT_COMMIT"),
-    ", for ",
-    env!("PROXY_INIT_TARGET"),
-    ", by ",
-    env!("PROXY_INIT_COMPILER"),
-    ", libnftnl ",
-    env!("PROXY_INIT_LIBNFTNL_VERSION"),
-    ", libmnl ",
-    env!("PROXY_INIT_LIBMNL_VERSION"),
-    ")"
-);
+pub const BUILD: &str = env!("PROXY_INIT_BUILD");
 
 pub use backend::all::Stamp;
 pub use error::Error;

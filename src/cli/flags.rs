@@ -42,10 +42,9 @@ pub(super) struct Settings {
 
 #[derive(Debug)]
 pub(super) struct Flag {
-    /// The long name, without dashes.
+    /// The long name; names are without dashes.
     pub(super) name: &'static str,
     pub(super) alias: Option<&'static str>,
-    /// The short name, without its dash.
     pub(super) short: Option<char>,
     pub(super) value: Value,
     /// Words that its value may be for a subcommand, for help and completions; none where it is something else.
@@ -110,6 +109,7 @@ const LOG: &str = "Log";
 const OUTPUT: &str = "Output";
 const COMPATIBILITY: &str = "Compatibility";
 
+/// What most flags have in common, and below, those with one purpose.
 const FLAG: Flag = Flag {
     name: "",
     alias: None,
@@ -122,13 +122,8 @@ const FLAG: Flag = Flag {
     help: "",
 };
 
-/// Of one that says where and how to install.
 const PLACING: Flag = Flag { heading: PLACE, taken_by: &[Subcommand::Install], ..FLAG };
-
-/// Of one that says which connection to explain.
 const CONNECTING: Flag = Flag { heading: CONNECTION, taken_by: &[Subcommand::Explain], ..FLAG };
-
-/// Of one that says how to validate.
 const VALIDATING: Flag = Flag { heading: CONNECTION, taken_by: &[Subcommand::Validate], ..FLAG };
 
 fn set<T>(setting: &mut T, value: Result<T, String>) -> Result<(), String> {
@@ -136,7 +131,6 @@ fn set<T>(setting: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds what was read to a setting that is a list.
 fn add<T>(setting: &mut Vec<T>, values: Result<Vec<T>, String>) -> Result<(), String> {
     setting.extend(values?);
     Ok(())

@@ -23,7 +23,6 @@ pub enum Output {
 }
 
 impl Output {
-    /// Those that a subcommand takes.
     pub(super) fn named(subcommand: Subcommand) -> Vec<(&'static str, Self)> {
         let mut named = vec![("text", Self::Text), ("short", Self::Short), ("json", Self::Json)];
         named.retain(|(_, output)| *output != Self::Short || subcommand == Subcommand::Explain);
@@ -112,7 +111,6 @@ pub(super) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
     }
 }
 
-/// A mode by name, none if it is empty.
 pub(super) fn mode(text: &str) -> Result<Option<ModeChoice>, String> {
     if text.is_empty() {
         return Ok(None);
