@@ -5,7 +5,7 @@ use packets::rules::{
     addresses, interface,
 };
 
-use crate::wanted::config::{Config, Interface, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::config::{Config, Interface, Port, PortRange, Subnet};
 use crate::wanted::names::{ChainName, Multiport, Purpose};
 
 /// The rules that `config` asks for, in a nat table for each family: linkerd-init's, in its order, with its comments.
@@ -20,127 +20,113 @@ pub fn plan(config: &Config) -> Vec<Table> {
 }
 
 fn rules(config: &Config, family: Family, chain: ChainName) -> Vec<Rule> {
-    let purposes = match chain {
+    let jump = Action::Jump(Name::from(chain.counterpart().as_str()));
+    match chain {
         ChainName::ProxyInitRedirect => inbound(config, family),
-        ChainName::Prerouting => vec![Purpose::LookAtInbound],
+        ChainName::Prerouting => vec![rule(&Purpose::LookAtInbound, [], jump)],
         ChainName::ProxyInitOutput => outbound(config, family),
-        ChainName::Output => vec![Purpose::LookAtOutbound],
-    };
-    purposes.iter().filter_map(|purpose| rule(config, family, chain, purpose)).collect()
+        ChainName::Output => vec![rule(&Purpose::LookAtOutbound, [], jump)],
+    }
 }
 
-fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
-    let mut purposes = Vec::new();
-    purposes.extend(ignored_ports(&config.ignored_inbound_ports));
-    purposes.extend(config.ignored_sources(family).cloned().map(Purpose::IgnoreSubnet));
-    purposes.extend(ignored_interfaces(&config.ignored_inbound_interfaces));
+fn inbound(config: &Config, family: Family) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    rules.extend(ignored_ports(&config.ignored_inbound_ports));
+    rules.extend(config.ignored_sources(family).map(|subnet| ignored_subnet(Field::Source(family), subnet)));
+    rules.extend(ignored_interfaces(Field::InInterface, &config.ignored_inbound_interfaces));
     if config.redirected_ports.is_empty() {
-        purposes.push(Purpose::RedirectInbound);
+        rules.push(redirect(&Purpose::RedirectInbound, [tcp()], config.inbound_port));
     }
-    purposes.extend(config.redirected_ports.iter().copied().map(Purpose::RedirectPort));
-    purposes
+    for &port in &config.redirected_ports {
+        let on_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
+        rules.push(redirect(&Purpose::RedirectPort(port), [tcp(), on_port], config.inbound_port));
+    }
+    rules
 }
 
 /// What linkerd-init doesn't know comes after its own exceptions, and so leaves those where they are. A list of ports
 /// to redirect is an exception for all others, so that a list of subnets may further narrow what is left: one rule for
 /// each of them in the place of the one that redirects all.
-fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
-    let mut purposes = Vec::new();
-    purposes.extend(config.proxy_uid.map(|_| Purpose::IgnoreUser));
-    purposes.extend(config.proxy_gid.map(|_| Purpose::IgnoreGroup));
-    purposes.push(Purpose::IgnoreLoopback);
-    purposes.extend(ignored_ports(&config.ignored_outbound_ports));
-    let destinations = config.ignored_outbound_subnets.iter();
-    let destinations = destinations.filter(|subnet| subnet.family() == family);
-    purposes.extend(destinations.cloned().map(Purpose::IgnoreSubnet));
-    purposes.extend(config.ignored_uids.iter().copied().map(Purpose::IgnoreUsers));
-    purposes.extend(config.ignored_gids.iter().copied().map(Purpose::IgnoreGroups));
-    purposes.extend(ignored_interfaces(&config.ignored_outbound_interfaces));
+fn outbound(config: &Config, family: Family) -> Vec<Rule> {
+    let (destination, device) = (Field::Destination(family), Field::OutInterface);
+    let is_own = |subnet: &&Subnet| subnet.family() == family;
+    let mut rules = Vec::new();
+    for (field, purpose, id) in
+        [(Field::Uid, Purpose::IgnoreUser, config.proxy_uid), (Field::Gid, Purpose::IgnoreGroup, config.proxy_gid)]
+    {
+        rules.extend(id.map(|id| ignore(&purpose, [Condition::is(field, u128::from(id.get()))])));
+    }
+    rules.push(ignore(&Purpose::IgnoreLoopback, [Condition::is(device, interface(LOOPBACK))]));
+    rules.extend(ignored_ports(&config.ignored_outbound_ports));
+    let ignored = config.ignored_outbound_subnets.iter().filter(is_own);
+    rules.extend(ignored.map(|subnet| ignored_subnet(destination, subnet)));
+    for &ids in &config.ignored_uids {
+        rules.push(ignore(&Purpose::IgnoreUsers(ids), [Condition::is(Field::Uid, ids.numbers())]));
+    }
+    for &ids in &config.ignored_gids {
+        rules.push(ignore(&Purpose::IgnoreGroups(ids), [Condition::is(Field::Gid, ids.numbers())]));
+    }
+    rules.extend(ignored_interfaces(device, &config.ignored_outbound_interfaces));
     if !config.redirected_outbound_ports.is_empty() {
-        purposes.push(Purpose::IgnoreUnlistedPorts);
+        let listed = Multiport::pieces(&config.redirected_outbound_ports);
+        let unlisted = listed.iter().map(|ports| on_ports(ports, true));
+        rules.push(ignore(&Purpose::IgnoreUnlistedPorts, [tcp()].into_iter().chain(unlisted)));
     }
     if config.redirected_outbound_subnets.is_empty() {
-        purposes.push(Purpose::RedirectOutbound);
+        rules.push(redirect(&Purpose::RedirectOutbound, [tcp()], config.outbound_port));
     }
-    let destinations = config.redirected_outbound_subnets.iter();
-    let destinations = destinations.filter(|subnet| subnet.family() == family);
-    purposes.extend(destinations.cloned().map(Purpose::RedirectSubnet));
-    purposes
+    for subnet in config.redirected_outbound_subnets.iter().filter(is_own) {
+        let conditions = on_subnet(destination, subnet).into_iter().chain([tcp()]);
+        rules.push(redirect(&Purpose::RedirectSubnet(subnet.clone()), conditions, config.outbound_port));
+    }
+    rules
 }
 
-fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Purpose> {
-    Multiport::pieces(ports).into_iter().map(Purpose::IgnorePorts)
-}
-
-fn ignored_interfaces(interfaces: &[Interface]) -> impl Iterator<Item = Purpose> {
-    interfaces.iter().cloned().map(Purpose::IgnoreInterface)
-}
-
-/// The rule for a purpose, as linkerd-init makes it; none for an owner that the proxy doesn't have.
-fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) -> Option<Rule> {
-    let tcp = Condition::is(Field::Protocol, TCP);
-    // What a rule can look at of the other end, and of the way to it.
-    let (side, device) = match chain {
-        ChainName::Prerouting | ChainName::ProxyInitRedirect => (Field::Source(family), Field::InInterface),
-        ChainName::Output | ChainName::ProxyInitOutput => (Field::Destination(family), Field::OutInterface),
-    };
-    let (conditions, action) = match purpose {
-        Purpose::IgnorePorts(ports) => (vec![tcp, on_ports(ports, false)], Action::Return),
-        Purpose::IgnoreUnlistedPorts => {
-            let mut conditions = vec![tcp];
-            for ports in Multiport::pieces(&config.redirected_outbound_ports) {
-                conditions.push(on_ports(&ports, true));
-            }
-            (conditions, Action::Return)
-        }
-        Purpose::IgnoreSubnet(subnet) => (on_subnet(side, subnet).into_iter().collect(), Action::Return),
-        Purpose::RedirectSubnet(subnet) => {
-            let conditions = on_subnet(side, subnet).into_iter().chain([tcp]).collect();
-            (conditions, redirect_to(config.outbound_port))
-        }
-        Purpose::IgnoreUser => (vec![on_owner(Field::Uid, config.proxy_uid?)], Action::Return),
-        Purpose::IgnoreGroup => (vec![on_owner(Field::Gid, config.proxy_gid?)], Action::Return),
-        Purpose::IgnoreUsers(ids) => (vec![Condition::is(Field::Uid, ids.numbers())], Action::Return),
-        Purpose::IgnoreGroups(ids) => (vec![Condition::is(Field::Gid, ids.numbers())], Action::Return),
-        Purpose::IgnoreInterface(name) => (vec![Condition::is(device, name.number())], Action::Return),
-        Purpose::IgnoreLoopback => (vec![Condition::is(device, interface(LOOPBACK))], Action::Return),
-        Purpose::RedirectPort(port) => {
-            let on_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
-            (vec![tcp, on_port], redirect_to(config.inbound_port))
-        }
-        Purpose::RedirectInbound => (vec![tcp], redirect_to(config.inbound_port)),
-        Purpose::RedirectOutbound => (vec![tcp], redirect_to(config.outbound_port)),
-        Purpose::LookAtInbound | Purpose::LookAtOutbound => {
-            (vec![], Action::Jump(Name::from(chain.counterpart().as_str())))
-        }
-    };
-    Some(Rule {
-        comment: Some(purpose.comment()),
-        counters: Some(Counters::default()),
-        ..Rule::new(conditions, action)
+fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
+    Multiport::pieces(ports).into_iter().map(|ports| {
+        let on_ports = on_ports(&ports, false);
+        ignore(&Purpose::IgnorePorts(ports), [tcp(), on_ports])
     })
 }
 
-fn redirect_to(port: Port) -> Action {
-    Action::Redirect(Some((port.get(), port.get())))
+fn ignored_subnet(side: Field, subnet: &Subnet) -> Rule {
+    ignore(&Purpose::IgnoreSubnet(subnet.clone()), on_subnet(side, subnet))
 }
 
-fn on_owner(field: Field, id: OwnerId) -> Condition {
-    Condition::is(field, u128::from(id.get()))
+fn ignored_interfaces(device: Field, names: &[Interface]) -> impl Iterator<Item = Rule> {
+    names
+        .iter()
+        .map(move |name| ignore(&Purpose::IgnoreInterface(name.clone()), [Condition::is(device, name.number())]))
+}
+
+fn ignore(purpose: &Purpose, conditions: impl IntoIterator<Item = Condition>) -> Rule {
+    rule(purpose, conditions, Action::Return)
+}
+
+fn redirect(purpose: &Purpose, conditions: impl IntoIterator<Item = Condition>, to: Port) -> Rule {
+    rule(purpose, conditions, Action::Redirect(Some((to.get(), to.get()))))
+}
+
+fn rule(purpose: &Purpose, conditions: impl IntoIterator<Item = Condition>, action: Action) -> Rule {
+    Rule {
+        comment: Some(purpose.comment()),
+        counters: Some(Counters::default()),
+        ..Rule::new(conditions.into_iter().collect(), action)
+    }
+}
+
+fn tcp() -> Condition {
+    Condition::is(Field::Protocol, TCP)
 }
 
 fn on_ports(ports: &Multiport, negated: bool) -> Condition {
-    Condition::In {
-        field: Field::DestinationPort,
-        values: Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect()),
-        negated,
-    }
+    let ranges = ports.ranges().iter().map(|range| range.numbers());
+    Condition::compare(Field::DestinationPort, Values::Listed(ranges.collect()), negated)
 }
 
 /// A subnet of all addresses needs no condition; iptables leaves it out too.
 fn on_subnet(side: Field, subnet: &Subnet) -> Option<Condition> {
-    let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0)?;
-    Some(Condition::is(side, addresses(net)))
+    (!subnet.is_of_all()).then(|| Condition::is(side, addresses(subnet.net())))
 }
 
 #[cfg(test)]
