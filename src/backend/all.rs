@@ -1,7 +1,5 @@
 //! All backends together: reads what all of them hold, and installs in nft or native mode with regard to the other one.
 
-use std::path::PathBuf;
-
 use netfilter::netlink::{Generation, ReadError, Socket};
 use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::read;
@@ -10,8 +8,7 @@ use packets::found::{Found, Unseen};
 use packets::rules::{Subsystem, Table};
 
 use super::Removed;
-use super::legacy::read::Lists;
-use super::legacy::{self, Commands, Legacy};
+use super::legacy::{self, Legacy};
 use super::native;
 use super::nft;
 use crate::backend::commit::{self, can_be_read, commit_fresh, transact};
@@ -22,14 +19,13 @@ use crate::wanted::tables::expected;
 use crate::wanted::{Config, Mode};
 
 /// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains and
-/// tables go only if proxy-init made them and nothing else is in them. In legacy mode, commands are looked for in
-/// `iptables_dir` first, and the xtables lock is waited for if `wait` is set.
+/// tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of `legacy`.
 ///
 /// # Errors
 /// What is missing or was refused. Nothing has changed then, unless the error says otherwise.
-pub(crate) fn remove(mode: Mode, iptables_dir: Option<PathBuf>, wait: bool) -> Result<Removed, Error> {
+pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
     if mode == Mode::Legacy {
-        return Legacy::new(Commands::new(false, iptables_dir), wait).remove();
+        return legacy.remove();
     }
     let mut held = Vec::new();
     let any = transact(false, |tables| {
@@ -80,25 +76,21 @@ pub fn read() -> Result<Found, Error> {
 
 fn nf_tables() -> Result<Found, Error> {
     let socket = Socket::open().map_err(ReadError::NotAsked);
-    let reason = match socket.and_then(|socket| read::snapshot(&socket)) {
+    let (not_permitted, reason) = match socket.and_then(|socket| read::snapshot(&socket)) {
         Ok(snapshot) => return Ok(Found { tables: snapshot.tables, not_known: Vec::new() }),
         // The kernel has no nfnetlink (netlink_create in net/netlink/af_netlink.c), or that without nf_tables
         // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
         Err(ReadError::NotAsked(Errno::EPROTONOSUPPORT) | ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
             return Ok(Found::default());
         }
-        Err(ReadError::Socket(Errno::EPERM) | ReadError::NotAsked(Errno::EPERM)) => None,
-        Err(ReadError::Socket(errno) | ReadError::NotAsked(errno)) => Some(error::Errno::of(errno).to_string()),
+        Err(ReadError::Socket(Errno::EPERM) | ReadError::NotAsked(Errno::EPERM)) => {
+            (true, format!("EPERM: {PRIVILEGE}"))
+        }
+        Err(ReadError::Socket(errno) | ReadError::NotAsked(errno)) => (false, error::Errno::of(errno).to_string()),
         Err(error) => return Err(refusal::unreadable(error).in_mode(Mode::Nft)),
     };
-    Ok(Found {
-        tables: Vec::new(),
-        not_known: vec![Unseen {
-            subsystem: Subsystem::NfTables,
-            not_permitted: reason.is_none(),
-            reason: reason.unwrap_or_else(|| format!("EPERM: {PRIVILEGE}")),
-        }],
-    })
+    let unseen = Unseen { subsystem: Subsystem::NfTables, not_permitted, reason };
+    Ok(Found { tables: Vec::new(), not_known: vec![unseen] })
 }
 
 /// When the rules of a network namespace were looked at. While another stamp is the same as this one, it is the same namespace,
@@ -114,8 +106,8 @@ impl Stamp {
     /// changes leave no trace; or the kernel doesn't tell (before 5.14, it has no numbers for namespaces).
     pub fn now() -> Option<Self> {
         let socket = Socket::open().ok()?;
-        let stamp = Self { namespace: socket.namespace().ok()?, generation: read::generation(&socket).ok()? };
-        Lists::of_all().are_empty().then_some(stamp)
+        legacy::read::has_none()
+            .then_some(Self { namespace: socket.namespace().ok()?, generation: read::generation(&socket).ok()? })
     }
 }
 

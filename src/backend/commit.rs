@@ -30,7 +30,7 @@ pub(crate) fn fresh_batch(edits: &[Edit<'_>]) -> Result<Vec<u8>, ModeError> {
     Ok(bytes)
 }
 
-/// Commits the edits if the ruleset is at this generation; returns whether it is.
+/// Commits the edits if the ruleset is at this generation, and returns whether it was; otherwise none has taken effect.
 fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<bool, ModeError> {
     refusal::refuse_outside(edits)?;
     let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten(&error))?;
@@ -41,7 +41,7 @@ fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result
     }
 }
 
-/// Commits the edits if nothing has ever been committed in this namespace; returns whether that is so.
+/// Commits the edits if nothing has ever been committed in this namespace, and returns whether that was so.
 pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<bool, ModeError> {
     commit(&open()?, edits, Generation::FRESH)
 }
@@ -99,10 +99,9 @@ pub(crate) fn transact<'a>(
     let mut unanswered = None;
     if try_fresh {
         match commit_fresh(&plan(&[])?) {
-            Ok(true) => return Ok(true),
             Ok(false) => {}
             Err(ModeError::Unanswered(errno)) => unanswered = Some((Generation::FRESH, errno)),
-            Err(error) => return Err(error),
+            done => return done,
         }
     }
     for attempt in 0..TRIES {
@@ -122,10 +121,9 @@ pub(crate) fn transact<'a>(
             None => {}
         }
         match commit(&socket, &edits, snapshot.generation) {
-            Ok(true) => return Ok(true),
             Ok(false) => {}
             Err(ModeError::Unanswered(errno)) => unanswered = Some((snapshot.generation, errno)),
-            Err(error) => return Err(error),
+            done => return done,
         }
     }
     Err(ModeError::Contended(TRIES))

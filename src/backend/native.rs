@@ -92,14 +92,11 @@ fn holds_others(table: &Table) -> bool {
 /// Refuses an owner that isn't mapped in the user namespace: nf_tables takes any id unchecked, and an unmapped one
 /// would silently mean another user.
 fn refuse_unmapped(edits: &[Edit<'_>]) -> Result<(), ModeError> {
-    for edit in edits {
-        if let Edit::AddRule(new) = edit
-            && let Some(error) = unmapped(new.rule, edit)
-        {
-            return Err(error);
-        }
-    }
-    Ok(())
+    let unmapped = edits.iter().find_map(|edit| match edit {
+        Edit::AddRule(new) => unmapped(new.rule, edit),
+        _ => None,
+    });
+    unmapped.map_or(Ok(()), Err)
 }
 
 fn add_table<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {

@@ -60,39 +60,30 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
     let kept = error::Errno::of(errno);
     let refused = || refused(&what, errno, &failure.text);
     let table = edit.table();
-    let (family, families) = match table.family {
-        TableFamily::Ip(family) => (Some(family), family.to_string()),
-        other => (None, other.to_string()),
-    };
-    match (edit, family, errno) {
+    match (edit, table.family, errno) {
         // Without CAP_NET_ADMIN the whole batch would have been refused (nfnetlink_rcv), so EPERM for a single message
         // means that another program owns the table (nft_table_lookup).
-        (_, _, Errno::EPERM) => {
-            let table = table.to_string();
-            ModeError::TableOwned { what, table }
-        }
-        (Edit::AddTable(_), _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => {
-            lacks(Lack::Tables(families), errno)
+        (_, _, Errno::EPERM) => ModeError::TableOwned { what, table: table.to_string() },
+        (Edit::AddTable(_), family, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => {
+            lacks(Lack::Tables(family.title()), errno)
         }
         // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
-        (Edit::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
+        (Edit::AddChain(_, chain), TableFamily::Ip(family), Errno::EEXIST | Errno::EOPNOTSUPP)
+            if chain.hook.is_some() =>
+        {
             ModeError::OtherBaseChain { family, chain: chain.to_string(), errno: kept }
         }
-        (Edit::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
-            lacks(Lack::NatChains(families), errno)
+        (Edit::AddChain(_, chain), family, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
+            lacks(Lack::NatChains(family.title()), errno)
         }
-        (Edit::DeleteChain(..), _, Errno::EBUSY) => {
-            let table = table.to_string();
-            ModeError::ChainInUse { what, table }
-        }
+        (Edit::DeleteChain(..), _, Errno::EBUSY) => ModeError::ChainInUse { what, table: table.to_string() },
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
         // has the name of proxy-init's.
-        (Edit::AddRule(NewRule { chain, rule, .. }), Some(family), Errno::EOPNOTSUPP) if chain.hook.is_some() => {
-            ModeError::ChainNameTaken {
-                family,
-                chain: rule.action.target().map_or_else(String::new, Name::to_string),
-                errno: kept,
-            }
+        (Edit::AddRule(NewRule { chain, rule, .. }), TableFamily::Ip(family), Errno::EOPNOTSUPP)
+            if chain.hook.is_some() =>
+        {
+            let chain = rule.action.target().map_or_else(String::new, Name::to_string);
+            ModeError::ChainNameTaken { family, chain, errno: kept }
         }
         (Edit::AddRule(new), _, Errno::EINVAL) => match unmapped(new.rule, edit) {
             Some(error) => error,
@@ -100,17 +91,11 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
             None if is_on_owner(new.rule) && owns_network() == Some(false) => ModeError::ForeignOwner(what),
             None => refused(),
         },
-        (Edit::AddRule(new), _, Errno::ENOENT) => match new.missing(socket) {
+        (Edit::AddRule(new), family, Errno::ENOENT) => match new.missing(socket) {
             Some((name, module, option)) => {
-                let lack = Lack::Extension {
-                    name,
-                    rule: what,
-                    module,
-                    option,
-                    // nft mode's rules need xt modules, native mode's don't.
-                    instead: family.map_or(Mode::Legacy, |_| Mode::Native),
-                };
-                lacks(lack, errno)
+                // nft mode's rules need xt modules, native mode's don't.
+                let instead = if family == TableFamily::Inet { Mode::Legacy } else { Mode::Native };
+                lacks(Lack::Extension { name, rule: what, module, option, instead }, errno)
             }
             None => refused(),
         },
@@ -140,11 +125,7 @@ fn refused(what: &str, errno: Errno, text: &str) -> ModeError {
 /// the rule for people.
 pub(crate) fn unmapped(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeError> {
     let (ids, map) = owner(rule)?;
-    if is_mapped(ids, map) {
-        return None;
-    }
-    let rule = shown.to_string();
-    Some(ModeError::UnmappedOwner { rule, ids })
+    (!is_mapped(ids, map)).then(|| ModeError::UnmappedOwner { rule: shown.to_string(), ids })
 }
 
 /// Refuses what the kernel would refuse, in milliseconds: xtables' rules on owners from outside of the user namespace that

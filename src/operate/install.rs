@@ -7,21 +7,21 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use netfilter::nf_tables::read::back_off;
-use packets::found::Unseen;
+use packets::found::Found;
 use packets::rules::xtables::IptablesRule;
-use packets::rules::{Family, Subsystem, Table, TableFamily, nftables};
+use packets::rules::{Family, NAT, Subsystem, Table, TableFamily, nftables};
 
 use crate::backend::Removed;
 use crate::backend::all;
-use crate::backend::legacy::read::{Lists, Presence};
-use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
+use crate::backend::legacy::read::Lists;
+use crate::backend::legacy::{self, Legacy, has_sockets};
 use crate::error::{Error, ModeError};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{OperationNotice, Warning};
-use crate::ours::holds;
+use crate::ours::{holders, holds};
 use crate::wanted::tables::expected;
 use crate::wanted::warnings::warnings;
 use crate::wanted::{Config, Mode, ModeChoice, plan, restore};
@@ -206,7 +206,7 @@ impl Install {
         Ok(match self.mode {
             ModeChoice::Default => (Mode::Legacy, Reason::Default),
             ModeChoice::Mode(mode) => (mode, Reason::Named),
-            ModeChoice::Plain => match self.commands().are_nf_tables() {
+            ModeChoice::Plain => match self.legacy().are_nf_tables() {
                 Ok(true) => (Mode::Nft, Reason::Plain),
                 Ok(false) | Err(Error::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
                 Err(error) => return Err(error),
@@ -215,22 +215,25 @@ impl Install {
         })
     }
 
-    /// The commands that legacy mode uses.
-    fn commands(&self) -> Commands {
-        Commands::new(self.mode == ModeChoice::Plain, self.iptables_dir.clone())
+    fn legacy(&self) -> Legacy {
+        let is_plain = self.mode == ModeChoice::Plain;
+        Legacy { is_plain, folder: self.iptables_dir.clone(), wait: self.wait_for_lock }
     }
 
-    /// The commands that legacy mode uses, all of which are installed, or else [`Error::NoCommand`].
-    pub(super) fn installed_commands(&self) -> Result<Commands, Error> {
-        let commands = self.commands();
-        commands.check(self.config.families().iter().copied().filter(|&family| has_sockets(family)))?;
-        Ok(commands)
+    /// Fails unless all commands that legacy mode needs are installed.
+    ///
+    /// # Errors
+    /// [`Error::NoCommand`]
+    pub(super) fn check_commands(&self) -> Result<(), Error> {
+        let legacy = self.legacy();
+        let mut families = self.config.families().iter().filter(|&&family| has_sockets(family));
+        families.try_for_each(|&family| legacy.restore(family).map(drop))
     }
 
     /// What a mode needs and this host lacks, if another mode does without that. Nothing is installed.
     fn lack(&self, mode: Mode) -> Option<Error> {
         let tried = match mode {
-            Mode::Legacy => self.installed_commands().and_then(|_| legacy::check(&expected(mode, &self.config))),
+            Mode::Legacy => self.check_commands().and_then(|()| legacy::check(&expected(mode, &self.config))),
             Mode::Nft | Mode::Native => try_out(mode, &self.config),
         };
         tried.err().filter(|error| error.mode_instead(mode).is_some())
@@ -337,14 +340,13 @@ impl Work<'_, '_> {
     /// Probing first, in a transaction that is aborted, takes ten times as long, because the kernel waits there.
     /// Returns what was chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
     fn install_if_untouched(&mut self) -> Result<Option<(Mode, Reason)>, Error> {
-        let Presence { families, unseen } = self.legacy_tables();
-        let legacy = legacy::read::read_nat(&families);
-        if !legacy.is_ok_and(|found| found.nat_rules(Subsystem::Legacy) == 0) {
-            return Ok(None);
-        }
+        let legacy = match self.legacy_tables() {
+            Ok(legacy) if legacy.nat_rules(Subsystem::Legacy) == 0 => legacy,
+            _ => return Ok(None),
+        };
         let lack = match self.install_if_fresh(Mode::Nft) {
             Ok(true) => {
-                let legacy_hidden = unseen.is_some();
+                let legacy_hidden = !legacy.not_known.is_empty();
                 return Ok(Some((Mode::Nft, Reason::Supported { legacy_hidden })));
             }
             Err(error) if error.rules_out_nft_mode() => error,
@@ -367,17 +369,18 @@ impl Work<'_, '_> {
     fn install_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
         self.tables = expected(mode, &self.install.config);
         // In a fresh namespace, this only looks at which legacy tables there are.
-        let (in_legacy, unseen) = match self.legacy_rules() {
+        let mut legacy = match self.legacy_tables() {
             // Without the privilege to read them, there is none to install either, and installing says so.
-            Err(Error::InMode(_, ModeError::NotPermitted(_))) => (false, None),
-            known => known?,
+            Err(Error::InMode(_, ModeError::NotPermitted(_))) => Found::default(),
+            legacy => legacy?,
         };
+        let in_legacy = holds(&legacy, Mode::Legacy);
         if in_legacy && !self.install.replace_other_backend {
             return Err(ModeError::OtherBackend(Mode::Legacy).in_mode(mode));
         }
         // Auto may have tried another mode before, which warned.
         let has_warned = self.warnings.iter().any(|it| matches!(it, Warning::LegacyUnseen(_)));
-        if let Some(unseen) = unseen.filter(|_| !in_legacy && !has_warned) {
+        if let Some(unseen) = legacy.not_known.pop().filter(|_| !in_legacy && !has_warned) {
             let warning = Warning::LegacyUnseen(unseen);
             (self.tell)(OperationNotice::Warning(&warning));
             self.warnings.push(warning);
@@ -405,16 +408,14 @@ impl Work<'_, '_> {
     fn others(&self, mode: Mode) -> Result<Vec<Mode>, Error> {
         let others = match mode {
             Mode::Legacy => all::nf_tables_modes(),
-            Mode::Nft | Mode::Native => {
-                self.legacy_rules().map(|(in_legacy, _)| in_legacy.then_some(Mode::Legacy).into_iter().collect())
-            }
+            Mode::Nft | Mode::Native => self.legacy_tables().map(|legacy| holders(&legacy).collect()),
         };
         others.map_err(|error| Error::InstalledUnchecked { mode, error: Box::new(error) })
     }
 
     fn install_legacy(&mut self) -> Result<(), Error> {
         let mode = Mode::Legacy;
-        let commands = self.install.installed_commands()?;
+        self.install.check_commands()?;
         if let Some(&other) = all::nf_tables_modes()?.first()
             && !self.install.replace_other_backend
         {
@@ -422,7 +423,7 @@ impl Work<'_, '_> {
         }
         (self.tell)(OperationNotice::RunningCommands { waits: self.install.wait_for_lock });
         self.tables = legacy::possible(expected(mode, &self.install.config));
-        let legacy = Legacy::new(commands, self.install.wait_for_lock);
+        let legacy = self.install.legacy();
         self.changed |= legacy.install(&self.tables)?;
         self.settle(mode, |work| {
             work.changed |= legacy.install(&work.tables)?;
@@ -481,7 +482,7 @@ impl Work<'_, '_> {
     }
 
     fn remove(&self, mode: Mode) -> Result<Removed, Error> {
-        all::remove(mode, self.install.iptables_dir.clone(), self.install.wait_for_lock)
+        all::remove(mode, &Legacy { is_plain: false, ..self.install.legacy() })
     }
 
     fn replaced(&mut self, other: Mode) {
@@ -491,13 +492,8 @@ impl Work<'_, '_> {
         }
     }
 
-    /// Whether legacy tables hold proxy-init's rules, and which of them could not be seen.
-    fn legacy_rules(&self) -> Result<(bool, Option<Unseen>), Error> {
-        let Presence { families, unseen } = self.legacy_tables();
-        Ok((holds(&legacy::read::read_nat(&families)?, Mode::Legacy), unseen))
-    }
-
-    fn legacy_tables(&self) -> Presence {
-        self.lists.get_or_init(Lists::of_nat).presence()
+    /// The legacy nat tables.
+    fn legacy_tables(&self) -> Result<Found, Error> {
+        self.lists.get_or_init(|| Lists::open(&[NAT])).read(|name| name == NAT)
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use packets::rules::Subsystem;
 
 use crate::backend::all;
+use crate::backend::legacy::Legacy;
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::notice::{OperationNotice, Warning};
@@ -53,6 +54,7 @@ impl Uninstall {
 
     fn run_here(&self, tell: &mut dyn FnMut(OperationNotice<'_>)) -> Result<Uninstalled, Error> {
         let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
+        let legacy = Legacy { is_plain: false, folder: self.iptables_dir.clone(), wait: self.wait_for_lock };
         let found = all::read()?;
         for unseen in &found.not_known {
             match unseen.subsystem {
@@ -67,7 +69,7 @@ impl Uninstall {
             }
         }
         for mode in holders(&found) {
-            match all::remove(mode, self.iptables_dir.clone(), self.wait_for_lock) {
+            match all::remove(mode, &legacy) {
                 Ok(done) => {
                     if done.any {
                         tell(OperationNotice::Removed(mode));

@@ -7,7 +7,8 @@ use packets::rules::{Family, NAT, Policy, Subsystem, Table, TableFamily};
 use serde_json::Value;
 
 use crate::backend::all::must_see;
-use crate::backend::legacy;
+use crate::backend::legacy::read::read_table;
+use crate::backend::legacy::{self, has_sockets};
 use crate::error::Error;
 use crate::findings::difference::{differences, undiscovered};
 use crate::findings::finding::{Finding, Problem};
@@ -184,7 +185,7 @@ impl Install {
             (ModeChoice::Mode(mode), Some(holder)) if self.falls_back(mode, holder) => holder,
             (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
             _ => match self.chosen(|mode| try_out(mode, &self.config)) {
-                Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_commands().is_err() => Mode::Nft,
+                Ok((Mode::Legacy, _)) if !self.no_fallback && self.check_commands().is_err() => Mode::Nft,
                 // If choosing fails, so would installing.
                 chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
             },
@@ -194,9 +195,11 @@ impl Install {
         if others_unseen {
             // Whoever may not list legacy tables may read those that the flags are about, and no others.
             found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
-            let mut unread = Family::ALL.to_vec();
-            unread.retain(|&family| found.table(Subsystem::Legacy, TableFamily::Ip(family), NAT).is_none());
-            found.tables.extend(legacy::read::read_nat(&unread)?.tables);
+            for family in Family::ALL {
+                if mode.table_among(&found.tables, family).is_none() && has_sockets(family) {
+                    found.tables.push(read_table(family, NAT)?);
+                }
+            }
         }
         let mut expected = expected(mode, &self.config);
         if mode == Mode::Legacy {

@@ -7,6 +7,9 @@ use packets::rules::{Family, NAT, Subsystem, Table, TableFamily};
 
 use crate::wanted::config::InvalidValue;
 
+/// The table in which native mode keeps the rules of both families.
+pub const NATIVE: &str = "proxy-init";
+
 /// A backend, as `--iptables-mode` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
@@ -43,6 +46,31 @@ impl Mode {
             Mode::Nft => Some(Mode::Native),
             Mode::Native => None,
         }
+    }
+
+    /// The subsystem that holds the mode's rules.
+    pub fn subsystem(self) -> Subsystem {
+        match self {
+            Mode::Nft | Mode::Native => Subsystem::NfTables,
+            Mode::Legacy => Subsystem::Legacy,
+        }
+    }
+
+    /// The table that holds the mode's rules for packets of a family, if it is among these.
+    pub(crate) fn table_among(self, tables: &[Table], family: Family) -> Option<&Table> {
+        let (family, name) = match self {
+            Mode::Native => (TableFamily::Inet, NATIVE),
+            Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
+        };
+        let mut tables = tables.iter().filter(|table| table.subsystem == self.subsystem());
+        tables.find(|table| table.family == family && table.name == *name)
+    }
+
+    /// The mode whose rules a table holds, or would hold if there were any.
+    pub(crate) fn of(table: &Table) -> Option<Self> {
+        let tables = std::slice::from_ref(table);
+        let holds = |mode: &Self| Family::ALL.iter().any(|&family| mode.table_among(tables, family).is_some());
+        Mode::ALL.iter().copied().find(holds)
     }
 
     const fn as_str(self) -> &'static str {
@@ -108,41 +136,6 @@ impl FromStr for ModeChoice {
             "default" => Ok(ModeChoice::Default),
             name => ModeChoice::from_name(name).ok_or_else(|| InvalidValue::ModeChoice(name.to_owned())),
         }
-    }
-}
-
-/// The table in which native mode keeps the rules of both families.
-pub const NATIVE: &str = "proxy-init";
-
-impl Mode {
-    /// The subsystem that holds the mode's rules.
-    pub fn subsystem(self) -> Subsystem {
-        match self {
-            Mode::Nft | Mode::Native => Subsystem::NfTables,
-            Mode::Legacy => Subsystem::Legacy,
-        }
-    }
-
-    /// The table that holds the mode's rules for packets of a family, if it is among these.
-    pub(crate) fn table_among(self, tables: &[Table], family: Family) -> Option<&Table> {
-        let (family, name) = self.table(family);
-        let mut tables = tables.iter().filter(|table| table.subsystem == self.subsystem());
-        tables.find(|table| table.family == family && table.name == *name)
-    }
-
-    /// The family and the name of that table.
-    fn table(self, family: Family) -> (TableFamily, &'static str) {
-        match self {
-            Mode::Native => (TableFamily::Inet, NATIVE),
-            Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
-        }
-    }
-
-    /// The mode whose rules a table holds, or would hold if there were any.
-    pub(crate) fn of(table: &Table) -> Option<Self> {
-        let tables = std::slice::from_ref(table);
-        let holds = |mode: &Self| Family::ALL.iter().any(|&family| mode.table_among(tables, family).is_some());
-        Mode::ALL.iter().copied().find(holds)
     }
 }
 

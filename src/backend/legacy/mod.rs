@@ -10,7 +10,6 @@ mod lock;
 pub(crate) mod read;
 mod unlisted;
 
-use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -39,47 +38,32 @@ pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 /// How long the commands may take; they take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Commands {
-    /// Between the family's `iptables` or `ip6tables` and `-restore`: `-legacy`, or nothing.
-    variant: &'static str,
+/// The commands, and how to run them.
+#[derive(Debug, Clone, Default)]
+pub struct Legacy {
+    /// Whether they are `iptables-restore` and so on, whatever these are, instead of `iptables-legacy-restore`.
+    pub is_plain: bool,
     /// A folder to look in before PATH.
-    folder: Option<PathBuf>,
-    /// The family's restore command, once it was looked for and found.
-    restores: [OnceCell<PathBuf>; 2],
+    pub folder: Option<PathBuf>,
+    /// When somebody else holds the xtables lock, waits for it however long that takes, instead of giving up after a second.
+    pub wait: bool,
 }
 
-impl Commands {
-    /// `iptables-legacy-restore` and so on or, if they are plain, `iptables-restore` and so on, whatever these are.
-    pub fn new(is_plain: bool, folder: Option<PathBuf>) -> Self {
-        Self { variant: if is_plain { "" } else { "-legacy" }, folder, restores: Default::default() }
-    }
-
-    fn restore(&self, family: Family) -> Result<PathBuf, Error> {
-        let [v4, v6] = &self.restores;
-        let known = if family == Family::V4 { v4 } else { v6 };
-        if let Some(program) = known.get() {
-            return Ok(program.clone());
-        }
-        let command = format!("{}{}-restore", family.iptables(), self.variant);
+impl Legacy {
+    /// A family's restore command.
+    ///
+    /// # Errors
+    /// [`Error::NoCommand`]
+    pub(crate) fn restore(&self, family: Family) -> Result<PathBuf, Error> {
+        let command = format!("{}{}-restore", family.iptables(), if self.is_plain { "" } else { "-legacy" });
         for folder in environment::folders(self.folder.clone()) {
             let program = folder.join(&command);
-            if is_executable(&program) {
-                return Ok(known.get_or_init(|| program).clone());
+            let found = fs::metadata(&program);
+            if found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0) {
+                return Ok(program);
             }
         }
         Err(Error::NoCommand { command })
-    }
-
-    /// Whether everything that installing in these families needs is there.
-    ///
-    /// # Errors
-    /// [`Error::NoCommand`] names the first that isn't.
-    pub(crate) fn check(&self, families: impl IntoIterator<Item = Family>) -> Result<(), Error> {
-        for family in families {
-            self.restore(family)?;
-        }
-        Ok(())
     }
 
     /// Whether the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
@@ -91,23 +75,6 @@ impl Commands {
         let program = self.restore(Family::V4)?;
         let version = child::output(&program, &["--version"], LIMIT).map_err(|failure| failed(&program, failure))?;
         Ok(version.contains("nf_tables"))
-    }
-}
-
-fn is_executable(file: &Path) -> bool {
-    fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-}
-
-#[derive(Debug, Clone)]
-pub struct Legacy {
-    commands: Commands,
-    wait: bool,
-}
-
-impl Legacy {
-    /// With these commands. When somebody else holds the xtables lock, waits for it, or else gives up after a second.
-    pub fn new(commands: Commands, wait: bool) -> Self {
-        Self { commands, wait }
     }
 
     /// Installs the wanted tables: all of them or, on an error, none. Whatever was found before, afterwards proxy-init
@@ -143,13 +110,13 @@ impl Legacy {
             Ok(()) => Ok(changes.into_iter().map(|change| change.before.map(|held| held.table)).collect()),
             Err((at_fault, error)) => {
                 let error = roll_back(&changes, at_fault, error);
+                let Error::CommandRefused { .. } = error else {
+                    return Err(error);
+                };
+                // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
                 let mut rules = wanted.iter().flat_map(Table::rules);
                 let unmapped = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule)));
-                Err(match error {
-                    // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
-                    Error::CommandRefused { .. } => unmapped.map(in_mode).or_else(|| lack(wanted)).unwrap_or(error),
-                    _ => error,
-                })
+                Err(unmapped.map(|error| error.in_mode(Mode::Legacy)).or_else(|| lack(wanted)).unwrap_or(error))
             }
         }
     }
@@ -161,7 +128,7 @@ impl Legacy {
             let before = read::held(family).map_err(advise)?;
             let input = input(wanted, family, before.as_ref());
             if !input.is_empty() {
-                let restore = Restore { family, program: self.commands.restore(family)?, input: input.uncommitted() };
+                let restore = Restore { family, program: self.restore(family)?, input: input.uncommitted() };
                 changes.push(Change { restore, before });
             }
         }
@@ -240,7 +207,7 @@ pub(crate) fn check(wanted: &[Table]) -> Result<(), Error> {
 /// (`owner_check`, net/netfilter/xt_owner.c).
 fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), Error> {
     match rules.find(|rule| is_on_owner(rule)) {
-        Some(rule) => Err(in_mode(ModeError::ForeignOwner(IptablesRule(rule).to_string()))),
+        Some(rule) => Err(ModeError::ForeignOwner(IptablesRule(rule).to_string()).in_mode(Mode::Legacy)),
         None => Ok(()),
     }
 }
@@ -256,16 +223,10 @@ fn lack(wanted: &[Table]) -> Option<Error> {
             };
             let (name, module, option) = extension.described();
             let command = Mode::Legacy.iptables(family);
-            return Some(in_mode(ModeError::Lacks {
-                lack: Lack::Extension {
-                    name,
-                    rule: format!("{command} -t nat -A {chain} {:#}", IptablesRule(rule)),
-                    module,
-                    option,
-                    instead: Mode::Native,
-                },
-                errno: error::Errno::of(Errno::ENOENT),
-            }));
+            let rule = format!("{command} -t nat -A {chain} {:#}", IptablesRule(rule));
+            let lack = Lack::Extension { name, rule, module, option, instead: Mode::Native };
+            let errno = error::Errno::of(Errno::ENOENT);
+            return Some(ModeError::Lacks { lack, errno }.in_mode(Mode::Legacy));
         }
     }
     None
@@ -414,11 +375,9 @@ fn refused(command: PathBuf, ended: &Ended) -> Error {
     let stderr = ended.stderr.replace('\n', "; ");
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
     let no_table = says(&["unable to initialize table", "can't initialize ip"]);
-    if says(&["you must be root", "Permission denied"]) {
-        advise(not_permitted(Privilege::Change))
-    } else if let (true, Some(capability)) = (no_table, child::missing_capability()) {
-        // iptables-restore does not say why.
-        not_permitted(Privilege::Capability(capability.to_string()))
+    // Where there seems to be no table because a capability is missing, iptables-restore doesn't say so.
+    if says(&["you must be root", "Permission denied"]) || no_table && child::missing_capability().is_some() {
+        not_permitted(Privilege::Change)
     } else if no_table {
         Error::NoLegacyTables { stderr }
     } else {
@@ -426,24 +385,16 @@ fn refused(command: PathBuf, ended: &Ended) -> Error {
     }
 }
 
-/// Where something was not permitted, names the capability that is missing.
 fn advise(error: Error) -> Error {
-    match (error, child::missing_capability()) {
-        (error, Some(capability)) if is_not_permitted(&error) => {
-            not_permitted(Privilege::Capability(capability.to_string()))
-        }
-        (error, _) => error,
-    }
+    if is_not_permitted(&error) { not_permitted(Privilege::Read) } else { error }
 }
 
+/// The error about something that was not permitted, which names the capability that is missing, if one is.
 fn not_permitted(lacking: Privilege) -> Error {
-    in_mode(ModeError::NotPermitted(lacking))
+    let capability = child::missing_capability().map(|capability| Privilege::Capability(capability.to_string()));
+    ModeError::NotPermitted(capability.unwrap_or(lacking)).in_mode(Mode::Legacy)
 }
 
 fn is_not_permitted(error: &Error) -> bool {
     matches!(error, Error::InMode(_, ModeError::NotPermitted(_)))
-}
-
-fn in_mode(error: ModeError) -> Error {
-    error.in_mode(Mode::Legacy)
 }

@@ -17,27 +17,7 @@ use crate::wanted::Mode;
 
 /// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
 pub(crate) fn read() -> Result<Found, Error> {
-    let mut found = Found::default();
-    for (family, names) in Lists::of_all().names() {
-        match names {
-            Ok(names) => {
-                for name in names {
-                    found.tables.push(read_table(family, &name)?);
-                }
-            }
-            Err(unseen) if found.not_known.is_empty() => found.not_known.push(unseen),
-            Err(_) => {}
-        }
-    }
-    Ok(found)
-}
-
-/// What is known of the nat tables without reading them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Presence {
-    pub(crate) families: Vec<Family>,
-    /// Another family may have one, but that can't be seen.
-    pub(crate) unseen: Option<Unseen>,
+    Lists::open(&XTABLES.map(|(name, _)| name)).read(|_| true)
 }
 
 /// The kernel's lists of legacy tables, held open: looking again costs a fraction of opening them.
@@ -49,81 +29,66 @@ enum List {
     Open(File),
     /// There was none, for a list comes with its family's module.
     Missing,
-    /// Only root may read it. Which of the wanted tables there were was inferred from something else. Doing so again would
-    /// take longer, and say nothing new once nf_tables has nat chains, so this stands.
+    /// It may not be read. Which tables there were was inferred from something else. Doing so again would take longer,
+    /// and say nothing new once nf_tables has nat chains, so this stands.
     Inferred(Vec<&'static str>),
     /// It can't be read, and nothing can be inferred.
     Unseen(Unseen),
 }
 
 impl Lists {
-    pub(crate) fn of_all() -> Self {
-        Self::open(&XTABLES.map(|(name, _)| name))
-    }
-
-    pub(crate) fn of_nat() -> Self {
-        Self::open(&[NAT])
-    }
-
-    /// Opens them, in the thread's network namespace. Where that isn't permitted, the wanted tables alone are told of.
-    fn open(wanted: &[&'static str]) -> Self {
+    /// Opens them, in the thread's network namespace. Where only root may read them, it is inferred which of these tables
+    /// there are.
+    pub(crate) fn open(tables: &[&'static str]) -> Self {
         let lists = Family::ALL.map(open_list);
         let mut errors = lists.iter().filter_map(|list| list.as_ref().err());
-        let is_denied = errors.any(|error| error.kind() == ErrorKind::PermissionDenied);
-        let mut inferred = if is_denied { unlisted::tables(wanted) } else { [None, None] }.into_iter();
+        let is_refused = errors.any(|error| error.kind() == ErrorKind::PermissionDenied);
+        let inferred = if is_refused { unlisted::tables(tables) } else { [None, None] };
+        let mut inferred = inferred.into_iter();
         Self(lists.map(|list| match (list, inferred.next().flatten()) {
             (Ok(Some(file)), _) => List::Open(file),
             (Ok(None), _) => List::Missing,
             (Err(_), Some(names)) => List::Inferred(names),
-            (Err(error), None) => List::Unseen(not_known(&error)),
+            (Err(error), None) => List::Unseen(unseen(&error)),
         }))
     }
 
-    /// Which tables each family has now.
+    /// Which tables each family has.
     fn names(&self) -> impl Iterator<Item = (Family, Result<Vec<String>, Unseen>)> {
-        Family::ALL.into_iter().zip(&self.0).map(|(family, list)| {
-            let names = match list {
-                List::Open(file) => read_list(file),
-                List::Missing => names(family),
-                List::Inferred(names) => Ok(names.iter().map(ToString::to_string).collect()),
-                List::Unseen(unseen) => return (family, Err(unseen.clone())),
-            };
-            (family, names.map_err(|error| not_known(&error)))
+        Family::ALL.into_iter().zip(&self.0).map(|(family, list)| match list {
+            List::Open(file) => (family, read_list(file).map_err(|error| unseen(&error))),
+            List::Missing => (family, names(family).map_err(|error| unseen(&error))),
+            List::Inferred(names) => (family, Ok(names.iter().map(ToString::to_string).collect())),
+            List::Unseen(unseen) => (family, Err(unseen.clone())),
         })
     }
 
-    pub(crate) fn presence(&self) -> Presence {
-        let mut presence = Presence { families: Vec::new(), unseen: None };
+    /// Reads those of the tables that are asked for by their names.
+    pub(crate) fn read(&self, is_asked: impl Fn(&str) -> bool) -> Result<Found, Error> {
+        let mut found = Found::default();
         for (family, names) in self.names() {
             match names {
-                Ok(names) if has_nat(&names) => presence.families.push(family),
-                Ok(_) => {}
-                Err(unseen) => presence.unseen = Some(unseen),
+                Ok(names) => {
+                    for name in names.iter().filter(|name| is_asked(name) && has_sockets(family)) {
+                        found.tables.push(read_table(family, name)?);
+                    }
+                }
+                Err(unseen) if found.not_known.is_empty() => found.not_known.push(unseen),
+                Err(_) => {}
             }
         }
-        presence
-    }
-
-    /// Whether it is certain that no family has a table.
-    pub(crate) fn are_empty(&self) -> bool {
-        self.names().all(|(_, names)| names.is_ok_and(|names| names.is_empty()))
+        Ok(found)
     }
 }
 
-fn has_nat(names: &[String]) -> bool {
-    names.iter().any(|name| name == NAT)
+/// Whether it is certain that no family has a legacy table.
+pub(crate) fn has_none() -> bool {
+    let lists = Lists::open(&XTABLES.map(|(name, _)| name));
+    lists.names().all(|(_, names)| names.is_ok_and(|names| names.is_empty()))
 }
 
-/// The nat tables of these families, whether they were there before or not: asking about one makes it.
-pub(crate) fn read_nat(families: &[Family]) -> Result<Found, Error> {
-    let mut found = Found::default();
-    for &family in families.iter().filter(|&&family| has_sockets(family)) {
-        found.tables.push(read_table(family, NAT)?);
-    }
-    Ok(found)
-}
-
-fn read_table(family: Family, name: &str) -> Result<Table, Error> {
+/// Reads a table. Asking about one that isn't there makes it.
+pub(crate) fn read_table(family: Family, name: &str) -> Result<Table, Error> {
     let entries = entries(family, name).map_err(|errno| unreadable(family, errno))?;
     ip_tables::table(family, name, &entries).map_err(garbled)
 }
@@ -152,7 +117,7 @@ pub(super) struct Held {
 pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
     use nix::errno::Errno::{EAFNOSUPPORT, ENOENT, ENOPROTOOPT};
 
-    if names(family).is_ok_and(|names| !has_nat(&names)) {
+    if names(family).is_ok_and(|names| names.iter().all(|name| name != NAT)) {
         return Ok(None);
     }
     match entries(family, NAT) {
@@ -210,7 +175,7 @@ pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollbac
     })
 }
 
-fn not_known(error: &io::Error) -> Unseen {
+fn unseen(error: &io::Error) -> Unseen {
     let not_permitted = error.kind() == ErrorKind::PermissionDenied;
     Unseen {
         subsystem: Subsystem::Legacy,
