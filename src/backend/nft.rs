@@ -1,9 +1,4 @@
-//! nft mode: nat chains in nf_tables, written as iptables-nft would write them.
-//!
-//! One netlink batch holds the rules of both families, and the kernel commits it as a whole or not at all. Nothing is
-//! read at first: the batch is valid only for the first generation, so the kernel refuses it unless the namespace is
-//! untouched. Only if it is refused is everything read, and a batch that is valid only for that generation makes the
-//! changes.
+//! nft mode: nat chains in nf_tables, written as iptables-nft would write them, those of both families in one batch.
 
 use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::Edit;

@@ -418,7 +418,6 @@ pub(crate) fn address_types(types: u16) -> Vec<&'static str> {
     words(types.into(), (0..).map(|number| 1 << number).zip(names.split(' ')))
 }
 
-/// The words for the bits that are set.
 fn words<'a>(bits: u32, named: impl IntoIterator<Item = (u32, &'a str)>) -> Vec<&'a str> {
     named.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| word).collect()
 }
@@ -448,7 +447,7 @@ fn read_address_type(revision: u32, info: &[u8]) -> Result<Option<Vec<Condition>
     Ok(Some(conditions))
 }
 
-/// `struct xt_rpfilter_info`: flags.
+/// `struct xt_rpfilter_info`
 fn read_reverse_path(info: &[u8]) -> Result<Condition, Malformed> {
     const LOOSE: u32 = 1;
     const INVERTED: u32 = 8;
@@ -595,7 +594,6 @@ fn nat_range(family: Family, revision: u32) -> (usize, usize) {
     if (family, revision) == (Family::V4, 0) { (4, 4) } else { (0, 16) }
 }
 
-/// A redirection to these ports.
 pub(crate) fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
     let (start, address) = nat_range(family, 0);
     let place = start + 4 + 2 * address;

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::batch::FinishedBatch;
 use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, string, u32_at};
+use super::sockopt::get_option;
 
 /// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (netlink_recvmsg() and netlink_dump() in
 /// net/netlink/af_netlink.c).
@@ -138,19 +139,9 @@ impl Socket {
     /// The number of the network namespace that the socket is in, which no other gets until the next boot. `ENOPROTOOPT`: the
     /// kernel has no such numbers, as before 5.14.
     pub fn namespace(&self) -> Result<u64, Errno> {
-        let mut number = 0_u64;
-        let mut length = size_of_val(&number) as libc::socklen_t;
-        // SAFETY: the socket is open, and the kernel writes at most `length` bytes, which `number` has.
-        let result = unsafe {
-            libc::getsockopt(
-                self.socket.as_fd().as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_NETNS_COOKIE,
-                (&raw mut number).cast(),
-                &raw mut length,
-            )
-        };
-        Errno::result(result).map(|_| number)
+        let mut number = [0; 8];
+        get_option(&self.socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut number)?;
+        Ok(u64::from_ne_bytes(number))
     }
 
     /// Sends a batch whose last message asks for an acknowledgement, and receives the outcome.

@@ -1,6 +1,6 @@
 //! Reads and replaces legacy tables by ip_tables' socket options. It is in this module because it needs `unsafe`.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
@@ -178,11 +178,21 @@ impl Options {
 
     fn get(&self, option: libc::c_int, name: &str, structure: &mut [u8]) -> Result<(), Errno> {
         put_name(structure, name);
-        let (socket, level, mut length) = (self.socket.as_raw_fd(), self.level, structure.len() as libc::socklen_t);
-        let to = structure.as_mut_ptr().cast();
-        // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
-        Errno::result(unsafe { libc::getsockopt(socket, level, option, to, &raw mut length) }).map(drop)
+        get_option(&self.socket, self.level, option, structure)
     }
+}
+
+/// Has the kernel fill in a socket's option; some options ask for what is in there before.
+pub(super) fn get_option(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &mut [u8],
+) -> Result<(), Errno> {
+    let (socket, mut length) = (socket.as_fd().as_raw_fd(), value.len() as libc::socklen_t);
+    let to = value.as_mut_ptr().cast();
+    // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
+    Errno::result(unsafe { libc::getsockopt(socket, level, option, to, &raw mut length) }).map(drop)
 }
 
 fn put_name(structure: &mut [u8], name: &str) {

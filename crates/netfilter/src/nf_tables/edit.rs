@@ -94,9 +94,8 @@ pub struct Unwritten {
     pub what: Unwritable,
 }
 
-/// The edits as a batch: message n is edit n, counted from 1. The kernel commits it if the ruleset is at this generation;
-/// without one, it checks the edits and then forgets them.
-/// The error is the first edit that can't be written.
+/// The edits as a batch: message n is edit n, counted from 1. The kernel commits it at this generation alone; without one,
+/// it only checks it. The error is the first edit that can't be written.
 pub fn batch(edits: &[Edit<'_>], generation: Option<Generation>) -> Result<FinishedBatch, Unwritten> {
     let mut batch = Batch::begin(generation);
     for edit in edits {

@@ -62,11 +62,9 @@ macro_rules! expressions {
 }
 
 expressions! {
-    /// `[ counter pkts PACKETS bytes BYTES ]`
     Counter "counter" { bytes: u64 = NFTA_COUNTER_BYTES(1), packets: u64 = NFTA_COUNTER_PACKETS(2) }
     /// `[ meta load KEY => reg REGISTER ]`; the key is one of `NFT_META_*`.
     Meta "meta" { key: i32 = NFTA_META_KEY(2), register: u32 = NFTA_META_DREG(1) }
-    /// `[ meta set KEY with reg REGISTER ]`
     SetMeta "meta" { key: i32 = NFTA_META_KEY(2), register: u32 = NFTA_META_SREG(3) }
     /// `[ cmp OPERATION reg REGISTER VALUE ]`; the operation is one of `NFT_CMP_*`.
     Compare<'a> "cmp" {
@@ -88,9 +86,7 @@ expressions! {
         offset: u32 = NFTA_PAYLOAD_OFFSET(3),
         length: u32 = NFTA_PAYLOAD_LEN(4),
     }
-    /// `[ immediate reg REGISTER VALUE ]`
     Value<'a> "immediate" { register: u32 = NFTA_IMMEDIATE_DREG(1), value: Data<'a> = NFTA_IMMEDIATE_DATA(2) }
-    /// `[ immediate reg 0 VERDICT ]`
     Decide<'a> "immediate" { register: u32 = NFTA_IMMEDIATE_DREG(1), verdict: Verdict<'a> = NFTA_IMMEDIATE_DATA(2) }
     /// `[ match name NAME rev REVISION ]`: an xt match, through nft_compat.
     Match<'a> "match" {
@@ -144,7 +140,6 @@ expressions! {
     }
     /// `[ ct load KEY => reg REGISTER ]`; the key is one of `NFT_CT_*`.
     Conntrack "ct" { register: u32 = NFTA_CT_DREG(1), key: i32 = NFTA_CT_KEY(2) }
-    /// `[ ct set KEY with reg REGISTER ]`
     SetConntrack "ct" { register: u32 = NFTA_CT_SREG(4), key: i32 = NFTA_CT_KEY(2) }
     /// `[ nat dnat ip addr_min reg … proto_min reg … ]`, or `snat` (`NFT_NAT_*`): each with the first and the last. The
     /// family is one of `NFPROTO_*`, as libc has them; of other packets it does nothing.
@@ -165,9 +160,7 @@ expressions! {
         kind: u32 = NFTA_LIMIT_TYPE(4),
         flags: u32 = NFTA_LIMIT_FLAGS(5),
     }
-    /// `[ quota bytes BYTES … ]`
     Quota "quota" { bytes: u64 = NFTA_QUOTA_BYTES(1), flags: u32 = NFTA_QUOTA_FLAGS(2) }
-    /// `[ connlimit count COUNT flags FLAGS ]`
     Connlimit "connlimit" { count: u32 = NFTA_CONNLIMIT_COUNT(1), flags: u32 = NFTA_CONNLIMIT_FLAGS(2) }
     /// `[ dynset OPERATION reg_key REGISTER set SET expr … ]`: adds or updates an element, and asks the expressions that it
     /// has. The operation is one of `NFT_DYNSET_OP_*`; one of the flags is `NFT_DYNSET_F_INV`.
@@ -242,7 +235,6 @@ impl Part<'_> for u8 {
     }
 }
 
-/// What need not be there.
 impl<'a, T: Part<'a>> Part<'a> for Option<T> {
     fn write(self, to: &mut Writer, attribute: u16) {
         if let Some(part) = self {
@@ -343,7 +335,6 @@ impl<'a> Expression<'a> {
         Self::Compare(Compare { operation, register: REGISTER, value: Data(value) })
     }
 
-    /// Decides with one of `NF_*` or `NFT_*` and, if that leads to one, a chain.
     pub(crate) fn decide(code: i32, chain: Option<&'a [u8]>) -> Self {
         let register = libc::NFT_REG_VERDICT as u32;
         Self::Decide(Decide { register, verdict: Verdict { code, chain: chain.map(Text) } })

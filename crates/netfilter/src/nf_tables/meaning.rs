@@ -617,7 +617,6 @@ impl<'a> Reader<'a> {
         };
     }
 
-    /// `dnat to` or `snat to`.
     fn nat(&mut self, nat: expression::Nat) {
         // Of the other family, the next rule is asked (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
         let family = Family::ALL.into_iter().find(|&of| nfproto(of) == nat.family as u128);

@@ -59,7 +59,6 @@ pub fn back_off(attempt: u32) {
     }
 }
 
-/// The generation that the rules are at now.
 pub fn generation(socket: &impl Ask) -> Result<Generation, ReadError> {
     let mut generation = None;
     let request = Header { flags: libc::NLM_F_ACK, ..request(libc::NFT_MSG_GETGEN) };
@@ -105,11 +104,9 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
         }
         Ok(())
     })?;
-    // Whether there are any can't be known from the tables' objects: a bound anonymous set isn't counted (seen on
-    // 6.18).
+    // Also of a table without objects, for a bound anonymous set isn't counted (seen on 6.18).
     read_sets(socket, &mut tables)?;
-    // The table and the chain that the last rule was added to. A dump lists rules chain by chain, so the next one is usually
-    // for it too.
+    // The table and the chain of the last rule, which are mostly the next one's too: a dump goes chain by chain.
     let mut last = (0, 0);
     let mut is_torn = false;
     dump(socket, libc::NFT_MSG_GETRULE, |family, attributes| {

@@ -142,7 +142,6 @@ impl Registers {
         self.held.push((first, loaded));
     }
 
-    /// What a register holds, if anything was loaded there.
     pub(super) fn get(&self, register: u32) -> Option<&Loaded> {
         let slot = slot(register);
         let held = self.held.iter().find(|(other, _)| *other == slot);
@@ -164,7 +163,6 @@ impl Registers {
         (slot == end && fields.len() > 1).then_some(fields)
     }
 
-    /// The constant of the rule that a register holds.
     pub(super) fn constant(&self, register: u32) -> Option<&[u8]> {
         match self.get(register)? {
             Loaded::Value(value) => Some(value),

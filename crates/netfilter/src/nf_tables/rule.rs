@@ -1,5 +1,4 @@
-//! Rules that are to be added, and the messages that add and delete rules. What a rule's expressions mean is in
-//! [`meaning`](super::meaning).
+//! Rules that are to be added. What a rule's expressions mean is in [`meaning`](super::meaning).
 
 use std::fmt;
 
@@ -87,8 +86,8 @@ impl NewRule<'_> {
         matches!(self.table.family, TableFamily::Ip(_))
     }
 
-    /// Whether it is a rule of xtables' for TCP: then it declares the protocol to the xt extensions in it. The multiport
-    /// match refuses a rule without that declaration, even if an earlier expression compares the protocol.
+    /// Then it declares the protocol to its xt extensions: multiport refuses a rule without that, even if an earlier
+    /// expression compares the protocol.
     fn is_for_tcp(&self) -> bool {
         self.is_of_xtables() && self.rule.conditions.contains(&Condition::is(Field::Protocol, TCP))
     }

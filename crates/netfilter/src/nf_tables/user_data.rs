@@ -1,9 +1,6 @@
-//! User data: bytes that a program attaches to a rule, a chain or a table. The kernel keeps them and doesn't interpret
-//! them.
-//!
-//! It is a list of type (1 byte), length (1 byte) and value (`struct nftnl_udata` in libnftnl). In rules, chains and
-//! tables alike, type 0 is a comment, a C string that nft shows (`NFTNL_UDATA_RULE_COMMENT`,
-//! `NFTNL_UDATA_CHAIN_COMMENT`, `NFTNL_UDATA_TABLE_COMMENT`).
+//! User data, which the kernel keeps with a rule, a chain or a table, and doesn't interpret: a list of type (1 byte),
+//! length (1 byte) and value (`struct nftnl_udata` in libnftnl). Type 0 is a comment, a C string that nft shows
+//! (`NFTNL_UDATA_RULE_COMMENT`, and the same of chains and tables).
 
 use packets::rules::Name;
 use packets::rules::nftables::LONGEST_COMMENT;
@@ -12,7 +9,6 @@ use crate::netlink::message::{Writer, string};
 
 const COMMENT: u8 = 0;
 
-/// Adds an attribute of user data that holds a comment.
 pub(crate) fn write_comment(to: &mut Writer, attribute: u16, text: &[u8]) {
     match u8::try_from(text.len() + 1) {
         Ok(length) if text.len() <= LONGEST_COMMENT && !text.contains(&0) => {

@@ -12,12 +12,10 @@ use crate::netlink::message::{Header, Writer};
 use crate::netlink::{Ask as _, ReadError, Socket};
 use crate::xt::{self, Extension};
 
-/// What the kernel lacks for a rule of a table of this family, if anything.
 pub(super) fn missing(socket: &Socket, family: Family, rule: &Rule) -> Option<Missing> {
     Extension::of(rule).find_map(|extension| missing_extension(socket, family, extension))
 }
 
-/// Writes a redirection to these ports of a table of this family.
 pub(super) fn write_redirect(list: &mut Writer, family: Family, ports: Option<(u16, u16)>) {
     write_extension(list, Extension::Redirect, &xt::redirect(family, ports));
 }
