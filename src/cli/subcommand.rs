@@ -273,7 +273,6 @@ impl Subcommand {
         }
     }
 
-    /// The exit codes that it can end with, and what they mean.
     pub(super) fn exits(self) -> Vec<(Exit, &'static str)> {
         let (done, failed) = match self {
             Self::Install => (

@@ -101,7 +101,6 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A boolean, or the family to print.
 pub(super) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
     match (text, boolean(text)) {
         ("ipv4", _) => Ok(Some(Simulate::Only(Family::V4))),

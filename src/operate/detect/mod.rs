@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use netfilter::netlink::user_namespace::owns_network;
 use nix::sys::utsname::uname;
 use packets::found::{Found, Unseen};
-use packets::rules::{Name, Subsystem, Table as FoundTable};
+use packets::rules::{Name, Subsystem};
 
 use crate::backend::all;
 use crate::error::{Error, ModeError};
@@ -31,7 +31,7 @@ pub struct Detected {
     pub features: Vec<Feature>,
     pub(crate) nft: Tables,
     pub(crate) legacy: Tables,
-    /// What Kubernetes' chains say about who uses which backend.
+    /// What the names of Kubernetes' chains say about who uses which backend.
     pub(crate) hints: Vec<String>,
     /// What the namespace, the kernel and the node show of other programs.
     pub(crate) neighbours: Vec<String>,
@@ -56,16 +56,8 @@ pub struct Feature {
     pub works: Result<(), Error>,
 }
 
-/// A backend's tables, or why they cannot be read.
-pub type Tables = Result<Vec<Table>, String>;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
-    /// Its family and name, such as `ip nat`.
-    pub name: String,
-    /// How many rules it has, as iptables-save would print them.
-    pub rules: usize,
-}
+/// A backend's tables by family and name, such as `ip nat`, each with how many rules it has; or why they cannot be read.
+pub type Tables = Result<Vec<(String, usize)>, String>;
 
 /// An iptables command on PATH.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +87,9 @@ fn look_around() -> Detected {
             .map(|subsystem| Unseen { subsystem, not_permitted: false, reason: error.to_string() })
             .into(),
     });
-    let (features, mut nft) = tried(&everything, is_like_new(&found));
+    // Whether the kernel takes the same rules here as in a new network namespace of the process's.
+    let is_like_new = found.tables.is_empty() && found.not_known.is_empty() && owns_network() == Some(true);
+    let (features, mut nft) = tried(&everything, is_like_new);
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
     let auto = choose(&found, |mode| match (mode, nft.take()) {
         (Mode::Nft, Some(result)) => result,
@@ -121,16 +115,8 @@ fn tables(found: &Found, subsystem: Subsystem) -> Tables {
     if let Some(unseen) = found.unseen(subsystem) {
         return Err(unseen.reason.clone());
     }
-    let counted = |table: &FoundTable| Table {
-        name: format!("{} {}", table.family, table.name),
-        rules: table.chains.iter().map(|chain| chain.rules.len()).sum(),
-    };
-    Ok(found.tables_of(subsystem).map(counted).collect())
-}
-
-/// Whether the kernel takes the same rules here as in a new network namespace of the process's.
-fn is_like_new(found: &Found) -> bool {
-    found.tables.is_empty() && found.not_known.is_empty() && owns_network() == Some(true)
+    let tables = found.tables_of(subsystem);
+    Ok(tables.map(|table| (format!("{} {}", table.family, table.name), table.rules().count())).collect())
 }
 
 fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
@@ -146,7 +132,6 @@ fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
     signs
 }
 
-/// What the names of Kubernetes' chains say about who uses which backend.
 fn hints(found: &Found) -> Vec<String> {
     let mut hints = Vec::new();
     for table in &found.tables {

@@ -47,7 +47,7 @@ impl Detected {
 
     fn both_in_use(&self) -> bool {
         let [nft, legacy] = [&self.nft, &self.legacy].map(|tables| tables.iter().flatten());
-        nft.clone().any(|table| table.rules > 0) && legacy.clone().any(|table| table.rules > 0)
+        nft.clone().any(|(_, rules)| *rules > 0) && legacy.clone().any(|(_, rules)| *rules > 0)
     }
 
     /// What nf_tables lacks that a mode needs.
@@ -78,7 +78,7 @@ impl Detected {
             let text = match tables {
                 Ok(tables) if tables.is_empty() => "no tables".to_owned(),
                 Ok(tables) => {
-                    let rows = tables.iter().map(|table| format!("{} {}", table.name, table.rules));
+                    let rows = tables.iter().map(|(name, rules)| format!("{name} {rules}"));
                     format!("{} (rules per table)", rows.collect::<Vec<_>>().join(", "))
                 }
                 Err(reason) => format!("cannot be read: {reason}"),
@@ -118,7 +118,7 @@ impl Detected {
 fn tables(tables: &Tables) -> Value {
     match tables {
         Ok(tables) => {
-            let rows = tables.iter().map(|table| json!({"table": table.name, "rules": table.rules}));
+            let rows = tables.iter().map(|(name, rules)| json!({"table": name, "rules": rules}));
             json!({ "tables": rows.collect::<Vec<_>>() })
         }
         Err(reason) => json!({ "unknown": reason }),

@@ -21,6 +21,7 @@ use crate::findings::recognize::config;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::read;
+use crate::operate::recognize::spelled;
 use crate::operate::{detect, words};
 use crate::ours::{holders, is_ours, leads_to};
 use crate::wanted::tables::expected;
@@ -30,7 +31,6 @@ use crate::wanted::{ChainName, Config, Mode, chain_of};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Shown<'a> {
-    /// The modes that hold proxy-init's rules.
     pub(crate) backends: Vec<Backend<'a>>,
     pub(crate) not_known: Vec<Unseen>,
     /// What is probably wrong with the proxy that the rules are for.
@@ -47,8 +47,10 @@ pub(crate) struct Backend<'a> {
     mode: Mode,
     /// The config that comes closest to what was found; none if too little was.
     config: Option<Config>,
-    /// What rules of other programs do to connections; none if the config doesn't install exactly what was found.
-    others: Option<Vec<Finding>>,
+    /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
+    flags: Option<Vec<String>>,
+    /// If it is one, what rules of other programs do to connections.
+    others: Vec<Finding>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
     chains: Vec<ShownChain<'a>>,
     /// Other base chains on the way of what these redirect, or of its replies, that can drop it.
@@ -185,7 +187,8 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     let config = config(mode, found).ok();
     let findings = config.as_ref().map(|config| differences(mode, &expected(mode, config), found, network));
     let others = findings.filter(|findings| findings.iter().all(|finding| finding.problem.is_about_others()));
-    Backend { mode, config, others, chains, later }
+    let flags = config.as_ref().filter(|_| others.is_some()).map(|config| spelled(config, mode));
+    Backend { mode, config, flags, others: others.unwrap_or_default(), chains, later }
 }
 
 /// What is noted of proxy-init's own chain if no rule leads there.
@@ -204,7 +207,6 @@ fn can_drop(slot: &Slot<'_>) -> bool {
         || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::NotUnderstood(_)))
 }
 
-/// A chain's name, after that of its table.
 fn full_name(table: &Table, chain: &Chain) -> String {
     format!("{table} {}", chain.name)
 }

@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hooked};
 use crate::findings::finding::{Finding, FindingKind};
 use crate::operate::json::object;
-use crate::operate::recognize::spelled;
 use crate::operate::style::Style;
 use crate::operate::words::{WIDTH, filled, length, on_lines, wrapped};
 
@@ -92,7 +91,7 @@ impl Shown<'_> {
 fn backend(backend: &Backend<'_>) -> Value {
     object(vec![
         ("mode", backend.mode.to_string().into()),
-        ("flags", backend.flags().into()),
+        ("flags", backend.flags.clone().into()),
         ("chains", backend.chains.iter().map(chain).collect()),
         ("later", backend.later.iter().map(later).collect()),
     ])
@@ -318,8 +317,7 @@ impl Backend<'_> {
             }
         }
         screen.say(Style::Bold, heading);
-        let flags = self.flags();
-        if flags.is_none() {
+        if self.flags.is_none() {
             screen.say(Style::Trouble, "not one complete, untouched installation (see proxy-init verify)");
         }
         for chain in self.chains.iter().filter(|chain| is_only && chain.note == Some(UNUSED)) {
@@ -339,7 +337,7 @@ impl Backend<'_> {
         }
         if !self.later.is_empty() {
             let drops = |finding: &Finding| finding.kind() == FindingKind::Dropped;
-            let (heading, style) = if self.others.as_ref().is_none_or(|others| others.iter().any(drops)) {
+            let (heading, style) = if self.flags.is_none() || self.others.iter().any(drops) {
                 ("after these, and may drop connections (see proxy-init verify)", Style::Trouble)
             } else {
                 ("after these, and drop nothing that is redirected", Style::Plain)
@@ -351,19 +349,13 @@ impl Backend<'_> {
             }
             screen.say(Style::Plain, "");
         }
-        if let Some(flags) = flags {
+        if let Some(flags) = &self.flags {
             screen.say(Style::Bold, "flags that install proxy-init's rules as found");
-            screen.say(Style::Plain, wrapped(&flags));
+            screen.say(Style::Plain, wrapped(flags));
         } else {
             screen.lines.pop();
         }
         screen.text(colour)
-    }
-
-    /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
-    fn flags(&self) -> Option<Vec<String>> {
-        self.others.as_ref()?;
-        Some(spelled(self.config.as_ref()?, self.mode))
     }
 
     /// The family whose connections no rule of proxy-init's is about.
@@ -372,17 +364,18 @@ impl Backend<'_> {
             let mut chains = self.chains.iter().filter(|chain| counted(chain) == family);
             chains.any(|chain| chain.rules.iter().any(ShownRule::is_ours))
         });
-        let is_without = self.others.is_some() && self.config.as_ref().is_some_and(|config| !config.ipv6);
-        if is_without || (has_v4 && !has_v6 && !has_both) {
-            return Some(Family::V6);
+        let is_without = self.flags.is_some() && self.config.as_ref().is_some_and(|config| !config.ipv6);
+        match (has_v4, has_v6, has_both) {
+            (true, false, false) => Some(Family::V6),
+            _ if is_without => Some(Family::V6),
+            (false, true, false) => Some(Family::V4),
+            _ => None,
         }
-        (has_v6 && !has_v4 && !has_both).then_some(Family::V4)
     }
 
     /// Whether rules of other programs come first, and what they and later ones do to connections.
     fn tell_interference(&self, screen: &mut Screen, is_all_seen: bool) {
-        let others = self.others.as_deref().unwrap_or_default();
-        let deeds: Vec<String> = others.iter().filter_map(Finding::interference).collect();
+        let deeds: Vec<String> = self.others.iter().filter_map(Finding::interference).collect();
         let foreign = self.chains.iter().flat_map(before_jump).filter(|rule| !rule.is_ours()).count();
         let (rules, run, take) = match foreign {
             1 => ("rule of another program", "runs", "takes"),
@@ -391,14 +384,14 @@ impl Backend<'_> {
         if foreign == 0 && deeds.is_empty() {
             let seen = if is_all_seen { "" } else { " that could be seen" };
             screen.say(Style::Plain, format!("no {rules}{seen} {run} before these"));
-        } else if foreign > 0 && self.others.is_some() && deeds.is_empty() && is_all_seen {
+        } else if foreign > 0 && self.flags.is_some() && deeds.is_empty() && is_all_seen {
             screen
                 .say(Style::Plain, format!("{foreign} {rules} {run} before or among these, and {take} no connection"));
         } else if foreign > 0 {
             screen.say(Style::Trouble, format!("{foreign} {rules} {run} before or among these"));
         }
         if !deeds.is_empty() {
-            let may = if others.iter().all(|finding| finding.problem.is_warning()) { "may " } else { "" };
+            let may = if self.others.iter().all(|finding| finding.problem.is_warning()) { "may " } else { "" };
             screen.say(Style::Trouble, format!("rules of other programs {may}interfere (see proxy-init verify)"));
         }
         for deed in deeds.iter().take(MOST) {
@@ -690,7 +683,7 @@ inbound
         found.tables[0].chains.push(docker);
 
         let shown = Shown::of(&found, &Network::default());
-        assert_eq!(shown.backends[0].flags(), None);
+        assert_eq!(shown.backends[0].flags, None);
         let text = shown.text(false);
         for want in [
             "nft mode\nnot one complete, untouched installation (see proxy-init verify)\n\
