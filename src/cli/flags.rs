@@ -69,25 +69,26 @@ pub(super) enum Value {
     Switch(&'static str, fn(&mut Settings, &str) -> Result<(), String>),
 }
 
-impl Flag {
-    pub(super) fn is_taken_by(&self, subcommand: Subcommand) -> bool {
-        self.taken_by.contains(&subcommand)
-    }
+/// The flags that a subcommand takes.
+pub(super) fn taken_by(subcommand: Subcommand) -> impl Iterator<Item = &'static Flag> {
+    FLAGS.iter().filter(move |flag| flag.taken_by.contains(&subcommand))
+}
 
+impl Flag {
     pub(super) fn placeholder(&self) -> &'static str {
         match self.value {
             Value::Word(name, _) | Value::Number(name, _) | Value::Path(name, _) | Value::Switch(name, _) => name,
         }
     }
 
-    pub(super) fn is_named(&self, name: &[u8]) -> bool {
-        self.name.as_bytes() == name || self.alias.is_some_and(|alias| alias.as_bytes() == name)
+    /// Its long names.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        [Some(self.name), self.alias].into_iter().flatten()
     }
 
     /// Its long and short names as they are typed.
     pub(super) fn spellings(&self) -> impl Iterator<Item = String> {
-        let long = [Some(self.name), self.alias].into_iter().flatten();
-        long.map(|name| format!("--{name}")).chain(self.short.map(|short| format!("-{short}")))
+        self.names().map(|name| format!("--{name}")).chain(self.short.map(|short| format!("-{short}")))
     }
 
     /// Reads one value. An error names the flag.

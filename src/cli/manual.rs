@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Command, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::flags::{FLAGS, Flag, Value};
+use super::flags::{Flag, Value, taken_by};
 use super::subcommand::{Subcommand, Word};
 use crate::BUILD;
 
@@ -25,7 +25,7 @@ fn command(subcommand: Subcommand) -> Command {
         .about(subcommand.about())
         .long_about(format!("{}\n\n{}", subcommand.about(), subcommand.details()))
         .after_help(after_help(subcommand))
-        .args(FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)).map(|flag| argument(flag, subcommand)))
+        .args(taken_by(subcommand).map(|flag| argument(flag, subcommand)))
         .args(subcommand.word().map(word));
     match subcommand {
         _ if subcommand.has_version() => command.version(BUILD),
@@ -165,7 +165,7 @@ fn synopsis(subcommand: Subcommand) -> String {
     if let Some(word) = subcommand.word() {
         text += &format!(" {}", roff(&word.what()));
     }
-    for flag in FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)) {
+    for flag in taken_by(subcommand) {
         let (name, value) = (roff(flag.name), roff(flag.placeholder()));
         text += &match flag.value {
             Value::Switch(..) => format!(" [\\fB\\-\\-{name}\\fR[=\\fI{value}\\fR]]"),

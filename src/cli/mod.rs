@@ -16,7 +16,7 @@ use packets::rules::{Direction, Family};
 use thiserror::Error;
 
 pub use self::exit::Exit;
-use self::flags::{FLAGS, Settings};
+use self::flags::{Settings, taken_by};
 use self::parse::Stop;
 use self::subcommand::{IPTABLES_MODE, LOG_FORMAT, LOG_LEVEL, NO_FALLBACK, Subcommand};
 pub use self::values::{Expected, Output};
@@ -145,7 +145,7 @@ fn see_help(text: &str, subcommand: Subcommand) -> String {
 
 /// What a flag of this name asks for, where the flags can't be read; none if the subcommand takes no such flag.
 fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[OsString]) -> Option<T> {
-    if !FLAGS.iter().any(|flag| flag.name == name && flag.is_taken_by(subcommand)) {
+    if !taken_by(subcommand).any(|flag| flag.name == name) {
         return None;
     }
     let (flag, joined) = (format!("--{name}"), format!("--{name}=json"));

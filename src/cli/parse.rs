@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::flags::{FLAGS, Flag, RULES, Settings, Value};
+use super::flags::{FLAGS, Flag, RULES, Settings, Value, taken_by};
 use super::subcommand::Subcommand;
 
 /// Why reading ended early.
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
     fn read_long(&mut self, argument: &'a [u8]) -> Result<(), Stop> {
         let mut parts = argument.splitn(2, |&byte| byte == b'=');
         let name = parts.next().unwrap_or_default();
-        match self.find(|flag| flag.is_named(name)) {
+        match self.find(|flag| flag.names().any(|own| own.as_bytes() == name)) {
             Some(flag) => Ok(self.read_value(flag, parts.next())?),
             None if name == HELP.as_bytes() => Err(Stop::Help { is_long: true }),
             None if name == VERSION.as_bytes() && self.given.subcommand.has_version() => Err(Stop::Version),
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
 
     /// The flag, if the subcommand takes it.
     fn find(&self, is_meant: impl Fn(&Flag) -> bool) -> Option<&'static Flag> {
-        FLAGS.iter().find(|flag| is_meant(flag) && flag.is_taken_by(self.given.subcommand))
+        taken_by(self.given.subcommand).find(|flag| is_meant(flag))
     }
 
     /// Reads a flag's value, which is the next argument unless it is `joined` to the flag.
@@ -166,10 +166,8 @@ impl<'a> Reader<'a> {
         if FLAGS.iter().any(|flag| flag.spellings().any(|name| name == typed)) {
             return format!("{} does not take {typed}: leave it out", subcommand.name());
         }
-        let taken = FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand));
-        let names = taken.flat_map(|flag| [Some(flag.name), flag.alias]).flatten();
         let version = subcommand.has_version().then_some(VERSION);
-        let names = names.chain([HELP]).chain(version);
+        let names = taken_by(subcommand).flat_map(Flag::names).chain([HELP]).chain(version);
         match typed.strip_prefix("--").and_then(|typed| similar(typed, names)) {
             Some(similar) => format!("unknown flag {typed}, did you mean --{similar}?"),
             None => format!("unknown flag {typed}"),
@@ -269,7 +267,7 @@ mod tests {
                     let arguments: Vec<OsString> =
                         word.into_iter().chain([argument.as_str()]).map(Into::into).collect();
                     let read = read(&arguments, subcommand);
-                    if flag.is_taken_by(subcommand) {
+                    if flag.taken_by.contains(&subcommand) {
                         assert_eq!(read, Ok((vec![(flag.name, OsStr::new("true"))], word)), "{arguments:?}");
                     } else {
                         let refused = read.unwrap_err();
@@ -339,7 +337,7 @@ mod tests {
     /// A flag with a value, in one of its spellings.
     fn spelled() -> impl Strategy<Value = (&'static Flag, Vec<u8>, Vec<OsString>)> {
         let value = || prop::collection::vec(any::<u8>().prop_filter("", |byte| *byte != 0), 0..6);
-        let flags: Vec<&Flag> = FLAGS.iter().filter(|flag| flag.is_taken_by(Subcommand::Install)).collect();
+        let flags: Vec<&Flag> = taken_by(Subcommand::Install).collect();
         (prop::sample::select(flags), value(), any::<prop::sample::Index>(), 0..3).prop_map(
             |(flag, mut value, spelling, way)| {
                 let spellings: Vec<String> = flag.spellings().collect();

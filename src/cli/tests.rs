@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use packets::rules::testing::random;
 
-use super::flags::RULES;
+use super::flags::{FLAGS, RULES};
 use super::*;
 use crate::wanted::flags::arguments;
 use crate::wanted::{Config, Port};
