@@ -26,11 +26,9 @@ use crate::wanted::Mode;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
 pub enum Error {
-    /// A mode could not do its work, and why.
     #[error("{0} mode: {1}")]
     InMode(Mode, ModeError),
 
-    /// A connection that is to be explained has no route.
     #[error(
         "no connection can be made to {to}{}: this network namespace has no route for it ({errno}), so no rule is asked: \
          check the addresses, or name the device by which it leaves", from.map(|from| format!(" from {from}")).unwrap_or_default()
@@ -41,7 +39,6 @@ pub enum Error {
     #[error("no TCP connection can be made to {to}: {reason}")]
     NoConnection { to: IpAddr, reason: &'static str },
 
-    /// A connection that is to be explained names a device that doesn't exist.
     #[error("this network namespace has no network device {device}: name another one, or none")]
     NoDevice { device: String },
 
@@ -58,7 +55,6 @@ pub enum Error {
     )]
     HostNetwork,
 
-    /// The network namespace to work in cannot be entered.
     #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}")]
     Netns { path: PathBuf, errno: Errno, advice: &'static str },
 
@@ -136,14 +132,12 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// An iptables command is not installed.
     #[error(
         "legacy mode: nothing was changed: {command} is not on PATH: install iptables-legacy (Debian: package \
          iptables), or use nft mode, which needs no iptables"
     )]
     NoCommand { command: String },
 
-    /// An iptables command could not be started or watched.
     #[error(
         "legacy mode: nothing was changed: cannot run {command} (check that it is executable and was built for this \
          machine)"
@@ -154,7 +148,6 @@ pub enum Error {
         error: io::Error,
     },
 
-    /// An iptables command did not end, and was killed.
     #[error(
         "legacy mode: nothing was changed: {command} did not end within {seconds} seconds and was killed: find out \
          what it waits for with strace, or use nft mode"
@@ -189,7 +182,6 @@ pub enum Error {
     )]
     LockFile { file: PathBuf, errno: Errno },
 
-    /// The kernel has no legacy tables.
     #[error(
         "legacy mode: nothing was changed: this kernel has no legacy nat table ({stderr}): load iptable_nat and \
          ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use nft mode"
@@ -231,11 +223,9 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// A legacy table cannot be read.
     #[error("legacy mode: cannot read the {family} legacy nat table: {errno}: {}", advice(*errno))]
     LegacyUnreadable { family: Family, errno: Errno },
 
-    /// A legacy table cannot be written back as it was.
     #[error("legacy mode: cannot write the {family} legacy nat table: {errno}: {}", advice(*errno))]
     LegacyUnwritable { family: Family, errno: Errno },
 }

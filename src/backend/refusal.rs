@@ -134,15 +134,9 @@ pub(super) fn refuse_outside(edits: &[Edit<'_>]) -> Result<(), ModeError> {
     if !is_known_to_be_outside() {
         return Ok(());
     }
-    for edit in edits {
-        if let Edit::AddRule(new) = edit
-            && new.is_of_xtables()
-            && is_on_owner(new.rule)
-        {
-            return Err(ModeError::ForeignOwner(edit.to_string()));
-        }
-    }
-    Ok(())
+    let refused =
+        edits.iter().find(|edit| matches!(edit, Edit::AddRule(new) if new.is_of_xtables() && is_on_owner(new.rule)));
+    refused.map_or(Ok(()), |edit| Err(ModeError::ForeignOwner(edit.to_string())))
 }
 
 /// The error about an edit that can't be written. Nothing has been sent.

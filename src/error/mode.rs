@@ -11,11 +11,9 @@ use crate::wanted::{IdRange, Mode};
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
 pub enum ModeError {
-    /// The process lacks a privilege.
     #[error("{0}")]
     NotPermitted(Privilege),
 
-    /// The kernel lacks something that the mode needs. Another mode may do without.
     #[error("nothing was changed: this kernel{lack} ({errno}): {}", lack.remedy())]
     Lacks { lack: Lack, errno: Errno },
 
@@ -87,7 +85,6 @@ pub enum ModeError {
     )]
     BatchTooLarge(usize),
 
-    /// A rule has a part that the mode has no way to write.
     #[error("nothing was changed: `{rule}` cannot be written: {what}")]
     Unwritable { rule: String, what: String },
 
@@ -110,7 +107,6 @@ pub enum ModeError {
         text: String,
     },
 
-    /// A system call on the netlink socket failed.
     #[error(
         "nothing was changed: {call} on the netlink socket to nf_tables failed: {errno}: {}",
         netlink_advice(*errno)
@@ -138,7 +134,6 @@ pub enum ModeError {
     )]
     GarbledDump,
 
-    /// The rules change faster than they can be read.
     #[error(
         "cannot read this network namespace's rules: another program changed them during each try, for two \
          seconds: find it with `nft monitor`, and run proxy-init again"
