@@ -99,13 +99,11 @@ impl Intervals {
         self.as_slice().iter().flat_map(|&(first, last)| first..=last)
     }
 
-    /// Whether it holds a number of one of these intervals, which may come in any order.
+    /// Whether it holds a number of one of these intervals, which may come in any order. It is asked for each field and
+    /// each rule.
     #[inline(always)]
     pub fn meets(&self, intervals: &[(u128, u128)]) -> bool {
-        intervals.iter().any(|&(first, last)| {
-            let next = self.ending_from(first);
-            first <= last && next.is_some_and(|(start, _)| *start <= last)
-        })
+        intervals.iter().any(|&(first, last)| first <= last && self.meeting(first, last).next().is_some())
     }
 
     /// Whether it holds every number of the other set.
@@ -116,19 +114,18 @@ impl Intervals {
             // Copies share their list.
             (Held::List(ours), Held::List(theirs)) if Arc::ptr_eq(ours, theirs) => true,
             _ => other.as_slice().iter().all(|&(first, last)| {
-                let next = self.ending_from(first);
-                next.is_some_and(|(start, end)| *start <= first && last <= *end)
+                let meeting = self.meeting(first, last).next();
+                meeting.is_some_and(|&(start, end)| start <= first && last <= end)
             }),
         }
     }
 
-    /// The first of its intervals that doesn't end before this number. It is asked for each field and each rule.
+    /// Its intervals that have numbers of this one.
     #[inline(always)]
-    fn ending_from(&self, number: u128) -> Option<&(u128, u128)> {
-        match &self.0 {
-            Held::One(one) => (one.1 >= number).then_some(one),
-            Held::List(list) => list.get(list.partition_point(|&(_, end)| end < number)),
-        }
+    fn meeting(&self, first: u128, last: u128) -> impl Iterator<Item = &(u128, u128)> {
+        let list = self.as_slice();
+        let ending_from = list.iter().skip(list.partition_point(|&(_, end)| end < first));
+        ending_from.take_while(move |(start, _)| *start <= last)
     }
 
     /// The numbers that either set has.
@@ -149,48 +146,20 @@ impl Intervals {
             return other.clone();
         }
         let mut both = Vec::new();
-        let (mut ours, mut theirs) = (self.as_slice().iter().peekable(), other.as_slice().iter().peekable());
-        while let (Some(&&(first, last)), Some(&&(other_first, other_last))) = (ours.peek(), theirs.peek()) {
-            if first.max(other_first) <= last.min(other_last) {
-                both.push((first.max(other_first), last.min(other_last)));
-            }
-            if last < other_last {
-                ours.next();
-            } else {
-                theirs.next();
-            }
+        for &(first, last) in self.as_slice() {
+            both.extend(other.meeting(first, last).map(|&(start, end)| (start.max(first), end.min(last))));
         }
         Self::of(both)
     }
 
     /// The numbers that only this set has.
     pub fn without(&self, other: &Self) -> Self {
-        if let (Held::One((first, last)), Held::One((other_first, other_last))) = (self.0.clone(), other.0.clone()) {
-            let before = other_first.checked_sub(1).map(|end| (first, end.min(last)));
-            let after = other_last.checked_add(1).map(|start| (start.max(first), last));
-            let left = |side: &(u128, u128)| side.0 <= side.1;
-            return match (before.filter(left), after.filter(left)) {
-                (Some(before), Some(after)) => Self(Held::List([before, after].into())),
-                (Some(one), None) | (None, Some(one)) => Self(Held::One(one)),
-                (None, None) => Self::default(),
-            };
-        }
         let mut only = Vec::with_capacity(self.as_slice().len() + 1);
-        let mut others = other.as_slice().iter().peekable();
         for &(first, last) in self.as_slice() {
             // What is left of this interval; nothing where another one covers the rest.
             let mut rest = Some(first);
-            while let (Some(start), Some(&&(other_first, other_last))) = (rest, others.peek()) {
-                if other_last < start {
-                    others.next();
-                    continue;
-                }
-                if other_first > last {
-                    break;
-                }
-                if start < other_first {
-                    only.push((start, other_first - 1));
-                }
+            for &(other_first, other_last) in other.meeting(first, last) {
+                only.extend(rest.filter(|start| *start < other_first).map(|start| (start, other_first - 1)));
                 rest = other_last.checked_add(1).filter(|next| *next <= last);
             }
             only.extend(rest.map(|start| (start, last)));
