@@ -469,7 +469,7 @@ fn as_told(field: Field, packet: Packet) -> Field {
 /// What was left open, in words; none if there is nothing that a user could do about it.
 fn in_words(open: &Open<'_>) -> Option<String> {
     let (at, reason, packet, hook) = match open {
-        Open::WhichOfMany | Open::Delivery | Open::Action(_) => return None,
+        Open::Other => return None,
         Open::Orders => return Some("it depends on the order of base chains whose priorities are equal".to_owned()),
         Open::Order(one, two) => {
             let [one, two] = [one, two].map(|slot| format!("{} {}", slot.table, slot.chain.name));

@@ -80,6 +80,10 @@ impl Slot<'_> {
         self.order() == other.order() && !self.table.is(other.table)
     }
 
+    pub(super) fn is_nat(&self) -> bool {
+        self.base.kind == Kind::Nat
+    }
+
     /// Whether it leaves every packet alone.
     fn is_blank(&self) -> bool {
         self.chain.rules.is_empty() && self.base.policy == Policy::Accept
@@ -89,7 +93,6 @@ impl Slot<'_> {
 /// The orders in which some base chains of a hook may run that have the same place in its order.
 #[derive(Debug)]
 pub(super) struct Orders<'a> {
-    /// The orders; first that of [`Found::chains_at`].
     pub(super) known: Vec<Vec<Slot<'a>>>,
     /// There are too many to try, and these are only some of them.
     pub(super) are_more: bool,
@@ -103,77 +106,55 @@ pub(super) fn places(mut slots: Vec<Slot<'_>>) -> Vec<Vec<Slot<'_>>> {
     places.map(<[_]>::to_vec).collect()
 }
 
-/// Divides the chains of a place where it is known which run first.
+/// Divides the chains of a place where it is known which run first. That isn't known of filter chains whose priority is
+/// that of netfilter's NAT hook, at which all nat chains run together: when that was hooked isn't recorded either.
 pub(super) fn orders<'a>(place: &[Slot<'a>]) -> Vec<Orders<'a>> {
-    let (nat, filter): (Vec<Slot<'_>>, Vec<Slot<'_>>) = place.iter().partition(|slot| slot.base.kind == Kind::Nat);
-    let ties = nat.chunk_by(|one, other| one.order() == other.order());
-    let nat: Vec<Orders<'_>> = ties.map(arrangements).collect();
-    match (nat.is_empty(), filter.is_empty()) {
-        (_, true) => nat,
-        (true, false) => vec![arrangements(&filter)],
-        (false, false) => vec![mixed(nat, arrangements(&filter))],
+    let (nat, filter): (Vec<Slot<'_>>, Vec<Slot<'_>>) = place.iter().partition(|slot| slot.is_nat());
+    if nat.is_empty() || filter.is_empty() {
+        return place.chunk_by(|one, other| one.order() == other.order()).map(arrangements).collect();
     }
+    let (nat, filter) = (arrangements(&nat), arrangements(&filter));
+    let mut known = Vec::new();
+    for order in &filter.known {
+        for place in 0..=order.len() {
+            let (before, after) = order.split_at(place);
+            known.extend(nat.known.iter().map(|nat| [before, nat, after].concat()));
+        }
+    }
+    let are_more = nat.are_more || filter.are_more || known.len() > MOST;
+    known.truncate(MOST);
+    vec![Orders { known, are_more }]
 }
 
 /// More orders than this are not tried.
 const MOST: usize = 24;
 
-/// The orders in which chains of equal priority may run: those of one table run in the order in which they are here.
+/// The orders in which chains of one kind may run.
 fn arrangements<'a>(slots: &[Slot<'a>]) -> Orders<'a> {
-    fn all<'a>(slots: &[Slot<'a>]) -> Vec<Vec<Slot<'a>>> {
-        if is_one_table(slots) {
-            return vec![slots.to_vec()];
-        }
-        let mut arranged = Vec::new();
-        for (index, first) in slots.iter().enumerate() {
-            if slots.iter().take(index).any(|slot| slot.table.is(first.table)) {
-                continue;
+    let mut known: Vec<Vec<Slot<'a>>> = vec![Vec::new()];
+    for _ in slots {
+        let mut longer = Vec::new();
+        for order in known {
+            for (index, next) in slots.iter().enumerate().filter(|(_, slot)| !order.contains(slot)) {
+                let mut before = slots.iter().take(index);
+                if before.all(|slot| slot.ties_with(next) || order.contains(slot)) {
+                    longer.push([order.as_slice(), &[*next]].concat());
+                }
             }
-            let mut rest = slots.to_vec();
-            rest.remove(index);
-            arranged.extend(all(&rest).into_iter().map(|order| [vec![*first], order].concat()));
         }
-        arranged
-    }
-    /// Of more chains than this, there may be more than [`MOST`].
-    const MOST_TIED: usize = 4;
-    let are_more = slots.len() > MOST_TIED && !is_one_table(slots);
-    Orders {
-        known: match are_more {
-            false => all(slots),
+        known = longer;
+        if known.len() > MOST {
             // Each runs before each other one in one of these.
-            true => vec![slots.to_vec(), slots.iter().rev().copied().collect()],
-        },
-        are_more,
+            let reversed = slots.iter().rev().copied().collect();
+            return Orders { known: vec![slots.to_vec(), reversed], are_more: true };
+        }
     }
+    Orders { known, are_more: false }
 }
 
 pub(super) fn is_one_table(slots: &[Slot<'_>]) -> bool {
     let mut pairs = slots.iter().zip(slots.iter().skip(1));
     pairs.all(|(one, other)| one.table.is(other.table))
-}
-
-/// The orders where a filter chain's priority is that of netfilter's NAT hook, at which all nat chains run together:
-/// when that was hooked isn't recorded either.
-fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
-    let mut are_more = filter.are_more || nat.iter().any(|orders| orders.are_more);
-    let mut blocks = vec![Vec::new()];
-    for orders in &nat {
-        let longer = blocks
-            .iter()
-            .flat_map(|block: &Vec<Slot<'a>>| orders.known.iter().map(move |order| [block.as_slice(), order].concat()));
-        blocks = longer.take(MOST).collect();
-    }
-    let mut known = Vec::new();
-    for order in &filter.known {
-        for place in 0..=order.len() {
-            let (before, after) = order.split_at(place);
-            known.extend(blocks.iter().map(|block| [before, block, after].concat()));
-        }
-    }
-    are_more |= known.len() > MOST || blocks.len() == MOST;
-    known.truncate(MOST);
-    Orders { known, are_more }
 }
 
 #[cfg(test)]

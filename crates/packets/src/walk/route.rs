@@ -288,7 +288,7 @@ fn ways<'a>(
     let is_inbound = direction == Direction::Inbound;
     let (here, elsewhere) = if is_inbound { (Way::In, Way::Through) } else { (Way::Within, Way::Out) };
     let mut ways = [(here, Vec::new()), (elsewhere, Vec::new())];
-    let question = walker.ask(Open::Delivery);
+    let question = walker.ask(Open::Other);
     let delivered = [Assumption::no(question), Assumption::yes(question)];
     for mut state in states {
         let sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();

@@ -77,7 +77,7 @@ pub struct Assumption {
 }
 
 impl Assumption {
-    /// What is assumed of one of many sets of connections that are not told apart any more: [`Open::WhichOfMany`] is every
+    /// What is assumed of one of many sets of connections that are not told apart any more: which one it is, is every
     /// walk's first question.
     pub(super) const OF_MANY: Self = Self::no(0);
 
@@ -180,12 +180,8 @@ impl Reason<'_> {
 /// Something that the rules leave open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Open<'a> {
-    /// Which of many sets of connections these are.
-    WhichOfMany,
     /// Whether this packet of the connection matches here, at this hook, and on what that depends.
     Match(Place<'a>, Reason<'a>, Packet, Hook),
-    /// What a rule does that isn't understood.
-    Action(Place<'a>),
     /// Which of these base chains runs first; their priorities are equal.
     Order(Slot<'a>, Slot<'a>),
     /// Whether this base chain sees the packet before connection tracking does, or before it is translated back: the
@@ -193,8 +189,9 @@ pub enum Open<'a> {
     Side(Slot<'a>, &'static str),
     /// In which of many orders base chains run whose priorities are equal.
     Orders,
-    /// Whether the connection stays in this namespace.
-    Delivery,
+    /// What nobody can say: what a rule does that isn't understood, which of many sets of connections these are, or whether
+    /// they stay in this namespace.
+    Other,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use crate::found::{Found, Line, Network};
 use crate::rules::flags::CtState;
 use crate::rules::{
-    Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Name, Nat, Policy, Rule, Table, TableFamily, address,
+    Action, Chain, Effect, Family, Field, Hook, Intervals, Name, Nat, Policy, Rule, Table, TableFamily, address,
 };
 use crate::walk::connections::{Connections, Meeting, lo, others};
 use crate::walk::evaluate::ask;
@@ -70,8 +70,6 @@ pub(super) struct Walker<'a, 'g> {
     pub(super) network: &'g Network,
     /// By which devices packets to some addresses leave.
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
-    /// The packets are on a bridge, where connection tracking neither sees nor translates them.
-    is_on_bridge: bool,
     decisions: Vec<Outcome<'a>>,
     questions: Vec<Open<'a>>,
     /// What the connections were compared with, if somebody wants to know.
@@ -99,9 +97,9 @@ impl<'a, 'g> Walker<'a, 'g> {
             watched,
             network,
             routes: &[],
-            is_on_bridge: false,
             decisions: Vec::new(),
-            questions: vec![Open::WhichOfMany],
+            // See `Assumption::OF_MANY`.
+            questions: vec![Open::Other],
             steps: watched.is_none().then(steps),
             hook: Hook::Prerouting,
             packet: Packet::First,
@@ -128,11 +126,8 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     pub(super) fn bridge_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
-        self.is_on_bridge = true;
         let slots = self.found.chains_of(hook, |of| of == TableFamily::Bridge);
-        let states = self.base_chains(hook, slots, states);
-        self.is_on_bridge = false;
-        states
+        self.base_chains(hook, slots, states)
     }
 
     /// Takes packets somewhere, and records their steps only if something is decided about them.
@@ -155,7 +150,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         for mut place in places(slots) {
             // Where the order isn't known, chains that are for other packets don't count.
             if !is_one_table(&place) {
-                let is_nat = place.iter().any(|slot| slot.base.kind == Kind::Nat);
+                let is_nat = place.iter().any(Slot::is_nat);
                 let packets: Vec<Connections> = states.iter().map(|state| state.anywhere(is_nat)).collect();
                 place.retain(|slot| packets.iter().any(|packets| may_decide(slot, packets)));
             }
@@ -261,8 +256,8 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     fn base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
-        let is_nat = slot.base.kind == Kind::Nat;
-        let (mut next, entering): (Vec<_>, Vec<_>) = states.into_iter().partition(|state| is_nat && state.is_settled);
+        let (mut next, entering): (Vec<_>, Vec<_>) =
+            states.into_iter().partition(|state| slot.is_nat() && state.is_settled);
         let entering = self.of_its_devices(slot, entering, &mut next);
         let entering = entering.into_iter().flat_map(|state| self.as_seen(slot, state)).collect();
         let out = self.chain(slot.table, slot.chain, entering, 0);
@@ -303,7 +298,8 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// or after that. Where priorities are equal, either may be.
     fn as_seen(&mut self, slot: Slot<'a>, state: State<'a>) -> Vec<State<'a>> {
         let priority = slot.order().0;
-        let hook = if self.is_on_bridge { Hook::Ingress } else { self.hook };
+        // On a bridge, connection tracking neither sees nor translates packets.
+        let hook = if slot.table.family == TableFamily::Bridge { Hook::Ingress } else { self.hook };
         let side = state.translation(hook, priority);
         let translated = self.on_side(side, Open::Side(slot, "translates the packet"), state, |state, is_after| {
             if is_after {
@@ -468,7 +464,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Leaves open what a rule's action makes of a packet. It goes on as if that were nothing.
     fn leave_open(&mut self, at: Place<'a>, state: &mut State<'a>) {
         self.decide(state, at, Fate::NotUnderstood);
-        let question = self.ask(Open::Action(at));
+        let question = self.ask(Open::Other);
         state.assumptions.push(Assumption::no(question));
     }
 
@@ -537,14 +533,17 @@ impl<'a, 'g> Walker<'a, 'g> {
                     self.decide(&state, at, Fate::NotUnderstood);
                     return visit.next.push(state);
                 };
-                let mut rest = Some(state.clone());
-                for (numbers, action) in &verdicts {
-                    if let (Some(taken), _) = state.split(*field, numbers) {
+                for (numbers, action) in verdicts {
+                    let (taken, others) = state.split(*field, &numbers);
+                    if let Some(taken) = taken {
                         self.act(line, taken, action, visit);
-                        rest = rest.and_then(|rest| rest.split(*field, numbers).1);
                     }
+                    let Some(others) = others else {
+                        return;
+                    };
+                    state = others;
                 }
-                visit.next.extend(rest);
+                visit.next.push(state);
             }
         }
     }

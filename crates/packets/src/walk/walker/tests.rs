@@ -1,6 +1,6 @@
 use super::*;
 use crate::rules::flags::ct_state;
-use crate::rules::{Bits, Condition, Direction, Name, Nat, Set, TCP, Values, interface};
+use crate::rules::{Bits, Condition, Direction, Kind, Name, Nat, Set, TCP, Values, interface};
 use crate::rules::{
     testing::base, testing::chain, testing::effect_of, testing::not, testing::ports, testing::rule, testing::table,
     testing::to_port,
