@@ -51,8 +51,9 @@ pub(super) struct State<'a> {
 /// What is known of connections beside their packet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Flow {
-    /// What the connections' fields were translated from and to.
-    pub(super) mapping: Vec<Mapping>,
+    /// What the connections' fields were before they were translated, and what they were translated to.
+    pub(super) original: Vec<(Field, Intervals)>,
+    pub(super) translated: Vec<(Field, Intervals)>,
     /// What fields of this packet are still to be translated to, because those of the first one were.
     pub(super) pending: Vec<(Field, Intervals)>,
     pub(super) mark: Intervals,
@@ -65,14 +66,6 @@ pub(super) struct Flow {
     pub(super) sent_by: Intervals,
     /// The devices by which this packet leaves once it has been routed.
     pub(super) via: Intervals,
-}
-
-/// What a field was translated from, and what to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mapping {
-    field: Field,
-    from: Intervals,
-    to: Intervals,
 }
 
 impl<'a> State<'a> {
@@ -134,8 +127,7 @@ impl<'a> State<'a> {
         let mut this = self.of_client();
         let port = this.connections.get(Field::DestinationPort).cloned();
         let flow = this.flow_mut();
-        let back = flow.mapping.iter().map(|known| (known.field.turned(), known.from.clone()));
-        flow.pending = back.collect();
+        flow.pending = flow.original.iter().map(|(field, from)| (field.turned(), from.clone())).collect();
         flow.port = port;
         let mark = this.connections.get(Field::Mark).filter(|_| keeps_mark).cloned();
         let mut reply = this.turned(Packet::Reply, &SYN_ACK, tracked);
@@ -156,11 +148,7 @@ impl<'a> State<'a> {
             _ => CtState::Invalid,
         };
         let flow = self.flow_mut();
-        let again = flow.mapping.iter().map(|known| (known.field, known.to.clone()));
-        flow.pending = match tracked {
-            CtState::Established => again.collect(),
-            _ => Vec::new(),
-        };
+        flow.pending = if tracked == CtState::Established { flow.translated.clone() } else { Vec::new() };
         Self { is_settled: tracked != CtState::New, ..self.turned(Packet::Ack, &ACK, tracked) }
     }
 
@@ -315,8 +303,7 @@ impl<'a> State<'a> {
     /// Whether the packet is of no connection, as far as connection tracking has told, and may still be exempted from
     /// it.
     pub(super) fn is_invalid(&self) -> bool {
-        let invalid = Tracked { state: CtState::Invalid, is_reply: false, has_snat: false, has_dnat: false };
-        self.connections.get(Field::State) == Some(&Intervals::one(invalid.number()))
+        self.connections.get(Field::State) == Some(&Intervals::one(CtState::Invalid.bit().into()))
     }
 
     /// The same of the translation where the connection's mapping is known from its first packet; before it, if nothing is
@@ -360,7 +347,9 @@ impl<'a> State<'a> {
                 _ => None,
             };
             self.set(field, to.clone());
-            self.flow_mut().mapping.push(Mapping { field, from, to });
+            let flow = self.flow_mut();
+            flow.original.push((field, from));
+            flow.translated.push((field, to));
         }
         let [source, destination] = &mut self.has_nat;
         *(if is_source { source } else { destination }) = has_changed;
@@ -479,17 +468,9 @@ impl<'a> State<'a> {
             return;
         }
         let (flow, other) = (self.flow_mut(), &other.flow);
-        for known in &mut flow.mapping {
-            if let Some(other) = other.mapping.iter().find(|other| other.field == known.field) {
-                known.from = known.from.or(&other.from);
-                known.to = known.to.or(&other.to);
-            }
-        }
-        for (field, numbers) in &mut flow.pending {
-            if let Some((_, others)) = other.pending.iter().find(|(known, _)| known == field) {
-                *numbers = numbers.or(others);
-            }
-        }
+        widen(&mut flow.original, &other.original);
+        widen(&mut flow.translated, &other.translated);
+        widen(&mut flow.pending, &other.pending);
         flow.mark = flow.mark.or(&other.mark);
         flow.sent_by = flow.sent_by.or(&other.sent_by);
         flow.via = flow.via.or(&other.via);
@@ -498,6 +479,15 @@ impl<'a> State<'a> {
         }
         flow.client = owners(&flow.client, &other.client);
         flow.server = owners(&flow.server, &other.server);
+    }
+}
+
+/// Adds the numbers that others have in the same fields.
+fn widen(fields: &mut [(Field, Intervals)], others: &[(Field, Intervals)]) {
+    for (field, numbers) in fields {
+        if let Some((_, others)) = others.iter().find(|(other, _)| other == field) {
+            *numbers = numbers.or(others);
+        }
     }
 }
 
@@ -660,11 +650,8 @@ mod tests {
             let owner = owner.map(|id| (numbers(&[id]), numbers(&[id + 10])));
             let state = state(80, &[]);
             let flow = Flow {
-                mapping: vec![Mapping {
-                    field: Field::DestinationPort,
-                    from: numbers(&[number]),
-                    to: numbers(&[number + 100]),
-                }],
+                original: vec![(Field::DestinationPort, numbers(&[number]))],
+                translated: vec![(Field::DestinationPort, numbers(&[number + 100]))],
                 pending: vec![(Field::SourcePort, numbers(&[number])), (Field::DestinationPort, numbers(&[7]))],
                 mark: numbers(&[number]),
                 sent_by: numbers(&[number]),
@@ -681,8 +668,8 @@ mod tests {
             merged[0].flow.as_ref().clone()
         };
         let state = both(one(5, Some(2)));
-        assert_eq!(state.mapping[0].from, numbers(&[1, 5]));
-        assert_eq!(state.mapping[0].to, numbers(&[101, 105]));
+        assert_eq!(state.original, [(Field::DestinationPort, numbers(&[1, 5]))]);
+        assert_eq!(state.translated, [(Field::DestinationPort, numbers(&[101, 105]))]);
         assert_eq!(state.pending, [(Field::SourcePort, numbers(&[1, 5])), (Field::DestinationPort, numbers(&[7])),]);
         assert_eq!(state.mark, numbers(&[1, 5]));
         assert_eq!((state.sent_by, state.via), (numbers(&[1, 5]), numbers(&[2, 6])));
@@ -715,7 +702,7 @@ mod tests {
             state.set(field, from);
             state.translate(is_source, vec![(field, to.clone()), (Field::Uid, Intervals::one(1))]);
             assert_eq!(state.connections.get(field), Some(&to));
-            assert_eq!(state.flow.mapping.len(), 1, "what doesn't exist isn't translated");
+            assert_eq!(state.flow.original.len(), 1, "what doesn't exist isn't translated");
             state.has_nat
         };
         let ports = |first, last| Intervals::new([(first, last)]);
