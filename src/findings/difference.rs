@@ -9,8 +9,7 @@ use std::collections::HashMap;
 use packets::found::{Device, Found, Line, Network};
 use packets::rules::nftables::{is_of, set_element};
 use packets::rules::{
-    Action, Chain, Direction, Effect, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily,
-    set_field,
+    Action, Chain, Direction, Effect, Family, Field, Intervals, Rule, Set, Subsystem, Table, TableFamily, set_field,
 };
 use packets::walk::{
     Connections, Fate, Meeting, Neighbours, Packet, Place, Surroundings, Watched, any_but_lo, discovery, there_and_back,
@@ -103,12 +102,18 @@ fn admitting(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
 /// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found in this
 /// network.
 pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Network) -> Vec<Finding> {
-    let mut findings = match mode {
-        Mode::Native => native(expected, found),
-        Mode::Nft | Mode::Legacy => {
-            Family::ALL.into_iter().flat_map(|family| xtables(mode.subsystem(), family, expected, found)).collect()
-        }
-    };
+    let mut findings = Vec::new();
+    for table in expected {
+        let held = found.table(table.subsystem, table.family, &table.name.to_string());
+        findings.extend(match mode {
+            Mode::Native => native(table, held),
+            Mode::Nft | Mode::Legacy => xtables(table, held),
+        });
+    }
+    if mode != Mode::Native {
+        let unwanted = found.nat_tables(mode.subsystem()).filter(|held| !expected.iter().any(|table| table.is(held)));
+        findings.extend(unwanted.flat_map(leftovers));
+    }
     let mut others = Vec::new();
     for table in expected {
         for family in Family::ALL.into_iter().filter(|&family| sees(table, family)) {
@@ -180,38 +185,43 @@ fn sees(table: &Table, family: Family) -> bool {
         && !others.any(|other| conditions.is_some_and(|conditions| conditions.contains(&is_of(other))))
 }
 
-/// What differs in a family's nat table.
-fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Found) -> Vec<Finding> {
-    let table_family = TableFamily::Ip(family);
-    let held = found.table(subsystem, table_family, NAT);
-    let Some(expected) = expected.iter().find(|table| table.family == table_family) else {
-        return held.map(leftovers).unwrap_or_default();
+/// What differs in a family's nat table, which other programs use too.
+fn xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
+    let Some(held) = held.filter(|table| !leftovers(table).is_empty()) else {
+        return vec![of_table(expected, Problem::NoRules(expected.rules().count()))];
     };
-    if held.is_none_or(|table| leftovers(table).is_empty()) {
-        let problem = Problem::NoRules(expected.rules().count());
-        return vec![finding(expected, Subject::Table(expected.to_string()), problem)];
-    }
+    let mut findings = chains(expected, held, true);
+    findings.extend(held.dormant.then(|| of_table(expected, Problem::Dormant)));
+    findings
+}
+
+/// What differs in native mode's table, which is proxy-init's alone.
+fn native(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
+    let Some(held) = held else {
+        return vec![of_table(expected, Problem::NoTable)];
+    };
+    let mut findings = Vec::from_iter(held.dormant.then(|| of_table(expected, Problem::Dormant)));
+    findings.extend(chains(expected, held, false));
+    findings.extend(compare_sets(expected, held));
+    findings
+}
+
+fn chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for chain in &expected.chains {
-        let held_chain = held.and_then(|table| table.chain(&chain.name));
-        let problems = match (chain.base, held.zip(held_chain)) {
-            (None, None) => vec![Problem::NoChain],
-            (None, Some((table, held))) => compare(&lines(expected, chain), &lines(table, held)),
-            (Some(_), None) => {
-                let lines = lines(expected, chain).into_iter();
-                lines.map(|line| Problem::Missing(line.text)).collect()
-            }
-            (Some(_), Some((table, held))) => {
-                let mut problems = compare_jumps(expected, chain, table, held);
-                problems.extend(is_hooked_elsewhere(chain, held).then_some(Problem::NotHooked));
-                problems
-            }
+        let held_chain = held.chain(&chain.name);
+        let found = held_chain.map(|chain| lines(held, chain)).unwrap_or_default();
+        let mut problems = match held_chain {
+            None if is_shared && chain.base.is_none() => vec![Problem::NoChain],
+            Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &found, held),
+            _ => compare(&lines(expected, chain), &found),
         };
+        let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
+        if held_chain.is_some_and(|held| hook(held) != hook(chain)) {
+            problems.push(Problem::NotHooked);
+        }
         findings
             .extend(problems.into_iter().map(|problem| finding(expected, Subject::Chain(chain.name.clone()), problem)));
-    }
-    if held.is_some_and(|table| table.dormant) {
-        findings.push(finding(expected, Subject::Table(expected.to_string()), Problem::Dormant));
     }
     findings
 }
@@ -226,41 +236,6 @@ fn leftovers(table: &Table) -> Vec<Finding> {
         }
     }
     findings
-}
-
-/// What differs in native mode's table.
-fn native(expected: &[Table], found: &Found) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for table in expected {
-        match found.table(table.subsystem, table.family, &table.name.to_string()) {
-            Some(held) => findings.extend(differences_of(table, held)),
-            None => findings.push(finding(table, Subject::Table(table.to_string()), Problem::NoTable)),
-        }
-    }
-    findings
-}
-
-/// What differs between a table that belongs to proxy-init alone and the one that was found: chains, their rules, sets.
-fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if found.dormant {
-        findings.push(finding(expected, Subject::Table(expected.to_string()), Problem::Dormant));
-    }
-    for chain in &expected.chains {
-        let name = &chain.name;
-        let held = found.chain(name);
-        let found_lines = held.map(|held| lines(found, held)).unwrap_or_default();
-        let mut problems = compare(&lines(expected, chain), &found_lines);
-        let is_elsewhere = held.is_some_and(|held| is_hooked_elsewhere(chain, held));
-        problems.extend(is_elsewhere.then_some(Problem::NotHooked));
-        findings.extend(problems.into_iter().map(|problem| finding(expected, Subject::Chain(name.clone()), problem)));
-    }
-    findings.extend(compare_sets(expected, found));
-    findings
-}
-
-fn is_hooked_elsewhere(expected: &Chain, held: &Chain) -> bool {
-    held.base.map(|base| (base.kind, base.hook)) != expected.base.map(|base| (base.kind, base.hook))
 }
 
 fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
@@ -279,6 +254,10 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
         findings.extend(problems.map(|problem| finding(expected, Subject::Set(set.name.clone()), problem)));
     }
     findings
+}
+
+fn of_table(table: &Table, problem: Problem) -> Finding {
+    finding(table, Subject::Table(table.to_string()), problem)
 }
 
 fn finding(table: &Table, subject: Subject, problem: Problem) -> Finding {
@@ -351,17 +330,16 @@ fn compare(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem
     problems
 }
 
-/// What is wrong with the jump to proxy-init's chain among the rules of a base chain.
-fn compare_jumps(expected: &Table, chain: &Chain, table: &Table, held: &Chain) -> Vec<Problem> {
+/// What is wrong with the jump to proxy-init's chain among the rules that were found in a base chain of this table.
+fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>], table: &Table) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let found = lines(table, held);
-    for jump in lines(expected, chain) {
-        match found.iter().filter(|line| line.is(&jump)).count() {
+    for jump in expected {
+        match found.iter().filter(|line| line.is(jump)).count() {
             0 => problems.push(Problem::Missing(jump.text.clone())),
             1 => {}
             _ => problems.push(Problem::Doubled(jump.text.clone())),
         }
-        for line in found.iter().filter(|line| !line.is(&jump)) {
+        for line in found.iter().filter(|line| !line.is(jump)) {
             if line.rule.as_ref().is_some_and(|rule| leads_to(rule, table).is_some()) {
                 problems.push(Problem::Unexpected(line.text.clone()));
             }
