@@ -165,8 +165,8 @@ fn flags(field: Field, had: Option<&Intervals>) -> String {
 fn tracked_in_words(tracked: Tracked) -> String {
     let nat = [(tracked.has_snat, "snat"), (tracked.has_dnat, "dnat")].into_iter();
     let nat = nat.filter(|(is_so, _)| *is_so && tracked.state.has_entry());
-    let mut words = vec![tracked.state.name()];
-    words.extend(nat.map(|(_, name)| name));
+    let mut words = vec![tracked.state.to_string()];
+    words.extend(nat.map(|(_, name)| name.to_owned()));
     words.join(",")
 }
 

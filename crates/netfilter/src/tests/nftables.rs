@@ -64,7 +64,7 @@ fn what_connection_tracking_has_is_what_is_named() {
                 "snat" => tracked.has_snat,
                 _ => tracked.has_dnat,
             };
-            let is_so = states.is_none_or(|words| is_named(words, |name| name == tracked.state.name()))
+            let is_so = states.is_none_or(|words| is_named(words, |name| name == tracked.state.to_string()))
                 // Without an entry, there is no status and no direction: the rule doesn't match (nft_ct_get_eval).
                 && status.is_none_or(|words| {
                     has_entry

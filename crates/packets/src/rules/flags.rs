@@ -1,12 +1,15 @@
 //! Fields whose numbers are flags that have names: connection tracking's states, and TCP's flags.
 
+use derive_more::Display;
+
 use crate::rules::field::Field;
 use crate::rules::intervals::Intervals;
 use crate::rules::rule::Condition;
 
 /// What connection tracking says of a packet (`ct state`): `NF_CT_STATE_BIT` and the others in
 /// linux/netfilter/nf_conntrack_common.h.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
+#[display(rename_all = "lowercase")]
 pub enum CtState {
     /// It is of no connection; or connection tracking hasn't seen it yet.
     Invalid = 1,
@@ -30,16 +33,6 @@ impl CtState {
     /// Whether there is an entry for the packet's connection, and so a direction, a status and a mark (`nf_ct_get`).
     pub fn has_entry(self) -> bool {
         !matches!(self, Self::Invalid | Self::Untracked)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::Established => "established",
-            Self::Related => "related",
-            Self::New => "new",
-            Self::Untracked => "untracked",
-        }
     }
 }
 
@@ -77,7 +70,7 @@ impl Tracked {
 /// `ct state` with the states for which this holds, as nft writes it.
 pub fn ct_state(holds: impl Fn(CtState) -> bool) -> Condition {
     let (held, others): (Vec<CtState>, Vec<CtState>) = CtState::ALL.into_iter().partition(|state| holds(*state));
-    let names = |states: &[CtState]| states.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
+    let names = |states: &[CtState]| states.iter().map(CtState::to_string).collect::<Vec<_>>().join(",");
     let text = if held.len() <= others.len() {
         format!("ct state {}", names(&held))
     } else {

@@ -7,7 +7,7 @@ use crate::rules::field::Field;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
     /// What a packet must meet; with no condition, every packet matches.
     pub conditions: Vec<Condition>,
@@ -27,15 +27,7 @@ pub struct Rule {
 impl Rule {
     /// A rule in no table yet, without anything else.
     pub fn new(conditions: Vec<Condition>, action: Action) -> Self {
-        Self {
-            conditions,
-            effects: Vec::new(),
-            action,
-            comment: None,
-            needs_tracking: false,
-            counters: None,
-            handle: 0,
-        }
+        Self { conditions, action, ..Self::default() }
     }
 
     /// The port of this host to which it redirects, if it is a single one.
@@ -279,9 +271,10 @@ impl Bits {
 }
 
 /// What becomes of a packet.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Action {
     /// Nothing: the next rule is asked.
+    #[default]
     Continue,
     /// It ends the base chain for the packet; the hook's next base chain is asked.
     Accept,
