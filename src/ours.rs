@@ -22,12 +22,14 @@ pub fn holders(found: &Found) -> impl Iterator<Item = Mode> {
 /// Whether there is any rule of proxy-init's, in whichever mode. Its chains alone, as `iptables -F` leaves them, are none.
 pub fn has_rules(found: &Found) -> bool {
     let subsystems = [Subsystem::NfTables, Subsystem::Legacy].into_iter();
-    let mut tables = subsystems.flat_map(|subsystem| found.nat_tables(subsystem));
-    holds(found, Mode::Native)
-        || tables.any(|table| {
-            let mut lines = table.chains.iter().flat_map(|chain| Line::all(table, chain));
-            lines.any(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, table).is_some())
-        })
+    let mut lines = subsystems.flat_map(|subsystem| found.nat_tables(subsystem)).flat_map(own_lines);
+    holds(found, Mode::Native) || lines.next().is_some()
+}
+
+/// The rules of a table that are in proxy-init's chains or lead there.
+pub fn own_lines(table: &Table) -> impl Iterator<Item = Line<'_>> {
+    let lines = table.chains.iter().flat_map(|chain| Line::all(table, chain));
+    lines.filter(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, line.table).is_some())
 }
 
 /// Whether a rule is proxy-init's or linkerd-init's, as its comment says.
@@ -67,10 +69,9 @@ pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
 /// xtables has them. Those within proxy-init's chains don't count.
 pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
     let is_nat = table.is_xtables() && table.name == *NAT;
-    let chains = table.chains.iter().filter(move |chain| is_nat && ChainName::own(&chain.name).is_none());
-    let lines = chains.flat_map(move |chain| Line::all(table, chain));
-    lines.filter(|line| {
-        let goal = leads_to(line.rule, line.table);
+    own_lines(table).filter(move |line| {
+        let is_others = is_nat && ChainName::own(&line.chain.name).is_none();
+        let goal = leads_to(line.rule, line.table).filter(|_| is_others);
         goal.is_some_and(|goal| !is_own_jump(line.rule, &line.chain.name, goal))
     })
 }

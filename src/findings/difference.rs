@@ -17,7 +17,7 @@ use packets::walk::{
 
 use crate::findings::explain::proxy;
 use crate::findings::finding::{Finding, Problem, Subject};
-use crate::ours::{leads_to, without_time};
+use crate::ours::{leads_to, own_lines, without_time};
 use crate::wanted::{ChainName, Mode, chain_of};
 
 /// What keeps neighbours on these devices from finding each other.
@@ -112,7 +112,10 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Netw
     }
     if mode != Mode::Native {
         let unwanted = found.nat_tables(mode.subsystem()).filter(|held| !expected.iter().any(|table| table.is(held)));
-        findings.extend(unwanted.flat_map(leftovers));
+        for line in unwanted.flat_map(own_lines) {
+            let subject = Subject::Chain(line.chain.name.clone());
+            findings.push(finding(line.table, subject, Problem::Unexpected(line.to_string())));
+        }
     }
     let mut others = Vec::new();
     for table in expected {
@@ -187,7 +190,7 @@ fn sees(table: &Table, family: Family) -> bool {
 
 /// What differs in a family's nat table, which other programs use too.
 fn xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
-    let Some(held) = held.filter(|table| !leftovers(table).is_empty()) else {
+    let Some(held) = held.filter(|table| own_lines(table).next().is_some()) else {
         return vec![of_table(expected, Problem::NoRules(expected.rules().count()))];
     };
     let mut findings = chains(expected, held, true);
@@ -222,18 +225,6 @@ fn chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Finding> {
         }
         findings
             .extend(problems.into_iter().map(|problem| finding(expected, Subject::Chain(chain.name.clone()), problem)));
-    }
-    findings
-}
-
-/// proxy-init's rules in a table that should have none.
-fn leftovers(table: &Table) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for chain in &table.chains {
-        let is_ours = ChainName::own(&chain.name).is_some();
-        for line in Line::all(table, chain).filter(|line| is_ours || leads_to(line.rule, table).is_some()) {
-            findings.push(finding(table, Subject::Chain(chain.name.clone()), Problem::Unexpected(line.to_string())));
-        }
     }
     findings
 }
@@ -297,8 +288,8 @@ fn lines<'a>(table: &'a Table, chain: &'a Chain) -> Vec<Comparable<'a>> {
 }
 
 fn elements(set: &Set) -> Vec<Comparable<'_>> {
-    let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default().iter();
-    intervals.map(|&interval| Comparable { rule: None, text: set_element(set_field(set), interval) }).collect()
+    let texts = set.intervals().iter().map(|&interval| set_element(set_field(set), interval));
+    texts.map(|text| Comparable { rule: None, text }).collect()
 }
 
 /// What differs between two lists.
@@ -371,16 +362,13 @@ fn shadows(
     let walk = there_and_back(found, family, direction, connections, around, Some(watched));
     let base = chain_of(expected, ChainName::of(direction).counterpart());
     let jump = base.and_then(|chain| Line::all(expected, chain).next()).map(|line| line.to_string());
+    let base = base.map(|base| Subject::Chain(base.name.clone()));
     // If the way to the chain is broken, every connection passes it by, and no other rule is to blame for that.
-    let is_broken = known.iter().any(|finding| {
-        let is_before_base = match finding.problem {
-            Problem::NoRules(_) | Problem::NoTable | Problem::Dormant => true,
-            Problem::NotHooked | Problem::Missing(_) => {
-                base.is_some_and(|base| finding.subject == Subject::Chain(base.name.clone()))
-            }
-            _ => false,
-        };
-        is_before_base && finding.family == expected.family
+    let mut known = known.iter().filter(|finding| finding.family == expected.family);
+    let is_broken = known.any(|finding| match finding.problem {
+        Problem::NoRules(_) | Problem::NoTable | Problem::Dormant => true,
+        Problem::NotHooked | Problem::Missing(_) => base.as_ref() == Some(&finding.subject),
+        _ => false,
     });
     let mut findings = Vec::new();
     for outcome in walk.decisions.iter().chain(&walk.arrived) {
@@ -402,8 +390,7 @@ fn shadows(
             // What runs after proxy-init's chain sees the connections that bypass the proxy, and is free to decide
             // about them. The policy of the base chain that holds proxy-init's jump is the exception: it counts as part
             // of the rules.
-            let is_base = base.is_some_and(|base| *name == base.name);
-            if is_ours && is_base && matches!(at, Place::Policy(_)) {
+            if base.as_ref() == Some(&subject) && matches!(at, Place::Policy(_)) {
                 findings.push(Finding { family: TableFamily::Ip(family), subject, problem: Problem::Policy });
             }
             continue;

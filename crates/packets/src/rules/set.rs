@@ -7,23 +7,21 @@ use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::rule::Action;
 
-/// A set, or a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
     pub name: Name,
-    /// How many bits an element has.
+    /// Those of an element.
     pub bits: u32,
     /// The numbers in it; none if they are not understood, as in a set whose elements have several fields.
     pub elements: Option<Intervals>,
     /// For a verdict map: which numbers get which verdict. For a map of ports: to which it redirects which numbers.
     pub verdicts: Vec<(Intervals, Action)>,
-    /// Whether elements go after some time.
     pub expires: bool,
 }
 
 impl Set {
-    /// The intervals of a set whose numbers are understood.
-    fn intervals(&self) -> &[(u128, u128)] {
+    /// None where they aren't understood.
+    pub fn intervals(&self) -> &[(u128, u128)] {
         self.elements.as_ref().map(Intervals::as_slice).unwrap_or_default()
     }
 
@@ -97,7 +95,6 @@ impl Shape {
     }
 }
 
-/// How many numbers a set of native mode's has.
 pub fn set_size(set: &Set) -> u128 {
     set.elements.as_ref().map_or(0, Intervals::size)
 }
