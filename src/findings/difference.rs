@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use packets::found::{Device, Found, Line, Network};
 use packets::rules::nftables::{is_of, set_element};
 use packets::rules::{
-    Action, Chain, Direction, Effect, Family, Field, Intervals, Rule, Set, Subsystem, Table, TableFamily, set_field,
+    Action, Chain, Direction, Effect, Family, Field, Rule, Set, Subsystem, Table, TableFamily, set_field,
 };
 use packets::walk::{
     Connections, Fate, Meeting, Neighbours, Packet, Place, Surroundings, Watched, any_but_lo, discovery, there_and_back,

@@ -6,9 +6,7 @@ use derive_more::Display;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display("{}", self.name())]
 pub enum Direction {
-    /// To it.
     Inbound,
-    /// From it.
     Outbound,
 }
 

@@ -1,4 +1,4 @@
-//! The two address families.
+//! Address families.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,13 +6,10 @@ use derive_more::Display;
 
 use crate::rules::intervals::Intervals;
 
-/// An address family; each has its own tables, chains and rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub enum Family {
-    /// IPv4: what `iptables` shows.
     #[display("IPv4")]
     V4,
-    /// IPv6: what `ip6tables` shows.
     #[display("IPv6")]
     V6,
 }

@@ -3,16 +3,15 @@
 use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
 
-/// A property of a packet that conditions look at, as a number.
+/// A number that a packet has and conditions look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     /// `NFPROTO_IPV4` (2) or `NFPROTO_IPV6` (10).
     Family,
     /// The transport protocol: 6 is TCP.
     Protocol,
-    /// The source address, in this family's header.
+    /// The address in this family's header.
     Source(Family),
-    /// The destination address, in this family's header.
     Destination(Family),
     SourcePort,
     DestinationPort,
@@ -40,7 +39,6 @@ pub enum Field {
 /// What is to be known of a field. Where it is in a packet, netfilter's `place` says.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldFacts {
-    /// How many bits its numbers have.
     pub bits: u32,
     /// Whether nf_tables has its numbers in the machine's byte order, in registers and in sets.
     pub is_in_host_order: bool,
@@ -267,12 +265,10 @@ impl Field {
         (self.bits() / 8) as usize
     }
 
-    /// The largest number that it can have.
     pub fn largest(self) -> u128 {
         u128::MAX >> (128 - self.bits())
     }
 
-    /// Every number that it can have.
     pub fn any(self) -> Intervals {
         Intervals::up_to(self.largest())
     }

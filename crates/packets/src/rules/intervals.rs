@@ -72,7 +72,6 @@ impl Intervals {
         Self::new(numbers.into_iter().map(Into::into).map(|number| (number, number)))
     }
 
-    /// Every number up to this one.
     pub fn up_to(last: u128) -> Self {
         Self(Held::One((0, last)))
     }
@@ -88,13 +87,11 @@ impl Intervals {
         self.as_slice().is_empty()
     }
 
-    /// How many numbers it has.
     pub fn size(&self) -> u128 {
         let sizes = self.as_slice().iter().map(|(first, last)| (last - first).saturating_add(1));
         sizes.fold(0, u128::saturating_add)
     }
 
-    /// Its numbers, one by one.
     pub fn numbers(&self) -> impl Iterator<Item = u128> {
         self.as_slice().iter().flat_map(|&(first, last)| first..=last)
     }
@@ -106,7 +103,6 @@ impl Intervals {
         intervals.iter().any(|&(first, last)| first <= last && self.meeting(first, last).next().is_some())
     }
 
-    /// Whether it holds every number of the other set.
     #[inline(always)]
     pub fn includes(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {

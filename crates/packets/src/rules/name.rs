@@ -14,7 +14,7 @@ impl Name {
         Self(text.into_bytes())
     }
 
-    /// Its bytes, without the NUL that ends them in the kernel.
+    /// Without the NUL that ends it in the kernel.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -8,7 +8,7 @@ use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Nat, Rule, TCP, Values, span};
 use crate::rules::set::{Set, Shape, set_elements, set_field, set_size};
 use crate::rules::subnet::{ip, subnet};
-use crate::rules::table::{Chain, Kind, Table};
+use crate::rules::table::{Base, Chain, Table};
 
 /// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).
 pub const LONGEST_COMMENT: usize = 127;
@@ -73,7 +73,7 @@ pub fn nfproto(family: Family) -> u128 {
     }
 }
 
-/// The same of ARP: `NFPROTO_ARP`.
+/// `NFPROTO_ARP`
 pub const ARP: u128 = 3;
 
 pub struct NftCondition<'a>(pub &'a Condition);
@@ -109,7 +109,7 @@ pub fn masked(field: Field, mask: u128, number: u128, negated: bool) -> Conditio
     }
 }
 
-/// Numbers of a field as nft writes them: one, or an interval.
+/// An interval of a field's numbers as nft lists it in a rule.
 pub fn element(field: Field, (first, last): (u128, u128)) -> String {
     match field {
         Field::InInterface | Field::OutInterface => format!("\"{}\"", interface_name(first, last)),
@@ -224,12 +224,8 @@ pub fn set_element(field: Field, (first, last): (u128, u128)) -> String {
 fn chain_script(chain: &Chain) -> String {
     let mut script = format!("\tchain {} {{\n", chain.name);
     if let Some(base) = chain.base {
-        let kind = match base.kind {
-            Kind::Nat => "nat",
-            Kind::Filter => "filter",
-        };
-        let policy = base.policy;
-        let _ = writeln!(script, "\t\ttype {kind} hook {} priority {}; policy {policy};", base.hook, base.priority);
+        let Base { kind, hook, priority, policy } = base;
+        let _ = writeln!(script, "\t\ttype {kind} hook {hook} priority {priority}; policy {policy};");
     }
     for rule in &chain.rules {
         let _ = writeln!(script, "\t\t{}", NftRule(rule));

@@ -25,7 +25,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule in no table yet, without anything else.
     pub fn new(conditions: Vec<Condition>, action: Action) -> Self {
         Self { conditions, action, ..Self::default() }
     }
@@ -48,8 +47,7 @@ impl Rule {
         self.effects.iter().any(|effect| !matches!(effect, Effect::Other(_)))
     }
 
-    /// Whether both have the same conditions in any order, effects, action and comment; counters and handles don't
-    /// matter.
+    /// Whether both say the same; the order of conditions, counters and handles don't matter.
     pub fn same_rule(&self, other: &Self) -> bool {
         fn sorted(rule: &Rule) -> Vec<&Condition> {
             let mut conditions: Vec<&Condition> = rule.conditions.iter().collect();
@@ -153,7 +151,7 @@ impl Condition {
         }
     }
 
-    /// How it is written; none if that is made of its field and its values.
+    /// How it is written, unless that is made of its field and its values.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::In { .. } => None,
@@ -164,7 +162,6 @@ impl Condition {
         }
     }
 
-    /// One that depends on more than the packet, so that it isn't known yet where it holds.
     pub fn in_context(text: String, context: Context) -> Self {
         Self::Context { text, context, holding: None }
     }
@@ -178,20 +175,16 @@ impl Condition {
     }
 }
 
-/// The numbers that a condition compares with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Values {
-    /// One number, or an interval.
     Interval((u128, u128)),
     /// These intervals, in the order in which they were written. A list of one isn't the same as the interval: iptables
     /// writes `-m multiport --dports 80` for the list and `-m tcp --dport 80` for the interval.
     Listed(Vec<(u128, u128)>),
-    /// Those of a set of the table.
     Set(Name),
 }
 
 impl Values {
-    /// The intervals, unless they are a set's.
     pub fn listed(&self) -> Option<&[(u128, u128)]> {
         match self {
             Self::Interval(interval) => Some(std::slice::from_ref(interval)),
@@ -200,7 +193,6 @@ impl Values {
         }
     }
 
-    /// The only number.
     pub fn number(&self) -> Option<u128> {
         match self.listed()? {
             &[(first, last)] if first == last => Some(first),
@@ -270,10 +262,9 @@ impl Bits {
     }
 }
 
-/// What becomes of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Action {
-    /// Nothing: the next rule is asked.
+    /// The next rule is asked.
     #[default]
     Continue,
     /// It ends the base chain for the packet; the hook's next base chain is asked.
@@ -300,7 +291,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The chain to which it leads, for good or not; none if to none.
+    /// The chain to which it leads, for good or not.
     pub fn target(&self) -> Option<&Name> {
         match self {
             Action::Jump(chain) | Action::Goto(chain) => Some(chain),
@@ -309,7 +300,6 @@ impl Action {
     }
 }
 
-/// What a rule that changes addresses changes them to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nat {
     pub text: String,

@@ -22,7 +22,7 @@ pub enum Subsystem {
     Legacy,
 }
 
-/// Which packets a table sees.
+/// Whose packets a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display(rename_all = "lowercase")]
 pub enum TableFamily {
@@ -90,7 +90,7 @@ impl Table {
         }
     }
 
-    /// Whether both are the same table.
+    /// Whether both have the same name in the same place.
     pub fn is(&self, other: &Self) -> bool {
         (self.subsystem, self.family) == (other.subsystem, other.family) && self.name == other.name
     }
@@ -187,7 +187,8 @@ pub struct Base {
 }
 
 /// What a base chain is for (`NFTA_CHAIN_TYPE`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display(rename_all = "lowercase")]
 pub enum Kind {
     /// It sees the first packet of each connection, and may change where the connection goes.
     Nat,

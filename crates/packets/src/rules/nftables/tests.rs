@@ -3,7 +3,7 @@ use crate::rules::flags::{CtState, ct_state};
 use crate::rules::hook::Hook;
 use crate::rules::name::Name;
 use crate::rules::rule::{Counters, Effect, interface};
-use crate::rules::table::Policy;
+use crate::rules::table::{Kind, Policy};
 use crate::rules::{
     testing::base, testing::chain, testing::commented, testing::effect_of, testing::not, testing::ports, testing::rule,
     testing::table, testing::to_port,
