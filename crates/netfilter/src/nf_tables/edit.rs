@@ -141,9 +141,37 @@ fn iptables(family: Family) -> String {
 #[cfg(test)]
 mod tests {
     use packets::rules::testing::{ports, rule};
-    use packets::rules::{Action, Hook};
+    use packets::rules::{Action, Condition, Field, Hook, TCP};
 
     use super::*;
+    use crate::netlink::message::Messages;
+
+    /// By these numbers the kernel's answers name them. A trial has no message that ends it.
+    #[test]
+    fn messages_are_numbered_in_their_order() {
+        let own = TableId { family: TableFamily::Inet, name: "proxy-init" };
+        for (generation, numbers) in [(Some(Generation::FRESH), &[0, 1, 2, 3][..]), (None, &[0, 1, 2])] {
+            let FinishedBatch(bytes) = batch(&[Edit::AddTable(own), Edit::DeleteTable(own)], generation).unwrap();
+            let messages = Messages(&bytes).map(|message| message.unwrap().sequence);
+            assert_eq!(messages.collect::<Vec<_>>(), numbers);
+        }
+    }
+
+    /// xtables' matches ask for that; nft writes no such thing.
+    #[test]
+    fn a_rule_of_xtables_declares_that_it_is_for_tcp() {
+        let nat = TableId { family: TableFamily::Ip(Family::V4), name: "nat" };
+        let own = TableId { family: TableFamily::Inet, name: "proxy-init" };
+        let chain = ChainId { name: "OUTPUT", hook: Some(Hook::Output) };
+        let tcp = rule([Condition::is(Field::Protocol, TCP)], Action::Return);
+        let any = rule([], Action::Return);
+        for (table, rule, declares) in [(nat, &tcp, true), (nat, &any, false), (own, &tcp, false)] {
+            let edits = [Edit::AddRule(NewRule { table, chain, rule, sets: &[], before: None })];
+            let FinishedBatch(bytes) = batch(&edits, None).unwrap();
+            let attributes = Messages(&bytes).nth(1).unwrap().unwrap().attributes().unwrap();
+            assert_eq!(attributes.find(NFTA_RULE_COMPAT).unwrap().is_some(), declares, "{table}: {rule:?}");
+        }
+    }
 
     #[test]
     fn an_edit_is_shown_as_the_command_that_it_stands_for() {

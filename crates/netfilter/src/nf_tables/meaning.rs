@@ -811,6 +811,13 @@ mod tests {
         ]
     }
 
+    /// What has an effect that doesn't matter is written as what isn't understood.
+    fn unless_known(rule: &Rule) -> &'static str {
+        let is_unknown = |condition: &Condition| matches!(condition, Condition::NotUnderstood(_));
+        let is_open = matches!(rule.action, Action::NotUnderstood(_)) || rule.conditions.iter().any(is_unknown);
+        if is_open { " (not known)" } else { "" }
+    }
+
     #[test]
     fn rules_are_read_as_the_kernel_dumps_them() {
         let mut wrong = Vec::new();
@@ -841,7 +848,7 @@ mod tests {
                 _ => None,
             });
             let tracking = if rule.needs_tracking { " (tracking)" } else { "" };
-            let shown = shown + &fixed.unwrap_or_default() + tracking;
+            let shown = shown + &fixed.unwrap_or_default() + tracking + unless_known(&rule);
             if shown != wanted {
                 wrong.push(format!("{written}\n    wanted {wanted}\n    read   {shown}"));
             }
@@ -878,19 +885,28 @@ mod tests {
         let port = || Expression::Value(expression::Value { register: 1, value: Data(&[0, 80]) });
         let redirected = |flags| Expression::Redirect(Redirect { first: Some(1), last: None, flags });
         let masked = Expression::Mask(Mask { from: 1, to: 1, length: 4, mask: Data(&mask), xor: Data(&xor) });
+        let base = libc::NFT_PAYLOAD_NETWORK_HEADER;
+        let bytes_at = |offset| Expression::Payload(Payload { register: 1, base, offset, length: 2 });
+        let kept =
+            || Expression::Mask(Mask { from: 1, to: 1, length: 2, mask: Data(&[0xff, 0x0f]), xor: Data(&[0, 0]) });
+        let written = || Expression::SetPayload(expression::SetPayload { register: 1, base, offset: 0, length: 2 });
         for (expressions, words) in [
             // nft writes the number that this comes to.
             (vec![mark(), masked, is_five()], "meta mark & 0x000000ff == 0x00000006"),
-            (vec![mark(), turned(libc::NFT_BYTEORDER_NTOH), is_five()], "[byteorder] [cmp]"),
+            (vec![mark(), turned(libc::NFT_BYTEORDER_NTOH), is_five()], "[byteorder] [cmp] (not known)"),
             (vec![port(), redirected(Some(NF_NAT_RANGE_PROTO_SPECIFIED))], "redirect to :80"),
             // As kernels take it that look at the flag alone.
-            (vec![port(), redirected(None)], "[redir]"),
+            (vec![port(), redirected(None)], "[redir] (not known)"),
+            // Bits are as they were only where they are written to where they come from.
+            (vec![bytes_at(0), kept(), written()], "[payload]"),
+            (vec![bytes_at(4), kept(), written()], "[payload] (not known)"),
         ] {
             let mut reader = Reader::new(TableFamily::Inet, &[], only_loopback);
             for expression in expressions {
                 reader.expression(expression).unwrap();
             }
-            assert_eq!(NftRule(&reader.finish()).to_string().trim_end(), words);
+            let rule = reader.finish();
+            assert_eq!(NftRule(&rule).to_string().trim_end().to_owned() + unless_known(&rule), words);
         }
     }
 

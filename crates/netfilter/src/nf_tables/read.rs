@@ -206,7 +206,7 @@ mod tests {
     use packets::rules::{Family, LOOPBACK, LOOPBACK_INDEX};
 
     use super::*;
-    use crate::netlink::message::Messages;
+    use crate::netlink::message::{Messages, put};
     use crate::netlink::route::tests::add_veth;
     use crate::nf_tables::TableId;
     use crate::nf_tables::edit::Edit;
@@ -283,6 +283,16 @@ mod tests {
             assert_eq!(name_of_device(LOOPBACK_INDEX).as_deref(), Some(LOOPBACK));
             assert_eq!(name_of_device(first.index + 9), None);
         });
+    }
+
+    #[test]
+    fn what_changed_while_it_was_read_is_read_again() {
+        let (changing, whole) = (recording(), recording());
+        // The last answer has the generation after the dumps, in the last byte of its first attribute.
+        put(&mut changing.0.borrow_mut().back_mut().unwrap().1, 27, &[9]);
+        changing.0.borrow_mut().append(&mut whole.0.borrow_mut());
+        assert_eq!(snapshot(&changing).unwrap(), snapshot(&recording()).unwrap());
+        assert!(changing.0.borrow().is_empty());
     }
 
     /// A dump of rules in two datagrams, between which somebody else's batch has put two rules before those that were

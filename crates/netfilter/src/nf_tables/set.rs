@@ -167,3 +167,23 @@ impl Elements {
         (Some(numbers), verdicts)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use packets::rules::testing::ports;
+
+    use super::*;
+
+    /// As nft writes them, with an end before the first.
+    #[test]
+    fn an_interval_has_an_element_for_each_of_its_ends() {
+        for (intervals, want) in [
+            (&[(80, 90), (8000, 65535)][..], &[(0, true), (80, false), (91, true), (8000, false)][..]),
+            (&[(0, 9), (80, 82)], &[(0, false), (10, true), (80, false), (83, true)]),
+            // Single numbers are hashed or in a bitmap.
+            (&[(80, 80), (90, 90)], &[(80, false), (90, false)]),
+        ] {
+            assert_eq!(elements(&ports("web", intervals)), want);
+        }
+    }
+}

@@ -33,12 +33,16 @@ const OUTPUT: ChainId = ChainId { name: "output", hook: Some(Hook::Output) };
 fn what_is_committed_is_read_back() {
     in_a_namespace(|| {
         let web = ports("web", &[(80, 80), (8000, 8100)]);
+        // So many that they are hashed.
+        let many = ports("many", &(1..=300).map(|port| (2 * port, 2 * port)).collect::<Vec<_>>());
         let rules: Vec<Rule> =
             (1..=3000).map(|port| rule([Condition::is(Field::Protocol, TCP), to_port(port)], Action::Return)).collect();
         let mut edits = vec![
             Edit::AddTable(OWN),
             Edit::AddSet(OWN, &web, 1),
             Edit::AddElements(OWN, &web, elements(&web)),
+            Edit::AddSet(OWN, &many, 2),
+            Edit::AddElements(OWN, &many, elements(&many)),
             Edit::AddChain(OWN, OUTPUT),
         ];
         let add = |rule| Edit::AddRule(NewRule { table: OWN, chain: OUTPUT, rule, sets: &[], before: None });
@@ -55,7 +59,7 @@ fn what_is_committed_is_read_back() {
             rule.handle = 0;
         }
         assert_eq!(read, replayed(&edits));
-        assert_eq!((&read[0].sets[0].elements, &read[0].chains[0].rules), (&web.elements, &rules));
+        assert_eq!((&read[0].sets, &read[0].chains[0].rules), (&vec![web.clone(), many.clone()], &rules));
     });
 }
 

@@ -289,11 +289,23 @@ mod tests {
     #[test]
     fn every_field_has_words_of_its_own() {
         for field in Field::ALL {
-            let FieldFacts { nft, any, open, flag, of, except, .. } = field.facts();
+            let FieldFacts { nft, any, open, flag, of, except, what, .. } = field.facts();
             assert!([nft, any, open].iter().all(|words| !words.is_empty()), "{field:?}");
             // `tcp` and `ipv4` need none before them.
             assert_eq!(of.is_empty(), matches!(field, Field::Family | Field::Protocol), "{field:?}");
             assert!(except.is_none_or(|except| except.starts_with(of.split(' ').next().unwrap())), "{field:?}");
+            let is_bare_number = matches!(
+                field,
+                Field::SourcePort
+                    | Field::DestinationPort
+                    | Field::Uid
+                    | Field::Gid
+                    | Field::Mark
+                    | Field::ConnectionMark
+                    | Field::IcmpType
+                    | Field::HopLimit
+            );
+            assert_eq!(!what.is_empty(), is_bare_number, "{field:?}");
             let is_asked_for = matches!(
                 field,
                 Field::Source(_)

@@ -174,6 +174,9 @@ fn nat_chains_are_asked_until_something_is_settled() {
         ["First Untracked by raw", "at last Reply Accepted by raw"],
         "the server's next packet has to get through too"
     );
+    // That is taken for the first packet of a connection, which nat chains are asked about.
+    let redirecting = nat("nat", Hook::Prerouting, vec![redirect(1)]);
+    assert_eq!(outbound(vec![untracking(), redirecting]), ["First Untracked by raw", "Reply Dropped by nat"]);
 }
 
 /// Where the first packet alone is not tracked, a later one is taken for the first of a connection.
