@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use packets::rules::Name;
 
+use super::draft::Draft;
 use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output, list, named, to_redirect};
 use crate::operate::install::Simulate;
 use crate::operate::validate::Validate;
-use crate::wanted::{Draft, ModeChoice, flags};
+use crate::wanted::{ModeChoice, flags};
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]

@@ -1,5 +1,6 @@
 //! The command line: arguments become what a subcommand needs.
 
+mod draft;
 mod exit;
 mod flags;
 mod manual;

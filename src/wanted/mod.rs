@@ -1,7 +1,6 @@
 //! What is asked for: the configuration, and the rules that it leads to.
 
 mod config;
-mod draft;
 pub mod flags;
 pub mod lists;
 mod mode;
@@ -12,7 +11,6 @@ pub mod tables;
 pub mod warnings;
 
 pub use self::config::{Config, IdRange, Interface, InvalidValue, NumberRange, OwnerId, Port, PortRange, Subnet};
-pub(crate) use self::draft::Draft;
 pub use self::mode::{Mode, ModeChoice, NATIVE};
 pub use self::names::{ChainName, Purpose};
 pub(crate) use self::names::{chain_of, is_on_owner, owner, rules_of};

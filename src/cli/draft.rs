@@ -2,15 +2,15 @@
 
 use packets::rules::Direction;
 
-use crate::wanted::config::{Config, Port};
+use crate::wanted::{Config, Port};
 
-/// What flags or rules say of a config, which may leave out the proxy's ports.
+/// What flags say of a config, which may leave out the proxy's ports.
 #[derive(Debug)]
-pub(crate) struct Draft {
-    pub(crate) inbound_port: Option<Port>,
-    pub(crate) outbound_port: Option<Port>,
+pub(super) struct Draft {
+    pub(super) inbound_port: Option<Port>,
+    pub(super) outbound_port: Option<Port>,
     /// Everything else: its own ports don't count.
-    pub(crate) config: Config,
+    pub(super) config: Config,
 }
 
 impl Default for Draft {
@@ -24,7 +24,7 @@ impl Draft {
     ///
     /// # Errors
     /// The proxy's port for this direction was left out.
-    pub(crate) fn finish(self) -> Result<Config, Direction> {
+    pub(super) fn finish(self) -> Result<Config, Direction> {
         Ok(Config {
             inbound_port: self.inbound_port.ok_or(Direction::Inbound)?,
             outbound_port: self.outbound_port.ok_or(Direction::Outbound)?,
