@@ -97,7 +97,6 @@ impl fmt::Display for Verdict {
 /// What becomes of a connection, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// What becomes of it.
     pub verdict: Verdict,
     /// The rule or the policy that says so; none if no rule does.
     pub at: Option<Place<'a>>,
@@ -210,11 +209,10 @@ pub fn after_discovery<'a>(
     answer: Answer<'a>,
 ) -> Answer<'a> {
     let before = conclude(found, &Surroundings::default(), discovery(found, network, neighbours));
-    match (&before.verdict, &answer.verdict) {
-        (_, verdict) if verdict.is_dropped() => answer,
-        (Verdict::Lost(_), _) => before,
-        (Verdict::NotKnown(_), Verdict::NotKnown(_)) => answer,
-        (Verdict::NotKnown(why), _) => {
+    match &before.verdict {
+        _ if answer.verdict.is_dropped() => answer,
+        Verdict::Lost(_) => before,
+        Verdict::NotKnown(why) if !matches!(answer.verdict, Verdict::NotKnown(_)) => {
             Answer { verdict: Verdict::NotKnown(format!("whether neighbours find each other: {why}")), ..before }
         }
         _ => answer,
@@ -306,13 +304,11 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
         let verdict = verdict(around, &end);
         ends.push((end, verdict));
     }
-    let all_dropped = ends.iter().all(|(_, verdict)| verdict.as_ref().is_some_and(Verdict::is_dropped));
-    let all_same = ends.iter().all(|(_, verdict)| ends.first().is_some_and(|(_, first)| first == verdict));
-    let decisive = match (all_dropped, all_same) {
+    let decisive = if ends.iter().all(|(_, verdict)| verdict.as_ref().is_some_and(Verdict::is_dropped)) {
         // Where either packet may be dropped, the way back is the farthest that any gets.
-        (true, _) => ends.last(),
-        (false, true) => ends.first(),
-        (false, false) => None,
+        ends.last()
+    } else {
+        ends.first().filter(|(_, first)| ends.iter().all(|(_, verdict)| verdict == first))
     };
     let verdict = match decisive {
         Some((_, Some(verdict))) => verdict.clone(),
@@ -340,19 +336,20 @@ fn verdict(around: &Surroundings<'_>, end: &Outcome<'_>) -> Option<Verdict> {
     let port = end.port.as_ref().map(Intervals::as_slice);
     let rule = end.at.and_then(|at| at.rule());
     Some(match (end.fate, end.action) {
-        (Fate::Dropped, _) => match end.packet {
-            Packet::First if matches!(rule.map(|rule| &rule.action), Some(Action::Nat(_))) => {
-                Verdict::Lost("routing has no way to where a rule sends it".to_owned())
-            }
-            Packet::First if matches!(rule.map(|rule| &rule.action), Some(Action::Reject(_))) => Verdict::Rejected,
-            Packet::First => Verdict::Dropped,
-            Packet::Reply => Verdict::Lost("the reply".to_owned()),
-            Packet::Ack => Verdict::Lost("the ACK after the reply".to_owned()),
-            Packet::Solicitation if end.connections.is_arp() => Verdict::Lost("the ARP request before it".to_owned()),
-            Packet::Advertisement if end.connections.is_arp() => Verdict::Lost("the ARP reply before it".to_owned()),
-            Packet::Solicitation => Verdict::Lost("the neighbour solicitation before it (ICMPv6 135)".to_owned()),
-            Packet::Advertisement => Verdict::Lost("the neighbour advertisement before it (ICMPv6 136)".to_owned()),
-        },
+        (Fate::Dropped, _) => {
+            let lost = match (end.packet, rule.map(|rule| &rule.action)) {
+                (Packet::First, Some(Action::Nat(_))) => "routing has no way to where a rule sends it",
+                (Packet::First, Some(Action::Reject(_))) => return Some(Verdict::Rejected),
+                (Packet::First, _) => return Some(Verdict::Dropped),
+                (Packet::Reply, _) => "the reply",
+                (Packet::Ack, _) => "the ACK after the reply",
+                (Packet::Solicitation, _) if end.connections.is_arp() => "the ARP request before it",
+                (Packet::Advertisement, _) if end.connections.is_arp() => "the ARP reply before it",
+                (Packet::Solicitation, _) => "the neighbour solicitation before it (ICMPv6 135)",
+                (Packet::Advertisement, _) => "the neighbour advertisement before it (ICMPv6 136)",
+            };
+            Verdict::Lost(lost.to_owned())
+        }
         (Fate::Translated, Some(Action::Redirect(_))) => match port {
             Some(&[(first, last)]) if first == last => match u16::try_from(first) {
                 Ok(port) if ports.meets(&[(first, last)]) => Verdict::Proxy(port),

@@ -89,7 +89,7 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
     if let Some(reason) = &network.links_not_known {
         return Err(reason.clone());
     }
-    let known = route::neighbours_like(family.localhost()).map_err(|error| error.to_string())?;
+    let known = route::neighbours(family).map_err(|error| error.to_string())?;
     let asking = network.devices.iter().filter(|device| {
         let mut own = network.addresses.iter().filter(|known| known.device == device.index);
         let is_pinned = known.iter().any(|neighbour| neighbour.device == device.index && neighbour.is_pinned);
@@ -139,13 +139,13 @@ pub(super) fn settle(found: &mut Found, network: &Network, back: Option<Interval
         return;
     }
     // What comes in comes by the only device.
-    let any = || network.only_device().map(|_| Field::InInterface.any());
-    let mut facts = RoutingFacts { back: back.or_else(any), ..RoutingFacts::default() };
+    let back = back.or_else(|| network.only_device().map(|_| Field::InInterface.any()));
+    let mut facts = RoutingFacts { back, ..RoutingFacts::default() };
     for family in Family::ALL {
-        let Ok(entries) = route::local_table(family.localhost()) else {
+        let Ok(entries) = route::local_table(family) else {
             return;
         };
-        facts.local.extend(entries.into_iter().map(|(kind, addresses)| (kind, family, addresses)));
+        facts.local.extend(entries);
     }
     // Of IPv6, some get there once it is certain that no other host has them.
     for known in &network.addresses {

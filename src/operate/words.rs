@@ -119,7 +119,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
             _ => "it is of the other family".to_owned(),
         };
     }
-    let is_known = had.is_some_and(|numbers| is_number(numbers.as_slice()));
+    let is_known = had.is_some_and(|numbers| numbers.size() == 1);
     // Addresses and ports that aren't given are any; of these, some are left out.
     let is_assumed = matches!(field, Field::Uid | Field::Gid | Field::InInterface | Field::OutInterface);
     let &FieldFacts { what, flag, .. } = field.facts();
@@ -193,16 +193,12 @@ fn in_context(context: Context) -> (&'static str, &'static str) {
     }
 }
 
-fn is_number(list: &[(u128, u128)]) -> bool {
-    matches!(list, [(first, last)] if first == last)
-}
-
 /// What a condition looks at, in a connection whose field may have these numbers.
 fn subject(field: Field, numbers: Option<&Intervals>) -> String {
     let &FieldFacts { what, any, .. } = field.facts();
     match numbers.map(Intervals::as_slice) {
         Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),
-        Some(list @ &[interval]) if is_number(list) => format!("{what}{}", item(field, interval)),
+        Some(&[(first, last)]) if first == last => format!("{what}{}", item(field, (first, last))),
         _ => any.to_owned(),
     }
 }

@@ -348,7 +348,8 @@ impl<'r> Routed<'r> {
     /// What becomes of a connection that arrives for an address of this host alone; none if the kernel lets it through.
     fn to_loopback(&self, to: IpAddr, what: &str) -> Option<Verdict> {
         let why = format!("{what}, and the kernel drops what comes in to {to} by another device than lo");
-        match if to.is_ipv4() { self.takes_localnet() } else { Some(false) } {
+        let is_taken = if to.is_ipv4() { self.takes_localnet() } else { Some(false) };
+        match is_taken {
             Some(true) => None,
             Some(false) => Some(Verdict::Lost(why)),
             None => Some(Verdict::NotKnown(format!("{why}, unless net.ipv4.conf.*.route_localnet is set"))),
@@ -453,7 +454,7 @@ impl<'r> Routed<'r> {
         if asked.uid.is_some() || asked.direction == Direction::Inbound || asked.to.ip().is_unspecified() {
             return Vec::new();
         }
-        let rules = self.routing.answer(route::rules_like(asked.to.ip())).unwrap_or_default();
+        let rules = self.routing.answer(route::rules(Family::of(asked.to.ip()))).unwrap_or_default();
         let proxys = proxy(&found.tables).uids;
         let mut others = Vec::new();
         for (first, last) in rules.into_iter().filter_map(|rule| rule.users) {
@@ -494,7 +495,7 @@ impl<'r> Routed<'r> {
             let rule = step.at.rule().filter(|_| is_routed && may_match)?;
             rule.effects.iter().any(sets_mark).then_some(step.at)
         })?;
-        let rules = self.routing.answer(route::rules_like(self.connection.to.ip()))?;
+        let rules = self.routing.answer(route::rules(Family::of(self.connection.to.ip())))?;
         rules.iter().any(|rule| rule.is_by_mark).then_some(at)
     }
 
@@ -517,7 +518,7 @@ impl<'r> Routed<'r> {
         if devices.is_empty() || !finding.includes(&devices) {
             return None;
         }
-        let known = self.known_neighbours(to.ip())?;
+        let known = self.routing.answer(route::neighbours(family))?;
         let asking = match from {
             Some(from) => {
                 let back = packet(SocketAddr::new(from, from_port.unwrap_or_default()), &self.connection);
@@ -542,20 +543,17 @@ impl<'r> Routed<'r> {
         let device = self.network().device_named(device.as_ref()?).filter(|device| device.has_neighbours)?;
         let gateway = self.route_to(to).and_then(|route| route.ok()?.gateway);
         let first = gateway.unwrap_or(to.ip());
-        if is_known(&self.known_neighbours(first)?, device.index, first) {
+        let family = Family::of(first);
+        if is_known(&self.routing.answer(route::neighbours(family))?, device.index, first) {
             return None;
         }
         Some(Neighbours {
-            family: Family::of(first),
+            family,
             direction: Direction::Outbound,
             devices: Device::names([device]),
             asking: from.map_or_else(Neighbours::unicast, |from| Intervals::one(address(from))),
             asked: Intervals::one(address(first)),
         })
-    }
-
-    fn known_neighbours(&self, like: IpAddr) -> Option<Vec<Neighbour>> {
-        self.routing.answer(route::neighbours_like(like))
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use mnl::Bus;
 use nix::errno::Errno;
 use packets::found::{Address, Device};
-use packets::rules::{LOOPBACK_INDEX, Name};
+use packets::rules::{Family, LOOPBACK_INDEX, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
 use super::{ReadError, Socket};
@@ -73,7 +73,7 @@ pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
     let mut subheader = [0; RTMSG];
     // How many bits of either address count.
     let [to_bits, from_bits] = [&to, &from].map(|address| 8 * address.len() as u8);
-    put(&mut subheader, 0, &[family(packet.to.ip()) as u8, to_bits, from_bits]);
+    put(&mut subheader, 0, &[number(Family::of(packet.to.ip())) as u8, to_bits, from_bits]);
     let write = |attributes: &mut Writer| {
         attributes.bytes(libc::RTA_DST, &to);
         if packet.from.is_some() {
@@ -124,9 +124,12 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// An address's family, with which every message about routes, devices and addresses begins.
-fn family(address: IpAddr) -> i32 {
-    if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+/// A family's number, with which every message about routes, devices and addresses begins.
+fn number(family: Family) -> i32 {
+    match family {
+        Family::V4 => libc::AF_INET,
+        Family::V6 => libc::AF_INET6,
+    }
 }
 
 pub(crate) fn read_route(message: &Message<'_>) -> Result<Route, Malformed> {
@@ -190,12 +193,10 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     })
 }
 
-/// The addresses of the thread's network namespace.
 pub fn addresses() -> Result<Vec<Address>, ReadError> {
     dump(libc::RTM_GETADDR, libc::AF_UNSPEC, IFADDRMSG, read_address)
 }
 
-/// An address; none if the message has none.
 fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
     let attributes = message.attributes_after(IFADDRMSG)?;
     // Where the other end of the link has an address of its own, that is IFA_ADDRESS.
@@ -216,18 +217,18 @@ fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
     }))
 }
 
-/// Of which packets a rule of `ip rule` is.
+/// Which packets a rule of `ip rule` is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoutingRule {
-    /// Of the first of these users to the last, if it is of some.
+    /// The first and the last user, if it is for some alone.
     pub users: Option<(u32, u32)>,
     /// Whether it looks at the packet's mark.
     pub is_by_mark: bool,
 }
 
-/// The rules by which routes are chosen for this address's family.
-pub fn rules_like(of: IpAddr) -> Result<Vec<RoutingRule>, ReadError> {
-    dump(libc::RTM_GETRULE, family(of), FIB_RULE_HDR, |message| {
+/// What `ip rule` has for a family.
+pub fn rules(family: Family) -> Result<Vec<RoutingRule>, ReadError> {
+    dump(libc::RTM_GETRULE, number(family), FIB_RULE_HDR, |message| {
         let attributes = message.attributes_after(FIB_RULE_HDR)?;
         let users = attributes.find(FRA_UID_RANGE)?;
         Ok(Some(RoutingRule {
@@ -238,28 +239,27 @@ pub fn rules_like(of: IpAddr) -> Result<Vec<RoutingRule>, ReadError> {
 }
 
 /// An entry of the local table: the number of its type (`RTN_*`), and the addresses for which it is.
-pub type LocalEntry = (u8, (u128, u128));
+type LocalEntry = (u8, Family, (u128, u128));
 
-/// The local table of this one's family in the thread's network namespace.
-pub fn local_table(of: IpAddr) -> Result<Vec<LocalEntry>, ReadError> {
-    dump(libc::RTM_GETROUTE, family(of), RTMSG, |message| read_local_entry(message, of))
+pub fn local_table(family: Family) -> Result<Vec<LocalEntry>, ReadError> {
+    dump(libc::RTM_GETROUTE, number(family), RTMSG, |message| read_local_entry(message, family))
 }
 
-/// An entry of the local table; none if it is of another one.
-fn read_local_entry(message: &Message<'_>, of: IpAddr) -> Result<Option<LocalEntry>, Malformed> {
+/// None: the entry is of another table.
+fn read_local_entry(message: &Message<'_>, family: Family) -> Result<Option<LocalEntry>, Malformed> {
     // `rtm_dst_len`, `rtm_table` and `rtm_type`
     let byte = |place| u8_at(message.payload, place);
     let (length, table, kind) = (byte(1)?, byte(4)?, byte(7)?);
     if table != libc::RT_TABLE_LOCAL {
         return Ok(None);
     }
-    let bits: u32 = if of.is_ipv4() { 32 } else { 128 };
+    let bits: u32 = if family == Family::V4 { 32 } else { 128 };
     let free = bits.checked_sub(length.into()).ok_or(Malformed)?;
     let attributes = message.attributes_after(RTMSG)?;
     let to = attributes.find(libc::RTA_DST)?.map(address).transpose()?;
     let first = to.map_or(0, packets::rules::address);
     let last = first | u128::MAX.checked_shr(128 - free).unwrap_or(0);
-    Ok(Some((kind, (first, last))))
+    Ok(Some((kind, family, (first, last))))
 }
 
 /// Another host on a device's link, whose hardware address is known.
@@ -271,12 +271,11 @@ pub struct Neighbour {
     pub is_pinned: bool,
 }
 
-/// The neighbours with an address of this one's family, as far as their hardware addresses are known.
-pub fn neighbours_like(of: IpAddr) -> Result<Vec<Neighbour>, ReadError> {
-    dump(libc::RTM_GETNEIGH, family(of), NDMSG, read_neighbour)
+pub fn neighbours(family: Family) -> Result<Vec<Neighbour>, ReadError> {
+    dump(libc::RTM_GETNEIGH, number(family), NDMSG, read_neighbour)
 }
 
-/// A neighbour; none if its hardware address isn't known.
+/// None: the hardware address isn't known.
 fn read_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed> {
     let attributes = message.attributes_after(NDMSG)?;
     let Some(bytes) = attributes.find(libc::NDA_DST)? else {
@@ -375,16 +374,16 @@ pub(crate) mod tests {
 
     #[test]
     fn the_local_table_has_types_of_addresses() {
-        let v4 = IpAddr::from([0; 4]);
-        let entry = |length, table, attributes: &[(u16, &[u8])], of: IpAddr| {
+        let v4 = Family::V4;
+        let entry = |length, table, attributes: &[(u16, &[u8])], of: Family| {
             let header = [0, length, 0, 0, table, 0, 0, libc::RTN_LOCAL, 0, 0, 0, 0];
             answered(&header, attributes, |message| read_local_entry(message, of))
         };
         let to: (u16, &[u8]) = (libc::RTA_DST, &[127, 0, 0, 0]);
-        assert_eq!(entry(8, libc::RT_TABLE_LOCAL, &[to], v4), Ok(Some((2, (127 << 24, (128 << 24) - 1)))));
-        assert_eq!(entry(32, libc::RT_TABLE_LOCAL, &[to], v4), Ok(Some((2, (127 << 24, 127 << 24)))));
-        assert_eq!(entry(0, libc::RT_TABLE_LOCAL, &[], v4), Ok(Some((2, (0, u32::MAX.into())))));
-        assert_eq!(entry(0, libc::RT_TABLE_LOCAL, &[], [0; 16].into()), Ok(Some((2, (0, u128::MAX)))));
+        assert_eq!(entry(8, libc::RT_TABLE_LOCAL, &[to], v4), Ok(Some((2, v4, (127 << 24, (128 << 24) - 1)))));
+        assert_eq!(entry(32, libc::RT_TABLE_LOCAL, &[to], v4), Ok(Some((2, v4, (127 << 24, 127 << 24)))));
+        assert_eq!(entry(0, libc::RT_TABLE_LOCAL, &[], v4), Ok(Some((2, v4, (0, u32::MAX.into())))));
+        assert_eq!(entry(0, libc::RT_TABLE_LOCAL, &[], Family::V6), Ok(Some((2, Family::V6, (0, u128::MAX)))));
         assert_eq!(entry(8, libc::RT_TABLE_MAIN, &[to], v4), Ok(None));
         assert_eq!(entry(33, libc::RT_TABLE_LOCAL, &[to], v4), Err(Malformed));
     }
@@ -453,8 +452,8 @@ pub(crate) mod tests {
             let address = [10, 0, 0, 9];
             change(libc::RTM_NEWNEIGH, &header, &[(libc::NDA_DST, &address), (libc::NDA_LLADDR, &[2, 0, 0, 0, 0, 1])]);
             let want = Neighbour { device: veth.index, address: address.into(), is_pinned: true };
-            assert_eq!(neighbours_like([0; 4].into()).unwrap(), [want]);
-            assert_eq!(neighbours_like([0; 16].into()).unwrap(), []);
+            assert_eq!(neighbours(Family::V4).unwrap(), [want]);
+            assert_eq!(neighbours(Family::V6).unwrap(), []);
         });
     }
 
@@ -478,10 +477,10 @@ pub(crate) mod tests {
             assert!(matches!(device(b"eth9"), Err(ReadError::Socket(Errno::ENODEV))));
             let own = IpAddr::from([127, 0, 0, 1]);
             assert!(addresses().unwrap().iter().any(|address| (address.address, address.prefix) == (own, 8)));
-            assert!(local_table(own).unwrap().contains(&(2, (127 << 24, (128 << 24) - 1))));
+            assert!(local_table(Family::V4).unwrap().contains(&(2, Family::V4, (127 << 24, (128 << 24) - 1))));
             // Those of the local, the main and the default table.
             let plain = RoutingRule { users: None, is_by_mark: false };
-            assert_eq!(rules_like(own).unwrap(), [plain; 3]);
+            assert_eq!(rules(Family::V4).unwrap(), [plain; 3]);
             let mut packet =
                 Packet { to: (own, 80).into(), from: None, from_port: Some(5), uid: Some(7), device: None };
             let want = Route { kind: RouteKind::Local, device: LOOPBACK_INDEX, source: Some(own), gateway: None };

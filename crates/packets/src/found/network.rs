@@ -76,7 +76,6 @@ pub struct Address {
     /// The number of the device that has it.
     pub device: u32,
     pub address: IpAddr,
-    /// How many bits its network has.
     pub prefix: u8,
     /// Its network's broadcast address, if it has one of its own choice (`IFA_BROADCAST`).
     pub broadcast: Option<Ipv4Addr>,
@@ -137,15 +136,15 @@ impl Network {
     }
 
     pub fn broadcasts(&self, family: Family) -> Intervals {
-        Intervals::each(self.of_family(family).flat_map(|known| {
-            let IpAddr::V4(own) = known.address else {
-                return [None, None].into_iter().flatten();
-            };
-            let hosts = u32::MAX.checked_shr(known.prefix.into()).filter(|hosts| *hosts > 1);
-            let last = hosts.map(|hosts| u128::from(u32::from(own) | hosts));
-            let chosen = known.broadcast.map(|chosen| u128::from(u32::from(chosen)));
-            [last, chosen].into_iter().flatten()
-        }))
+        let mut broadcasts: Vec<u32> = Vec::new();
+        for known in self.of_family(family) {
+            if let IpAddr::V4(own) = known.address {
+                let hosts = u32::MAX.checked_shr(known.prefix.into()).filter(|hosts| *hosts > 1);
+                broadcasts.extend(hosts.map(|hosts| u32::from(own) | hosts));
+                broadcasts.extend(known.broadcast.map(u32::from));
+            }
+        }
+        Intervals::each(broadcasts)
     }
 
     /// The addresses that a connection may get which arrives on one of these devices and is redirected: over IPv4 the
