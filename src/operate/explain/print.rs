@@ -79,11 +79,7 @@ impl Explained<'_> {
         let mut before: Option<&Step<'_>> = None;
         let mut left_out = 0;
         let mut in_a_row = 0;
-        let mut written: Vec<&[&Step<'_>]> = Vec::new();
-        let steps = once(&self.steps.iter().collect::<Vec<_>>());
-        let mut rest = steps.as_slice();
-        while let Some((&step, after)) = rest.split_first() {
-            rest = after;
+        for step in once(&self.steps.iter().collect::<Vec<_>>()) {
             let is_same_chain = before.is_some_and(|before| {
                 (before.packet, before.hook, before.depth) == (step.packet, step.hook, step.depth)
                     && before.at.is_in_chain_of(&step.at)
@@ -99,27 +95,9 @@ impl Explained<'_> {
             end_row(&mut text, before, &mut left_out);
             self.write(&mut text, step, before, colour);
             before = Some(step);
-            // A chain to which many rules lead, each of a chain to which many do, would be written thousands of times.
-            let (inside, rest_after) = after.split_at(jump_length(step, after));
-            if written.iter().any(|other| self.is_same_way(other, inside)) {
-                text += &format!("{:indent$}as above\n", "", indent = indent(step) + 2);
-                rest = rest_after;
-            } else if !inside.is_empty() {
-                written.push(inside);
-            }
         }
         end_row(&mut text, before, &mut left_out);
         text
-    }
-
-    /// Whether two jumps lead to the same chain, and the same comes of it.
-    fn is_same_way(&self, one: &[&Step<'_>], other: &[&Step<'_>]) -> bool {
-        one.len() == other.len()
-            && one.iter().zip(other).all(|(one, other)| {
-                (one.packet, one.hook, one.at) == (other.packet, other.hook, other.at)
-                    && is_match(one) == is_match(other)
-                    && self.why(one) == self.why(other)
-            })
     }
 
     /// Adds a step's line, after a line for the chain if that is another one than before. The one that decides is marked.
