@@ -245,6 +245,8 @@ mod tests {
         let mut network = network();
         assert_eq!(network.device(3).map(|device| &device.name), Some(&Name::from("eth1")));
         assert_eq!(network.device(4), None);
+        assert_eq!(network.device_named(&Name::from("eth1")), network.device(3));
+        assert_eq!(network.device_named(&Name::from("eth9")), None);
         let name = |name: &str| Intervals::one(interface(name.as_bytes()));
         assert_eq!(network.having(Family::V4, &numbers(&["10.78.0.2", "10.78.0.3"])), name("eth1"));
         assert_eq!(network.having(Family::V6, &numbers(&["fd77::2"])), name("eth0"));

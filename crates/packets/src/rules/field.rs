@@ -287,6 +287,18 @@ mod tests {
     }
 
     #[test]
+    fn a_field_has_whole_bytes_and_numbers_as_large_as_they_hold() {
+        for (field, bytes, largest) in [
+            (Field::Protocol, 1, 0xff),
+            (Field::DestinationPort, 2, 0xffff),
+            (Field::Uid, 4, 0xffff_ffff),
+            (Field::Source(Family::V6), 16, u128::MAX),
+        ] {
+            assert_eq!((field.bytes(), field.largest()), (bytes, largest), "{field:?}");
+        }
+    }
+
+    #[test]
     fn every_field_has_words_of_its_own() {
         for field in Field::ALL {
             let FieldFacts { nft, any, open, flag, of, except, what, .. } = field.facts();

@@ -787,4 +787,16 @@ fn where_a_source_is_changed_the_answer_has_to_find_it() {
         let ends = ends_around(Direction::Inbound, vec![table("ip snat", vec![chain])], &around);
         assert_eq!(ends[0].contains("NotUnderstood"), is_open, "{address} {routes:?}: {ends:?}");
     }
+    // What stays on lo has to come from an address of this host.
+    for (address, is_redirected, is_open) in
+        [(Ipv4Addr::new(10, 77, 0, 2), true, true), (to, true, false), (Ipv4Addr::new(10, 77, 0, 2), false, false)]
+    {
+        let network = Network { addresses: vec![own(address)], ..Network::default() };
+        let around = Surroundings { network: &network, ..Surroundings::default() };
+        let changing = base("late", Kind::Nat, Hook::Postrouting, 100, vec![rule([], Action::Nat(snat.clone()))]);
+        let mut tables = vec![table("ip snat", vec![changing])];
+        tables.extend(is_redirected.then(|| nat("nat", Hook::Output, vec![redirect(1)])));
+        let ends = ends_around(Direction::Outbound, tables, &around);
+        assert_eq!(ends.iter().any(|end| end.contains("NotUnderstood")), is_open, "{address}: {ends:?}");
+    }
 }

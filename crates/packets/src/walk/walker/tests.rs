@@ -328,6 +328,21 @@ fn what_is_not_understood_is_not_certain_nor_what_comes_after_it() {
     );
 }
 
+/// An outcome names the question that it depends on by its place.
+#[test]
+fn what_is_assumed_answers_the_question_that_was_left_open() {
+    let found = Found { tables: vec![mangle("ip mangle", vec![rule([strange()], Action::Drop)])], not_known: vec![] };
+    let direction = Direction::Inbound;
+    let all = Connections::all(Family::V4, direction);
+    let walk = there_and_back(&found, Family::V4, direction, all, &Surroundings::default(), None);
+    let [first, ..] = walk.decisions.as_slice() else { panic!("nothing is decided") };
+    let asked: Vec<_> = first.assumptions.iter().map(|assumed| &walk.questions[assumed.question]).collect();
+    assert!(
+        matches!(asked[..], [Open::Match(at, _, packet, _)] if (Some(*at), *packet) == (first.at, first.packet)),
+        "{asked:?}"
+    );
+}
+
 #[test]
 fn an_accept_ends_only_its_own_base_chain() {
     let accept = mangle("ip mangle", vec![any(Action::Accept), any(Action::Drop)]);
