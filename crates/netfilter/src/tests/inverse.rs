@@ -4,7 +4,8 @@
 use packets::rules::flags::{CtState, ct_state};
 use packets::rules::testing::random;
 use packets::rules::{
-    Action, Condition, Counters, Effect, Family, Field, Name, Nat, Rule, Set, TCP, TableFamily, Values, interface,
+    Action, Condition, Counters, Effect, Family, Field, Name, Nat, Rule, Set, TCP, TableFamily, Values, addresses,
+    interface,
 };
 use proptest::prelude::*;
 
@@ -111,6 +112,17 @@ proptest! {
 }
 
 /// Each part that a mode can't write is named, beside a part that it can; what it can write is read back.
+#[test]
+fn subnets_of_the_tables_family_are_written() {
+    for (family, subnet) in [(Family::V4, "10.0.0.0/8"), (Family::V6, "fd00::/8"), (Family::V4, "192.0.2.1/32")] {
+        for field in [Field::Source(family), Field::Destination(family)] {
+            let numbers = addresses(subnet.parse().unwrap());
+            let rule = Rule::new(vec![Condition::is(field, numbers)], Action::Return);
+            assert_eq!(written_and_read(TableFamily::Ip(family), &rule, &[]), Ok(rule), "{subnet}");
+        }
+    }
+}
+
 #[test]
 fn what_is_refused_is_named() {
     let tcp = || Condition::is(Field::Protocol, TCP);

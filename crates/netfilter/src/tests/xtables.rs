@@ -7,7 +7,7 @@ use packets::rules::xtables::IptablesRule;
 use packets::rules::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Rule, address};
 
 use super::recorded;
-use crate::xt::{XtEntry, read_match, read_target};
+use crate::xt::{XtEntry, read_match, read_target, redirect};
 
 /// A rule that was recorded, and read for a family.
 struct Row {
@@ -74,6 +74,32 @@ fn number(hex: &str) -> u128 {
 fn masked(value: &str) -> (u128, u128) {
     let (mark, mask) = value.split_once('/').unwrap_or((value, "0xffffffff"));
     (number(mark), number(mask))
+}
+
+/// What the kernel doesn't take otherwise (`redirect_tg4_check` in net/netfilter/xt_REDIRECT.c).
+#[test]
+fn redirections_are_written_as_iptables_writes_them() {
+    let mut compared = 0;
+    for line in include_str!("../recorded/xtables.txt").lines() {
+        let Some((saved, info)) = line.split_once(" | t:REDIRECT:0:") else {
+            continue;
+        };
+        let family = if saved.starts_with("v4") { Family::V4 } else { Family::V6 };
+        let ports = match saved.rsplit_once("--to-ports ") {
+            Some((_, ports)) if !ports.contains(' ') => {
+                let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+                Some((first.parse().unwrap(), last.parse().unwrap()))
+            }
+            None if saved.ends_with("-j REDIRECT") => None,
+            _ => continue,
+        };
+        let (hex, length) = info.split_once('/').unwrap();
+        let mut info = recorded(hex);
+        info.resize(length.parse().unwrap(), 0);
+        assert_eq!(redirect(family, ports), info, "{saved}");
+        compared += 1;
+    }
+    assert_eq!(compared, 6);
 }
 
 /// In iptables' own words, unless the row says otherwise.
