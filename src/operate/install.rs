@@ -492,8 +492,9 @@ impl Work<'_, '_> {
         }
     }
 
-    /// The legacy nat tables.
+    /// The nat tables in which legacy mode may have rules.
     fn legacy_tables(&self) -> Result<Found, Error> {
-        self.lists.get_or_init(|| Lists::open(&[NAT])).read(|name| name == NAT)
+        let lists = self.lists.get_or_init(|| Lists::open(&[NAT]));
+        lists.read(|family, name| name == NAT && has_sockets(family))
     }
 }

@@ -435,6 +435,22 @@ fn a_sandbox_without_netlink_is_not_a_kernel_without_nf_tables() {
     install(&namespace, &format!("verify {}", chart_in("nft")));
 }
 
+/// As under systemd's `RestrictAddressFamilies=`: the kernel lists IPv6's tables, so they may hold rules.
+#[test]
+fn a_sandbox_without_ipv6_is_not_a_kernel_without_its_tables() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("legacy"));
+    let trace = Run::new("show").calls(&namespace).0;
+    let mut sockets = trace.lines().filter(|line| line.contains(" socket("));
+    let number = 1 + sockets.position(|line| line.contains("AF_INET6")).expect("it asks");
+    let without_ipv6 = format!("error=EAFNOSUPPORT:when={number}+");
+    for line in ["show", "verify", "uninstall"] {
+        let said = Run::new(line).inject("socket", &without_ipv6).output(&namespace).stderr();
+        assert!(said.contains("cannot read the IPv6 legacy nat table: EAFNOSUPPORT"), "{line}: {said}");
+    }
+    assert_eq!(namespace.sh("ip6tables-legacy-save -t nat").matches("-j PROXY_INIT").count(), 2);
+}
+
 /// The first socket that explain opens asks for the route, or for the device.
 #[test]
 fn explain_says_where_routing_cannot_be_asked() {

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use netfilter::ip_tables;
 use netfilter::netlink::message::Malformed;
-use netfilter::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
+use netfilter::netlink::sockopt::{Entries, add_counters, entries, replace};
 use packets::found::{Found, Unseen};
 use packets::rules::{Family, NAT, Subsystem, Table, XTABLES};
 
@@ -17,7 +17,7 @@ use crate::wanted::Mode;
 
 /// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
 pub(crate) fn read() -> Result<Found, Error> {
-    Lists::open(&XTABLES.map(|(name, _)| name)).read(|_| true)
+    Lists::open(&XTABLES.map(|(name, _)| name)).read(|_, _| true)
 }
 
 /// The kernel's lists of legacy tables, held open: looking again costs a fraction of opening them.
@@ -63,13 +63,13 @@ impl Lists {
         })
     }
 
-    /// Reads those of the tables that are asked for by their names.
-    pub(crate) fn read(&self, is_asked: impl Fn(&str) -> bool) -> Result<Found, Error> {
+    /// Reads those of the tables that are asked for.
+    pub(crate) fn read(&self, is_asked: impl Fn(Family, &str) -> bool) -> Result<Found, Error> {
         let mut found = Found::default();
         for (family, names) in self.names() {
             match names {
                 Ok(names) => {
-                    for name in names.iter().filter(|name| is_asked(name) && has_sockets(family)) {
+                    for name in names.iter().filter(|name| is_asked(family, name)) {
                         found.tables.push(read_table(family, name)?);
                     }
                 }
