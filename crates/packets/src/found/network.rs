@@ -84,7 +84,10 @@ pub struct Address {
 /// One of which nothing is known.
 impl Default for &Network {
     fn default() -> Self {
-        static UNKNOWN: LazyLock<Network> = LazyLock::new(Network::default);
+        static UNKNOWN: LazyLock<Network> = LazyLock::new(|| {
+            let reason = Some("it was not asked for".to_owned());
+            Network { links_not_known: reason.clone(), listeners_not_known: reason, ..Network::default() }
+        });
         &UNKNOWN
     }
 }

@@ -115,14 +115,14 @@ impl RoutingFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::ip;
 
     const OWN: u128 = 0x0a4d_0002;
 
     fn facts() -> RoutingFacts {
         let entry = |kind, family, first: u128, last| (kind, family, (first, last));
-        RoutingFacts {
+        let mut facts = RoutingFacts {
             local: vec![
-                entry(LOCAL, Family::V4, OWN, OWN),
                 entry(LOCAL, Family::V4, 127 << 24, (128 << 24) - 1),
                 entry(BROADCAST, Family::V4, 0x0a4d_00ff, 0x0a4d_00ff),
                 entry(BROADCAST, Family::V4, (128 << 24) - 1, (128 << 24) - 1),
@@ -131,7 +131,9 @@ mod tests {
                 entry(ANYCAST, Family::V6, 0xfd << 120, 0xfd << 120),
             ],
             back: None,
-        }
+        };
+        facts.add_own(ip(Family::V4, OWN).unwrap());
+        facts
     }
 
     /// Whether an address of a family is of these types; none: that isn't known.

@@ -719,12 +719,30 @@ mod tests {
     }
 
     #[test]
+    fn a_device_has_its_packets_before_they_are_tracked() {
+        let new = State { is_seen: false, ..state(80, &[]) };
+        for (hook, priority, side) in [
+            (Hook::Ingress, 0, Ordering::Less),
+            (Hook::Prerouting, -201, Ordering::Less),
+            (Hook::Prerouting, -200, Ordering::Equal),
+            (Hook::Output, -199, Ordering::Greater),
+            (Hook::Input, -300, Ordering::Greater),
+        ] {
+            assert_eq!(new.tracking(hook, priority), side, "{hook} {priority}");
+        }
+        // Of what lo brings back, it isn't the first hook.
+        assert_eq!(State { is_seen: true, ..new }.tracking(Hook::Ingress, 0), Ordering::Greater);
+    }
+
+    #[test]
     fn the_port_is_that_at_which_the_first_packet_arrives() {
         let port = |state: &State<'_>| state.outcome(Fate::Accepted, None).port;
         let first = state(80, &[]);
         assert_eq!(port(&first), Some(Intervals::one(80)));
         let reply = first.reply(false);
         assert_eq!(port(&reply), Some(Intervals::one(80)));
+        let told = reply.outcome(Fate::Accepted, None).connections;
+        assert_eq!(told.get(Field::DestinationPort), Some(&Intervals::one(80)), "as it has set out");
         assert_ne!(reply.connections.get(Field::DestinationPort), Some(&Intervals::one(80)));
     }
 

@@ -554,8 +554,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         let Action::Nat(Nat { address: Some(to), .. }) = action else {
             return false;
         };
-        let own = &self.network.addresses;
-        let is_others = !own.is_empty() && own.iter().all(|known| known.address != *to);
+        let mut own = self.network.addresses.iter();
+        let is_others = self.network.links_not_known.is_none() && own.all(|known| known.address != *to);
         let is_on_lo = |field| state.connections.get(field) == Some(&lo());
         let is_routed = || self.routes.iter().any(|(address, device)| address == to && device.is_some());
         is_others

@@ -787,6 +787,14 @@ fn where_a_source_is_changed_the_answer_has_to_find_it() {
         let ends = ends_around(Direction::Inbound, vec![table("ip snat", vec![chain])], &around);
         assert_eq!(ends[0].contains("NotUnderstood"), is_open, "{address} {routes:?}: {ends:?}");
     }
+    // That there are no addresses is something else than that they aren't known.
+    for (links_not_known, is_open) in [(None, true), (Some("a filter".to_owned()), false)] {
+        let network = Network { links_not_known, ..Network::default() };
+        let around = Surroundings { network: &network, ..Surroundings::default() };
+        let chain = base("input", Kind::Nat, Hook::Input, 100, vec![rule([], Action::Nat(snat.clone()))]);
+        let ends = ends_around(Direction::Inbound, vec![table("ip snat", vec![chain])], &around);
+        assert_eq!(ends[0].contains("NotUnderstood"), is_open, "{ends:?}");
+    }
     // What stays on lo has to come from an address of this host.
     for (address, is_redirected, is_open) in
         [(Ipv4Addr::new(10, 77, 0, 2), true, true), (to, true, false), (Ipv4Addr::new(10, 77, 0, 2), false, false)]
