@@ -164,35 +164,7 @@ impl Connections {
     /// Which of them meet a condition of a rule of this table.
     pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
         let field = self.field_of(condition);
-        let known = field.and_then(|field| self.get(field));
-        match (condition, known) {
-            (Condition::NotUnderstood(_), _) | (Condition::Context { .. }, None) => Meeting::NotUnderstood,
-            (_, None) => Meeting::None,
-            _ if misses(known, condition) => Meeting::None,
-            (Condition::Flags { numbers, .. }, Some(known)) => split(known, numbers, false),
-            (Condition::Context { holding, .. }, Some(known)) => {
-                let of_field = holding.iter().flatten().find(|(of, _)| Some(*of) == field);
-                let none = Intervals::default();
-                split(known, of_field.map_or(&none, |(_, numbers)| numbers), false)
-            }
-            (Condition::Masked { mask, number, negated, .. }, Some(known)) => {
-                let Some(few) = few_numbers(known) else {
-                    return Meeting::NotUnderstood;
-                };
-                let held = few.into_iter().filter(|few| few & mask == *number);
-                split(known, &Intervals::each(held), *negated)
-            }
-            (Condition::In { values: Values::Set(name), negated, .. }, Some(known)) => {
-                match table.set(name).and_then(|set| set.elements.as_ref()) {
-                    Some(elements) => split(known, elements, *negated),
-                    None => Meeting::NotUnderstood,
-                }
-            }
-            (Condition::In { values, negated, .. }, Some(known)) => {
-                let list = values.listed().into_iter().flatten();
-                split(known, &Intervals::new(list.copied()), *negated)
-            }
-        }
+        meeting(field, field.and_then(|field| self.get(field)), table, condition)
     }
 
     /// Whether it is plain that none of them meets a condition.
@@ -297,6 +269,44 @@ fn misses(known: Option<&Intervals>, condition: &Condition) -> bool {
         return false;
     };
     known.is_none_or(|known| values.listed().is_some_and(|list| !known.meets(list)))
+}
+
+/// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks
+/// at; none if the field doesn't exist.
+pub(super) fn meeting(
+    field: Option<Field>,
+    known: Option<&Intervals>,
+    table: &Table,
+    condition: &Condition,
+) -> Meeting {
+    match (condition, known) {
+        (Condition::NotUnderstood(_), _) | (Condition::Context { .. }, None) => Meeting::NotUnderstood,
+        (_, None) => Meeting::None,
+        _ if misses(known, condition) => Meeting::None,
+        (Condition::Flags { numbers, .. }, Some(known)) => split(known, numbers, false),
+        (Condition::Context { holding, .. }, Some(known)) => {
+            let of_field = holding.iter().flatten().find(|(of, _)| Some(*of) == field);
+            let none = Intervals::default();
+            split(known, of_field.map_or(&none, |(_, numbers)| numbers), false)
+        }
+        (Condition::Masked { mask, number, negated, .. }, Some(known)) => {
+            let Some(few) = few_numbers(known) else {
+                return Meeting::NotUnderstood;
+            };
+            let held = few.into_iter().filter(|few| few & mask == *number);
+            split(known, &Intervals::each(held), *negated)
+        }
+        (Condition::In { values: Values::Set(name), negated, .. }, Some(known)) => {
+            match table.set(name).and_then(|set| set.elements.as_ref()) {
+                Some(elements) => split(known, elements, *negated),
+                None => Meeting::NotUnderstood,
+            }
+        }
+        (Condition::In { values, negated, .. }, Some(known)) => {
+            let list = values.listed().into_iter().flatten();
+            split(known, &Intervals::new(list.copied()), *negated)
+        }
+    }
 }
 
 fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {

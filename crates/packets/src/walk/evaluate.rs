@@ -1,19 +1,38 @@
 //! One rule against one set of connections.
 
-use crate::rules::{Rule, Table};
-use crate::walk::connections::{Connections, Meeting, is_few};
+use crate::rules::{Field, Intervals, Rule, Table};
+use crate::walk::connections::{Meeting, is_few, meeting};
 use crate::walk::state::State;
 use crate::walk::step::Reason;
 
 /// How a rule's conditions divide connections, of which some may meet them all.
 pub(super) struct Split<'a> {
-    pub(super) matching: Connections,
-    /// Those that don't match, if any don't.
-    pub(super) rest: Option<Connections>,
     /// The first condition that any may fail.
     pub(super) reason: Option<Reason<'a>>,
     /// Whether it can be told which are which. Otherwise either part may have them, and not both.
     pub(super) is_told: bool,
+    /// What conditions leave of fields, in their order.
+    left: Vec<(Field, Intervals)>,
+    /// How many conditions set them apart.
+    setting_apart: usize,
+}
+
+impl<'a> Split<'a> {
+    /// Those that meet all conditions, and those that don't.
+    pub(super) fn parts(self, state: State<'a>) -> (State<'a>, Option<State<'a>>) {
+        let rest = match (self.setting_apart, self.left.as_slice()) {
+            (0, _) => None,
+            (1, [(field, held)]) => {
+                Some(State { connections: state.connections.but_for(*field, held), ..state.clone() })
+            }
+            _ => Some(state.clone()),
+        };
+        let mut matching = state;
+        for (field, numbers) in self.left.into_iter().filter(|(_, numbers)| is_few(numbers)) {
+            matching.set(field, numbers);
+        }
+        (matching, rest)
+    }
 }
 
 /// Asks a rule of this table how its conditions divide connections.
@@ -21,29 +40,25 @@ pub(super) struct Split<'a> {
 /// # Errors
 /// None of them meets this condition. Most rules are for others.
 pub(super) fn ask<'a>(table: &Table, rule: &'a Rule, state: &State<'_>) -> Result<Split<'a>, Reason<'a>> {
-    let all = &state.connections;
-    let mut split = Split { matching: all.clone(), rest: None, reason: None, is_told: true };
+    let mut split = Split { reason: None, is_told: true, left: Vec::new(), setting_apart: 0 };
     for condition in &rule.conditions {
-        let reason = || Reason::Condition(condition, all.clone());
-        let others = match (all.field_of(condition), split.matching.meeting(table, condition)) {
+        let field = state.connections.field_of(condition);
+        let numbers = field.and_then(|field| state.connections.get(field));
+        let is_its = |(known, numbers): &&(Field, Intervals)| Some(*known) == field && is_few(numbers);
+        let narrowed = split.left.iter().rev().find(is_its).map(|(_, numbers)| numbers);
+        let meeting = meeting(field, narrowed.or(numbers), table, condition);
+        let reason = || Reason::Condition(condition, state.connections.clone());
+        match (field, meeting) {
             (_, Meeting::All) => continue,
             (_, Meeting::None) => return Err(reason()),
             (Some(field), Meeting::Some(held)) => {
                 split.is_told &= is_few(&held) && state.tells(field);
-                let others = all.but_for(field, &held);
-                if is_few(&held) {
-                    split.matching.set(field, held);
-                }
-                others
+                split.left.push((field, held));
             }
-            _ => {
-                split.is_told = false;
-                all.clone()
-            }
-        };
-        // Those that don't meet one of several conditions are of any kind.
-        split.rest = Some(if split.rest.is_none() { others } else { all.clone() });
+            _ => split.is_told = false,
+        }
         split.reason = split.reason.or_else(|| Some(reason()));
+        split.setting_apart += 1;
     }
     Ok(split)
 }

@@ -10,7 +10,7 @@ use crate::rules::{
     Action, Chain, Effect, Family, Field, Hook, Intervals, Name, Nat, Policy, Rule, Table, TableFamily, address,
 };
 use crate::walk::connections::{Connections, Meeting, lo, others};
-use crate::walk::evaluate::{Split, ask};
+use crate::walk::evaluate::ask;
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{State, merged};
 use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
@@ -388,14 +388,15 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     fn rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
-        let Split { matching, rest, reason, is_told } = match ask(line.table, line.rule, &state) {
+        let mut split = match ask(line.table, line.rule, &state) {
             Ok(split) => split,
             Err(reason) => {
                 self.record_or_join(visit, at, Matched::No(reason));
                 return visit.next.push(state);
             }
         };
-        let matched = match reason {
+        let is_told = split.is_told;
+        let matched = match split.reason.take() {
             Some(reason) => Matched::Perhaps(reason),
             None if self.steps.is_some() => by_map(line, &state.connections),
             None => Matched::Yes(&line.rule.action),
@@ -407,8 +408,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             _ => None,
         };
         self.record_or_join(visit, at, matched);
-        let mut rest = rest.map(|connections| State { connections, ..state.clone() });
-        let mut matching = State { connections: matching, ..state };
+        let (mut matching, mut rest) = split.parts(state);
         if let Some(question) = question.filter(|_| !is_told) {
             matching.assumptions.push(Assumption::yes(question));
             let others = rest.iter_mut();
