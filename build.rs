@@ -23,6 +23,8 @@ fn main() {
         env!("CARGO_PKG_VERSION")
     );
     println!("cargo::rerun-if-changed=build.rs");
+    // `cargo xtask build` hands it to the linker, of whose input cargo knows nothing.
+    println!("cargo::rerun-if-changed=xtask/src/order.ld");
 }
 
 /// What a variable of the environment says, if anything.
