@@ -217,23 +217,25 @@ impl Install {
 
     fn legacy(&self) -> Legacy {
         let is_plain = self.mode == ModeChoice::Plain;
-        Legacy { is_plain, folder: self.iptables_dir.clone(), wait: self.wait_for_lock }
+        Legacy { is_plain, folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() }
     }
 
-    /// Fails unless all commands that legacy mode needs are installed.
+    /// Legacy mode with all the commands that it needs.
     ///
     /// # Errors
     /// [`Error::NoCommand`]
-    pub(super) fn check_commands(&self) -> Result<(), Error> {
+    pub(super) fn installed_legacy(&self) -> Result<Legacy, Error> {
         let legacy = self.legacy();
-        let mut families = self.config.families().iter().filter(|&&family| has_sockets(family));
-        families.try_for_each(|&family| legacy.restore(family).map(drop))
+        for &family in self.config.families().iter().filter(|&&family| has_sockets(family)) {
+            legacy.restore(family)?;
+        }
+        Ok(legacy)
     }
 
     /// What a mode needs and this host lacks, if another mode does without that. Nothing is installed.
     fn lack(&self, mode: Mode) -> Option<Error> {
         let tried = match mode {
-            Mode::Legacy => self.check_commands().and_then(|()| legacy::check(&expected(mode, &self.config))),
+            Mode::Legacy => self.installed_legacy().and_then(|_| legacy::check(&expected(mode, &self.config))),
             Mode::Nft | Mode::Native => try_out(mode, &self.config),
         };
         tried.err().filter(|error| error.mode_instead(mode).is_some())
@@ -415,7 +417,7 @@ impl Work<'_, '_> {
 
     fn install_legacy(&mut self) -> Result<(), Error> {
         let mode = Mode::Legacy;
-        self.install.check_commands()?;
+        let legacy = self.install.installed_legacy()?;
         if let Some(&other) = all::nf_tables_modes()?.first()
             && !self.install.replace_other_backend
         {
@@ -423,7 +425,6 @@ impl Work<'_, '_> {
         }
         (self.tell)(OperationNotice::RunningCommands { waits: self.install.wait_for_lock });
         self.tables = legacy::possible(expected(mode, &self.install.config));
-        let legacy = self.install.legacy();
         self.changed |= legacy.install(&self.tables)?;
         self.settle(mode, |work| {
             work.changed |= legacy.install(&work.tables)?;

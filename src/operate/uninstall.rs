@@ -54,7 +54,7 @@ impl Uninstall {
 
     fn run_here(&self, tell: &mut dyn FnMut(OperationNotice<'_>)) -> Result<Uninstalled, Error> {
         let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
-        let legacy = Legacy { is_plain: false, folder: self.iptables_dir.clone(), wait: self.wait_for_lock };
+        let legacy = Legacy { folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() };
         let found = all::read()?;
         for unseen in &found.not_known {
             match unseen.subsystem {

@@ -185,7 +185,7 @@ impl Install {
             (ModeChoice::Mode(mode), Some(holder)) if self.falls_back(mode, holder) => holder,
             (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
             _ => match self.chosen(|mode| try_out(mode, &self.config)) {
-                Ok((Mode::Legacy, _)) if !self.no_fallback && self.check_commands().is_err() => Mode::Nft,
+                Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_legacy().is_err() => Mode::Nft,
                 // If choosing fails, so would installing.
                 chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
             },

@@ -282,3 +282,23 @@ fn in_legacy_mode_a_wrong_flag_touches_nothing() {
     assert_eq!(run.output(&namespace).code(), Some(2));
     assert_eq!(namespace.sh("cat /proc/self/net/ip_tables_names"), "");
 }
+
+/// PATH may have many folders.
+#[test]
+fn a_command_is_looked_for_once() {
+    let namespace = Namespace::new();
+    let folder = Folder::new("looks");
+    let trace = folder.join("trace");
+    let strace = ["strace", "--trace=/stat", "--string-limit=200", "--output"];
+    let run = Run::new(&chart()).environment("PATH", "/nonexistent:/usr/sbin:/usr/bin");
+    run.under(strace).under([&trace]).output(&namespace).success();
+    let trace = fs::read_to_string(&trace).unwrap();
+    for command in ["/iptables-legacy-restore\"", "/ip6tables-legacy-restore\""] {
+        let looks = trace.lines().filter(|call| call.contains(command));
+        let mut looks: Vec<&str> = looks.filter_map(|call| call.split('"').nth(1)).collect();
+        let count = looks.len();
+        looks.sort_unstable();
+        looks.dedup();
+        assert!(count > 0 && count == looks.len(), "{command}: {count} looks at {looks:?}");
+    }
+}

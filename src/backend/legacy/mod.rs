@@ -10,6 +10,7 @@ mod lock;
 pub(crate) mod read;
 mod unlisted;
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -47,6 +48,8 @@ pub struct Legacy {
     pub folder: Option<PathBuf>,
     /// When somebody else holds the xtables lock, waits for it however long that takes, instead of giving up after a second.
     pub wait: bool,
+    /// The restore commands of IPv4 and of IPv6, once they were looked for and found: PATH may have many folders.
+    pub(crate) programs: [OnceCell<PathBuf>; 2],
 }
 
 impl Legacy {
@@ -55,12 +58,17 @@ impl Legacy {
     /// # Errors
     /// [`Error::NoCommand`]
     pub(crate) fn restore(&self, family: Family) -> Result<PathBuf, Error> {
+        let [v4, v6] = &self.programs;
+        let known = if family == Family::V4 { v4 } else { v6 };
+        if let Some(program) = known.get() {
+            return Ok(program.clone());
+        }
         let command = format!("{}{}-restore", family.iptables(), if self.is_plain { "" } else { "-legacy" });
         for folder in environment::folders(self.folder.clone()) {
             let program = folder.join(&command);
             let found = fs::metadata(&program);
             if found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0) {
-                return Ok(program);
+                return Ok(known.get_or_init(|| program).clone());
             }
         }
         Err(Error::NoCommand { command })
