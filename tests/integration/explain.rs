@@ -1,15 +1,17 @@
 //! `explain` by examples: what it says, in which words, and where it has no answer.
 
+use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
+use lab::wait;
 use serde_json::Value;
 
-use crate::support::{Run, chart_in, feed, install, unfolded};
+use crate::support::{Folder, Run, chart_in, feed, install, unfolded};
 
 /// A pod with Linkerd's rules.
 fn pod_with_chart(mode: &str) -> Lab {
@@ -151,6 +153,30 @@ fn routing_says_how_an_outbound_connection_leaves() {
         let said = first_line(&lab, &format!("outbound --to 10.77.0.1:80 --out {name}"));
         assert_eq!(said, "dropped: it is redirected to this host, and its socket is bound to eth0", "{name}");
     }
+}
+
+/// Devices are listed once, at the beginning.
+#[test]
+fn of_a_device_that_is_made_meanwhile_routing_is_not_known() {
+    let lab = pod_with_chart("nft");
+    let folder = Folder::new("device-meanwhile");
+    let trace = folder.join("trace");
+    // The third question to routing is whether there is the device that was named.
+    let listed = Run::new("explain outbound --to 192.0.2.1:80 --out eth0").calls(&lab.pod).0;
+    let mut sockets = (1..).zip(listed.lines().filter(|call| call.contains(" socket(")));
+    let named = sockets.by_ref().filter(|(_, call)| call.contains("NETLINK_ROUTE")).nth(2).unwrap().0;
+    let explaining = Run::new("explain outbound --to 192.0.2.1:80 --out late0 --output short")
+        .under(["strace", "--follow-forks", "--trace=socket"])
+        .under([format!("--inject=socket:delay_enter=3000000:when={named}"), format!("--output={}", trace.display())])
+        .spawn(&lab.pod, Stdio::piped());
+    // Devices are listed before addresses are asked for.
+    let is_listed = || fs::read_to_string(&trace).ok().filter(|calls| calls.matches("NETLINK_ROUTE").count() > 1);
+    wait::until(Duration::from_secs(20), is_listed).expect("devices are listed");
+    lab.pod.sh("ip link add late0 type veth peer name late1");
+    let said = explaining.wait_with_output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    let want = "not known: the kernel's routing cannot be asked (a network device was made meanwhile: try again)";
+    assert!(said.starts_with(want), "{said}");
 }
 
 /// A security module or a seccomp filter refuses the socket or the question, with an errno that would mean something

@@ -67,7 +67,7 @@ impl Routing {
         let Some(bound) = bound else {
             return self.route(leaving);
         };
-        let device = Some(self.network.device_named(bound)?.index);
+        let device = Some(self.listed(self.network.device_named(bound))?.index);
         // With a source, the device is only a wish to IPv6 (`ip6_route_output_flags`).
         let refused = match self.route(Packet { device, ..to_it })? {
             Err(refused) if connection.from.is_some() => refused,
@@ -77,8 +77,16 @@ impl Routing {
         Some(found.filter(|found| Some(found.device) == device).ok_or(refused))
     }
 
+    /// A device of those that were listed. One that isn't there was made since: then it isn't known where routes lead.
+    fn listed<'a>(&self, device: Option<&'a Device>) -> Option<&'a Device> {
+        if device.is_none() {
+            let _ = self.silent.set("a network device was made meanwhile: try again".to_owned());
+        }
+        device
+    }
+
     fn name(&self, route: Route) -> Option<&Name> {
-        Some(&self.network.device(route.device)?.name)
+        Some(&self.listed(self.network.device(route.device))?.name)
     }
 
     fn is_lo_down(&self) -> bool {

@@ -20,7 +20,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// None where they aren't understood.
+    /// Its intervals of numbers, as far as they are understood.
     pub fn intervals(&self) -> &[(u128, u128)] {
         self.elements.as_ref().map(Intervals::as_slice).unwrap_or_default()
     }
