@@ -62,8 +62,8 @@ impl Tracked {
     /// Its number in [`Field::State`]: the state's bit, and beyond its byte one for each of the others.
     pub fn number(self) -> u128 {
         let others = [self.is_reply, self.has_snat, self.has_dnat].into_iter().enumerate();
-        let bits = others.map(|(place, is_so)| u128::from(is_so) << (8 + place));
-        bits.fold(self.state.bit().into(), |number, bit| number | bit)
+        let bits: u128 = others.map(|(place, is_so)| u128::from(is_so) << (8 + place)).sum();
+        u128::from(self.state.bit()) + bits
     }
 }
 

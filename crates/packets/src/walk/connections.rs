@@ -372,9 +372,11 @@ impl fmt::Display for Connections {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::rules::testing::table;
-    use crate::rules::{Context, Name, always, interface};
+    use crate::rules::{Context, Name, address, always, interface};
 
     /// A condition on a field that is left out here never holds.
     #[test]
@@ -387,6 +389,28 @@ mod tests {
             let is_there = Family::ALL.into_iter().any(is_of) || is_later;
             assert!(is_there, "{field:?}");
         }
+    }
+
+    #[test]
+    fn hosts_have_no_address_of_a_group() {
+        for (last, beyond) in [("223.255.255.255", "224.0.0.0"), ("feff::ffff", "ff00::")] {
+            let [last, beyond] = [last, beyond].map(|text| text.parse::<IpAddr>().unwrap());
+            let hosts = others(Family::of(last));
+            assert!(hosts.meets(&[(address(last), address(last))]) && !hosts.meets(&[(address(beyond), u128::MAX)]));
+        }
+    }
+
+    /// It decides nothing in which order their fields came to be known.
+    #[test]
+    fn connections_are_added_field_by_field() {
+        let known = |fields: &[(Field, u128)]| {
+            let fields: Vec<_> = fields.iter().map(|&(field, number)| (field, Intervals::one(number))).collect();
+            Connections { fields: fields.into() }
+        };
+        let mut both = known(&[(Field::Uid, 1), (Field::Gid, 2)]);
+        both.extend(&known(&[(Field::Gid, 4), (Field::Uid, 3)]));
+        assert_eq!(both.get(Field::Uid), Some(&Intervals::each([1u128, 3])));
+        assert_eq!(both.get(Field::Gid), Some(&Intervals::each([2u128, 4])));
     }
 
     #[test]

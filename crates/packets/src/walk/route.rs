@@ -271,9 +271,9 @@ fn solicited(addresses: &Intervals) -> Intervals {
     const LAST: u128 = 0xff_ffff;
     let each = addresses.as_slice().iter().map(|&(first, last)| {
         if last - first > LAST || first & LAST > last & LAST {
-            return (PREFIX, PREFIX | LAST);
+            return (PREFIX, PREFIX + LAST);
         }
-        (PREFIX | first & LAST, PREFIX | last & LAST)
+        (PREFIX + (first & LAST), PREFIX + (last & LAST))
     });
     Intervals::new(each)
 }

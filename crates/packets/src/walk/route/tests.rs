@@ -649,6 +649,59 @@ fn packets_pass_the_devices_beneath_theirs() {
     }
 }
 
+/// Where iptables' chains are called in a bridge, they may have changed the destination before the bridge's input.
+#[test]
+fn a_bridge_s_input_sees_a_destination_that_iptables_may_have_changed() {
+    let bridge = Device { kind: b"bridge".to_vec(), ..device(2, "br0") };
+    let devices = vec![bridge, Device { master: Some(2), ..device(3, "eth1") }];
+    let by_bridge = to_80(Direction::Inbound).replaced(Field::InInterface, Intervals::one(interface(b"br0")));
+    for (hook, bridges_call_ip, want) in [
+        (Hook::Prerouting, false, "First Dropped"),
+        (Hook::Prerouting, true, "First Dropped"),
+        (Hook::Input, false, "First Dropped"),
+        (Hook::Input, true, "perhaps First Dropped"),
+    ] {
+        let settings = Settings { bridges_call_ip, ..Settings::default() };
+        let network = Network { devices: devices.clone(), settings, ..Network::default() };
+        let around = Surroundings { network: &network, ..Surroundings::default() };
+        let tables = vec![table("bridge f", vec![base("f", Kind::Filter, hook, 0, drop_if(to_port(80)))])];
+        let found = Found { tables, not_known: vec![] };
+        let walk = there_and_back(&found, Family::V4, Direction::Inbound, by_bridge.clone(), &around, None);
+        let dropped = walk.decisions.first().unwrap();
+        let certain = if walk.arrived.is_empty() { "" } else { "perhaps " };
+        assert_eq!(format!("{certain}{:?} {:?}", dropped.packet, dropped.fate), want, "{hook} {bridges_call_ip}");
+    }
+}
+
+/// The other host answers by a route of its own.
+#[test]
+fn the_reply_to_another_device_s_address_may_come_by_any() {
+    let address = |device, last| Address {
+        device,
+        address: Ipv4Addr::new(10, 77, device as u8, last).into(),
+        prefix: 24,
+        broadcast: None,
+    };
+    let network = Network {
+        devices: vec![device(1, "lo"), device(2, "eth0"), device(3, "eth1")],
+        addresses: vec![address(2, 1), address(3, 1)],
+        ..Network::default()
+    };
+    let around = Surroundings { network: &network, ..Surroundings::default() };
+    for (from, by_eth0) in [("10.77.2.1", "Reply Dropped"), ("10.77.3.1", "perhaps Reply Dropped")] {
+        let connections = to_80(Direction::Outbound)
+            .replaced(Field::Source(Family::V4), Intervals::one(crate::rules::address(from.parse().unwrap())))
+            .replaced(Field::OutInterface, Intervals::one(interface(b"eth0")));
+        let comes_by_eth0 = Condition::is(Field::InInterface, interface(b"eth0"));
+        let tables = vec![filter("f", Hook::Prerouting, 0, drop_if(comes_by_eth0))];
+        let found = Found { tables, not_known: vec![] };
+        let walk = there_and_back(&found, Family::V4, Direction::Outbound, connections, &around, None);
+        let dropped = walk.decisions.first().unwrap();
+        let certain = if walk.arrived.is_empty() { "" } else { "perhaps " };
+        assert_eq!(format!("{certain}{:?} {:?}", dropped.packet, dropped.fate), by_eth0, "{from}");
+    }
+}
+
 /// What nobody could send, or nothing could carry, is no connection that a rule takes from anybody.
 #[test]
 fn connections_live_between_hosts_and_by_devices_that_are_there() {
