@@ -137,11 +137,12 @@ impl Subcommand {
                  on a terminal outside pods, and never if NO_COLOR is set or TERM is dumb."
             }
             Self::Explain => {
-                "It follows the connection's first packet through all chains of nf_tables and of\n\
-                 legacy tables that the kernel runs, whichever program made them, in the kernel's\n\
-                 order. The first line is the answer; then come the rule that says so and each\n\
-                 rule that was looked at, with why it did not match. It makes no connection and\n\
-                 changes nothing.\n\n\
+                "It follows the connection's first packet, the reply and the ACK after it through\n\
+                 all chains of nf_tables and of legacy tables that the kernel runs, whichever\n\
+                 program made them, in the kernel's order; before them, where neighbours have to\n\
+                 find each other, the packets for that. The first line is the answer; then come\n\
+                 the rule that says so and each rule that was looked at, with why it did not\n\
+                 match. It makes no connection and changes nothing.\n\n\
                  The kernel's routing gives an outbound connection its device and its source\n\
                  address. Without --uid and --gid it is one from any user except the proxy's. If\n\
                  the answer depends on what was not given, or is not understood, it is \"not\n\
