@@ -426,7 +426,7 @@ fn words<'a>(bits: u32, named: impl IntoIterator<Item = (u32, &'a str)>) -> Vec<
 /// inverted: in the first, each by a number of its own.
 fn read_address_type(revision: u32, info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let flags = match revision {
-        0 => u32::from(u32_at(info, 4)? != 0) | u32::from(u32_at(info, 8)? != 0) << 1,
+        0 => u32::from(u32_at(info, 4)? != 0) + 2 * u32::from(u32_at(info, 8)? != 0),
         _ => u32_at(info, 4)?,
     };
     // Some are limited to a device.
@@ -512,7 +512,7 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
 /// The rate of `struct xt_rateinfo`, as iptables has it: 10,000 over the packets of a second.
 fn rate(period: u32, burst: u32) -> String {
     const UNITS: [(&str, u32); 4] = [("day", 864_000_000), ("hour", 36_000_000), ("min", 600_000), ("sec", 10_000)];
-    let is_too_long = |length: u32| period == 0 || period > length || length / period < length % period;
+    let is_too_long = |length: u32| period == 0 || length / period < length % period;
     // The last one before the first that doesn't fit.
     let [day, shorter @ ..] = UNITS;
     let (name, length) = shorter.into_iter().take_while(|(_, length)| !is_too_long(*length)).last().unwrap_or(day);

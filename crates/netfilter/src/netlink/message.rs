@@ -145,7 +145,7 @@ pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
 
 /// The number that these bytes are in network byte order: at most 16, of which more would be the last ones.
 pub(crate) fn number(bytes: &[u8]) -> u128 {
-    bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
+    bytes.iter().fold(0, |number, &byte| (number << 8) + u128::from(byte))
 }
 
 /// An address by its bytes: 4 of IPv4, 16 of IPv6.
@@ -158,7 +158,7 @@ pub(crate) fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
 pub(crate) fn under_mask(field: Field, number: u128, mask: u128) -> Option<(u128, u128)> {
     let rest = field.largest() & !mask;
     let is_contiguous = rest & rest.wrapping_add(1) == 0;
-    is_contiguous.then_some((number & mask, number & mask | rest))
+    is_contiguous.then_some((number & mask, (number & mask) + rest))
 }
 
 /// The numbers of the devices whose names begin with these bytes or, with a NUL, are these; none if no device has such a
@@ -212,7 +212,7 @@ impl Writer {
     /// Adds a message to nfnetlink, and returns where it begins; `write` adds its attributes.
     pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) -> usize {
         let start = self.end;
-        let kind = header.subsystem << 8 | header.message;
+        let kind = (header.subsystem << 8) + header.message;
         let subheader = [header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0];
         self.any_message(kind, header.flags, header.sequence, &subheader, write);
         start

@@ -145,8 +145,7 @@ pub fn has_ipv6() -> bool {
         // (inet6_create in net/ipv6/af_inet6.c), and so sooner than it could make and close one. With SOCK_CLOEXEC,
         // musl would then ask again without it.
         // SAFETY: the call takes numbers only.
-        let socket = unsafe { libc::socket(libc::AF_INET6, libc::SOCK_DGRAM, -1) };
-        socket >= 0 || Errno::last() != Errno::EAFNOSUPPORT
+        Errno::result(unsafe { libc::socket(libc::AF_INET6, libc::SOCK_DGRAM, -1) }) != Err(Errno::EAFNOSUPPORT)
     })
 }
 
@@ -168,7 +167,7 @@ impl Options {
     }
 
     fn set(&self, option: libc::c_int, name: &str, structure: &mut [u8]) -> Result<(), Errno> {
-        put_name(structure, name);
+        put(structure, 0, name.as_bytes());
         let (socket, level, length) = (self.socket.as_raw_fd(), self.level, structure.len() as libc::socklen_t);
         // SAFETY: the socket is open; the kernel reads no more than the structure's length, and writes only the old
         // counters of SET_REPLACE, to the address in it: `replace` has allocated as many as it says there, and keeps
@@ -177,7 +176,7 @@ impl Options {
     }
 
     fn get(&self, option: libc::c_int, name: &str, structure: &mut [u8]) -> Result<(), Errno> {
-        put_name(structure, name);
+        put(structure, 0, name.as_bytes());
         get_option(&self.socket, self.level, option, structure)
     }
 }
@@ -193,10 +192,4 @@ pub(super) fn get_option(
     let to = value.as_mut_ptr().cast();
     // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
     Errno::result(unsafe { libc::getsockopt(socket, level, option, to, &raw mut length) }).map(drop)
-}
-
-fn put_name(structure: &mut [u8], name: &str) {
-    // The kernel's names are shorter than NAME, with their NUL.
-    let name = name.as_bytes();
-    put(structure, 0, name.get(..NAME - 1).unwrap_or(name));
 }

@@ -157,6 +157,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_edit_that_cannot_be_written_is_named() {
+        let table = TableId { family: TableFamily::Inet, name: "proxy-init" };
+        let chain = ChainId { name: "OUTPUT", hook: Some(Hook::Output) };
+        let rules = [
+            rule([], Action::Return),
+            rule([Condition::NotUnderstood("ipsec in".to_owned())], Action::Drop),
+            rule([Condition::NotUnderstood("socket".to_owned())], Action::Accept),
+        ];
+        let edits = rules.each_ref().map(|rule| Edit::AddRule(NewRule { table, chain, rule, sets: &[], before: None }));
+        let unwritten = batch(&edits, None).err().unwrap();
+        assert_eq!(unwritten.edit, edits[1].to_string());
+    }
+
     /// xtables' matches ask for that; nft writes no such thing.
     #[test]
     fn a_rule_of_xtables_declares_that_it_is_for_tcp() {

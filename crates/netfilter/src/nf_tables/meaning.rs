@@ -384,7 +384,7 @@ impl<'a> Reader<'a> {
                 tracked(text, |tracked| {
                     let source = if tracked.has_snat { IPS_SRC_NAT } else { 0 };
                     let destination = if tracked.has_dnat { IPS_DST_NAT } else { 0 };
-                    tracked.state.has_entry() && ((source | destination) & mask == number) != negated
+                    tracked.state.has_entry() && ((source + destination) & mask == number) != negated
                 })
             }
             Loaded::Direction => {

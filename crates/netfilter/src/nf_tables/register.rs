@@ -33,7 +33,7 @@ impl Part {
         }
         let rest = 8 * (self.field.bytes() - self.bytes) as u32;
         let first = number(value).checked_shl(rest).unwrap_or(0);
-        Some((first, first | (1u128.checked_shl(rest).unwrap_or(0).wrapping_sub(1))))
+        Some((first, first + 1u128.checked_shl(rest).unwrap_or(0).wrapping_sub(1)))
     }
 }
 
