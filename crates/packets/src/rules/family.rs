@@ -34,7 +34,7 @@ impl Family {
     /// Every address of the loopback device's network.
     pub(crate) fn loopback(self) -> Intervals {
         Intervals::new([match self {
-            Self::V4 => (127 << 24, (128 << 24) - 1),
+            Self::V4 => (0x7f00_0000, 0x7fff_ffff),
             Self::V6 => (1, 1),
         }])
     }

@@ -221,6 +221,14 @@ fn what_one_rule_has_taken_no_later_one_takes() {
     }
 }
 
+/// Whoever asks what gets to proxy-init's chain is told what took the rest, and not what becomes of it then.
+#[test]
+fn what_a_rule_has_sent_elsewhere_is_not_followed() {
+    let late = vec![base("late", Kind::Filter, Hook::Prerouting, 0, vec![rule([to_port(1)], Action::Drop)])];
+    let tables = vec![nat(vec![rule([to_port(80)], redirect(1))], vec![]), table("ip late", late)];
+    assert_eq!(inbound(tables), but_for_port_80("ip nat PREROUTING 1: Translated of to port 80"));
+}
+
 #[test]
 fn conditions_pick_their_connections() {
     let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
