@@ -232,4 +232,15 @@ mod tests {
             assert_eq!(holds(back, is_loose, true, by), want.map(|holds| !holds));
         }
     }
+
+    #[test]
+    fn an_address_of_the_namespace_s_own_is_local() {
+        let mut facts = RoutingFacts::default();
+        let local = Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: true };
+        assert_eq!(facts.holding(local), Some(vec![]), "without an address, that isn't known");
+        let own: IpAddr = "10.77.0.2".parse().unwrap();
+        facts.add_own(own);
+        let to_it = (Field::Destination(Family::V4), Intervals::one(address(own)));
+        assert_eq!(facts.holding(local), Some(vec![to_it]));
+    }
 }

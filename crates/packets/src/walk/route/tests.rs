@@ -292,6 +292,9 @@ fn what_tracking_has_not_seen_has_no_mark_and_no_state() {
     assert_eq!(raw(is_new()), ["at last Ack Accepted"]);
     assert_eq!(seen(marked()), ["First Dropped by late"]);
     assert_eq!(seen(is_new()), ["First Dropped by late"]);
+    let mut early = base("early", Kind::Filter, Hook::Ingress, 0, drop_if(is_new()));
+    early.devices = Some(Field::InInterface.any());
+    assert_eq!(inbound(vec![tracking(), table("netdev early", vec![early])]), ["at last Ack Accepted"]);
     // Such a mark can't be set, but the rule goes on; where it is read, the rule ends.
     let set = |field, to| {
         let text = String::new();
@@ -647,6 +650,28 @@ fn packets_pass_the_devices_beneath_theirs() {
             assert_eq!(dropped, is_passed, "{direction} {name}");
         }
     }
+}
+
+/// A reply that is dropped is told as the connection that it is of.
+#[test]
+fn what_becomes_of_a_reply_is_said_of_its_connection() {
+    let tables = vec![filter("f", Hook::Output, 0, vec![rule([], Action::Drop)])];
+    let found = Found { tables, not_known: vec![] };
+    let connections = to_80(Direction::Inbound);
+    let around = Surroundings::default();
+    let walk = there_and_back(&found, Family::V4, Direction::Inbound, connections, &around, None);
+    let [dropped] = walk.decisions.as_slice() else { panic!("{:?}", walk.decisions) };
+    assert_eq!(dropped.packet, Packet::Reply);
+    assert_eq!(dropped.connections.get(Field::DestinationPort), Some(&Intervals::one(80)));
+}
+
+/// Source NAT without a port takes another one where the client's is taken.
+#[test]
+fn a_new_source_may_have_another_port() {
+    let snat = nat("nat", Hook::Postrouting, dnat(Some(Ipv4Addr::new(10, 0, 0, 1))));
+    let late = filter("late", Hook::Postrouting, 300, drop_if(Condition::is(Field::SourcePort, 40000)));
+    let said = outbound(vec![snat, late]);
+    assert_eq!(said.last().map(String::as_str), Some("at last Ack Accepted"), "{said:?}");
 }
 
 /// Where iptables' chains are called in a bridge, they may have changed the destination before the bridge's input.

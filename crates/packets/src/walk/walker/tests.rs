@@ -80,6 +80,7 @@ fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec
     let outcome = |outcome: &Outcome<'_>| {
         let at = outcome.at.unwrap();
         let place = at.line().map_or("policy".to_owned(), |line| line.number.to_string());
+        assert_eq!(at.rule(), at.line().map(|line| line.rule), "a policy is no rule");
         format!(
             "{} {} {place}: {:?}{}{} of {}",
             at.table(),
