@@ -546,7 +546,7 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     // The same by another name: `-m state --state`.
     const STATE_ALIAS: u16 = 1 << 13;
     let kinds = kinds & !STATE_ALIAS;
-    if kinds == 0 || kinds & !(STATE | DIRECTION) != 0 {
+    if kinds == 0 || kinds & !STATE & !DIRECTION != 0 {
         return Ok(None);
     }
     // `XT_CONNTRACK_STATE_SNAT` and the next two; the others' bits are those of [`State`].

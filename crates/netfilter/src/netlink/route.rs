@@ -189,7 +189,9 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
         lower: number(libc::IFLA_LINK)?.filter(|_| is_on_another),
         master: number(libc::IFLA_MASTER)?,
         // `ndisc_constructor` in net/ipv6/ndisc.c
-        has_neighbours: flags & (libc::IFF_LOOPBACK | libc::IFF_NOARP | libc::IFF_POINTOPOINT) == 0,
+        has_neighbours: [libc::IFF_LOOPBACK, libc::IFF_NOARP, libc::IFF_POINTOPOINT]
+            .iter()
+            .all(|flag| flags & flag == 0),
     })
 }
 
@@ -285,7 +287,7 @@ fn read_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed>
     let (device, state) = (u32_at(message.payload, 4)?, u16_at(message.payload, 8)?);
     let address = address(bytes)?;
     let is_pinned = state & libc::NUD_PERMANENT != 0 && !address.is_multicast();
-    let is_known = state & !(libc::NUD_INCOMPLETE | libc::NUD_FAILED) != 0;
+    let is_known = state & !libc::NUD_INCOMPLETE & !libc::NUD_FAILED != 0;
     Ok(is_known.then_some(Neighbour { device, address, is_pinned }))
 }
 

@@ -377,7 +377,7 @@ impl<'a> Reader<'a> {
                 let text = if is_first == negated { "-f" } else { "! -f" };
                 constant(text.to_owned(), is_first != negated)
             }
-            Loaded::Status(mask) if mask & !(IPS_SRC_NAT | IPS_DST_NAT) == 0 => {
+            Loaded::Status(mask) if mask & !IPS_SRC_NAT & !IPS_DST_NAT == 0 => {
                 let number = number?;
                 let operator = if negated { "!=" } else { "==" };
                 let text = format!("ct status & {mask:#x} {operator} {number:#x}");
@@ -653,7 +653,6 @@ impl<'a> Reader<'a> {
         self.registers.clear();
         self.rule.needs_tracking |= matches!(name, b"ct" | b"connlimit" | b"synproxy" | b"flow_offload");
         match name {
-            b"nat" => self.rule.action = Action::Nat(Nat::somewhere(text)),
             b"masq" => self.rule.action = Action::Nat(Nat::somewhere("masquerade")),
             b"notrack" => self.rule.effects.push(Effect::Untrack),
             b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.effect(text),
@@ -676,15 +675,15 @@ fn looked_up(fib: expression::Fib) -> Loaded {
     const SOURCE: u32 = 1;
     const DESTINATION: u32 = 2;
     const MARK: u32 = 4;
-    const IN: u32 = 8;
+    const SOURCE_BY_DEVICE: u32 = 9;
     const PRESENT: u32 = 32;
     // Marks are 0 until a rule sets them, and then routing is not followed.
-    let flags = fib.flags & !(MARK | PRESENT);
-    match (fib.result, flags) {
+    match (fib.result, fib.flags & !MARK & !PRESENT) {
         // `NFT_FIB_RESULT_OIF` and `NFT_FIB_RESULT_ADDRTYPE`
         (1, SOURCE) => Loaded::ReversePath { is_loose: true },
-        (1, flags) if flags == SOURCE | IN => Loaded::ReversePath { is_loose: false },
-        (3, SOURCE | DESTINATION) => Loaded::AddressType { is_source: flags == SOURCE },
+        (1, SOURCE_BY_DEVICE) => Loaded::ReversePath { is_loose: false },
+        (3, SOURCE) => Loaded::AddressType { is_source: true },
+        (3, DESTINATION) => Loaded::AddressType { is_source: false },
         _ => Loaded::Other("[fib]".to_owned()),
     }
 }

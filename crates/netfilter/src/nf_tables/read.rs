@@ -180,7 +180,7 @@ fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
         };
         // Sets that packets add elements to change without a new generation, and elements of several fields are not
         // understood.
-        if flags & (libc::NFT_SET_EVAL | NFT_SET_CONCAT) == 0 && matches!(set.bits, 8..=128) {
+        if flags & libc::NFT_SET_EVAL == 0 && flags & NFT_SET_CONCAT == 0 && matches!(set.bits, 8..=128) {
             let mut elements = Elements::default();
             let request = Header { family: header::protocol(table.family), ..request(libc::NFT_MSG_GETSETELEM) };
             let write = |to: &mut Writer| {
