@@ -12,7 +12,7 @@ use super::message::{Header, Unwritable, Writer, u32_at};
 const NFNL_BATCH_GENID: u16 = 1;
 
 /// Room for the batch of a usual run (5 KB for Linkerd's rules in both families), so that it is never reallocated.
-const USUAL: usize = 8 * 1024;
+const USUAL: usize = 8192;
 
 /// The generation of a network namespace's ruleset: 1 in a fresh namespace, and a new number after each commit
 /// (`nft_net->base_seq` in net/netfilter/nf_tables_api.c).

@@ -20,3 +20,13 @@ impl Direction {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directions_are_named() {
+        assert_eq!(Direction::ALL.map(|direction| direction.to_string()), ["inbound", "outbound"]);
+    }
+}

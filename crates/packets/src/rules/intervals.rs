@@ -1,7 +1,7 @@
 //! Sets of numbers as intervals: ports, addresses and ids alike.
 
 use std::sync::Arc;
-use std::{fmt, slice};
+use std::slice;
 
 /// A set of numbers: inclusive intervals, sorted, neither overlapping nor touching.
 ///
@@ -9,11 +9,11 @@ use std::{fmt, slice};
 /// zeros, as the kernel compares them.
 ///
 /// Copies are made for each rule that connections are compared with, so that they take no memory of their own.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Intervals(Held);
 
 /// Most sets are a single interval. No set of one is held as a list.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Held {
     One((u128, u128)),
     List(Arc<[(u128, u128)]>),
@@ -22,12 +22,6 @@ enum Held {
 impl Default for Intervals {
     fn default() -> Self {
         Self(Held::List(Arc::default()))
-    }
-}
-
-impl fmt::Debug for Intervals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.as_slice()).finish()
     }
 }
 

@@ -212,6 +212,12 @@ mod tests {
     use crate::rules::testing::{chain, ports, rule, table};
 
     #[test]
+    fn a_family_is_told_by_whose_packets_its_tables_see() {
+        let all = [TableFamily::Ip(Family::V4), TableFamily::Ip(Family::V6), TableFamily::Inet, TableFamily::Netdev];
+        assert_eq!(all.map(TableFamily::title), ["IPv4", "IPv6", "inet", "netdev"]);
+    }
+
+    #[test]
     fn numbers_are_a_conditions_own_or_its_sets() {
         let inferred = Set { elements: None, ..ports("inferred", &[]) };
         let table = Table { sets: vec![ports("web", &[(80, 80), (443, 443)]), inferred], ..table("inet mine", vec![]) };

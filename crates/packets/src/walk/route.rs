@@ -158,8 +158,7 @@ pub fn there_and_back<'a>(
     }
     let mut arrived = Vec::new();
     if watched.is_some() {
-        let (redirected, others): (Vec<_>, Vec<_>) =
-            states.into_iter().partition(|state| state.after_watched && state.is_redirected());
+        let (redirected, others): (Vec<_>, Vec<_>) = states.into_iter().partition(State::is_redirected);
         states = redirected;
         let passing_by = others.iter().filter(|state| !state.after_watched && !state.is_settled);
         arrived.extend(passing_by.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?)))));

@@ -12,7 +12,7 @@ use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place};
 const MOST_STATES: usize = 16;
 
 /// More than this are not compared with each other: 10,000 rules may each let others through.
-const MOST_COMPARED: usize = 4 * MOST_STATES;
+const MOST_COMPARED: usize = 64;
 
 /// Where connection tracking sees packets: `NF_IP_PRI_CONNTRACK` in linux/netfilter_ipv4.h.
 const TRACKING: i32 = -200;

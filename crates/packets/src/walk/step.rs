@@ -197,7 +197,30 @@ pub enum Open<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::testing::{chain, rule, table};
+    use crate::rules::testing::{base, chain, rule, table};
+    use crate::rules::{Direction, Family, Kind};
+
+    #[test]
+    fn a_place_is_told_with_what_is_there() {
+        let table = table("ip one", vec![base("a", Kind::Filter, Hook::Input, 0, vec![rule([], Action::Drop)])]);
+        let chain = &table.chains[0];
+        let rule = Line::all(&table, chain).map(Place::Rule).next().unwrap();
+        assert_eq!(rule.to_string(), "`drop` in ip one, chain a");
+        let policy = Place::Policy(Slot { table: &table, chain, base: chain.base.unwrap() });
+        assert_eq!(policy.to_string(), "the policy of ip one, chain a");
+    }
+
+    /// What advice to give depends on which connections are meant.
+    #[test]
+    fn a_reason_has_the_numbers_of_the_field_that_decides() {
+        let connections = Connections::all(Family::V4, Direction::Inbound);
+        let to_80 = connections.with(Field::DestinationPort, &Intervals::one(80));
+        let port = Condition::is(Field::DestinationPort, 443);
+        assert_eq!(Reason::Condition(&port, to_80.clone()).numbers(), Some(&Intervals::one(80)));
+        let user = Condition::is(Field::Uid, 7);
+        assert_eq!(Reason::Condition(&user, to_80).numbers(), None, "who sends what comes in isn't here");
+        assert_eq!(Reason::Device(Hook::Ingress).numbers(), None);
+    }
 
     #[test]
     fn places_are_in_the_same_chain_by_its_name_and_its_table() {
