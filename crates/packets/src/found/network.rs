@@ -217,6 +217,15 @@ mod tests {
     }
 
     #[test]
+    fn devices_are_named_as_soon_as_there_is_one_beside_lo() {
+        let all = network();
+        assert_eq!(all.device_names(), Device::names(&all.devices));
+        let only_lo = Network { devices: all.devices[..1].to_vec(), ..Network::default() };
+        assert_eq!(only_lo.device_names(), Field::InInterface.any());
+        assert_eq!(only_lo.only_device(), None);
+    }
+
+    #[test]
     fn no_other_host_has_what_is_this_namespaces() {
         let broadcasts = ["127.255.255.255", "10.77.0.255", "10.78.0.77"];
         assert_eq!(network().broadcasts(Family::V4), numbers(&broadcasts));

@@ -346,7 +346,6 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.left = None;
             }
         }
-        let mut are_merged = now.len() < 2;
         let asked = if self.watched.is_some() { deciding(chain) } else { chain.rules.len() };
         for line in Line::all(table, chain).take(asked) {
             if now.is_empty() {
@@ -360,7 +359,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             // Most rules are for other connections, which is found out without moving these.
             let conditions = &line.rule.conditions;
             let are_missed = |state: &State<'a>| conditions.iter().any(|condition| state.connections.miss(condition));
-            if are_merged && self.steps.is_none() && now.iter().all(are_missed) {
+            if self.steps.is_none() && now.iter().all(are_missed) {
                 continue;
             }
             visit.steps_before = self.steps.as_ref().map_or(0, Vec::len);
@@ -369,7 +368,6 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
             mem::swap(&mut now, &mut visit.next);
             now = merged(now);
-            are_merged = true;
             // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not
             // settled in the watched chain are told by the rule that let them.
             if visit.left_chain.len() > MOST_LEFT && !visit.left_chain.iter().any(State::is_told) {
