@@ -140,6 +140,16 @@ fn every_extension_of_a_rule_is_asked_for() {
     });
 }
 
+/// Other tests have some open at the same time.
+#[test]
+fn a_socket_is_closed_with_its_last_use() {
+    for _ in 0..1000 {
+        Socket::open().unwrap();
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open < 500, "{open} descriptors are open");
+}
+
 #[test]
 fn who_listens_is_listed() {
     in_a_namespace(|| {

@@ -1,7 +1,7 @@
 //! Sets of numbers as intervals: ports, addresses and ids alike.
 
-use std::sync::Arc;
 use std::slice;
+use std::sync::Arc;
 
 /// A set of numbers: inclusive intervals, sorted, neither overlapping nor touching.
 ///

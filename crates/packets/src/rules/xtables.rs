@@ -262,4 +262,17 @@ mod tests {
         let map = Action::Map(Field::SourcePort, Name::from("m"));
         assert_eq!(written(&rule([], map)), "[SourcePort vmap @m]");
     }
+
+    /// As iptables-save writes them.
+    #[test]
+    fn a_single_address_is_a_subnet() {
+        for (family, interval, want) in [
+            (Family::V4, (0x0a4d_0001, 0x0a4d_0001), "-s 10.77.0.1/32"),
+            (Family::V4, (0x0a00_0000, 0x0aff_ffff), "-s 10.0.0.0/8"),
+            (Family::V6, (1, 1), "-s ::1/128"),
+        ] {
+            let rule = Rule::new(vec![Condition::is(Field::Source(family), interval)], Action::Continue);
+            assert_eq!(IptablesRule(&rule).to_string().trim_end(), want);
+        }
+    }
 }
