@@ -61,8 +61,8 @@ impl Tracked {
 
     /// Its number in [`Field::State`]: the state's bit, and beyond its byte one for each of the others.
     pub fn number(self) -> u128 {
-        let others = [self.is_reply, self.has_snat, self.has_dnat].into_iter().enumerate();
-        let bits: u128 = others.map(|(place, is_so)| u128::from(is_so) << (8 + place)).sum();
+        let others = [(self.is_reply, 0x100), (self.has_snat, 0x200), (self.has_dnat, 0x400)];
+        let bits: u128 = others.into_iter().filter(|(is_so, _)| *is_so).map(|(_, bit)| bit).sum();
         u128::from(self.state.bit()) + bits
     }
 }
