@@ -149,6 +149,12 @@ fn what_is_refused_is_named() {
             Some("oifname \"0123456789abcdef\""),
             None,
         ),
+        // A prefix of names, which must not become the one name.
+        (
+            Condition::is(Field::OutInterface, (interface(b"eth"), interface(b"eth") | u128::MAX >> 24)),
+            Some("oifname \"eth*\""),
+            Some("oifname \"eth*\""),
+        ),
         (
             Condition::NotUnderstood("fib daddr type local".to_owned()),
             Some("fib daddr type local"),
