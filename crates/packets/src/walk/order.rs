@@ -291,6 +291,14 @@ mod tests {
         assert_eq!(count(filter(&["a", "b", "c"])), (6, false));
         assert_eq!(count(filter(&["a", "b", "c", "d"])), (24, false));
         assert_eq!(count(filter(&["a", "b", "c", "d", "e"])), (2, true));
+        // Those without a rule change nothing, unless their policy drops.
+        let mut blank = filter(&["a", "b", "c", "d", "e"]);
+        for table in &mut blank[2..] {
+            table.chains[0].rules.clear();
+        }
+        assert_eq!(count(blank.clone()), (2, false));
+        blank[4].chains[0].base.as_mut().unwrap().policy = Policy::Drop;
+        assert_eq!(count(blank), (6, false));
         // Those of one table keep their order, however many there are.
         let mut one = table("ip t", vec![]);
         one.chains = filter(&["a", "b", "c", "d", "e"]).into_iter().flat_map(|table| table.chains).collect();
