@@ -144,15 +144,15 @@ fn add_json_escape(text: &mut String, character: char) {
 /// A text with its hidden characters escaped, so that it stays one line, cannot steer a terminal and reads as it is
 /// written: names and values that others chose may hold any.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    with_hidden(text, |escaped, hidden| escaped.extend(hidden.escape_default()))
+    escape_hidden(text, |escaped, hidden| escaped.extend(hidden.escape_default()))
 }
 
 /// The same for a text that is JSON, and stays the same JSON: there, only strings have such characters.
 pub fn escaped_json(text: &str) -> Cow<'_, str> {
-    with_hidden(text, add_json_escape)
+    escape_hidden(text, add_json_escape)
 }
 
-fn with_hidden(text: &str, add: impl Fn(&mut String, char)) -> Cow<'_, str> {
+fn escape_hidden(text: &str, add: impl Fn(&mut String, char)) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return text.into();
     }

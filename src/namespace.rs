@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use netfilter::netlink::signals::hold;
-use netfilter::netlink::user_namespace::{depth, opened};
+use netfilter::netlink::user_namespace::{depth, note_opened_network};
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
@@ -33,17 +33,17 @@ impl Namespace {
         let path = path.into();
         // Files of namespaces are on a file system of their own, nsfs (namespaces(7)). Nothing else is opened: that can
         // wait for ever, as with a FIFO, or set off whatever is behind a device.
-        let found = statfs(&path).map_err(|errno| unusable(&path, Errno::of(errno)))?;
+        let found = statfs(&path).map_err(|errno| open_error(&path, Errno::of(errno)))?;
         if found.filesystem_type() != NSFS_MAGIC {
-            return Err(failed(&path, Errno::from_raw(libc::EINVAL), NOT_A_NAMESPACE));
+            return Err(entry_error(&path, Errno::from_raw(libc::EINVAL), NOT_A_NAMESPACE));
         }
         let file = OpenOptions::new()
             .read(true)
             // If it has become a FIFO in the meantime, this does not wait.
             .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(&path)
-            .map_err(|error| unusable(&path, Errno::of_io(&error)))?;
-        opened(&file);
+            .map_err(|error| open_error(&path, Errno::of_io(&error)))?;
+        note_opened_network(&file);
         Ok(Self { file, path })
     }
 
@@ -64,7 +64,7 @@ impl Namespace {
             Ok(work())
         });
         result.map_err(|error| {
-            failed(
+            entry_error(
                 &self.path,
                 Errno::of_io(&error),
                 "no thread can be started there: raise the limit on processes (ulimit -u, or the cgroup's pids.max)",
@@ -89,7 +89,7 @@ impl Namespace {
                 libc::EPERM => "run as root or with CAP_SYS_ADMIN",
                 _ => "the kernel may lack network namespaces (CONFIG_NET_NS)",
             };
-            failed(&self.path, errno, advice)
+            entry_error(&self.path, errno, advice)
         })
     }
 }
@@ -101,15 +101,15 @@ impl AsFd for Namespace {
     }
 }
 
-fn unusable(path: &Path, errno: Errno) -> Error {
+fn open_error(path: &Path, errno: Errno) -> Error {
     let advice = match errno.raw() {
         libc::EACCES | libc::EPERM => "run as root, or as a user who may open that file",
         _ => "name the file of a namespace, such as /var/run/netns/NAME or /proc/PID/ns/net",
     };
-    failed(path, errno, advice)
+    entry_error(path, errno, advice)
 }
 
-fn failed(path: &Path, errno: Errno, advice: &'static str) -> Error {
+fn entry_error(path: &Path, errno: Errno, advice: &'static str) -> Error {
     Error::Netns { path: path.to_owned(), errno, advice }
 }
 

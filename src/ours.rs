@@ -5,7 +5,7 @@ use packets::rules::{Action, Family, NAT, Name, Rule, Subsystem, Table};
 
 use crate::wanted::{ChainName, Mode, Purpose};
 
-pub fn holds(found: &Found, mode: Mode) -> bool {
+pub fn holds_rules(found: &Found, mode: Mode) -> bool {
     match mode {
         Mode::Native => mode.table_among(&found.tables, Family::V4).is_some(),
         Mode::Nft | Mode::Legacy => {
@@ -16,14 +16,14 @@ pub fn holds(found: &Found, mode: Mode) -> bool {
 }
 
 pub fn holders(found: &Found) -> impl Iterator<Item = Mode> {
-    Mode::ALL.iter().copied().filter(|&mode| holds(found, mode))
+    Mode::ALL.iter().copied().filter(|&mode| holds_rules(found, mode))
 }
 
 /// Whether there is any rule of proxy-init's, in whichever mode. Its chains alone, as `iptables -F` leaves them, are none.
 pub fn has_rules(found: &Found) -> bool {
     let subsystems = [Subsystem::NfTables, Subsystem::Legacy].into_iter();
     let mut lines = subsystems.flat_map(|subsystem| found.nat_tables(subsystem)).flat_map(own_lines);
-    holds(found, Mode::Native) || lines.next().is_some()
+    holds_rules(found, Mode::Native) || lines.next().is_some()
 }
 
 /// The rules of a table that are in proxy-init's chains or lead there.
@@ -61,7 +61,7 @@ fn is_own_jump(rule: &Rule, chain: &Name, goal: ChainName) -> bool {
 /// Which of proxy-init's chains a rule of this table leads to, by a jump, a goto or an entry of a verdict map; none if to
 /// none.
 pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
-    let mut outcomes = table.outcomes(&rule.action);
+    let mut outcomes = table.possible_actions(&rule.action);
     outcomes.find_map(|action| ChainName::own(action.target()?))
 }
 
@@ -98,9 +98,9 @@ mod tests {
         let config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         let held = |tables: Vec<Table>| {
             let found = Found { tables, not_known: vec![] };
-            let held = [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| holds(&found, mode));
+            let held = [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| holds_rules(&found, mode));
             assert_eq!(holders(&found).count(), held.iter().filter(|&&held| held).count());
-            assert!(holders(&found).all(|mode| holds(&found, mode)));
+            assert!(holders(&found).all(|mode| holds_rules(&found, mode)));
             held
         };
         assert_eq!(held(vec![]), [false, false, false]);

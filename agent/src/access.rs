@@ -37,7 +37,7 @@ pub enum Access {
 pub async fn run(installation: &Installation, told: &watch::Sender<Access>) -> Infallible {
     let mut pauses = DefaultBackoff::default();
     loop {
-        let access = match ask(installation).await {
+        let access = match check_own_pod(installation).await {
             Ok(()) => Access::Given,
             Err(reason) => Access::Refused(reason),
         };
@@ -62,7 +62,7 @@ pub async fn run(installation: &Installation, told: &watch::Sender<Access>) -> I
 }
 
 /// Asks about the agent's own pod, as the plugin would about any.
-async fn ask(installation: &Installation) -> Result<(), String> {
+async fn check_own_pod(installation: &Installation) -> Result<(), String> {
     let configuration = installation.entry()?.configuration("1.0.0").to_string();
     let configuration = Configuration::read(configuration.as_bytes()).map_err(|error| error.to_string())?;
     if configuration.pod_info() == PodInfo::Annotations {

@@ -88,7 +88,7 @@ impl<'a> Own<'a> {
 
     /// What becomes of the plugin, as far as can be found out within some seconds. The watch has to go on meanwhile.
     pub async fn fate(&self) -> Fate {
-        let asked = timeout(PATIENCE, self.ask()).await;
+        let asked = timeout(PATIENCE, self.fetch_fate()).await;
         if self.namespace_ends.get() {
             return Fate::Unwanted("its namespace is being deleted".to_owned());
         }
@@ -99,7 +99,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    async fn ask(&self) -> Result<Fate, String> {
+    async fn fetch_fate(&self) -> Result<Fate, String> {
         let Server { client, namespace, pod } = self.server;
         let unwanted = |reason: &str| Ok(Fate::Unwanted(reason.to_owned()));
         // Where the role allows to ask about the one alone, the other may still tell.

@@ -282,7 +282,7 @@ impl Keeper {
             configuration: status::configuration(&self.installation.paths, entry),
             kubeconfig,
         };
-        let (answer, wait) = self.inquiry.ask(subject, program, Instant::now());
+        let (answer, wait) = self.inquiry.plugin_status(subject, program, Instant::now());
         pass.wait(wait);
         answer
     }
@@ -297,7 +297,7 @@ impl Keeper {
         work: impl FnOnce() -> Result<T, String>,
     ) -> Option<T> {
         let now = Instant::now();
-        match self.throttle.ask(name, now) {
+        match self.throttle.permit_write(name, now) {
             Ok(()) => {}
             Err(Held::Contested(wait)) => {
                 self.throttle.contest(name, line(), now);

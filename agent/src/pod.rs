@@ -357,13 +357,11 @@ impl Uid {
     pub fn in_cgroup(text: &str) -> Option<Self> {
         let parts = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/'));
         for part in parts {
-            let (slice, is_slice) = match part.strip_suffix(".slice") {
-                Some(slice) => (slice, true),
-                None => (part, false),
-            };
-            let uid = match is_slice {
-                true => slice.strip_prefix("kubepods").and_then(|rest| rest.rsplit_once("-pod")).map(|(_, uid)| uid),
-                false => slice.strip_prefix("pod"),
+            let uid = match part.strip_suffix(".slice") {
+                Some(slice) => {
+                    slice.strip_prefix("kubepods").and_then(|rest| rest.rsplit_once("-pod")).map(|(_, uid)| uid)
+                }
+                None => part.strip_prefix("pod"),
             };
             if let Some(uid) = uid.and_then(|uid| Self::new(&uid.replace('_', "-"))) {
                 return Some(uid);

@@ -77,7 +77,7 @@ impl Inquiry {
 
     /// What the plugin says of a subject, of which `program` is the path, and when to ask again. Must be called in tokio's
     /// runtime.
-    pub fn ask(&mut self, subject: Subject, program: &Path, now: Instant) -> (Answer, Duration) {
+    pub fn plugin_status(&mut self, subject: Subject, program: &Path, now: Instant) -> (Answer, Duration) {
         if !self.can_ask {
             let checked = check(&subject.configuration);
             return (checked.map_or_else(Answer::Refused, |()| Answer::Fine), LONGEST_PAUSE);

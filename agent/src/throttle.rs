@@ -55,7 +55,7 @@ impl Throttle {
     ///
     /// # Errors
     /// Why not, and for how long.
-    pub fn ask(&self, name: &str, now: Instant) -> Result<(), Held> {
+    pub fn permit_write(&self, name: &str, now: Instant) -> Result<(), Held> {
         let Some(file) = self.files.get(name) else {
             return Ok(());
         };
@@ -128,15 +128,15 @@ mod tests {
         let mut throttle = Throttle::new(20);
         let at = |seconds| start + Duration::from_secs(seconds);
         for _ in 0..20 {
-            assert_eq!(throttle.ask("a", at(0)), Ok(()));
+            assert_eq!(throttle.permit_write("a", at(0)), Ok(()));
             throttle.wrote("a", at(0));
         }
-        assert_eq!(throttle.ask("a", at(1)), Err(Held::Contested(Duration::from_secs(2))));
-        assert_eq!(throttle.ask("b", at(1)), Ok(()));
-        assert_eq!(throttle.ask("a", at(3)), Ok(()));
+        assert_eq!(throttle.permit_write("a", at(1)), Err(Held::Contested(Duration::from_secs(2))));
+        assert_eq!(throttle.permit_write("b", at(1)), Ok(()));
+        assert_eq!(throttle.permit_write("a", at(3)), Ok(()));
         throttle.wrote("a", at(3));
-        assert_eq!(throttle.ask("a", at(3)), Err(Held::Contested(Duration::from_secs(3))));
-        assert_eq!(throttle.ask("a", at(6)), Ok(()));
+        assert_eq!(throttle.permit_write("a", at(3)), Err(Held::Contested(Duration::from_secs(3))));
+        assert_eq!(throttle.permit_write("a", at(6)), Ok(()));
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(contested(&mut throttle, 8), line(10));
         assert_eq!(contested(&mut throttle, 17), line(1));
         assert_eq!(contested(&mut throttle, 18), None);
-        assert_eq!(throttle.ask("a", at(18)), Err(Held::Contested(Duration::from_secs(42))));
+        assert_eq!(throttle.permit_write("a", at(18)), Err(Held::Contested(Duration::from_secs(42))));
         assert_eq!(contested(&mut throttle, 60), None);
         assert!(throttle.files.is_empty());
     }
@@ -163,9 +163,9 @@ mod tests {
         let mut throttle = Throttle::new(1);
         let mut pauses = Vec::new();
         for _ in 0..7 {
-            assert_eq!(throttle.ask("a", now), Ok(()));
+            assert_eq!(throttle.permit_write("a", now), Ok(()));
             let pause = throttle.failed("a", "full".to_owned(), now);
-            assert_eq!(throttle.ask("a", now), Err(Held::Failed("full".to_owned(), pause)));
+            assert_eq!(throttle.permit_write("a", now), Err(Held::Failed("full".to_owned(), pause)));
             assert!(throttle.contested(now).is_empty());
             pauses.push(pause.as_secs());
             now += pause;

@@ -215,10 +215,10 @@ fn list<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, InvalidVal
 /// A list that has at least one item: an empty one would mean all of them, not none.
 fn to_redirect<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, String> {
     let items = list(text).map_err(|invalid| invalid.to_string())?;
-    match items.is_empty() {
-        true => Err("it names nothing: leave it out to redirect everything".to_owned()),
-        false => Ok(items),
+    if items.is_empty() {
+        return Err("it names nothing: leave it out to redirect everything".to_owned());
     }
+    Ok(items)
 }
 
 #[cfg(test)]

@@ -171,14 +171,13 @@ impl Client {
             if wait >= left {
                 let (patience, asked) = (PATIENCE.as_secs(), asked.as_secs());
                 let request = request.to_owned();
-                let reason = match asked > 0 {
-                    true => {
-                        let left = left.as_secs_f32();
-                        format!(
-                            "{reason}, and asks for {asked} s of rest, with {left:.1} of this command's {patience} s left"
-                        )
-                    }
-                    false => format!("no usable answer within {patience} s: {reason}"),
+                let reason = if asked > 0 {
+                    let left = left.as_secs_f32();
+                    format!(
+                        "{reason}, and asks for {asked} s of rest, with {left:.1} of this command's {patience} s left"
+                    )
+                } else {
+                    format!("no usable answer within {patience} s: {reason}")
                 };
                 return Err(Error::TryAgainLater { request, reason });
             }

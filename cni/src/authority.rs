@@ -24,10 +24,7 @@ pub fn usable(certificates: Vec<Certificate<'static>>, now: Duration) -> Result<
             Err(why) => reason = why,
         }
     }
-    match usable.is_empty() {
-        true => Err(reason),
-        false => Ok(usable),
-    }
+    if usable.is_empty() { Err(reason) } else { Ok(usable) }
 }
 
 fn check(der: &[u8], now: Duration) -> Result<(), String> {

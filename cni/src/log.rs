@@ -1,6 +1,6 @@
 //! The log on standard error, as logrus writes it, and to the node's agent; standard output is for the result.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -75,11 +75,10 @@ impl Log {
                 let mut line = String::new();
                 for (key, value) in pairs {
                     let space = if line.is_empty() { "" } else { " " };
-                    // What others chose may hold hidden characters. Writing to a String can't fail.
-                    let _ = match value.bytes().all(|byte| byte.is_ascii_alphabetic()) {
-                        true => write!(line, "{space}{key}={value}"),
-                        false => write!(line, "{space}{key}={value:?}"),
-                    };
+                    // What others chose may hold hidden characters.
+                    let is_word = value.bytes().all(|byte| byte.is_ascii_alphabetic());
+                    let shown = if is_word { value.to_owned() } else { format!("{value:?}") };
+                    line += &format!("{space}{key}={shown}");
                 }
                 line
             }

@@ -479,11 +479,11 @@ fn rule(text: &str, purpose: &str) -> String {
 
 /// Ranges of ids, as flags and iptables write them.
 fn ids(ranges: &[(u32, u32)]) -> Vec<String> {
-    let text = |&(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    ranges.iter().map(text).collect()
+    let mut ids = Vec::new();
+    for (first, last) in ranges {
+        ids.push(if first == last { first.to_string() } else { format!("{first}-{last}") });
+    }
+    ids
 }
 
 /// A rule for each interface.

@@ -14,7 +14,7 @@ use super::nft;
 use crate::backend::commit::{self, can_be_read, commit_fresh, transact};
 use crate::backend::refusal;
 use crate::error::{self, Error, ModeError, PRIVILEGE};
-use crate::ours::holds;
+use crate::ours::holds_rules;
 use crate::wanted::tables::expected;
 use crate::wanted::{Config, Mode};
 
@@ -49,7 +49,7 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
             let reason = format!("nf_tables: {}", unseen.reason);
             Err(ModeError::Unseen(reason).in_mode(Mode::Legacy))
         }
-        _ => Ok([Mode::Nft, Mode::Native].into_iter().filter(|&mode| holds(&found, mode)).collect()),
+        _ => Ok([Mode::Nft, Mode::Native].into_iter().filter(|&mode| holds_rules(&found, mode)).collect()),
     }
 }
 

@@ -26,14 +26,14 @@ pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ModeError> {
 /// The netlink batch of edits in a namespace in which nothing has been committed, ready to send.
 pub(crate) fn fresh_batch(edits: &[Edit<'_>]) -> Result<Vec<u8>, ModeError> {
     let batch = edit::batch(edits, Some(Generation::FRESH));
-    let FinishedBatch(bytes) = batch.map_err(|error| refusal::unwritten(&error))?;
+    let FinishedBatch(bytes) = batch.map_err(|error| refusal::unwritten_error(&error))?;
     Ok(bytes)
 }
 
 /// Commits the edits if the ruleset is at this generation, and returns whether it was; otherwise none has taken effect.
 fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<bool, ModeError> {
     refusal::refuse_outside(edits)?;
-    let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten(&error))?;
+    let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten_error(&error))?;
     match socket.send_batch(&batch) {
         Ok(()) => Ok(true),
         Err(CommitError::OtherGeneration) => Ok(false),
@@ -59,7 +59,7 @@ pub(crate) fn check_each<'a>(
         // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
         let list = list.and_then(|list| {
             refusal::refuse_outside(&list)?;
-            edit::batch(&list, None).map_err(|error| refusal::unwritten(&error))?;
+            edit::batch(&list, None).map_err(|error| refusal::unwritten_error(&error))?;
             Ok(list)
         });
         let first = edits.len();
@@ -77,9 +77,9 @@ pub(crate) fn check_each<'a>(
     let mut outcomes = Vec::new();
     for part in parts {
         outcomes.push(part.and_then(|range: Range<usize>| {
-            let batch = batch.as_ref().map_err(refusal::unwritten)?;
+            let batch = batch.as_ref().map_err(refusal::unwritten_error)?;
             let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
-            match refused.as_ref().and_then(|error| error.among(range)) {
+            match refused.as_ref().and_then(|error| error.about_messages(range)) {
                 Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
                 None => Ok(()),
             }

@@ -23,7 +23,7 @@ const TABLE: TableId = TableId { family: TableFamily::Inet, name: NATIVE };
 pub(crate) fn install_edits<'a>(tables: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
     for wanted in wanted {
-        match held(tables) {
+        match held_table(tables) {
             Some(held) if held.dormant && holds_others(held) => {
                 return Err(ModeError::Dormant(TABLE.to_string()));
             }
@@ -78,10 +78,10 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) 
 }
 
 pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
-    held(tables).map(|_| Edit::DeleteTable(TABLE)).into_iter().collect()
+    held_table(tables).map(|_| Edit::DeleteTable(TABLE)).into_iter().collect()
 }
 
-fn held(tables: &[Table]) -> Option<&Table> {
+fn held_table(tables: &[Table]) -> Option<&Table> {
     Mode::Native.table_among(tables, Family::V4)
 }
 

@@ -16,8 +16,8 @@ use crate::wanted::{IdRange, Mode, is_on_owner, owner};
 
 pub(crate) fn no_socket(errno: Errno) -> ModeError {
     match errno {
-        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => lacks(Lack::NfTables, errno),
-        _ => failed("socket", errno),
+        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => lack_error(Lack::NfTables, errno),
+        _ => call_error("socket", errno),
     }
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn unreadable(error: ReadError) -> ModeError {
     match error {
         ReadError::Socket(Errno::EPERM) => ModeError::NotPermitted(Privilege::Read),
         // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
-        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => lacks(Lack::NfTables, errno),
+        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => lack_error(Lack::NfTables, errno),
         ReadError::Socket(errno) | ReadError::NotAsked(errno) => ModeError::Unseen(error::Errno::of(errno).to_string()),
         ReadError::Malformed(_) => ModeError::GarbledDump,
         ReadError::Interrupted => ModeError::KeepsChanging,
@@ -37,13 +37,15 @@ pub(crate) fn unreadable(error: ReadError) -> ModeError {
 pub(crate) fn explain(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch, error: CommitError) -> ModeError {
     match error {
         CommitError::NotSent(Errno::EMSGSIZE) => ModeError::BatchTooLarge(batch.0.len()),
-        CommitError::NotSent(errno) => failed("send", errno),
+        CommitError::NotSent(errno) => call_error("send", errno),
         CommitError::Unanswered(errno) => ModeError::Unanswered(error::Errno::of(errno)),
         CommitError::Malformed(_) => ModeError::Garbled,
         CommitError::OtherGeneration => ModeError::Contended(1),
         CommitError::Refused(Errno::EPERM, _) => ModeError::NotPermitted(Privilege::Change),
-        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => lacks(Lack::NfTables, errno),
-        CommitError::Refused(errno, text) => refused("the batch", errno, &text),
+        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => {
+            lack_error(Lack::NfTables, errno)
+        }
+        CommitError::Refused(errno, text) => refusal_error("the batch", errno, &text),
         CommitError::Messages(failures) => match failures.first() {
             Some(failure) => message(socket, edits, failure),
             None => ModeError::Garbled,
@@ -54,18 +56,18 @@ pub(crate) fn explain(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch
 fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError {
     let edit = usize::try_from(failure.sequence).ok().and_then(|sequence| edits.get(sequence.checked_sub(1)?));
     let Some(edit) = edit else {
-        return refused("the batch", failure.errno, &failure.text);
+        return refusal_error("the batch", failure.errno, &failure.text);
     };
     let (errno, what) = (failure.errno, edit.to_string());
     let kept = error::Errno::of(errno);
-    let refused = || refused(&what, errno, &failure.text);
+    let refused = || refusal_error(&what, errno, &failure.text);
     let table = edit.table();
     match (edit, table.family, errno) {
         // Without CAP_NET_ADMIN the whole batch would have been refused (nfnetlink_rcv), so EPERM for a single message
         // means that another program owns the table (nft_table_lookup).
         (_, _, Errno::EPERM) => ModeError::TableOwned { what, table: table.to_string() },
         (Edit::AddTable(_), family, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => {
-            lacks(Lack::Tables(family.title()), errno)
+            lack_error(Lack::Tables(family.title()), errno)
         }
         // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
         (Edit::AddChain(_, chain), TableFamily::Ip(family), Errno::EEXIST | Errno::EOPNOTSUPP)
@@ -74,7 +76,7 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
             ModeError::OtherBaseChain { family, chain: chain.to_string(), errno: kept }
         }
         (Edit::AddChain(_, chain), family, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
-            lacks(Lack::NatChains(family.title()), errno)
+            lack_error(Lack::NatChains(family.title()), errno)
         }
         (Edit::DeleteChain(..), _, Errno::EBUSY) => ModeError::ChainInUse { what, table: table.to_string() },
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
@@ -95,7 +97,7 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
             Some((name, module, option)) => {
                 // nft mode's rules need xt modules, native mode's don't.
                 let instead = if family == TableFamily::Inet { Mode::Legacy } else { Mode::Native };
-                lacks(Lack::Extension { name, rule: what, module, option, instead }, errno)
+                lack_error(Lack::Extension { name, rule: what, module, option, instead }, errno)
             }
             None => refused(),
         },
@@ -103,17 +105,17 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
     }
 }
 
-fn lacks(lack: Lack, errno: Errno) -> ModeError {
+fn lack_error(lack: Lack, errno: Errno) -> ModeError {
     let errno = error::Errno::of(errno);
     ModeError::Lacks { lack, errno }
 }
 
-fn failed(call: &'static str, errno: Errno) -> ModeError {
+fn call_error(call: &'static str, errno: Errno) -> ModeError {
     let errno = error::Errno::of(errno);
     ModeError::Netlink { call, errno }
 }
 
-fn refused(what: &str, errno: Errno, text: &str) -> ModeError {
+fn refusal_error(what: &str, errno: Errno, text: &str) -> ModeError {
     ModeError::Refused {
         what: what.to_owned(),
         errno: error::Errno::of(errno),
@@ -140,7 +142,7 @@ pub(super) fn refuse_outside(edits: &[Edit<'_>]) -> Result<(), ModeError> {
 }
 
 /// The error about an edit that can't be written. Nothing has been sent.
-pub(crate) fn unwritten(unwritten: &Unwritten) -> ModeError {
+pub(crate) fn unwritten_error(unwritten: &Unwritten) -> ModeError {
     ModeError::Unwritable { rule: unwritten.edit.clone(), what: unwritten.what.to_string() }
 }
 

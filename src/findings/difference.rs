@@ -7,12 +7,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use packets::found::{Device, Found, Line, Network};
-use packets::rules::nftables::{is_of, set_element};
+use packets::rules::nftables::{family_condition, set_element};
 use packets::rules::{
     Action, Chain, Direction, Effect, Family, Field, Rule, Set, Subsystem, Table, TableFamily, set_field,
 };
 use packets::walk::{
-    Connections, Fate, Meeting, Neighbours, Packet, Place, Surroundings, Watched, any_but_lo, discovery, there_and_back,
+    Connections, Fate, Meeting, Neighbours, Packet, Place, Surroundings, Watched, discovery, names_except_lo,
+    there_and_back,
 };
 
 use crate::findings::explain::proxy;
@@ -21,7 +22,7 @@ use crate::ours::{leads_to, own_lines, without_time};
 use crate::wanted::{ChainName, Mode, chain_of};
 
 /// What keeps neighbours on these devices from finding each other.
-pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &[&Device]) -> Vec<Finding> {
+pub fn discovery_findings(found: &Found, network: &Network, family: Family, devices: &[&Device]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (direction, &device) in
         Direction::ALL.into_iter().flat_map(|direction| devices.iter().map(move |device| (direction, device)))
@@ -46,8 +47,8 @@ pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &
                 subject: Subject::Other(at.table().to_string(), at.chain().name.clone()),
                 problem: Problem::Undiscovered {
                     family,
-                    by: named(at),
-                    admit: admitting(at, family, outcome.packet),
+                    by: name_of_place(at),
+                    admit: admitting_command(at, family, outcome.packet),
                     packet: outcome.packet,
                     direction,
                 },
@@ -61,7 +62,7 @@ pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &
 }
 
 /// A rule, or the policy of a chain.
-fn named(at: Place<'_>) -> String {
+fn name_of_place(at: Place<'_>) -> String {
     match at {
         Place::Rule(line) => line.to_string(),
         Place::Policy(_) => format!("policy drop of {} {}", at.table(), at.chain().name),
@@ -70,7 +71,7 @@ fn named(at: Place<'_>) -> String {
 
 /// The command that lets packets of neighbour discovery past a place that drops them; none if that is for their hop
 /// limit, which it changes.
-fn admitting(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
+fn admitting_command(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
     let mut effects = at.rule().into_iter().flat_map(|rule| &rule.effects);
     if effects.any(|effect| matches!(effect, Effect::Mark { field: Field::HopLimit, .. })) {
         return None;
@@ -106,8 +107,8 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Netw
     for table in expected {
         let held = found.table(table.subsystem, table.family, &table.name.to_string());
         findings.extend(match mode {
-            Mode::Native => native(table, held),
-            Mode::Nft | Mode::Legacy => xtables(table, held),
+            Mode::Native => compare_native(table, held),
+            Mode::Nft | Mode::Legacy => compare_xtables(table, held),
         });
     }
     if mode != Mode::Native {
@@ -119,7 +120,7 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Netw
     }
     let mut others = Vec::new();
     for table in expected {
-        for family in Family::ALL.into_iter().filter(|&family| sees(table, family)) {
+        for family in Family::ALL.into_iter().filter(|&family| is_for_family(table, family)) {
             for direction in Direction::ALL {
                 let around = Surroundings { network, ..proxy(std::slice::from_ref(table)) };
                 others.extend(shadows(table, family, direction, found, &around, &findings));
@@ -163,7 +164,7 @@ fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
         return false;
     };
     let all = Connections::all(family, Direction::Inbound);
-    let own = network.own(family);
+    let own = network.own_addresses(family);
     let mut names_others = false;
     for condition in &rule.conditions {
         match condition.field() {
@@ -180,36 +181,36 @@ fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
 }
 
 /// Whether a table has rules for a family. Native mode's table sees both families, but its jumps may be for only one.
-fn sees(table: &Table, family: Family) -> bool {
+fn is_for_family(table: &Table, family: Family) -> bool {
     let base = table.chains.iter().find(|chain| chain.base.is_some());
     let conditions = base.and_then(|chain| chain.rules.first()).map(|jump| &jump.conditions);
     let mut others = Family::ALL.into_iter().filter(|&other| other != family);
     table.family.sees(family)
-        && !others.any(|other| conditions.is_some_and(|conditions| conditions.contains(&is_of(other))))
+        && !others.any(|other| conditions.is_some_and(|conditions| conditions.contains(&family_condition(other))))
 }
 
 /// What differs in a family's nat table, which other programs use too.
-fn xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
+fn compare_xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
     let Some(held) = held.filter(|table| own_lines(table).next().is_some()) else {
-        return vec![of_table(expected, Problem::NoRules(expected.rules().count()))];
+        return vec![table_finding(expected, Problem::NoRules(expected.rules().count()))];
     };
-    let mut findings = chains(expected, held, true);
-    findings.extend(held.dormant.then(|| of_table(expected, Problem::Dormant)));
+    let mut findings = compare_chains(expected, held, true);
+    findings.extend(held.dormant.then(|| table_finding(expected, Problem::Dormant)));
     findings
 }
 
 /// What differs in native mode's table, which is proxy-init's alone.
-fn native(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
+fn compare_native(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
     let Some(held) = held else {
-        return vec![of_table(expected, Problem::NoTable)];
+        return vec![table_finding(expected, Problem::NoTable)];
     };
-    let mut findings = Vec::from_iter(held.dormant.then(|| of_table(expected, Problem::Dormant)));
-    findings.extend(chains(expected, held, false));
+    let mut findings = Vec::from_iter(held.dormant.then(|| table_finding(expected, Problem::Dormant)));
+    findings.extend(compare_chains(expected, held, false));
     findings.extend(compare_sets(expected, held));
     findings
 }
 
-fn chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Finding> {
+fn compare_chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for chain in &expected.chains {
         let held_chain = held.chain(&chain.name);
@@ -217,7 +218,7 @@ fn chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Finding> {
         let mut problems = match held_chain {
             None if is_shared && chain.base.is_none() => vec![Problem::NoChain],
             Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &found, held),
-            _ => compare(&lines(expected, chain), &found),
+            _ => compare_lists(&lines(expected, chain), &found),
         };
         let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
         // A chain of proxy-init's own that is hooked sees connections nevertheless; no jump can lead to it.
@@ -242,13 +243,13 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
     }
     for set in &expected.sets {
         let found = held.set(&set.name).map(elements).unwrap_or_default();
-        let problems = compare(&elements(set), &found).into_iter();
+        let problems = compare_lists(&elements(set), &found).into_iter();
         findings.extend(problems.map(|problem| finding(expected, Subject::Set(set.name.clone()), problem)));
     }
     findings
 }
 
-fn of_table(table: &Table, problem: Problem) -> Finding {
+fn table_finding(table: &Table, problem: Problem) -> Finding {
     finding(table, Subject::Table(table.to_string()), problem)
 }
 
@@ -294,7 +295,7 @@ fn elements(set: &Set) -> Vec<Comparable<'_>> {
 }
 
 /// What differs between two lists.
-fn compare(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem> {
+fn compare_lists(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem> {
     if expected.len() == found.len() && expected.iter().zip(found).all(|(expected, found)| expected.is(found)) {
         return Vec::new();
     }
@@ -355,9 +356,9 @@ fn shadows(
         Direction::Outbound => Field::Source(family),
     };
     let mut connections = Connections::living(family, direction);
-    if around.network.redirected_to(family, &any_but_lo()).is_some() {
-        let own = around.network.own(family).without(&around.network.broadcasts(family));
-        connections = connections.with(end, &own);
+    if around.network.redirect_addresses(family, &names_except_lo()).is_some() {
+        let own = around.network.own_addresses(family).without(&around.network.broadcasts(family));
+        connections = connections.narrowed(end, &own);
     }
     let here = connections.get(end).cloned();
     let walk = there_and_back(found, family, direction, connections, around, Some(watched));
@@ -404,15 +405,15 @@ fn shadows(
             }
             // What is redirected on its way in gets one of these anyway.
             let to = Field::Destination(family);
-            if outcome.connections.get(to) == around.network.redirected_to(family, &any_but_lo()).as_ref() {
+            if outcome.connections.get(to) == around.network.redirect_addresses(family, &names_except_lo()).as_ref() {
                 unsaid.push(to);
             }
         }
         // That one end is here goes without saying.
-        let ends = [end, end.turned()].into_iter();
+        let ends = [end, end.reversed()].into_iter();
         unsaid.extend(ends.filter(|field| outcome.connections.get(*field) == here.as_ref()));
-        let connections = outcome.connections.lacking(&unsaid).to_string();
-        let (by, certain) = (named(at), outcome.is_certain());
+        let connections = outcome.connections.without_fields(&unsaid).to_string();
+        let (by, certain) = (name_of_place(at), outcome.is_certain());
         let problem = if outcome.fate == Fate::Dropped && certain && bars_others(at, family, around.network) {
             Problem::Barred { by, connections }
         } else if is_lost {

@@ -14,7 +14,7 @@ use packets::walk::{
     there_and_back,
 };
 
-use crate::ours::{holds, is_ours};
+use crate::ours::{holds_rules, is_ours};
 use crate::wanted::{ChainName, Mode, Purpose};
 
 /// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
@@ -113,7 +113,7 @@ pub struct Answer<'a> {
 
 impl Answer<'_> {
     /// Not known, for this reason: by what it leaves, it is this answer.
-    pub fn doubted(mut self, reason: &str) -> Self {
+    pub fn in_doubt(mut self, reason: &str) -> Self {
         self.verdict = Verdict::NotKnown(format!("{reason} it {}", self.verdict.clause()));
         self
     }
@@ -122,21 +122,21 @@ impl Answer<'_> {
 /// Follows a connection through everything that was found.
 #[cfg(any(test, fuzzing))]
 pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
-    as_far_as_seen(found, of_seen(found, connection, &Network::default(), &[], None))
+    doubt_if_unseen(found, follow_connection(found, connection, &Network::default(), &[], None))
 }
 
 /// An answer by all that was found, or, if something could not be seen, that it isn't known: that may decide otherwise.
-pub fn as_far_as_seen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
+pub fn doubt_if_unseen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
     match found.not_known.first() {
         Some(Unseen { subsystem, reason, .. }) => {
-            answer.doubted(&format!("the {subsystem} tables cannot be seen ({reason}); by all others"))
+            answer.in_doubt(&format!("the {subsystem} tables cannot be seen ({reason}); by all others"))
         }
         None => answer,
     }
 }
 
 /// The same answer, which was found as if no limit were reached, with the rules whose limits it may depend on.
-pub fn below_limits(mut answer: Answer<'_>) -> Answer<'_> {
+pub fn add_limits(mut answer: Answer<'_>) -> Answer<'_> {
     for step in &answer.steps {
         let Some(rule) = step.at.rule().filter(|rule| rule.does_something()) else {
             continue;
@@ -158,7 +158,7 @@ fn is_limit(condition: &Condition) -> bool {
 
 /// Follows a connection through everything that was found, as if there were nothing else, in this network and where
 /// packets are routed so; `back` is the device by which replies to what comes in leave, if it isn't the same one.
-pub fn of_seen<'a>(
+pub fn follow_connection<'a>(
     found: &'a Found,
     connection: &Connection,
     network: &Network,
@@ -172,10 +172,10 @@ pub fn of_seen<'a>(
         |connections| conclude(found, &around, there_and_back(found, family, direction, connections, &around, None));
     let mut answer = answer_for(connections.clone());
     for field in [Field::InInterface, Field::Uid, Field::Gid] {
-        let exempted = exempted(found, connection, field);
+        let exempted = open_exemptions(found, connection, field);
         if !exempted.is_empty()
             && connections.get(field).is_some()
-            && answer_for(connections.replaced(field, exempted.clone())).verdict != answer.verdict
+            && answer_for(connections.with_numbers(field, exempted.clone())).verdict != answer.verdict
         {
             answer.exceptions.push((field, exempted));
         }
@@ -185,7 +185,7 @@ pub fn of_seen<'a>(
 
 /// The users, groups or devices that proxy-init's rules exempt and that are not the proxy's, if nothing is said of the
 /// connection's own.
-pub fn exempted(found: &Found, connection: &Connection, field: Field) -> Intervals {
+pub fn open_exemptions(found: &Found, connection: &Connection, field: Field) -> Intervals {
     let is_left_open = match field {
         Field::Uid => connection.uid.is_none(),
         Field::Gid => connection.gid.is_none(),
@@ -195,14 +195,14 @@ pub fn exempted(found: &Found, connection: &Connection, field: Field) -> Interva
     if !is_left_open {
         return Intervals::default();
     }
-    exempt(&found.tables, field, |rule| {
+    exempted_numbers(&found.tables, field, |rule| {
         let purpose = Purpose::of(rule);
         purpose.is_some_and(|purpose| purpose.is_about_others() || matches!(purpose, Purpose::IgnoreInterface(_)))
     })
 }
 
 /// The same answer, if neighbours find each other, who have to before the connection's first packet.
-pub fn after_discovery<'a>(
+pub fn add_discovery<'a>(
     found: &'a Found,
     network: &Network,
     neighbours: &Neighbours,
@@ -222,22 +222,22 @@ pub fn after_discovery<'a>(
 /// The connection as a set of those that it may be.
 fn connections(found: &Found, network: &Network, family: Family, connection: &Connection) -> Connections {
     let mut set = Connections::living(family, connection.direction)
-        .replaced(Field::Destination(family), Intervals::one(address(connection.to.ip())))
-        .with(Field::DestinationPort, &Intervals::one(connection.to.port().into()));
+        .with_numbers(Field::Destination(family), Intervals::one(address(connection.to.ip())))
+        .narrowed(Field::DestinationPort, &Intervals::one(connection.to.port().into()));
     match (connection.from, connection.direction) {
-        (Some(from), _) => set = set.replaced(Field::Source(family), Intervals::one(address(from))),
-        (None, Direction::Inbound) => set = set.but_for(Field::Source(family), &network.own(family)),
+        (Some(from), _) => set = set.with_numbers(Field::Source(family), Intervals::one(address(from))),
+        (None, Direction::Inbound) => set = set.without_numbers(Field::Source(family), &network.own_addresses(family)),
         (None, Direction::Outbound) => {}
     }
     if let Some(port) = connection.from_port {
-        set = set.with(Field::SourcePort, &Intervals::one(port.into()));
+        set = set.narrowed(Field::SourcePort, &Intervals::one(port.into()));
     }
     for (field, id) in [(Field::Uid, connection.uid), (Field::Gid, connection.gid)] {
         let ids = match id {
             Some(id) => Intervals::one(id.into()),
-            None => field.any().without(&exempt(&found.tables, field, |_| true)),
+            None => field.any().without(&exempted_numbers(&found.tables, field, |_| true)),
         };
-        set = set.with(field, &ids);
+        set = set.narrowed(field, &ids);
     }
     let (field, lo) = match connection.direction {
         Direction::Inbound => (Field::InInterface, Intervals::one(interface(LOOPBACK))),
@@ -247,9 +247,9 @@ fn connections(found: &Found, network: &Network, family: Family, connection: &Co
     let devices = match &connection.device {
         Some(name) => Intervals::one(interface(name.as_bytes())),
         None if there.is_empty() => field.any().without(&lo),
-        None => there.without(&exempted(found, connection, field)),
+        None => there.without(&open_exemptions(found, connection, field)),
     };
-    set.with(field, &devices)
+    set.narrowed(field, &devices)
 }
 
 /// The rules in those of these tables in which proxy-init keeps its own.
@@ -275,11 +275,11 @@ pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
 
 /// The users or groups that proxy-init's rules take for the proxy's.
 fn proxy_ids(tables: &[Table], wanted: Field) -> Intervals {
-    exempt(tables, wanted, |rule| !Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others()))
+    exempted_numbers(tables, wanted, |rule| !Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others()))
 }
 
 /// The users, groups or devices that these rules of proxy-init's exempt.
-fn exempt(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Intervals {
+fn exempted_numbers(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Intervals {
     let mut numbers = Vec::new();
     for rule in own_rules(tables).filter(|rule| counts(rule)) {
         if let [Condition::In { field, values, negated: false }] = rule.conditions.as_slice()
@@ -312,11 +312,11 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
     };
     let verdict = match decisive {
         Some((_, Some(verdict))) => verdict.clone(),
-        _ => Verdict::NotKnown(what_is_open(&walk.questions, &ends)),
+        _ => Verdict::NotKnown(open_question(&walk.questions, &ends)),
     };
     let at = match &verdict {
         Verdict::NotKnown(_) => None,
-        Verdict::Bypass => bypassed_at(found, &walk.steps),
+        Verdict::Bypass => bypassing_rule(found, &walk.steps),
         _ => decisive.and_then(|(end, _)| end.at),
     };
     let action = decisive.and_then(|(end, _)| end.action);
@@ -372,7 +372,7 @@ fn verdict(around: &Surroundings<'_>, end: &Outcome<'_>) -> Option<Verdict> {
 }
 
 /// The rule that lets a connection bypass the proxy: in proxy-init's chains, or before them.
-fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
+fn bypassing_rule<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
     let (mut in_own_chain, mut before) = (None, None);
     for step in steps {
         let (Matched::Yes(action), at) = (&step.matched, step.at) else {
@@ -381,7 +381,7 @@ fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
         if at.rule().is_some_and(|rule| rule.effects.contains(&Effect::Untrack)) {
             return Some(at);
         }
-        let is_own_table = Mode::of(at.table()).is_some_and(|mode| holds(found, mode));
+        let is_own_table = Mode::of(at.table()).is_some_and(|mode| holds_rules(found, mode));
         if !is_own_table || !matches!(action, Action::Return | Action::Accept | Action::Goto(_)) {
             continue;
         }
@@ -397,7 +397,7 @@ fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
 }
 
 /// Why it isn't known what becomes of a connection that may end in these ways.
-fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
+fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
     if let Some(at) = unclear.and_then(|(end, _)| end.at) {
         return match at.rule().and_then(|rule| rule.action.target()) {
@@ -407,15 +407,18 @@ fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     }
     let mut first = None;
     for (index, open) in questions.iter().enumerate() {
-        let Some(text) = in_words(open) else {
+        let Some(text) = question_in_words(open) else {
             continue;
         };
         let field = match open {
-            Open::Match(_, reason, packet, _) => looked_at(reason).map(|field| as_told(field, *packet)),
+            Open::Match(_, reason, packet, _) => {
+                deciding_field(reason).map(|field| field_of_connection(field, *packet))
+            }
             _ => None,
         };
         let mut assumptions = ends.iter().flat_map(|(end, _)| &end.assumptions);
-        if field.is_some_and(|field| matters(field, ends)) || assumptions.any(|assumption| assumption.question == index)
+        if field.is_some_and(|field| field_matters(field, ends))
+            || assumptions.any(|assumption| assumption.question == index)
         {
             return text;
         }
@@ -434,7 +437,7 @@ fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
 }
 
 /// Whether what may become of the connection isn't the same for all numbers of this field.
-fn matters(field: Field, ends: &[End<'_>]) -> bool {
+fn field_matters(field: Field, ends: &[End<'_>]) -> bool {
     let mut verdicts: BTreeMap<Option<&Intervals>, HashSet<&Option<Verdict>>> = BTreeMap::new();
     for (end, verdict) in ends {
         verdicts.entry(end.connections.get(field)).or_default().insert(verdict);
@@ -444,7 +447,7 @@ fn matters(field: Field, ends: &[End<'_>]) -> bool {
 }
 
 /// The field on which it depends.
-fn looked_at(reason: &Reason<'_>) -> Option<Field> {
+fn deciding_field(reason: &Reason<'_>) -> Option<Field> {
     match reason {
         Reason::Condition(condition, connections) => {
             connections.field_of(condition).filter(|_| reason.numbers().is_some())
@@ -456,15 +459,15 @@ fn looked_at(reason: &Reason<'_>) -> Option<Field> {
 }
 
 /// A field of a packet as it is of the connection, which is told as it set out.
-fn as_told(field: Field, packet: Packet) -> Field {
+fn field_of_connection(field: Field, packet: Packet) -> Field {
     match packet {
-        Packet::Reply | Packet::Advertisement => field.turned(),
+        Packet::Reply | Packet::Advertisement => field.reversed(),
         Packet::First | Packet::Ack | Packet::Solicitation => field,
     }
 }
 
 /// What was left open, in words; none if there is nothing that a user could do about it.
-fn in_words(open: &Open<'_>) -> Option<String> {
+fn question_in_words(open: &Open<'_>) -> Option<String> {
     let (at, reason, packet, hook) = match open {
         Open::Other => return None,
         Open::Orders => return Some("it depends on the order of base chains whose priorities are equal".to_owned()),
@@ -492,10 +495,10 @@ fn in_words(open: &Open<'_>) -> Option<String> {
             Context::AddressType { .. } => format!("it depends on `{text}` in {at}, by routing, which cannot be asked"),
         });
     }
-    let Some(field) = looked_at(reason) else {
+    let Some(field) = deciding_field(reason) else {
         return Some(format!("it depends on a set in {at} that is not understood"));
     };
-    let (what, advice) = depends_on(as_told(field, packet), packet, hook);
+    let (what, advice) = dependence_in_words(field_of_connection(field, packet), packet, hook);
     let (table, chain) = (at.table(), &at.chain().name);
     Some(match reason {
         Reason::Device(_) => format!("it depends on {what}, because {table}, chain {chain}, is for some{advice}"),
@@ -504,7 +507,7 @@ fn in_words(open: &Open<'_>) -> Option<String> {
 }
 
 /// A connection's field in words, where a packet of its is at this hook, and which flag gives it, if one does.
-fn depends_on(field: Field, packet: Packet, hook: Hook) -> (&'static str, String) {
+fn dependence_in_words(field: Field, packet: Packet, hook: Hook) -> (&'static str, String) {
     // At input, packets have the socket that gets them.
     let is_of_server = (packet == Packet::Reply) != (hook == Hook::Input) && packet != Packet::First;
     let is_discovery = matches!(packet, Packet::Solicitation | Packet::Advertisement);

@@ -78,7 +78,7 @@ pub fn owner_of(table: &Table, chain: &Name) -> Option<&'static str> {
 }
 
 /// What other programs have left in the network namespace that has to do with where its connections go.
-pub fn shown_by_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
+pub fn signs_in_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
     let mut signs = Vec::new();
     if found.tables.iter().flat_map(Table::rules).any(|rule| without_time(rule).is_some()) {
         signs.push(
@@ -142,7 +142,7 @@ pub struct Traces {
 }
 
 /// What the kernel and the node show, for `detect`. `is_refused`: something was refused for lack of permission.
-pub fn shown_by_node(found: &Found, devices: &[Device], traces: &Traces, is_refused: bool) -> Vec<String> {
+pub fn signs_on_node(found: &Found, devices: &[Device], traces: &Traces, is_refused: bool) -> Vec<String> {
     let mut signs = Vec::new();
     // Its releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
     if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
@@ -267,12 +267,12 @@ mod tests {
         ] {
             let table = holding(table, &["OUTPUT", chain]);
             assert_eq!(owner_of(&table, &Name::from(chain)), want, "{chain}");
-            let signs = shown_by_namespace(&found(vec![table]), &[]);
+            let signs = signs_in_namespace(&found(vec![table]), &[]);
             assert_eq!(signs.len(), usize::from(want.is_some()), "{signs:?}");
         }
         let tables = ["ip nat", "ip6 nat"].map(|name| holding(name, &["ISTIO_INBOUND", "ISTIO_OUTPUT"]));
         assert_eq!(
-            shown_by_namespace(&found(tables.into()), &[]),
+            signs_in_namespace(&found(tables.into()), &[]),
             [
                 "Istio is here (chain ISTIO_INBOUND in ip nat, chain ISTIO_INBOUND in ip6 nat): no rule of its is known to \
                  redirect connections"
@@ -295,7 +295,7 @@ mod tests {
             (with("ip nat", "ISTIOS_NOT", to()), false),
         ] {
             let tables = vec![table, holding("ip6 nat", &["ISTIO_OUTPUT"])];
-            let signs = shown_by_namespace(&found(tables), &[]);
+            let signs = signs_in_namespace(&found(tables), &[]);
             let has = signs[0].ends_with(": it has rules that redirect connections too");
             assert!(signs.len() == 1 && has == redirects, "{signs:?}");
         }
@@ -310,7 +310,7 @@ mod tests {
             device("cilium_net", "veth"),
             device("cilium_host", "veth"),
         ];
-        let signs = shown_by_namespace(&Found::default(), &node);
+        let signs = signs_in_namespace(&Found::default(), &node);
         assert!(signs.len() == 1 && signs[0].starts_with("Cilium is here (device cilium_net): where"), "{signs:?}");
         let pod = [
             device("lo", ""),
@@ -319,7 +319,7 @@ mod tests {
             device("tun9", "dummy"),
             device("tun:0", "tun"),
         ];
-        let signs = shown_by_namespace(&Found::default(), &pod);
+        let signs = signs_in_namespace(&Found::default(), &pod);
         let begin: Vec<_> = signs.iter().map(|sign| sign.split(':').next().unwrap()).collect();
         assert_eq!(begin, ["tailscale0 is a tun device", "w is a WireGuard device", "tun",]);
         // --outbound-interfaces-to-ignore refuses that name.
@@ -329,11 +329,11 @@ mod tests {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_outbound_interfaces = vec!["tailscale0".parse().unwrap()];
         let installed = found(expected(Mode::Nft, &config));
-        assert_eq!(shown_by_namespace(&installed, &pod), signs[1..]);
+        assert_eq!(signs_in_namespace(&installed, &pod), signs[1..]);
     }
 
     fn said(traces: &Traces, is_refused: bool) -> Vec<String> {
-        shown_by_node(&Found::default(), &[], traces, is_refused)
+        signs_on_node(&Found::default(), &[], traces, is_refused)
     }
 
     #[test]
@@ -385,10 +385,10 @@ mod tests {
                 "kube-proxy is in iptables mode (chain KUBE-SVC-NPX46M4PTMTKRN6Y in legacy ip nat)",
             ),
         ] {
-            assert_eq!(shown_by_node(&found(tables), &devices, &Traces::default(), false), [want]);
+            assert_eq!(signs_on_node(&found(tables), &devices, &Traces::default(), false), [want]);
         }
         assert_eq!(
-            shown_by_node(&found(vec![holding("ip nat", &["KUBE-SERVICES"])]), &[], &Traces::default(), false),
+            signs_on_node(&found(vec![holding("ip nat", &["KUBE-SERVICES"])]), &[], &Traces::default(), false),
             [""; 0]
         );
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use packets::found::{Listener, Network};
 use packets::rules::{Direction, Family, address};
-use packets::walk::any_but_lo;
+use packets::walk::names_except_lo;
 
 use crate::findings::explain::{Connection, Verdict};
 use crate::wanted::warnings::{self, warnings as of_flags};
@@ -114,7 +114,7 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
 fn is_reached(listener: &Listener, network: &Network) -> bool {
     let own = listener.address.to_canonical();
     let is_bound = !own.is_unspecified() && !own.is_loopback();
-    let redirected_to = || network.redirected_to(Family::of(own), &any_but_lo());
+    let redirected_to = || network.redirect_addresses(Family::of(own), &names_except_lo());
     !is_bound || redirected_to().is_none_or(|to| to.meets(&[(address(own), address(own))]))
 }
 

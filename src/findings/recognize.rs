@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use derive_more::Display;
 use packets::found::Found;
-use packets::rules::nftables::is_of;
+use packets::rules::nftables::family_condition;
 use packets::rules::{
     Action, Condition, Direction, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses,
 };
@@ -37,13 +37,13 @@ pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
     let first = tables.into_iter().flatten().next().ok_or(NoConfig::Nothing)?;
     let mut config = Config::new(port(tables, Direction::Inbound)?, port(tables, Direction::Outbound)?);
     config.ipv6 = tables.last().is_some_and(Option::is_some);
-    config.ignored_inbound_subnets = subnets(tables, Direction::Inbound, exempts);
-    config.ignored_outbound_subnets = subnets(tables, Direction::Outbound, exempts);
+    config.ignored_inbound_subnets = subnets(tables, Direction::Inbound, is_exemption);
+    config.ignored_outbound_subnets = subnets(tables, Direction::Outbound, is_exemption);
     config.redirected_outbound_subnets = subnets(tables, Direction::Outbound, redirects_subnets);
     config.redirected_outbound_ports = listed_ports(first);
     for direction in Direction::ALL {
         for rule in known_rules(first, direction) {
-            add_others(&mut config, direction, first, rule);
+            add_setting(&mut config, direction, first, rule);
         }
     }
     Ok(config)
@@ -58,7 +58,7 @@ fn tables(mode: Mode, found: &Found) -> [Option<&Table>; 2] {
                 Mode::Nft | Mode::Legacy => names.any(|name| chain_of(table, name).is_some()),
                 Mode::Native => {
                     let mut jumps = names.flat_map(|name| rules_of(table, name.counterpart()));
-                    family == Family::V4 || !jumps.any(|jump| jump.conditions.contains(&is_of(Family::V4)))
+                    family == Family::V4 || !jumps.any(|jump| jump.conditions.contains(&family_condition(Family::V4)))
                 }
             }
         })
@@ -79,7 +79,7 @@ fn port(tables: [Option<&Table>; 2], direction: Direction) -> Result<Port, NoCon
 }
 
 /// Takes ports, owners and interfaces from a rule.
-fn add_others(config: &mut Config, direction: Direction, table: &Table, rule: &Rule) {
+fn add_setting(config: &mut Config, direction: Direction, table: &Table, rule: &Rule) {
     let Some((field, numbers)) = compared(table, rule) else {
         return;
     };
@@ -107,11 +107,11 @@ fn add_others(config: &mut Config, direction: Direction, table: &Table, rule: &R
                 Direction::Inbound => &mut config.ignored_inbound_ports,
                 Direction::Outbound => &mut config.ignored_outbound_ports,
             };
-            ports.extend(as_written(named(rule), &numbers, |range| range.numbers(), lists::ranges));
+            ports.extend(written_or_fewest(listed_items(rule), &numbers, |range| range.numbers(), lists::ranges));
         }
         (Field::DestinationPort, Action::Redirect(_)) => {
-            let ports = named(rule);
-            let ports = as_written(ports, &numbers, |port| (port.get().into(), port.get().into()), lists::ports);
+            let ports = listed_items(rule);
+            let ports = written_or_fewest(ports, &numbers, |port| (port.get().into(), port.get().into()), lists::ports);
             config.redirected_ports.extend(ports);
         }
         _ => {}
@@ -153,14 +153,14 @@ fn subnets(tables: [Option<&Table>; 2], direction: Direction, is_such: fn(&Rule)
 fn subnets_of(family: Family, table: &Table, direction: Direction, is_such: fn(&Rule) -> bool) -> Vec<Subnet> {
     let mut subnets = Vec::new();
     for rule in known_rules(table, direction).filter(|rule| is_such(rule)) {
-        let mut written = named::<Subnet>(rule);
+        let mut written = listed_items::<Subnet>(rule);
         let tcp = Condition::is(Field::Protocol, TCP);
-        let conditions = rule.conditions.iter().filter(|&condition| exempts(rule) || *condition != tcp);
+        let conditions = rule.conditions.iter().filter(|&condition| is_exemption(rule) || *condition != tcp);
         let conditions: Vec<&Condition> = conditions.collect();
         // Every address of a family needs no condition.
         let of_all = match (conditions.as_slice(), table.family) {
             ([], TableFamily::Ip(family)) => Some(family),
-            ([one], _) => Family::ALL.into_iter().find(|&family| **one == is_of(family)),
+            ([one], _) => Family::ALL.into_iter().find(|&family| **one == family_condition(family)),
             _ => None,
         };
         match (of_all, compared(table, rule)) {
@@ -173,7 +173,7 @@ fn subnets_of(family: Family, table: &Table, direction: Direction, is_such: fn(&
                 if written.iter().any(Subnet::is_of_all) {
                     written.clear();
                 }
-                subnets.extend(as_written(
+                subnets.extend(written_or_fewest(
                     written,
                     &numbers,
                     |subnet| addresses(subnet.net()),
@@ -199,7 +199,7 @@ fn compared(table: &Table, rule: &Rule) -> Option<(Field, Intervals)> {
     })
 }
 
-fn exempts(rule: &Rule) -> bool {
+fn is_exemption(rule: &Rule) -> bool {
     rule.action == Action::Return
 }
 
@@ -207,11 +207,11 @@ fn exempts(rule: &Rule) -> bool {
 fn redirects_subnets(rule: &Rule) -> bool {
     let mut fields = rule.conditions.iter().filter_map(Condition::field);
     matches!(rule.action, Action::Redirect(_))
-        && (fields.any(|field| matches!(field, Field::Destination(_))) || !named::<Subnet>(rule).is_empty())
+        && (fields.any(|field| matches!(field, Field::Destination(_))) || !listed_items::<Subnet>(rule).is_empty())
 }
 
 /// A rule's numbers as its comment lists them or, if that lists others, in as few items as there can be.
-fn as_written<T>(
+fn written_or_fewest<T>(
     written: Vec<T>,
     numbers: &Intervals,
     interval: impl Fn(&T) -> (u128, u128),
@@ -221,7 +221,7 @@ fn as_written<T>(
 }
 
 /// The items that a rule's comment lists; none if it doesn't list all, or something else.
-fn named<T: FromStr>(rule: &Rule) -> Vec<T> {
+fn listed_items<T: FromStr>(rule: &Rule) -> Vec<T> {
     let comment = rule.comment.as_ref().map(Name::as_bytes).unwrap_or_default();
     let list = std::str::from_utf8(comment).ok().and_then(Purpose::list);
     let list = list.map(|(_, names, _)| names).unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{OperationNotice, Warning};
-use crate::ours::{holders, holds};
+use crate::ours::{holders, holds_rules};
 use crate::wanted::tables::expected;
 use crate::wanted::warnings::warnings;
 use crate::wanted::{Config, Mode, ModeChoice, plan, restore};
@@ -202,7 +202,7 @@ impl Install {
     }
 
     /// The mode to begin with, and why that one. `check` is as in [`choose`].
-    pub(super) fn chosen(&self, check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
+    pub(super) fn choose_mode(&self, check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
         Ok(match self.mode {
             ModeChoice::Default => (Mode::Legacy, Reason::Default),
             ModeChoice::Mode(mode) => (mode, Reason::Named),
@@ -233,7 +233,7 @@ impl Install {
     }
 
     /// What a mode needs and this host lacks, if another mode does without that. Nothing is installed.
-    fn lack(&self, mode: Mode) -> Option<Error> {
+    fn missing_requirement(&self, mode: Mode) -> Option<Error> {
         let tried = match mode {
             Mode::Legacy => self.installed_legacy().and_then(|_| legacy::check(&expected(mode, &self.config))),
             Mode::Nft | Mode::Native => try_out(mode, &self.config),
@@ -245,7 +245,7 @@ impl Install {
     /// nor any that comes before the other.
     pub(super) fn falls_back(&self, from: Mode, to: Mode) -> bool {
         let mut mode = from;
-        while mode != to && !self.no_fallback && self.lack(mode).is_some() {
+        while mode != to && !self.no_fallback && self.missing_requirement(mode).is_some() {
             match mode.fallback() {
                 Some(next) if next == to => return true,
                 Some(next) => mode = next,
@@ -280,7 +280,7 @@ impl Work<'_, '_> {
         }
         let mut is_installed = false;
         // Installing is itself the check: a batch that is only checked is discarded, which takes milliseconds.
-        let (mode, reason) = self.install.chosen(|mode| {
+        let (mode, reason) = self.install.choose_mode(|mode| {
             if mode != Mode::Legacy {
                 self.install_over_netlink(mode)?;
                 is_installed = true;
@@ -306,7 +306,7 @@ impl Work<'_, '_> {
         let Err(error) = installed else {
             return Ok((mode, reason));
         };
-        let (missing, next) = self.fallback(mode, error)?;
+        let (missing, next) = self.find_fallback(mode, error)?;
         let warning = Warning::FellBack { missing, mode: next };
         (self.tell)(OperationNotice::Warning(&warning));
         match (self.install_or_fall_back(next, Reason::FellBack(mode)), warning) {
@@ -321,14 +321,14 @@ impl Work<'_, '_> {
     }
 
     /// After a mode failed: what is missing, and the mode that does without; the error, if no other mode mends it.
-    fn fallback(&self, mode: Mode, error: Error) -> Result<(Error, Mode), Error> {
+    fn find_fallback(&self, mode: Mode, error: Error) -> Result<(Error, Mode), Error> {
         if self.install.no_fallback {
             return Err(error);
         }
         let missing = match error {
             // An earlier run has fallen back to where the rules are now.
             Error::InMode(_, ModeError::OtherBackend(other)) if self.install.falls_back(mode, other) => {
-                self.install.lack(mode).unwrap_or(error)
+                self.install.missing_requirement(mode).unwrap_or(error)
             }
             error => error,
         };
@@ -376,7 +376,7 @@ impl Work<'_, '_> {
             Err(Error::InMode(_, ModeError::NotPermitted(_))) => Found::default(),
             legacy => legacy?,
         };
-        let in_legacy = holds(&legacy, Mode::Legacy);
+        let in_legacy = holds_rules(&legacy, Mode::Legacy);
         if in_legacy && !self.install.replace_other_backend {
             return Err(ModeError::OtherBackend(Mode::Legacy).in_mode(mode));
         }
@@ -397,17 +397,17 @@ impl Work<'_, '_> {
         let (changed, replaced) = all::install(mode, &self.tables, self.install.replace_other_backend, try_fresh)?;
         self.changed |= changed;
         if let Some(other) = replaced {
-            self.replaced(other);
+            self.report_replaced(other);
         }
         Ok(())
     }
 
     fn settle_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
-        self.settle(mode, |work| work.commit(mode, false))
+        self.settle_with_others(mode, |work| work.commit(mode, false))
     }
 
     /// The other modes that hold rules of proxy-init's, of those that a commit in this mode doesn't exclude.
-    fn others(&self, mode: Mode) -> Result<Vec<Mode>, Error> {
+    fn other_modes(&self, mode: Mode) -> Result<Vec<Mode>, Error> {
         let others = match mode {
             Mode::Legacy => all::nf_tables_modes(),
             Mode::Nft | Mode::Native => self.legacy_tables().map(|legacy| holders(&legacy).collect()),
@@ -424,9 +424,9 @@ impl Work<'_, '_> {
             return Err(ModeError::OtherBackend(other).in_mode(mode));
         }
         (self.tell)(OperationNotice::RunningCommands { waits: self.install.wait_for_lock });
-        self.tables = legacy::possible(expected(mode, &self.install.config));
+        self.tables = legacy::tables_with_sockets(expected(mode, &self.install.config));
         self.changed |= legacy.install(&self.tables)?;
-        self.settle(mode, |work| {
+        self.settle_with_others(mode, |work| {
             work.changed |= legacy.install(&work.tables)?;
             Ok(())
         })
@@ -440,11 +440,15 @@ impl Work<'_, '_> {
     /// meanwhile, they are installed again, and it looks again. Otherwise legacy mode gives way, and this mode waits
     /// for that. If the other run was done before this one committed, it has nothing to give way to, so then this one
     /// does.
-    fn settle(&mut self, mode: Mode, install: impl Fn(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
+    fn settle_with_others(
+        &mut self,
+        mode: Mode,
+        install: impl Fn(&mut Self) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         if !self.install.replace_other_backend {
             let deadline = Instant::now() + PATIENCE;
             loop {
-                match self.others(mode)?.first() {
+                match self.other_modes(mode)?.first() {
                     None => return Ok(()),
                     Some(_) if mode != Mode::Legacy && Instant::now() < deadline => sleep(PAUSE),
                     Some(&other) => return Err(self.give_way(mode, other)),
@@ -452,7 +456,7 @@ impl Work<'_, '_> {
             }
         }
         for attempt in 1.. {
-            let others = self.others(mode)?;
+            let others = self.other_modes(mode)?;
             let Some(&first) = others.first() else {
                 break;
             };
@@ -463,7 +467,7 @@ impl Work<'_, '_> {
                 let removed =
                     self.remove(other).map_err(|error| Error::NotReplaced { mode, other, error: Box::new(error) })?;
                 if removed.any {
-                    self.replaced(other);
+                    self.report_replaced(other);
                 }
             }
             install(self).map_err(|error| Error::ReplacedEachOther { mode, other: first, error: Box::new(error) })?;
@@ -486,7 +490,7 @@ impl Work<'_, '_> {
         all::remove(mode, &Legacy { is_plain: false, ..self.install.legacy() })
     }
 
-    fn replaced(&mut self, other: Mode) {
+    fn report_replaced(&mut self, other: Mode) {
         (self.tell)(OperationNotice::Removed(other));
         if !self.replaced.contains(&other) {
             self.replaced.push(other);

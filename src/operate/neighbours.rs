@@ -40,14 +40,14 @@ pub(super) fn network() -> Network {
 }
 
 /// Whose tables for ARP or for a bridge's packets there may be, that are not read; none where nothing shows any.
-pub(super) fn unread(network: &Network, asks_by_arp: bool) -> Option<&'static str> {
+pub(super) fn unread_tables(network: &Network, asks_by_arp: bool) -> Option<&'static str> {
     // Of this namespace alone, and root's to read (`xt_proto_init` in net/netfilter/x_tables.c).
     let arp = fs::read(format!("{}/net/arp_tables_names", proc_of_thread())).unwrap_or_default();
     if asks_by_arp && !arp.is_empty() {
         return Some("arptables-legacy");
     }
     let has_bridge =
-        network.devices.iter().any(|device| device.kind == b"bridge" && network.beneath(device).next().is_some());
+        network.devices.iter().any(|device| device.kind == b"bridge" && network.lower_devices(device).next().is_some());
     // Of the whole machine.
     let is_loaded = |table: &&str| Path::new("/sys/module").join(format!("ebtable_{table}/initstate")).exists();
     let is_used = has_bridge && ["filter", "nat", "broute"].iter().any(is_loaded);
@@ -99,7 +99,11 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
 }
 
 /// Why no packet comes or goes over this family, whatever the rules say; none if some may, or nothing has an address.
-pub(super) fn unroutable(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<String>, ReadError> {
+pub(super) fn unroutable_reason(
+    network: &Network,
+    family: Family,
+    uid: Option<u32>,
+) -> Result<Option<String>, ReadError> {
     let is_others = |known: &&Address| known.device != LOOPBACK_INDEX && is_wide(known.address, family);
     let own: Vec<&Address> = network.addresses.iter().filter(is_others).collect();
     let is_up = |known: &&Address| network.device(known.device).is_none_or(|device| device.is_up);
@@ -135,7 +139,7 @@ pub(super) fn unroutable(network: &Network, family: Family, uid: Option<u32>) ->
 /// Has routing say where the conditions hold that ask it. By which device the route back to the other host leaves is `back`, as
 /// the kernel's routing says it, or else the only device that is up. What it can't be asked stays unknown.
 pub(super) fn settle(found: &mut Found, network: &Network, back: Option<Intervals>) {
-    if !found.asks(|context| !matches!(context, Context::Limit { .. })) {
+    if !found.has_context(|context| !matches!(context, Context::Limit { .. })) {
         return;
     }
     // What comes in comes by the only device.

@@ -14,7 +14,7 @@ use crate::namespace;
 use crate::operate::json::{object, strings};
 use crate::operate::neighbours::read;
 use crate::operate::verify::{Verification, verdict};
-use crate::operate::words::{filled, wrapped};
+use crate::operate::words::{fill_lines, wrap_flags};
 use crate::ours::holders;
 use crate::wanted::flags::{self, arguments};
 use crate::wanted::tables::expected;
@@ -75,11 +75,11 @@ impl fmt::Display for Recognized {
                 } else {
                     "the flags that come closest to what was found:"
                 };
-                write!(f, "{verdict}{which}\n{}\n", wrapped(flags))
+                write!(f, "{verdict}{which}\n{}\n", wrap_flags(flags))
             }
             Err(reason) => {
                 let mode = self.mode.map_or(String::new(), |mode| format!(" in {mode} mode"));
-                f.write_str(&filled(&format!("not in place: {reason}{mode}")))?;
+                f.write_str(&fill_lines(&format!("not in place: {reason}{mode}")))?;
                 for subsystem in &self.not_known {
                     writeln!(f, "not known: whether {subsystem} tables hold rules of proxy-init's")?;
                 }
@@ -110,7 +110,7 @@ fn of(found: &Found, network: &Network, mode: Option<Mode>) -> Result<Recognized
         Ok(config) => {
             let verdict = verdict(looked_at, &expected(looked_at, &config), found, network)?;
             let verdict = verdict.with_surroundings(&config, found, network);
-            Ok((verdict, spelled(&config, looked_at)))
+            Ok((verdict, spell_flags(&config, looked_at)))
         }
         Err(reason) => Err(reason),
     };
@@ -123,7 +123,7 @@ fn of(found: &Found, network: &Network, mode: Option<Mode>) -> Result<Recognized
 }
 
 /// The flags of a config, the mode first.
-pub(super) fn spelled(config: &Config, mode: Mode) -> Vec<String> {
+pub(super) fn spell_flags(config: &Config, mode: Mode) -> Vec<String> {
     let mut flags = vec![format!("--{}", flags::IPTABLES_MODE), mode.to_string()];
     flags.extend(arguments(config, ModeChoice::Default));
     flags
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(recognized.compared, Err(NoConfig::NoRedirect(direction)));
             assert_eq!(
                 recognized.to_string(),
-                filled(&format!(
+                fill_lines(&format!(
                     "not in place: no rule of proxy-init's redirects {direction} connections in {mode} mode"
                 ))
             );

@@ -69,7 +69,7 @@ pub enum NotValidated {
     /// The connection was made, but not to this process.
     #[error("another program answered the connection to {address}: {why}")]
     OtherProgram { address: SocketAddr, why: String },
-    #[error("no answer from {address} within {}: {why}", spelled(*timeout))]
+    #[error("no answer from {address} within {}: {why}", duration_in_words(*timeout))]
     NoAnswer { address: SocketAddr, timeout: Duration, why: String },
     #[error("killed by {signal}")]
     Killed { signal: &'static str },
@@ -87,7 +87,7 @@ impl Validate {
     /// # Errors
     /// The connection didn't come to this process within the timeout; the error says why.
     pub fn run(&self, mut tell: impl FnMut(Progress)) -> Result<(), NotValidated> {
-        let signals = Signals::block().map_err(wait)?;
+        let signals = Signals::block().map_err(cannot_wait)?;
         let listener = TcpListener::bind(self.listen).map_err(|error| self.cannot_listen(&error))?;
         listener.set_nonblocking(true).map_err(|error| self.cannot_listen(&error))?;
         tell(Progress::Listening(self.listen));
@@ -105,9 +105,9 @@ impl Validate {
                 PollFd::new(listener.as_fd(), PollFlags::POLLIN),
                 PollFd::new(client.as_fd(), awaited),
             ];
-            match poll(&mut files, remaining(deadline)) {
+            match poll(&mut files, poll_timeout(deadline)) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(errno) => return Err(wait(errno)),
+                Err(errno) => return Err(cannot_wait(errno)),
             }
             let is_client_ready = files.last().is_some_and(|file| file.any() == Some(true));
             if let Some(signal) = signals.take() {
@@ -255,7 +255,7 @@ fn token() -> String {
 }
 
 /// How long poll may wait; rounded up, because it would return early otherwise.
-fn remaining(deadline: Option<Instant>) -> PollTimeout {
+fn poll_timeout(deadline: Option<Instant>) -> PollTimeout {
     deadline.map_or(PollTimeout::NONE, |deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         let rounded_up = left.saturating_add(Duration::from_nanos(999_999));
@@ -263,7 +263,7 @@ fn remaining(deadline: Option<Instant>) -> PollTimeout {
     })
 }
 
-fn wait(errno: nix::errno::Errno) -> NotValidated {
+fn cannot_wait(errno: nix::errno::Errno) -> NotValidated {
     NotValidated::Wait { errno: Errno::of(errno) }
 }
 
@@ -296,7 +296,7 @@ impl Drop for Signals {
 }
 
 /// A duration in seconds, if it has no fraction of one, or else in milliseconds. Rust's own way costs two kilobytes.
-fn spelled(duration: Duration) -> String {
+fn duration_in_words(duration: Duration) -> String {
     match (duration.as_secs(), duration.subsec_millis()) {
         (seconds, 0) => format!("{seconds}s"),
         _ => format!("{}ms", duration.as_millis()),
@@ -361,19 +361,19 @@ mod tests {
 
     #[test]
     fn a_duration_is_spelled_as_it_may_be_given() {
-        let spelled = |milliseconds| spelled(Duration::from_millis(milliseconds));
+        let spelled = |milliseconds| duration_in_words(Duration::from_millis(milliseconds));
         assert_eq!((spelled(10_000), spelled(1_500), spelled(0)), ("10s".into(), "1500ms".into(), "0s".into()));
     }
 
     #[test]
     fn a_wait_is_never_cut_short_and_never_too_long_for_poll() {
-        assert_eq!(remaining(None), PollTimeout::NONE);
+        assert_eq!(poll_timeout(None), PollTimeout::NONE);
         let in_a_moment = Instant::now() + Duration::from_micros(900_500);
-        let left = remaining(Some(in_a_moment)).as_millis().unwrap();
+        let left = poll_timeout(Some(in_a_moment)).as_millis().unwrap();
         let at_least = in_a_moment.saturating_duration_since(Instant::now()).as_millis();
         assert!((at_least..=901).contains(&u128::from(left)), "{left}, {at_least}");
-        assert_eq!(remaining(Some(Instant::now())), PollTimeout::ZERO);
+        assert_eq!(poll_timeout(Some(Instant::now())), PollTimeout::ZERO);
         let in_a_year = Instant::now() + Duration::from_secs(365 * 86_400);
-        assert_eq!(remaining(Some(in_a_year)), PollTimeout::MAX);
+        assert_eq!(poll_timeout(Some(in_a_year)), PollTimeout::MAX);
     }
 }

@@ -10,17 +10,17 @@ use crate::backend::all::must_see;
 use crate::backend::legacy::read::read_table;
 use crate::backend::legacy::{self, has_sockets};
 use crate::error::Error;
-use crate::findings::difference::{differences, undiscovered};
+use crate::findings::difference::{differences, discovery_findings};
 use crate::findings::finding::{Finding, Problem};
-use crate::findings::neighbours::shown_by_namespace;
+use crate::findings::neighbours::signs_in_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::findings::recognize;
 use crate::namespace;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::{devices_that_ask, read, unread, unroutable};
-use crate::operate::words::filled;
+use crate::operate::neighbours::{devices_that_ask, read, unread_tables, unroutable_reason};
+use crate::operate::words::fill_lines;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
 use crate::wanted::{Config, Mode, ModeChoice, OwnerId};
@@ -136,7 +136,7 @@ impl fmt::Display for Verification {
         for warning in self.all_warnings() {
             text += &format!("warning: {warning}\n");
         }
-        f.write_str(&filled(&text))
+        f.write_str(&fill_lines(&text))
     }
 }
 
@@ -184,7 +184,7 @@ impl Install {
         let mode = match (self.mode, holder) {
             (ModeChoice::Mode(mode), Some(holder)) if self.falls_back(mode, holder) => holder,
             (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
-            _ => match self.chosen(|mode| try_out(mode, &self.config)) {
+            _ => match self.choose_mode(|mode| try_out(mode, &self.config)) {
                 Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_legacy().is_err() => Mode::Nft,
                 // If choosing fails, so would installing.
                 chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
@@ -203,7 +203,7 @@ impl Install {
         }
         let mut expected = expected(mode, &self.config);
         if mode == Mode::Legacy {
-            expected = legacy::possible(expected);
+            expected = legacy::tables_with_sockets(expected);
         }
         let mut verdict = verdict(mode, &expected, &found, &network)?;
         if !verdict.is_in_place() {
@@ -219,9 +219,9 @@ impl Install {
 impl Verification {
     /// With what the rules alone don't show: what is wrong with the proxy that these flags name, and the neighbours.
     pub(super) fn with_surroundings(mut self, config: &Config, found: &Found, network: &Network) -> Self {
-        self.neighbours = shown_by_namespace(found, &network.devices);
+        self.neighbours = signs_in_namespace(found, &network.devices);
         for &family in config.families() {
-            match unroutable(network, family, config.proxy_uid.map(OwnerId::get)) {
+            match unroutable_reason(network, family, config.proxy_uid.map(OwnerId::get)) {
                 Ok(why) => self.neighbours.extend(why),
                 Err(error) => {
                     self.neighbours.push(format!("not known: what is routed over {family} (rtnetlink: {error})"))
@@ -229,10 +229,10 @@ impl Verification {
             }
             match devices_that_ask(network, family) {
                 Ok(devices) => {
-                    let whose = unread(network, family == Family::V4 && !devices.is_empty());
+                    let whose = unread_tables(network, family == Family::V4 && !devices.is_empty());
                     let unread = whose.map(|whose| format!("not known: what {whose}'s tables drop over {family}"));
                     self.neighbours.extend(unread);
-                    self.findings.extend(undiscovered(found, network, family, &devices));
+                    self.findings.extend(discovery_findings(found, network, family, &devices));
                 }
                 Err(error) => self
                     .neighbours

@@ -14,7 +14,7 @@ pub(super) const WIDTH: usize = 80;
 const LONGEST: usize = 32;
 
 /// Which connections a rule matches.
-pub(super) fn matches(table: &Table, rule: &Rule) -> String {
+pub(super) fn conditions_in_words(table: &Table, rule: &Rule) -> String {
     let mut words = Vec::new();
     for (index, condition) in rule.conditions.iter().enumerate() {
         if !is_implied(condition, rule.conditions.get(index + 1)) {
@@ -36,18 +36,18 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
         return condition.text().unwrap_or_default().to_owned();
     };
     let not = if *negated { "not " } else { "" };
-    format!("{not}{}{}", field.facts().of, list(table, *field, values))
+    format!("{not}{}{}", field.facts().of, numbers_in_values(table, *field, values))
 }
 
 /// The numbers that a condition of a table's compares a field with.
-fn list(table: &Table, field: Field, values: &Values) -> String {
+fn numbers_in_values(table: &Table, field: Field, values: &Values) -> String {
     let list = match values {
         Values::Set(name) if table.numbers(values).is_none() => return format!("@{name}"),
         _ => table.numbers(values).unwrap_or_default(),
     };
     let mut text = String::new();
     for (index, &interval) in list.iter().enumerate() {
-        let item = item(field, interval);
+        let item = interval_in_words(field, interval);
         if index > 0 && text.len() + item.len() >= LONGEST {
             text += &format!(",... {} more", list.len() - index);
             break;
@@ -58,7 +58,7 @@ fn list(table: &Table, field: Field, values: &Values) -> String {
     text
 }
 
-fn item(field: Field, interval: (u128, u128)) -> String {
+fn interval_in_words(field: Field, interval: (u128, u128)) -> String {
     match field {
         // Without the quotes that nft puts around it.
         Field::InInterface | Field::OutInterface => interface_name(interval.0, interval.1),
@@ -68,7 +68,7 @@ fn item(field: Field, interval: (u128, u128)) -> String {
 
 /// Connections with one of these numbers in a field: `from user 1000,2000-2999`.
 pub(super) fn numbers(field: Field, numbers: &Intervals) -> String {
-    let items: Vec<String> = numbers.as_slice().iter().map(|&interval| item(field, interval)).collect();
+    let items: Vec<String> = numbers.as_slice().iter().map(|&interval| interval_in_words(field, interval)).collect();
     format!("{}{}", field.facts().of, items.join(","))
 }
 
@@ -97,19 +97,19 @@ pub(super) fn action(effects: &[Effect], action: &Action) -> String {
 }
 
 /// Why a connection does not match a rule of this table.
-pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
+pub(super) fn mismatch_in_words(table: &Table, reason: &Reason<'_>) -> String {
     let had = reason.numbers();
     let (field, values, negated) = match reason {
         Reason::Device(_) => return "for another device".to_owned(),
         Reason::Map(field, map, _) => {
-            let keys = list(table, *field, &Values::Set((*map).clone()));
+            let keys = numbers_in_values(table, *field, &Values::Set((*map).clone()));
             return format!("{} is not in {keys}", subject(*field, had));
         }
         Reason::Condition(Condition::In { field, values, negated }, _) => (*field, values, *negated),
         Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
-            return format!("this packet {}", flags(*field, had));
+            return format!("this packet {}", flags_in_words(*field, had));
         }
-        Reason::Condition(Condition::Context { context, .. }, _) => return in_context(*context).0.to_owned(),
+        Reason::Condition(Condition::Context { context, .. }, _) => return context_in_words(*context).0.to_owned(),
         Reason::Condition(Condition::NotUnderstood(_), _) => return "not understood".to_owned(),
     };
     if had.is_none() {
@@ -125,13 +125,13 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
     let &FieldFacts { what, flag, .. } = field.facts();
     if let Some(flag) = flag.filter(|_| is_assumed && !is_known) {
         let not = if negated { "" } else { "not " };
-        return format!("assumed {not}{what}{} (see {flag})", list(table, field, values));
+        return format!("assumed {not}{what}{} (see {flag})", numbers_in_values(table, field, values));
     }
     let subject = subject(field, had);
     if let Field::Family | Field::Protocol = field {
         return format!("this connection is {subject}");
     }
-    let list = list(table, field, values);
+    let list = numbers_in_values(table, field, values);
     match (negated, values.number()) {
         (false, Some(_)) => format!("{subject} is not {list}"),
         (false, None) => format!("{subject} is not in {list}"),
@@ -141,7 +141,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
 }
 
 /// What a packet is or has in a field of flags.
-fn flags(field: Field, had: Option<&Intervals>) -> String {
+fn flags_in_words(field: Field, had: Option<&Intervals>) -> String {
     let Some(had) = had else {
         return "has none".to_owned();
     };
@@ -170,22 +170,24 @@ fn tracked_in_words(tracked: Tracked) -> String {
     words.join(",")
 }
 
-pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
+pub(super) fn doubt_in_words(reason: &Reason<'_>) -> String {
     match reason {
         Reason::Device(_) => "not known: whether it is for this device".to_owned(),
         Reason::Map(field, ..) | Reason::Condition(Condition::In { field, .. }, _) => {
             format!("not known: it is {}", subject(*field, reason.numbers()))
         }
         Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
-            format!("not known: it {}", flags(*field, reason.numbers()))
+            format!("not known: it {}", flags_in_words(*field, reason.numbers()))
         }
-        Reason::Condition(Condition::Context { context, .. }, _) => format!("not known: {}", in_context(*context).1),
+        Reason::Condition(Condition::Context { context, .. }, _) => {
+            format!("not known: {}", context_in_words(*context).1)
+        }
         Reason::Condition(Condition::NotUnderstood(_), _) => "not understood".to_owned(),
     }
 }
 
 /// Why a condition doesn't hold that looks at more than the packet, and what that depends on.
-fn in_context(context: Context) -> (&'static str, &'static str) {
+fn context_in_words(context: Context) -> (&'static str, &'static str) {
     match context {
         Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),
         Context::AddressType { .. } => ("its address is not of such a type", "of which type the address is"),
@@ -198,7 +200,7 @@ fn subject(field: Field, numbers: Option<&Intervals>) -> String {
     let &FieldFacts { what, any, .. } = field.facts();
     match numbers.map(Intervals::as_slice) {
         Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),
-        Some(&[(first, last)]) if first == last => format!("{what}{}", item(field, (first, last))),
+        Some(&[(first, last)]) if first == last => format!("{what}{}", interval_in_words(field, (first, last))),
         _ => any.to_owned(),
     }
 }
@@ -235,11 +237,11 @@ pub(super) fn purpose(rule: &Rule) -> String {
 }
 
 /// A text for people whose lines fit a terminal. What is left of one is indented by two more, as what a diff marks is.
-pub(super) fn filled(text: &str) -> String {
+pub(super) fn fill_lines(text: &str) -> String {
     let mut filled = String::new();
     for line in text.lines() {
         let blanks = line.len() - line.trim_start_matches(' ').len();
-        filled += &folded(line, blanks + 2);
+        filled += &fold_line(line, blanks + 2);
         filled.push('\n');
     }
     filled
@@ -247,7 +249,7 @@ pub(super) fn filled(text: &str) -> String {
 
 /// A line on lines that fit a terminal, all but the first indented by so much. None ends within quotes, nor within a
 /// match or target of an iptables rule.
-pub(super) fn folded(line: &str, indent: usize) -> String {
+pub(super) fn fold_line(line: &str, indent: usize) -> String {
     if line.len() <= WIDTH {
         return line.to_owned();
     }
@@ -265,13 +267,13 @@ pub(super) fn folded(line: &str, indent: usize) -> String {
         }
         is_quoted ^= word.matches('"').count() % 2 == 1;
     }
-    on_lines(&parts, start, indent, WIDTH).join("\n")
+    split_in_lines(&parts, start, indent, WIDTH).join("\n")
 }
 
 /// Flags, each with its value, on lines that fit a terminal, indented. A shell reads on after the backslashes: the first
 /// line alone would lack the proxy's user. The flag of a list that is longer than a line is repeated, as it may be: so
 /// all of it can be copied, into a manifest too.
-pub(super) fn wrapped(flags: &[String]) -> String {
+pub(super) fn wrap_flags(flags: &[String]) -> String {
     let (start, end) = ("  ", " \\");
     let width = WIDTH - end.len();
     let mut parts: Vec<String> = Vec::new();
@@ -290,12 +292,12 @@ pub(super) fn wrapped(flags: &[String]) -> String {
         }
     }
     let parts: Vec<String> = parts.into_iter().map(|part| part + " ").collect();
-    on_lines(&parts, start, start.len(), width).join(&format!("{end}\n"))
+    split_in_lines(&parts, start, start.len(), width).join(&format!("{end}\n"))
 }
 
 /// Parts on lines of this width, the first line after `start`, all others indented by so much. Parts have the blanks
 /// between them at their ends; at the end of a line there are none.
-pub(super) fn on_lines(parts: &[impl AsRef<str>], start: &str, indent: usize, width: usize) -> Vec<String> {
+pub(super) fn split_in_lines(parts: &[impl AsRef<str>], start: &str, indent: usize, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
         let part = part.as_ref();
@@ -321,7 +323,7 @@ mod tests {
     fn a_long_rule_is_folded_between_its_options() {
         let ours = "-A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568 -m comment --comment \"proxy-init/a -j b\" \
                     -j RETURN";
-        let folded = |rule: &str| folded(&format!("  {rule}"), 2);
+        let folded = |rule: &str| fold_line(&format!("  {rule}"), 2);
         assert_eq!(
             folded(ours),
             "  -A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568\n  \
@@ -360,7 +362,7 @@ mod tests {
     fn a_list_of_a_thousand_ports_is_told_in_lines_that_can_be_copied() {
         let ports: Vec<String> = (1..=1000).map(|port| port.to_string()).collect();
         let flags = ["--proxy-uid", "2102", "--ports-to-redirect", &ports.join(","), "--ipv6=false"];
-        let text = wrapped(&flags.map(ToOwned::to_owned));
+        let text = wrap_flags(&flags.map(ToOwned::to_owned));
         assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
         let arguments = text.replace(" \\\n", " ");
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
@@ -385,6 +387,6 @@ mod tests {
             "long ".repeat(16).trim_end(),
             "name".repeat(30),
         );
-        assert_eq!(filled(&text), want);
+        assert_eq!(fill_lines(&text), want);
     }
 }

@@ -22,24 +22,24 @@ pub fn plan(config: &Config) -> Vec<Table> {
 fn rules(config: &Config, family: Family, chain: ChainName) -> Vec<Rule> {
     let jump = Action::Jump(Name::from(chain.counterpart().as_str()));
     match chain {
-        ChainName::ProxyInitRedirect => inbound(config, family),
+        ChainName::ProxyInitRedirect => inbound_rules(config, family),
         ChainName::Prerouting => vec![rule(&Purpose::LookAtInbound, [], jump)],
-        ChainName::ProxyInitOutput => outbound(config, family),
+        ChainName::ProxyInitOutput => outbound_rules(config, family),
         ChainName::Output => vec![rule(&Purpose::LookAtOutbound, [], jump)],
     }
 }
 
-fn inbound(config: &Config, family: Family) -> Vec<Rule> {
+fn inbound_rules(config: &Config, family: Family) -> Vec<Rule> {
     let mut rules = Vec::new();
-    rules.extend(ignored_ports(&config.ignored_inbound_ports));
-    rules.extend(config.ignored_sources(family).map(|subnet| ignored_subnet(Field::Source(family), subnet)));
-    rules.extend(ignored_interfaces(Field::InInterface, &config.ignored_inbound_interfaces));
+    rules.extend(ignore_ports(&config.ignored_inbound_ports));
+    rules.extend(config.ignored_sources(family).map(|subnet| ignore_subnet(Field::Source(family), subnet)));
+    rules.extend(ignore_interfaces(Field::InInterface, &config.ignored_inbound_interfaces));
     if config.redirected_ports.is_empty() {
-        rules.push(redirect(&Purpose::RedirectInbound, [tcp()], config.inbound_port));
+        rules.push(redirect(&Purpose::RedirectInbound, [tcp_condition()], config.inbound_port));
     }
     for &port in &config.redirected_ports {
         let on_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
-        rules.push(redirect(&Purpose::RedirectPort(port), [tcp(), on_port], config.inbound_port));
+        rules.push(redirect(&Purpose::RedirectPort(port), [tcp_condition(), on_port], config.inbound_port));
     }
     rules
 }
@@ -47,7 +47,7 @@ fn inbound(config: &Config, family: Family) -> Vec<Rule> {
 /// What linkerd-init doesn't know comes after its own exceptions, and so leaves those where they are. A list of ports
 /// to redirect is an exception for all others, so that a list of subnets may further narrow what is left: one rule for
 /// each of them in the place of the one that redirects all.
-fn outbound(config: &Config, family: Family) -> Vec<Rule> {
+fn outbound_rules(config: &Config, family: Family) -> Vec<Rule> {
     let (destination, device) = (Field::Destination(family), Field::OutInterface);
     let is_own = |subnet: &&Subnet| subnet.family() == family;
     let mut rules = Vec::new();
@@ -57,43 +57,43 @@ fn outbound(config: &Config, family: Family) -> Vec<Rule> {
         rules.extend(id.map(|id| ignore(&purpose, [Condition::is(field, u128::from(id.get()))])));
     }
     rules.push(ignore(&Purpose::IgnoreLoopback, [Condition::is(device, interface(LOOPBACK))]));
-    rules.extend(ignored_ports(&config.ignored_outbound_ports));
+    rules.extend(ignore_ports(&config.ignored_outbound_ports));
     let ignored = config.ignored_outbound_subnets.iter().filter(is_own);
-    rules.extend(ignored.map(|subnet| ignored_subnet(destination, subnet)));
+    rules.extend(ignored.map(|subnet| ignore_subnet(destination, subnet)));
     for &ids in &config.ignored_uids {
         rules.push(ignore(&Purpose::IgnoreUsers(ids), [Condition::is(Field::Uid, ids.numbers())]));
     }
     for &ids in &config.ignored_gids {
         rules.push(ignore(&Purpose::IgnoreGroups(ids), [Condition::is(Field::Gid, ids.numbers())]));
     }
-    rules.extend(ignored_interfaces(device, &config.ignored_outbound_interfaces));
+    rules.extend(ignore_interfaces(device, &config.ignored_outbound_interfaces));
     if !config.redirected_outbound_ports.is_empty() {
         let listed = Multiport::pieces(&config.redirected_outbound_ports);
-        let unlisted = listed.iter().map(|ports| on_ports(ports, true));
-        rules.push(ignore(&Purpose::IgnoreUnlistedPorts, [tcp()].into_iter().chain(unlisted)));
+        let unlisted = listed.iter().map(|ports| port_condition(ports, true));
+        rules.push(ignore(&Purpose::IgnoreUnlistedPorts, [tcp_condition()].into_iter().chain(unlisted)));
     }
     if config.redirected_outbound_subnets.is_empty() {
-        rules.push(redirect(&Purpose::RedirectOutbound, [tcp()], config.outbound_port));
+        rules.push(redirect(&Purpose::RedirectOutbound, [tcp_condition()], config.outbound_port));
     }
     for subnet in config.redirected_outbound_subnets.iter().filter(is_own) {
-        let conditions = on_subnet(destination, subnet).into_iter().chain([tcp()]);
+        let conditions = subnet_condition(destination, subnet).into_iter().chain([tcp_condition()]);
         rules.push(redirect(&Purpose::RedirectSubnet(subnet.clone()), conditions, config.outbound_port));
     }
     rules
 }
 
-fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
+fn ignore_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
     Multiport::pieces(ports).into_iter().map(|ports| {
-        let on_ports = on_ports(&ports, false);
-        ignore(&Purpose::IgnorePorts(ports), [tcp(), on_ports])
+        let on_ports = port_condition(&ports, false);
+        ignore(&Purpose::IgnorePorts(ports), [tcp_condition(), on_ports])
     })
 }
 
-fn ignored_subnet(side: Field, subnet: &Subnet) -> Rule {
-    ignore(&Purpose::IgnoreSubnet(subnet.clone()), on_subnet(side, subnet))
+fn ignore_subnet(side: Field, subnet: &Subnet) -> Rule {
+    ignore(&Purpose::IgnoreSubnet(subnet.clone()), subnet_condition(side, subnet))
 }
 
-fn ignored_interfaces(device: Field, names: &[Interface]) -> impl Iterator<Item = Rule> {
+fn ignore_interfaces(device: Field, names: &[Interface]) -> impl Iterator<Item = Rule> {
     names
         .iter()
         .map(move |name| ignore(&Purpose::IgnoreInterface(name.clone()), [Condition::is(device, name.number())]))
@@ -115,17 +115,17 @@ fn rule(purpose: &Purpose, conditions: impl IntoIterator<Item = Condition>, acti
     }
 }
 
-fn tcp() -> Condition {
+fn tcp_condition() -> Condition {
     Condition::is(Field::Protocol, TCP)
 }
 
-fn on_ports(ports: &Multiport, negated: bool) -> Condition {
+fn port_condition(ports: &Multiport, negated: bool) -> Condition {
     let ranges = ports.ranges().iter().map(|range| range.numbers());
     Condition::compare(Field::DestinationPort, Values::Listed(ranges.collect()), negated)
 }
 
 /// A subnet of all addresses needs no condition; iptables leaves it out too.
-fn on_subnet(side: Field, subnet: &Subnet) -> Option<Condition> {
+fn subnet_condition(side: Field, subnet: &Subnet) -> Option<Condition> {
     (!subnet.is_of_all()).then(|| Condition::is(side, addresses(subnet.net())))
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt::Display;
 
-use packets::rules::nftables::{LONGEST_COMMENT, is_of};
+use packets::rules::nftables::{LONGEST_COMMENT, family_condition};
 use packets::rules::{
     Action, Chain, Condition, Counters, Family, Field, Intervals, Name, Rule, Set, Subsystem, Table, TableFamily,
     Values,
@@ -34,23 +34,23 @@ pub fn expected(mode: Mode, config: &Config) -> Vec<Table> {
 /// Native mode's table, which does what was planned for each family.
 fn native(planned: &[Table]) -> Table {
     let mut sets = Sets(Vec::new());
-    let merged = ChainName::IN_ORDER.map(|name| (name, merged(&mut sets, name, planned)));
+    let merged = ChainName::IN_ORDER.map(|name| (name, merge_families(&mut sets, name, planned)));
     let sets = sets.finish();
     let mut chains = merged.map(|(name, merged)| {
         let mut rules: Vec<Rule> = merged.into_iter().map(|rule| rule.rule(&sets)).collect();
         if let [Table { family: TableFamily::Ip(only), .. }] = planned
             && name.hook().is_some()
         {
-            rules.iter_mut().for_each(|rule| rule.conditions.insert(0, is_of(*only)));
+            rules.iter_mut().for_each(|rule| rule.conditions.insert(0, family_condition(*only)));
         }
         name.holding(rules)
     });
-    let sets = needed(sets, &mut chains);
+    let sets = drop_needless_sets(sets, &mut chains);
     Table { chains: chains.into(), sets, ..Table::new(Subsystem::NfTables, TableFamily::Inet, Name::from(NATIVE)) }
 }
 
 /// The rules of a chain, of which one stands for several planned ones; sets get the numbers that differ.
-fn merged<'a>(sets: &mut Sets, name: ChainName, planned: &'a [Table]) -> Vec<Merged<'a>> {
+fn merge_families<'a>(sets: &mut Sets, name: ChainName, planned: &'a [Table]) -> Vec<Merged<'a>> {
     let mut merged: Vec<Merged<'_>> = Vec::new();
     // Which of them does what. Those on users are as many as the users that are listed, and not compared one by one.
     let mut places: BTreeMap<(Vec<Condition>, &Action), usize> = BTreeMap::new();
@@ -89,14 +89,14 @@ fn merged<'a>(sets: &mut Sets, name: ChainName, planned: &'a [Table]) -> Vec<Mer
 
 /// The sets that are needed, for making one takes the kernel longer than making a rule: instead of a set of one number
 /// there is a comparison, and what both directions have is one set.
-fn needed(sets: Vec<Set>, chains: &mut [Chain]) -> Vec<Set> {
+fn drop_needless_sets(sets: Vec<Set>, chains: &mut [Chain]) -> Vec<Set> {
     let mut needed: Vec<Set> = Vec::new();
     for set in sets {
         let name = Values::Set(set.name.clone());
         if let Some(&[(number, last)]) = set.elements.as_ref().map(Intervals::as_slice)
             && number == last
         {
-            replace(chains, &name, &number.into());
+            replace_values(chains, &name, &number.into());
             continue;
         }
         let shared = set.name.as_bytes().strip_prefix(b"outbound-");
@@ -110,8 +110,8 @@ fn needed(sets: Vec<Set>, chains: &mut [Chain]) -> Vec<Set> {
             Some((shared, twin)) => {
                 let other = Values::Set(std::mem::replace(&mut twin.name, shared.clone()));
                 let shared = Values::Set(shared);
-                replace(chains, &name, &shared);
-                replace(chains, &other, &shared);
+                replace_values(chains, &name, &shared);
+                replace_values(chains, &other, &shared);
             }
             None => needed.push(set),
         }
@@ -120,7 +120,7 @@ fn needed(sets: Vec<Set>, chains: &mut [Chain]) -> Vec<Set> {
 }
 
 /// Puts values in the place of others, wherever a rule has them.
-fn replace(chains: &mut [Chain], values: &Values, by: &Values) {
+fn replace_values(chains: &mut [Chain], values: &Values, by: &Values) {
     let rules = chains.iter_mut().flat_map(|chain| &mut chain.rules);
     for condition in rules.flat_map(|rule| &mut rule.conditions) {
         if let Condition::In { values: held, .. } = condition
@@ -167,12 +167,12 @@ impl Merged<'_> {
         if names.len() <= room {
             return format!("{before}{names}{after}");
         }
-        let names = self.listed(sets, room);
+        let names = self.listed_names(sets, room);
         format!("{before}{names}{after}")
     }
 
     /// The ports or subnets that the rule is for, as its set has them, as far as there is room.
-    fn listed(&self, sets: &[Set], room: usize) -> String {
+    fn listed_names(&self, sets: &[Set], room: usize) -> String {
         let set = self.conditions.iter().rev().find_map(|condition| match condition {
             Condition::In { field, values: Values::Set(name), .. } => Some((field, name)),
             _ => None,
@@ -185,15 +185,17 @@ impl Merged<'_> {
             return String::new();
         };
         match (field, self.action) {
-            (Field::Source(family) | Field::Destination(family), _) => fitting(lists::subnets(*family, numbers), room),
-            (_, Action::Redirect(_)) => fitting(lists::ports(numbers), room),
-            _ => fitting(lists::ranges(numbers).into_iter().map(PortRange::in_iptables), room),
+            (Field::Source(family) | Field::Destination(family), _) => {
+                fit_names(lists::subnets(*family, numbers), room)
+            }
+            (_, Action::Redirect(_)) => fit_names(lists::ports(numbers), room),
+            _ => fit_names(lists::ranges(numbers).into_iter().map(PortRange::in_iptables), room),
         }
     }
 }
 
 /// The names, separated by commas, as far as there is room, with dots if some are left out.
-fn fitting(names: impl IntoIterator<Item = impl Display>, room: usize) -> String {
+fn fit_names(names: impl IntoIterator<Item = impl Display>, room: usize) -> String {
     const DOTS: &str = ",...";
     let mut fitting = String::new();
     // How much of it leaves room for dots.
@@ -280,7 +282,7 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) ->
             }
             Some((field @ (Field::Source(_) | Field::Destination(_)), list, false)) => {
                 let which = if is_redirected { "redirected" } else { direction };
-                conditions.push(is_of(family));
+                conditions.push(family_condition(family));
                 conditions.push(sets.add(&format!("{which}-subnets-{of_family}"), field, list, false));
             }
             _ => conditions.push(condition.clone()),
@@ -292,7 +294,7 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) ->
         _ => conditions.is_empty() && rule.action == Action::Return,
     };
     if is_for_all {
-        conditions.insert(0, is_of(family));
+        conditions.insert(0, family_condition(family));
     }
     conditions
 }
@@ -392,7 +394,7 @@ mod tests {
     fn for_one_family_alone_its_jumps_say_so() {
         let table = native(&plan(&Config { ipv6: false, ..config() }));
         for base in table.chains.iter().filter(|chain| chain.base.is_some()) {
-            assert_eq!(base.rules[0].conditions, [is_of(Family::V4)]);
+            assert_eq!(base.rules[0].conditions, [family_condition(Family::V4)]);
         }
     }
 }

@@ -164,7 +164,7 @@ impl Node {
     pub(crate) fn command_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);
         command.arg0(name);
-        ask(cluster, &mut command);
+        name_api_server(cluster, &mut command);
         command
     }
 
@@ -173,7 +173,7 @@ impl Node {
         let mut command = traced(call, "delay_enter=3000");
         command.args(arguments);
         self.prepare(&mut command);
-        ask(cluster, &mut command);
+        name_api_server(cluster, &mut command);
         self.start(command)
     }
 
@@ -272,7 +272,7 @@ pub(crate) const AGENT: &str = match option_env!("LINKERD_CNI_AGENT_TO_TEST") {
 };
 
 /// Has an agent ask this API server.
-fn ask(cluster: &Cluster, command: &mut Command) {
+fn name_api_server(cluster: &Cluster, command: &mut Command) {
     command
         .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         .env("KUBERNETES_SERVICE_PORT", cluster.port.to_string())

@@ -31,9 +31,8 @@ fn any_list(item: impl Strategy<Value = String> + 'static) -> impl Strategy<Valu
 }
 
 fn any_range() -> impl Strategy<Value = String> {
-    (0..=u16::MAX, 0..200_u16, any::<bool>()).prop_map(|(first, more, single)| match single {
-        true => first.to_string(),
-        false => format!("{first}-{}", first.saturating_add(more)),
+    (0..=u16::MAX, 0..200_u16, any::<bool>()).prop_map(|(first, more, single)| {
+        if single { first.to_string() } else { format!("{first}-{}", first.saturating_add(more)) }
     })
 }
 

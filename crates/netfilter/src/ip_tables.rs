@@ -1,6 +1,6 @@
 //! Legacy tables, as ip_tables has them: what the bytes of one say.
 
-use packets::rules::flags::constant;
+use packets::rules::flags::constant_condition;
 use packets::rules::{
     Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Policy, Rule, Subsystem, Table,
     TableFamily, XTABLES, nat_priority,
@@ -58,13 +58,13 @@ impl Entry<'_> {
 /// chain of a user's, a policy for each base chain, and one ERROR at the end.
 pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Malformed> {
     let layout = Layout::of(family);
-    let all = split(&layout, &entries.bytes)?;
+    let all = split_entries(&layout, &entries.bytes)?;
     // Where chains of users begin, by the offset of their first rule: that is what jumps say.
     let mut heads: Vec<(usize, &[u8])> = Vec::new();
     for [head, first] in all.array_windows().filter(|[entry, _]| entry.is_head()) {
         heads.push((first.offset, string(head.target.info)?));
     }
-    let rule = |entry: &Entry<'_>| rule(&layout, entry, &heads);
+    let rule = |entry: &Entry<'_>| read_rule(&layout, entry, &heads);
     let place = |offset| all.partition_point(|entry| entry.offset < offset);
     let between = |first, end| all.get(place(first)..place(end)).unwrap_or_default();
     let mut chains = Vec::new();
@@ -97,11 +97,11 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
 }
 
 /// A table's entries without their counters, and the counters.
-pub fn uncounted(family: Family, entries: &Entries) -> Result<(Vec<u8>, Vec<[u8; 16]>), Malformed> {
+pub fn split_counters(family: Family, entries: &Entries) -> Result<(Vec<u8>, Vec<[u8; 16]>), Malformed> {
     let layout = Layout::of(family);
     let mut bytes = entries.bytes.clone();
     let mut counters = Vec::new();
-    for entry in split(&layout, &entries.bytes)? {
+    for entry in split_entries(&layout, &entries.bytes)? {
         let counter =
             bytes.get_mut(entry.offset + layout.counters..).and_then(|rest| rest.first_chunk_mut()).ok_or(Malformed)?;
         counters.push(*counter);
@@ -111,8 +111,8 @@ pub fn uncounted(family: Family, entries: &Entries) -> Result<(Vec<u8>, Vec<[u8;
 }
 
 /// The same table with nothing but the policies of its base chains, and the entry that ends every table.
-pub fn emptied(family: Family, entries: &Entries) -> Result<Entries, Malformed> {
-    let all = split(&Layout::of(family), &entries.bytes)?;
+pub fn without_rules(family: Family, entries: &Entries) -> Result<Entries, Malformed> {
+    let all = split_entries(&Layout::of(family), &entries.bytes)?;
     let mut base_chains = entries.base_chains.clone();
     base_chains.sort_by_key(|&(_, _, policy)| policy);
     let mut empty = Entries { count: base_chains.len() as u32 + 1, ..Entries::default() };
@@ -126,7 +126,7 @@ pub fn emptied(family: Family, entries: &Entries) -> Result<Entries, Malformed> 
     Ok(empty)
 }
 
-fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malformed> {
+fn split_entries<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malformed> {
     let mut entries = Vec::new();
     let mut offset = 0;
     while offset < bytes.len() {
@@ -134,14 +134,14 @@ fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malform
         let target = usize::from(u16_at(rest, layout.target)?);
         let next = usize::from(u16_at(rest, layout.target + 2)?);
         let entry = rest.get(..next).ok_or(Malformed)?;
-        entries.push(Entry { offset, bytes: entry, target: extension(entry.get(target..).ok_or(Malformed)?)? });
+        entries.push(Entry { offset, bytes: entry, target: read_extension(entry.get(target..).ok_or(Malformed)?)? });
         offset += next;
     }
     Ok(entries)
 }
 
 /// A `struct xt_entry_match` or `struct xt_entry_target`: its size (2 bytes), name (29), revision (1), and its own structure.
-fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
+fn read_extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
     let size = usize::from(u16_at(bytes, 0)?);
     Ok(XtEntry {
         name: string(bytes.get(2..31).ok_or(Malformed)?)?,
@@ -150,14 +150,14 @@ fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
     })
 }
 
-fn rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
-    let mut rule = Rule::new(header(layout, entry.bytes)?, Action::Continue);
+fn read_rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
+    let mut rule = Rule::new(read_header(layout, entry.bytes)?, Action::Continue);
     let (packets, bytes) = (u64_at(entry.bytes, layout.counters)?, u64_at(entry.bytes, layout.counters + 8)?);
     rule.counters = Some(Counters { packets, bytes });
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.counters + 16;
     while place < end {
-        let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
+        let found = read_extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
         xt::read_match(&mut rule, found, layout.family)?;
         place += XT_ENTRY + found.info.len();
     }
@@ -196,7 +196,7 @@ fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -
 }
 
 /// The conditions on a packet's header: `struct ipt_ip` and `struct ip6t_ip6`.
-fn header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malformed> {
+fn read_header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malformed> {
     const IN: u8 = 1;
     const OUT: u8 = 2;
     const SOURCE: u8 = 8;
@@ -244,7 +244,7 @@ fn header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malformed> {
         let negated = inverted & FRAGMENT != 0;
         let text = if negated { "! -f" } else { "-f" }.to_owned();
         // Connection tracking puts fragments together before any table sees them (nf_defrag_ipv4).
-        conditions.push(constant(text, negated));
+        conditions.push(constant_condition(text, negated));
     }
     // iptables-save writes the protocol after addresses and interfaces, as does this.
     Ok(conditions)
@@ -368,7 +368,7 @@ mod tests {
         for family in Family::ALL {
             let mut entries = entries_of(family);
             let layout = Layout::of(family);
-            let (bare, counters) = uncounted(family, &entries).unwrap();
+            let (bare, counters) = split_counters(family, &entries).unwrap();
             assert_eq!(counters.len() as u32, entries.count);
             let (_, first, _) = entries.base_chains[0];
             for (place, number) in [(0, 7u64), (8, 420)] {
@@ -376,7 +376,7 @@ mod tests {
             }
             let rule = &table(family, NAT, &entries).unwrap().chains[0].rules[0];
             assert_eq!(rule.counters, Some(Counters { packets: 7, bytes: 420 }));
-            assert_eq!(uncounted(family, &entries).unwrap().0, bare);
+            assert_eq!(split_counters(family, &entries).unwrap().0, bare);
         }
     }
 
@@ -396,7 +396,7 @@ mod tests {
     fn a_table_that_is_cut_off_is_another_one_or_none() {
         for family in Family::ALL {
             let whole = entries_of(family);
-            let end = split(&Layout::of(family), &whole.bytes).unwrap().last().unwrap().offset;
+            let end = split_entries(&Layout::of(family), &whole.bytes).unwrap().last().unwrap().offset;
             for length in 0..end {
                 let mut cut = whole.clone();
                 cut.bytes.truncate(length);

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use packets::rules::flags::{CtState, Tracked, constant, tracked};
+use packets::rules::flags::{CtState, Tracked, constant_condition, tracking_condition};
 use packets::rules::xtables::MULTIPORT_REFERENCES;
 use packets::rules::{
     Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values, span,
@@ -114,11 +114,11 @@ pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>, family: Family) ->
         // Each is about one of IPv6's extension headers, and doesn't match a packet without it, negated or not
         // (`rt_mt6` in net/ipv6/netfilter/ip6t_rt.c, `frag_mt6`, `hbh_mt6`, `mh_mt6`). TCP's have none.
         (b"rt" | b"frag" | b"hbh" | b"dst" | b"mh" | b"srh", _) => {
-            Some(vec![constant(format!("-m {} [...]", text(name)), false)])
+            Some(vec![constant_condition(format!("-m {} [...]", name_in_text(name)), false)])
         }
         _ => None,
     };
-    let unknown = || vec![Condition::NotUnderstood(format!("-m {} [...]", text(name)))];
+    let unknown = || vec![Condition::NotUnderstood(format!("-m {} [...]", name_in_text(name)))];
     rule.conditions.extend(conditions.unwrap_or_else(unknown));
     Ok(())
 }
@@ -153,7 +153,7 @@ pub(crate) fn read_target(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -
             b"CT" | b"LOG" | b"NFLOG" | b"ULOG" | b"TRACE" | b"CHECKSUM" | b"TCPMSS" | b"TOS" | b"DSCP" | b"CLASSIFY"
             | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"TEE",
             _,
-        ) => Effect::Other(text(name)),
+        ) => Effect::Other(name_in_text(name)),
         (b"REDIRECT", 0) => return Ok(Action::Redirect(NatRange::read(entry, family)?.ports)),
         (b"DNAT", 0..=2) => return Ok(NatRange::read(entry, family)?.translation("DNAT --to-destination")),
         (b"SNAT", 0 | 1) => return Ok(NatRange::read(entry, family)?.translation("SNAT --to-source")),
@@ -163,11 +163,11 @@ pub(crate) fn read_target(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -
             return Ok(Action::Nat(Nat { text: format!("MASQUERADE{shown}{options}"), address: None, ports }));
         }
         (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => {
-            return Ok(Action::Nat(Nat::somewhere(format!("{} [...]", text(name)))));
+            return Ok(Action::Nat(Nat::somewhere(format!("{} [...]", name_in_text(name)))));
         }
         (b"REJECT", 0) => return Ok(Action::Reject(rejection(info, family)?)),
-        (b"REJECT", _) => return Ok(Action::Reject(text(name))),
-        _ => return Ok(Action::NotUnderstood(text(name))),
+        (b"REJECT", _) => return Ok(Action::Reject(name_in_text(name))),
+        _ => return Ok(Action::NotUnderstood(name_in_text(name))),
     };
     rule.effects.push(effect);
     Ok(Action::Continue)
@@ -223,7 +223,7 @@ fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
     Ok(Effect::Mark { field, to: to.filter(|_| shift == 0), text: format!("CONNMARK {option}") })
 }
 
-fn text(name: &[u8]) -> String {
+fn name_in_text(name: &[u8]) -> String {
     Name::from(name).to_string()
 }
 
@@ -359,7 +359,7 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let (mask, flags) = (u8_at(info, TCP_OPTION + 1)?, u8_at(info, TCP_OPTION + 2)?);
     if mask != 0 {
         let negated = inverted & 4 != 0;
-        let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated));
+        let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", negation(negated));
         let (field, mask, number) = (Field::TcpFlags, mask.into(), flags.into());
         conditions.push(Condition::Masked { text, field, mask, number, negated });
     }
@@ -377,12 +377,12 @@ fn read_icmpv6(info: &[u8]) -> Result<Condition, Malformed> {
         _ if first > 0 => Intervals::default(),
         _ => Intervals::one(kind.into()),
     };
-    let text = format!("-m icmp6{} --icmpv6-type {kind}{codes}", not(negated));
-    Ok(flags(text, Field::IcmpType, numbers, negated))
+    let text = format!("-m icmp6{} --icmpv6-type {kind}{codes}", negation(negated));
+    Ok(flags_condition(text, Field::IcmpType, numbers, negated))
 }
 
 /// The condition that a field is one of these numbers or, if negated, that it isn't.
-fn flags(text: String, field: Field, numbers: Intervals, negated: bool) -> Condition {
+fn flags_condition(text: String, field: Field, numbers: Intervals, negated: bool) -> Condition {
     let numbers = if negated { field.any().without(&numbers) } else { numbers };
     Condition::Flags { text, field, numbers }
 }
@@ -397,7 +397,7 @@ fn read_hop_limit(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         3 => ("--hl-gt", Intervals::new([(hops + 1, Field::HopLimit.largest())])),
         _ => return Ok(None),
     };
-    Ok(Some(vec![flags(format!("-m hl {word} {hops}"), Field::HopLimit, numbers, mode == 1)]))
+    Ok(Some(vec![flags_condition(format!("-m hl {word} {hops}"), Field::HopLimit, numbers, mode == 1)]))
 }
 
 /// `struct ip6t_HL_info`: what is done to the hop limit (`IP6T_HL_SET` and the others), and by how much.
@@ -472,7 +472,7 @@ fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed>
         let negated = options & bit << 4 != 0;
         let text = text_of_next(&conditions, "iprange", negated, &format!("--{side}-range {first}-{last}"));
         let numbers = Intervals::new([(packets::rules::address(first), packets::rules::address(last))]);
-        conditions.push(flags(text, field, numbers, negated));
+        conditions.push(flags_condition(text, field, numbers, negated));
     }
     Ok(conditions)
 }
@@ -480,7 +480,7 @@ fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed>
 /// How the next condition of one match is written, whose name stands before the first.
 fn text_of_next(before: &[Condition], name: &str, negated: bool, option: &str) -> String {
     let name = if before.is_empty() { format!("-m {name}") } else { String::new() };
-    format!("{name}{} {option}", not(negated)).trim_start().to_owned()
+    format!("{name}{} {option}", negation(negated)).trim_start().to_owned()
 }
 
 /// What counts packets or connections: whether it holds as long as there are few.
@@ -519,7 +519,7 @@ fn rate(period: u32, burst: u32) -> String {
     format!("--limit {}/{name} --limit-burst {burst}", length.checked_div(period).unwrap_or_default())
 }
 
-fn not(negated: bool) -> &'static str {
+fn negation(negated: bool) -> &'static str {
     if negated { " !" } else { "" }
 }
 
@@ -532,7 +532,7 @@ fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
         u32::MAX => format!("{mark:#x}"),
         mask => format!("{mark:#x}/{mask:#x}"),
     };
-    let text = format!("-m {name}{} --mark {shown}", not(negated));
+    let text = format!("-m {name}{} --mark {shown}", negation(negated));
     Ok(Condition::Masked { text, field, mask: mask.into(), number: mark.into(), negated })
 }
 
@@ -558,8 +558,8 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         let negated = inverted & STATE != 0;
         let names = ["NEW", "ESTABLISHED", "RELATED", "INVALID", "SNAT", "DNAT", "UNTRACKED"];
         let named = words(states.into(), [8, 2, 4, 1, SNAT, DNAT, UNTRACKED].map(u32::from).into_iter().zip(names));
-        let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
-        conditions.push(tracked(text, |tracked| {
+        let text = format!("-m conntrack{} --ctstate {}", negation(negated), named.join(","));
+        conditions.push(tracking_condition(text, |tracked| {
             let mut bits = match tracked.state {
                 CtState::Untracked => UNTRACKED,
                 state => state.bit() as u16,
@@ -578,7 +578,7 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
         let passes = kinds & STATE != 0;
         let holds = |of: Tracked| if of.state.has_entry() { of.is_reply == is_reply } else { passes };
-        conditions.push(tracked(text, holds));
+        conditions.push(tracking_condition(text, holds));
     }
     Ok(Some(conditions))
 }

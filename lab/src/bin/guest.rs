@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::kernels::variant::{LEFT_BEHIND, MODES, PARAMETER, REFUSED, RESULT, Told, VARIANTS};
+use lab::kernels::variant::{ExpectedView, LEFT_BEHIND, MODES, PARAMETER, REFUSED, RESULT, VARIANTS};
 use lab::linkerd;
 use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 use nix::mount::{MsFlags, mount};
@@ -238,7 +238,7 @@ fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
     install.env("PATH", "/usr/sbin:/sbin:/bin").args(["--iptables-mode", "legacy", "--no-fallback"]);
     install.args(linkerd::CHART_ARGUMENTS);
     if !with_rules.output(&mut install).status.success() {
-        return Ok(Told::Untried.word().to_owned());
+        return Ok(ExpectedView::Untried.word().to_owned());
     }
     let (of_none, _) = verify(&fresh);
     let (of_rules, verified) = verify(&with_rules);
@@ -251,7 +251,7 @@ fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
         && verified.status.code() == Some(3)
         && log.contains("legacy mode holds proxy-init's rules already")
     {
-        Told::Seen
+        ExpectedView::Seen
     } else if of_rules == [nothing, legacy]
         && of_none == of_rules
         && warnings.clone().filter(|line| line.contains(UNSEEN)).count() == 1
@@ -260,7 +260,7 @@ fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
         // Where nft mode works here, verify then finds it in place.
         && (!installed.status.success() || verify(&with_rules).1.status.success())
     {
-        Told::NotKnown
+        ExpectedView::NotKnown
     } else {
         return Err(format!("told of none: {of_none:?}, of rules: {of_rules:?}, {:?}", log.lines().last()));
     };

@@ -62,7 +62,7 @@ fn load(address: SocketAddr) {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let outcome = match ask(address) {
+                    let outcome = match fetch_port(address) {
                         Ok(port) => format!("answered by port {port}"),
                         Err(error) => format!("lost: {error}"),
                     };
@@ -83,7 +83,7 @@ fn load(address: SocketAddr) {
 }
 
 /// The port of the server that answers.
-fn ask(address: SocketAddr) -> io::Result<u16> {
+fn fetch_port(address: SocketAddr) -> io::Result<u16> {
     let limit = Duration::from_secs(5);
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;

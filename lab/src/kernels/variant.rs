@@ -15,7 +15,7 @@ pub const REFUSED: &str = ", and with --no-fallback: ";
 /// The module that lists what is hooked, and by which others than root see legacy tables.
 pub const HOOK_LISTS: &str = "nfnetlink_hook";
 
-/// The modes that a guest tries, in the order of its results, before that of [`Told`].
+/// The modes that a guest tries, in the order of its results, before that of [`ExpectedView`].
 pub const MODES: [&str; 4] = ["nft", "native", "legacy", "auto"];
 
 /// A kernel with something removed, and what is expected of it.
@@ -44,7 +44,7 @@ pub enum Expected {
 
 /// What uid 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode.
 #[derive(Debug, Clone, Copy)]
-pub enum Told {
+pub enum ExpectedView {
     /// That they are there; and, in a namespace without any, that there are none.
     Seen,
     /// That it is not known whether there are any.
@@ -53,7 +53,7 @@ pub enum Told {
     Untried,
 }
 
-impl Told {
+impl ExpectedView {
     /// The word for it, in results and in the table.
     pub fn word(self) -> &'static str {
         match self {
@@ -91,12 +91,12 @@ impl Variant {
     }
 
     /// What uid 65534 is told on a kernel that, but for the variant, has nfnetlink_hook or not.
-    pub fn told(&self, has_hook_lists: bool) -> Told {
+    pub fn expected_view(&self, has_hook_lists: bool) -> ExpectedView {
         let legacy = MODES.iter().zip(self.expected).find(|(mode, _)| **mode == "legacy");
         match legacy {
-            Some((_, Fails(_) | FallsBack(..))) => Told::Untried,
-            _ if has_hook_lists && !self.modules.contains(&HOOK_LISTS) => Told::Seen,
-            _ => Told::NotKnown,
+            Some((_, Fails(_) | FallsBack(..))) => ExpectedView::Untried,
+            _ if has_hook_lists && !self.modules.contains(&HOOK_LISTS) => ExpectedView::Seen,
+            _ => ExpectedView::NotKnown,
         }
     }
 }

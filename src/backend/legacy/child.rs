@@ -81,13 +81,13 @@ pub(super) struct Restore {
 }
 
 /// What a program prints when it is called with these arguments.
-pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Result<String, Failure> {
+pub(super) fn command_output(program: &Path, arguments: &[&str], limit: Duration) -> Result<String, Failure> {
     let deadline = Instant::now() + limit;
     // A file in memory, not a pipe: the command cannot block on it.
     let mut stdout: File = memfd_create(c"proxy-init", MFdFlags::MFD_CLOEXEC)?.into();
     let mut command = command(program);
     command.args(arguments).stdin(Stdio::null()).stdout(stdout.try_clone()?);
-    for running in start(vec![command], || ()) {
+    for running in start_confined(vec![command], || ()) {
         running?.end(deadline)?;
     }
     let mut text = Vec::new();
@@ -124,12 +124,12 @@ pub(super) fn prepare<'a>(
     let deadline = Instant::now() + limit;
     let (mut commands, mut feeds) = (Vec::new(), Vec::new());
     for restore in restores {
-        let (command, feed) = fed(restore, lock).map_err(|error| (*restore, error.into()))?;
+        let (command, feed) = restore_command(restore, lock).map_err(|error| (*restore, error.into()))?;
         commands.push(command);
         feeds.push(feed);
     }
     // At once: where both commands run on the only two processors, this thread waits until one of them does.
-    let running = start(commands, || {
+    let running = start_confined(commands, || {
         meanwhile();
         for (feed, restore) in feeds.iter_mut().zip(restores) {
             feed.begin(&restore.input);
@@ -140,11 +140,11 @@ pub(super) fn prepare<'a>(
         let running = running.map_err(|error| (*restore, error.into()))?;
         started.push(Started { restore, running, feed });
     }
-    feed(&mut started, deadline)?;
+    feed_all(&mut started, deadline)?;
     Ok(Prepared { started, deadline })
 }
 
-fn fed(restore: &Restore, lock: &File) -> io::Result<(Command, Feed)> {
+fn restore_command(restore: &Restore, lock: &File) -> io::Result<(Command, Feed)> {
     let (stdin, feed) = Feed::new()?;
     let mut command = command(&restore.program);
     command
@@ -178,7 +178,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-fn feed<'a>(started: &mut [Started<'a>], deadline: Instant) -> Result<(), (&'a Restore, Failure)> {
+fn feed_all<'a>(started: &mut [Started<'a>], deadline: Instant) -> Result<(), (&'a Restore, Failure)> {
     loop {
         let mut waiting = None;
         let mut events = Vec::new();
@@ -363,7 +363,7 @@ fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
 /// Starts commands from a thread that has given up all but the needed capabilities: they belong to threads, and a child
 /// starts with those of the thread that started it. This thread runs `meanwhile`. If there can be no such thread, that
 /// is the first command's error.
-fn start(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::Result<Running>> {
+fn start_confined(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::Result<Running>> {
     if commands.is_empty() {
         return Vec::new();
     }

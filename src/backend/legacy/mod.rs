@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netfilter::netlink::signals::hold;
-use netfilter::netlink::sockopt::load;
+use netfilter::netlink::sockopt;
 use netfilter::netlink::user_namespace::owns_network;
 use netfilter::xt::Extension;
 use nix::errno::Errno;
@@ -81,7 +81,8 @@ impl Legacy {
     /// The command isn't there, or can't be asked.
     pub(crate) fn are_nf_tables(&self) -> Result<bool, Error> {
         let program = self.restore(Family::V4)?;
-        let version = child::output(&program, &["--version"], LIMIT).map_err(|failure| failed(&program, failure))?;
+        let version = child::command_output(&program, &["--version"], LIMIT)
+            .map_err(|failure| command_failure(&program, failure))?;
         Ok(version.contains("nf_tables"))
     }
 
@@ -124,7 +125,10 @@ impl Legacy {
                 // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
                 let mut rules = wanted.iter().flat_map(Table::rules);
                 let unmapped = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule)));
-                Err(unmapped.map(|error| error.in_mode(Mode::Legacy)).or_else(|| lack(wanted)).unwrap_or(error))
+                Err(unmapped
+                    .map(|error| error.in_mode(Mode::Legacy))
+                    .or_else(|| missing_extension(wanted))
+                    .unwrap_or(error))
             }
         }
     }
@@ -133,8 +137,8 @@ impl Legacy {
     fn changes(&self, wanted: &[Table]) -> Result<Vec<Change>, Error> {
         let mut changes = Vec::new();
         for family in Family::ALL {
-            let before = read::held(family).map_err(advise)?;
-            let input = input(wanted, family, before.as_ref());
+            let before = read::read_held(family).map_err(with_advice)?;
+            let input = family_input(wanted, family, before.as_ref());
             if !input.is_empty() {
                 let restore = Restore { family, program: self.restore(family)?, input: input.uncommitted() };
                 changes.push(Change { restore, before });
@@ -152,16 +156,16 @@ fn prepare<'a>(changes: &'a [Change], lock: &File, wanted: &[Table]) -> Result<P
             load_extensions(wanted);
         }
     };
-    child::prepare(&restores, lock, load, LIMIT).map_err(of_family)
+    child::prepare(&restores, lock, load, LIMIT).map_err(failure_in_family)
 }
 
 /// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
 fn commit(prepared: Prepared<'_>, changes: &[Change], wanted: &[Table]) -> Result<(), (Family, Error)> {
-    prepared.commit().map_err(of_family)?;
+    prepared.commit().map_err(failure_in_family)?;
     for Change { restore, .. } in changes {
         let family = restore.family;
-        let now = read::held(family).map_err(|error| (family, advise(error)))?;
-        if !input(wanted, family, now.as_ref()).is_empty() {
+        let now = read::read_held(family).map_err(|error| (family, with_advice(error)))?;
+        if !family_input(wanted, family, now.as_ref()).is_empty() {
             let command = restore.program.clone();
             return Err((family, Error::NoEffect { command, family }));
         }
@@ -171,7 +175,7 @@ fn commit(prepared: Prepared<'_>, changes: &[Change], wanted: &[Table]) -> Resul
 
 /// The tables that the mode can install: where the kernel has no IPv6 sockets, not that of IPv6. nf_tables takes it all
 /// the same.
-pub(crate) fn possible(mut wanted: Vec<Table>) -> Vec<Table> {
+pub(crate) fn tables_with_sockets(mut wanted: Vec<Table>) -> Vec<Table> {
     wanted.retain(|table| Family::ALL.iter().any(|&family| table.family.sees(family) && has_sockets(family)));
     wanted
 }
@@ -186,12 +190,12 @@ fn load_extensions(wanted: &[Table]) {
     let used: BTreeSet<Extension> = table.rules().flat_map(Extension::of).collect();
     for extension in used.into_iter().chain([Extension::Comment]) {
         // Where the kernel has no such extension, the command says so.
-        let _ = load_extension(Family::V4, extension);
+        let _ = ask_for_extension(Family::V4, extension);
     }
 }
 
-fn load_extension(family: Family, extension: Extension) -> Result<(), Errno> {
-    load(family, extension.name(), extension.revision(), extension.is_target())
+fn ask_for_extension(family: Family, extension: Extension) -> Result<(), Errno> {
+    sockopt::load_extension(family, extension.name(), extension.revision(), extension.is_target())
 }
 
 /// Fails unless the kernel has all that these rules need. Asking makes the nat tables.
@@ -207,7 +211,7 @@ pub(crate) fn check(wanted: &[Table]) -> Result<(), Error> {
             read::check_nat(family)?;
         }
     }
-    lack(wanted).map_or(Ok(()), Err)
+    missing_extension(wanted).map_or(Ok(()), Err)
 }
 
 /// Refuses a table with these rules if the kernel would, possibly in one family alone: from outside of the user
@@ -221,12 +225,12 @@ fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), 
 }
 
 /// The error about the first rule for which the kernel lacks an extension.
-fn lack(wanted: &[Table]) -> Option<Error> {
+fn missing_extension(wanted: &[Table]) -> Option<Error> {
     for family in Family::ALL {
         let chains = Mode::Legacy.table_among(wanted, family).map(|table| table.chains.as_slice()).unwrap_or_default();
         for (chain, rule) in chains.iter().flat_map(|chain| chain.rules.iter().map(move |rule| (&chain.name, rule))) {
             let mut used = Extension::of(rule).chain([Extension::Comment]);
-            let Some(extension) = used.find(|&used| load_extension(family, used) == Err(Errno::ENOENT)) else {
+            let Some(extension) = used.find(|&used| ask_for_extension(family, used) == Err(Errno::ENOENT)) else {
                 continue;
             };
             let (name, module, option) = extension.described();
@@ -299,7 +303,7 @@ fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
 
 /// What takes a family from what its table holds to its wanted table, or to no rules of proxy-init's; empty if nothing has
 /// to be done.
-fn input(wanted: &[Table], family: Family, held: Option<&Held>) -> Input {
+fn family_input(wanted: &[Table], family: Family, held: Option<&Held>) -> Input {
     let table = held.map(|held| &held.table);
     match Mode::Legacy.table_among(wanted, family) {
         Some(wanted) => install_input(wanted, table),
@@ -365,21 +369,21 @@ fn remove_input(table: Option<&Table>) -> Input {
     input
 }
 
-fn of_family((restore, failure): (&Restore, Failure)) -> (Family, Error) {
-    (restore.family, failed(&restore.program, failure))
+fn failure_in_family((restore, failure): (&Restore, Failure)) -> (Family, Error) {
+    (restore.family, command_failure(&restore.program, failure))
 }
 
-fn failed(program: &Path, failure: Failure) -> Error {
+fn command_failure(program: &Path, failure: Failure) -> Error {
     let command = program.to_owned();
     match failure {
         Failure::Failed(error) => Error::CommandFailed { command, error },
         Failure::Hung => Error::CommandHung { command, seconds: LIMIT.as_secs() },
-        Failure::Ended(ended) => refused(command, &ended),
+        Failure::Ended(ended) => command_refusal(command, &ended),
     }
 }
 
 /// What a command means by its exit code and its words.
-fn refused(command: PathBuf, ended: &Ended) -> Error {
+fn command_refusal(command: PathBuf, ended: &Ended) -> Error {
     let stderr = ended.stderr.replace('\n', "; ");
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
     let no_table = says(&["unable to initialize table", "can't initialize ip"]);
@@ -393,7 +397,7 @@ fn refused(command: PathBuf, ended: &Ended) -> Error {
     }
 }
 
-fn advise(error: Error) -> Error {
+fn with_advice(error: Error) -> Error {
     if is_not_permitted(&error) { not_permitted(Privilege::Read) } else { error }
 }
 

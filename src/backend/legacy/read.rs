@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use netfilter::ip_tables;
 use netfilter::netlink::message::Malformed;
-use netfilter::netlink::sockopt::{Entries, add_counters, entries, replace};
+use netfilter::netlink::sockopt::{Entries, add_counters, read_entries, replace_entries};
 use packets::found::{Found, Unseen};
 use packets::rules::{Family, NAT, Subsystem, Table, XTABLES};
 
@@ -49,15 +49,15 @@ impl Lists {
             (Ok(Some(file)), _) => List::Open(file),
             (Ok(None), _) => List::Missing,
             (Err(_), Some(names)) => List::Inferred(names),
-            (Err(error), None) => List::Unseen(unseen(&error)),
+            (Err(error), None) => List::Unseen(unseen_lists(&error)),
         }))
     }
 
     /// Which tables each family has.
-    fn names(&self) -> impl Iterator<Item = (Family, Result<Vec<String>, Unseen>)> {
+    fn table_names(&self) -> impl Iterator<Item = (Family, Result<Vec<String>, Unseen>)> {
         Family::ALL.into_iter().zip(&self.0).map(|(family, list)| match list {
-            List::Open(file) => (family, read_list(file).map_err(|error| unseen(&error))),
-            List::Missing => (family, names(family).map_err(|error| unseen(&error))),
+            List::Open(file) => (family, read_list(file).map_err(|error| unseen_lists(&error))),
+            List::Missing => (family, table_names(family).map_err(|error| unseen_lists(&error))),
             List::Inferred(names) => (family, Ok(names.iter().map(ToString::to_string).collect())),
             List::Unseen(unseen) => (family, Err(unseen.clone())),
         })
@@ -66,7 +66,7 @@ impl Lists {
     /// Reads those of the tables that are asked for.
     pub(crate) fn read(&self, is_asked: impl Fn(Family, &str) -> bool) -> Result<Found, Error> {
         let mut found = Found::default();
-        for (family, names) in self.names() {
+        for (family, names) in self.table_names() {
             match names {
                 Ok(names) => {
                     for name in names.iter().filter(|name| is_asked(family, name)) {
@@ -84,23 +84,23 @@ impl Lists {
 /// Whether it is certain that no family has a legacy table.
 pub(crate) fn has_none() -> bool {
     let lists = Lists::open(&XTABLES.map(|(name, _)| name));
-    lists.names().all(|(_, names)| names.is_ok_and(|names| names.is_empty()))
+    lists.table_names().all(|(_, names)| names.is_ok_and(|names| names.is_empty()))
 }
 
 /// Reads a table. Asking about one that isn't there makes it.
 pub(crate) fn read_table(family: Family, name: &str) -> Result<Table, Error> {
-    let entries = entries(family, name).map_err(|errno| unreadable(family, errno))?;
-    ip_tables::table(family, name, &entries).map_err(garbled)
+    let entries = read_entries(family, name).map_err(|errno| read_error(family, errno))?;
+    ip_tables::table(family, name, &entries).map_err(garbled_table)
 }
 
-fn unreadable(family: Family, errno: nix::errno::Errno) -> Error {
+fn read_error(family: Family, errno: nix::errno::Errno) -> Error {
     match errno {
         nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read).in_mode(Mode::Legacy),
         _ => Error::LegacyUnreadable { family, errno: Errno::of(errno) },
     }
 }
 
-fn garbled(Malformed: Malformed) -> Error {
+fn garbled_table(Malformed: Malformed) -> Error {
     ModeError::GarbledDump.in_mode(Mode::Legacy)
 }
 
@@ -114,20 +114,20 @@ pub(super) struct Held {
 
 /// What a family's nat table holds; none: there is no such table, or this kernel has none of that family. Where tables
 /// cannot be listed, makes the table.
-pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
+pub(super) fn read_held(family: Family) -> Result<Option<Held>, Error> {
     use nix::errno::Errno::{EAFNOSUPPORT, ENOENT, ENOPROTOOPT};
 
-    if names(family).is_ok_and(|names| names.iter().all(|name| name != NAT)) {
+    if table_names(family).is_ok_and(|names| names.iter().all(|name| name != NAT)) {
         return Ok(None);
     }
-    match entries(family, NAT) {
+    match read_entries(family, NAT) {
         Ok(entries) => {
-            let table = ip_tables::table(family, NAT, &entries).map_err(garbled)?;
+            let table = ip_tables::table(family, NAT, &entries).map_err(garbled_table)?;
             Ok(Some(Held { table, entries }))
         }
         // No sockets of the family, no ip_tables, no nat table.
         Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) => Ok(None),
-        Err(errno) => Err(unreadable(family, errno)),
+        Err(errno) => Err(read_error(family, errno)),
     }
 }
 
@@ -138,9 +138,9 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
 pub(super) fn check_nat(family: Family) -> Result<(), Error> {
     use nix::errno::Errno::{ENOENT, ENOPROTOOPT};
 
-    entries(family, NAT).map(drop).map_err(|errno| match errno {
+    read_entries(family, NAT).map(drop).map_err(|errno| match errno {
         ENOPROTOOPT | ENOENT => Error::NoLegacyTables { stderr: format!("{family}: {}", Errno::of(errno)) },
-        _ => unreadable(family, errno),
+        _ => read_error(family, errno),
     })
 }
 
@@ -156,26 +156,27 @@ pub(super) enum Rollback {
 /// Makes a family's nat table what it was before; none: no rules and no chains but the base chains. What the table
 /// holds now is looked at, not guessed.
 pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollback, Error> {
-    let Some(now) = held(family)? else {
+    let Some(now) = read_held(family)? else {
         return Ok(Rollback::Unneeded);
     };
     let before = match before {
         Some(before) => before.entries.clone(),
-        None => ip_tables::emptied(family, &now.entries).map_err(garbled)?,
+        None => ip_tables::without_rules(family, &now.entries).map_err(garbled_table)?,
     };
-    let (now, _) = ip_tables::uncounted(family, &now.entries).map_err(garbled)?;
-    let (wanted, counters) = ip_tables::uncounted(family, &before).map_err(garbled)?;
+    let (now, _) = ip_tables::split_counters(family, &now.entries).map_err(garbled_table)?;
+    let (wanted, counters) = ip_tables::split_counters(family, &before).map_err(garbled_table)?;
     if now == wanted {
         return Ok(Rollback::Unneeded);
     }
-    replace(family, NAT, &before).map_err(|errno| Error::LegacyUnwritable { family, errno: Errno::of(errno) })?;
+    replace_entries(family, NAT, &before)
+        .map_err(|errno| Error::LegacyUnwritable { family, errno: Errno::of(errno) })?;
     Ok(match add_counters(family, NAT, &counters) {
         Ok(()) => Rollback::Done,
         Err(errno) => Rollback::WithoutCounters(Errno::of(errno)),
     })
 }
 
-fn unseen(error: &io::Error) -> Unseen {
+fn unseen_lists(error: &io::Error) -> Unseen {
     let not_permitted = error.kind() == ErrorKind::PermissionDenied;
     Unseen {
         subsystem: Subsystem::Legacy,
@@ -189,7 +190,7 @@ fn unseen(error: &io::Error) -> Unseen {
 }
 
 /// Which tables the family has. A kernel without legacy tables has no list.
-fn names(family: Family) -> io::Result<Vec<String>> {
+fn table_names(family: Family) -> io::Result<Vec<String>> {
     open_list(family)?.map_or(Ok(Vec::new()), |list| read_list(&list))
 }
 

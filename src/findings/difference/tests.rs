@@ -1,5 +1,5 @@
 use packets::found::{Address, Listener};
-use packets::rules::flags::{CtState, ct_state};
+use packets::rules::flags::{CtState, ct_state_condition};
 use packets::rules::{Action, Condition, Effect, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values, interface};
 use packets::rules::{
     testing::base, testing::chain, testing::commented, testing::effect_of, testing::ports, testing::rule,
@@ -224,7 +224,7 @@ fn what_is_missing_in_one_family_breaks_no_way_of_the_other() {
     let rules = vec![
         rule([to_port(80)], Action::Accept),
         // With this, connections are tracked.
-        rule([ct_state(|state| state == CtState::Invalid)], Action::Drop),
+        rule([ct_state_condition(|state| state == CtState::Invalid)], Action::Drop),
     ];
     let other = base("PREROUTING", Kind::Nat, Hook::Prerouting, -100, rules);
     assert_eq!(said(vec![table("ip nat", vec![other])]).len(), 1, "no rules");
@@ -396,7 +396,7 @@ fn a_family_without_rules_should_have_none() {
 
 /// A small table as native mode makes them: the jumps for one family or for both, ports in a set.
 fn native_table(only: Option<Family>) -> Table {
-    let conditions: Vec<Condition> = only.into_iter().map(is_of).collect();
+    let conditions: Vec<Condition> = only.into_iter().map(family_condition).collect();
     let jump =
         |to: &str| Rule { conditions: conditions.clone(), ..commented("jump", rule([], Action::Jump(Name::from(to)))) };
     let ignored = Condition::is(Field::DestinationPort, Values::Set(Name::from("ignored")));

@@ -577,9 +577,9 @@ fn a_chain_of_some_devices_sees_what_leaves_by_them() {
 /// What connection tracking says depends on where the packet is, and of a reply it says something else.
 #[test]
 fn a_packet_has_the_state_of_its_place() {
-    use packets::rules::flags::{CtState, ct_state};
+    use packets::rules::flags::{CtState, ct_state_condition};
     let drops = |hook, priority, state: CtState| {
-        let condition = ct_state(|other| other == state);
+        let condition = ct_state_condition(|other| other == state);
         let mut table = filter(hook, vec![rule([condition], Action::Drop)]);
         table.chains[0].base.as_mut().unwrap().priority = priority;
         beside(vec![table])

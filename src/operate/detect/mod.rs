@@ -11,7 +11,7 @@ use packets::rules::{Name, Subsystem};
 
 use crate::backend::all;
 use crate::error::{Error, ModeError};
-use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
+use crate::findings::neighbours::{signs_in_namespace, signs_on_node};
 use crate::findings::user_namespaces::UserNamespaces;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
@@ -79,7 +79,7 @@ pub fn detect(netns: Option<&Path>) -> Result<Detected, Error> {
 }
 
 fn look_around() -> Detected {
-    let everything = everything();
+    let everything = config_of_every_kind();
     let kernel = uname().map(|system| system.release().to_string_lossy().into_owned());
     let found = all::read().unwrap_or_else(|error| Found {
         tables: Vec::new(),
@@ -89,7 +89,7 @@ fn look_around() -> Detected {
     });
     // Whether the kernel takes the same rules here as in a new network namespace of the process's.
     let is_like_new = found.tables.is_empty() && found.not_known.is_empty() && owns_network() == Some(true);
-    let (features, mut nft) = tried(&everything, is_like_new);
+    let (features, mut nft) = try_features(&everything, is_like_new);
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
     let auto = choose(&found, |mode| match (mode, nft.take()) {
         (Mode::Nft, Some(result)) => result,
@@ -127,8 +127,8 @@ fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
         _ => false,
     });
     let devices = network().devices;
-    let mut signs = shown_by_namespace(found, &devices);
-    signs.extend(shown_by_node(found, &devices, &traces(), is_refused));
+    let mut signs = signs_in_namespace(found, &devices);
+    signs.extend(signs_on_node(found, &devices, &traces(), is_refused));
     signs
 }
 
@@ -148,7 +148,7 @@ fn hints(found: &Found) -> Vec<String> {
 }
 
 /// A config that leads to a rule of each kind, for both families.
-pub(super) fn everything() -> Config {
+pub(super) fn config_of_every_kind() -> Config {
     let [inbound, outbound] = [4143, 4140].map(|port| Port::new(port).unwrap_or(Port::LOWEST));
     let mut config = Config::new(inbound, outbound);
     config.proxy_uid = OwnerId::new(2102);
@@ -163,7 +163,7 @@ const NATIVE: &str = "native mode";
 /// What the kernel says to each thing that nft and native mode need, and to all of nft mode's rules together. All are tried
 /// in one batch, for discarding a batch takes milliseconds. Committing one doesn't: where a new namespace is like this one,
 /// that is tried first, there.
-fn tried(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
+fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
     let mut names = Vec::new();
     let mut parts = Vec::new();
     for table in plan(everything) {

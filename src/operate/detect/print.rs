@@ -8,7 +8,7 @@ use super::{Binary, Detected, Tables};
 use crate::error::reason;
 use crate::log::escaped;
 use crate::operate::json::strings;
-use crate::operate::words::folded;
+use crate::operate::words::fold_line;
 
 /// kube-proxy's detection, and that of others who copied it, prefers a backend with more rules than this.
 const THRESHOLD: usize = 10;
@@ -51,7 +51,7 @@ impl Detected {
     }
 
     /// What nf_tables lacks that a mode needs.
-    fn lacks(&self) -> Vec<String> {
+    fn missing_features(&self) -> Vec<String> {
         let lacking: Vec<_> =
             self.features.iter().filter_map(|feature| Some((&feature.name, feature.works.as_ref().err()?))).collect();
         match lacking.as_slice() {
@@ -71,7 +71,7 @@ impl Detected {
 
     fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![("kernel", self.kernel.clone())];
-        for (index, line) in self.lacks().into_iter().enumerate() {
+        for (index, line) in self.missing_features().into_iter().enumerate() {
             lines.push((if index == 0 { "nf_tables" } else { "" }, line));
         }
         for (title, tables) in [("nft rules", &self.nft), ("legacy", &self.legacy)] {
@@ -129,7 +129,7 @@ fn tables(tables: &Tables) -> Value {
 impl fmt::Display for Detected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (title, line) in self.lines() {
-            writeln!(f, "{}", folded(&format!("{title:11} {}", escaped(&line)), 12))?;
+            writeln!(f, "{}", fold_line(&format!("{title:11} {}", escaped(&line)), 12))?;
         }
         Ok(())
     }

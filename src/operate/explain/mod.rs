@@ -19,7 +19,7 @@ use crate::findings::neighbours::owner_of;
 use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
 use crate::namespace;
-use crate::operate::neighbours::{settle, unread};
+use crate::operate::neighbours::{settle, unread_tables};
 use crate::operate::words;
 use crate::ours::{holders, is_ours};
 use crate::wanted::Mode;
@@ -65,7 +65,7 @@ impl fmt::Display for Decider {
         let (place, rule) = (&self.place, &self.rule);
         let line = format!("{place}{mode}: {rule}");
         if f.alternate() && "by ".len() + line.len() > words::WIDTH {
-            return write!(f, "{place}{mode}:\n{}", words::folded(&format!("  {rule}"), 2));
+            return write!(f, "{place}{mode}:\n{}", words::fold_line(&format!("  {rule}"), 2));
         }
         f.write_str(&line)
     }
@@ -94,30 +94,30 @@ pub fn explain<T: Send>(
     report: impl FnOnce(&Explained<'_>) -> T + Send,
 ) -> Result<T, Error> {
     namespace::run_in(netns, || {
-        let routing = Routing::ask();
-        let asked = routing.checked(connection)?;
-        let mut routed = routing.routed(asked.clone())?;
+        let routing = Routing::read();
+        let asked = routing.check(connection)?;
+        let mut routed = routing.route_connection(asked.clone())?;
         let mut found = all::read()?;
         must_see(&found, Mode::Nft)?;
-        if !explain::exempted(&found, &routed.connection, Field::InInterface).is_empty() {
+        if !explain::open_exemptions(&found, &routed.connection, Field::InInterface).is_empty() {
             routed.connection.device = routing.network.only_device().map(|device| device.name.clone());
         }
         settle(&mut found, &routing.network, routed.device_back());
         let mut below = None;
-        let mut answer = answer_by(&found, &asked, &routed);
-        let has_limits = || found.asks(|context| matches!(context, Context::Limit { .. }));
+        let mut answer = answer_by_routing(&found, &asked, &routed);
+        let has_limits = || found.has_context(|context| matches!(context, Context::Limit { .. }));
         if matches!(answer.verdict, Verdict::NotKnown(_)) && has_limits() {
             let below = below.insert(found.clone());
             below.settle(|context| match context {
                 Context::Limit { holds_below } => Some(always(holds_below)),
                 Context::AddressType { .. } | Context::ReversePath { .. } => None,
             });
-            let conditional = answer_by(below, &asked, &routed);
+            let conditional = answer_by_routing(below, &asked, &routed);
             if !matches!(conditional.verdict, Verdict::NotKnown(_)) {
-                answer = explain::below_limits(conditional);
+                answer = explain::add_limits(conditional);
             }
         }
-        let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
+        let answer = explain::doubt_if_unseen(&found, routing.doubt_if_unasked(answer));
         let mut explained = Explained::new(&found, &routed.connection, answer);
         let config = holders(&found).next().and_then(|mode| config(mode, &found).ok());
         explained.warnings = config.map(|config| warnings(&config, &routing.network)).unwrap_or_default();
@@ -127,11 +127,12 @@ pub fn explain<T: Send>(
 }
 
 /// What becomes of a connection by what was found and by routing; `asked` is what was said of it.
-fn answer_by<'a>(found: &'a Found, asked: &Connection, routed: &Routed<'_>) -> Answer<'a> {
+fn answer_by_routing<'a>(found: &'a Found, asked: &Connection, routed: &Routed<'_>) -> Answer<'a> {
     let network = routed.network();
     let is_inbound = asked.direction == Direction::Inbound;
     let answer_for = |routed: &Routed<'_>, back: Option<&Name>| {
-        let mut answer = explain::of_seen(found, &routed.connection, network, &routed.of_others(found), back);
+        let mut answer =
+            explain::follow_connection(found, &routed.connection, network, &routed.routes_of_nat(found), back);
         routed.deliver(&mut answer);
         answer
     };
@@ -146,20 +147,20 @@ fn answer_by<'a>(found: &'a Found, asked: &Connection, routed: &Routed<'_>) -> A
         }
         _ => {}
     }
-    for other in routed.of_other_users(found, asked) {
+    for other in routed.for_other_users(found, asked) {
         let is_same = other.is_some_and(|other| answer_for(&other, None).verdict == answer.verdict);
         if !is_same {
             answer.verdict =
                 Verdict::NotKnown("it depends on the user, by whom `ip rule` routes: give --uid".to_owned());
         }
     }
-    if let Some(at) = routed.marked(&answer) {
+    if let Some(at) = routed.marking_rule(&answer) {
         let why = format!("{at} sets a mark, by which `ip rule` routes, which is not followed");
         answer.verdict = Verdict::NotKnown(why);
     }
     let neighbours = routed.neighbours(&answer);
     if let Some(neighbours) = &neighbours {
-        answer = explain::after_discovery(found, network, neighbours, answer);
+        answer = explain::add_discovery(found, network, neighbours, answer);
     }
     // What stays in this namespace meets neither ARP nor a bridge.
     let is_open = match answer.verdict {
@@ -168,8 +169,8 @@ fn answer_by<'a>(found: &'a Found, asked: &Connection, routed: &Routed<'_>) -> A
         _ => false,
     };
     let asks_by_arp = neighbours.is_some_and(|asking| asking.family == Family::V4);
-    match unread(network, asks_by_arp) {
-        Some(whose) if is_open => answer.doubted(&format!("{whose}'s tables are not read; by all others")),
+    match unread_tables(network, asks_by_arp) {
+        Some(whose) if is_open => answer.in_doubt(&format!("{whose}'s tables are not read; by all others")),
         _ => answer,
     }
 }
@@ -187,7 +188,7 @@ impl<'a> Explained<'a> {
                 Place::Rule(line) => (format!("rule {}", line.number), line.to_string().trim_end().to_owned()),
                 Place::Policy(_) => ("the policy".to_owned(), "policy drop".to_owned()),
             };
-            let place = format!("{what} of chain {} in {}{}", at.chain().name, at.table(), whose(at));
+            let place = format!("{what} of chain {} in {}{}", at.chain().name, at.table(), owner_in_brackets(at));
             Decider { rule, place, mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(is_ours)) }
         });
         let stands = matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Bypass | Verdict::Elsewhere(_));
@@ -199,7 +200,7 @@ impl<'a> Explained<'a> {
             steps: answer.steps,
             at: answer.at,
             ports: explain::proxy_ports(&found.tables),
-            connection: in_words(connection),
+            connection: connection_in_words(connection),
             by,
             verdict: answer.verdict,
             warnings: Vec::new(),
@@ -211,8 +212,8 @@ impl<'a> Explained<'a> {
         let (at, table) = (step.at, step.at.table());
         let action = match &step.matched {
             Matched::Yes(action) => action,
-            Matched::No(reason) => return words::why_not(table, reason),
-            Matched::Perhaps(reason) => return words::why_not_known(reason),
+            Matched::No(reason) => return words::mismatch_in_words(table, reason),
+            Matched::Perhaps(reason) => return words::doubt_in_words(reason),
         };
         let port = at.rule().and_then(Rule::redirects_to).filter(|port| self.ports.contains(port));
         if let Some(port) = port {
@@ -227,12 +228,12 @@ impl<'a> Explained<'a> {
 }
 
 /// Which program's chain it is in, as far as its name tells: ` (Istio's)`.
-fn whose(at: Place<'_>) -> String {
+fn owner_in_brackets(at: Place<'_>) -> String {
     let owner = owner_of(at.table(), &at.chain().name);
     owner.map_or_else(String::new, |owner| format!(" ({owner}'s)"))
 }
 
-fn in_words(connection: &Connection) -> String {
+fn connection_in_words(connection: &Connection) -> String {
     let Connection { direction, to, .. } = connection;
     let from = match (connection.from, connection.from_port) {
         (Some(from), Some(port)) => SocketAddr::new(from, port).to_string(),

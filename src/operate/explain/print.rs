@@ -6,11 +6,11 @@ use std::fmt;
 use packets::walk::{Packet, Place, Step};
 use serde_json::Value;
 
-use super::{Explained, is_match, whose};
+use super::{Explained, is_match, owner_in_brackets};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
 use crate::operate::style::Style;
-use crate::operate::words::{self, WIDTH, filled, folded};
+use crate::operate::words::{self, WIDTH, fill_lines, fold_line};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
@@ -58,7 +58,7 @@ impl Explained<'_> {
             ("mode", by.and_then(|by| by.mode).map(|mode| mode.to_string()).into()),
             ("connection", self.connection.as_str().into()),
             ("warnings", strings(&self.warnings)),
-            ("steps", self.steps.iter().map(|step| self.step(step)).collect()),
+            ("steps", self.steps.iter().map(|step| self.step_json(step)).collect()),
         ])
         .to_string()
     }
@@ -66,20 +66,20 @@ impl Explained<'_> {
     fn text(&self, colour: bool) -> String {
         // The first line is the answer, whole: scripts read it.
         let answer = verdict_style(&self.verdict).paint(&self.answer(), colour);
-        let mut text = format!("{answer}\n{}", filled(&self.connection));
+        let mut text = format!("{answer}\n{}", fill_lines(&self.connection));
         if let Some(by) = &self.by {
             text += &format!("by {by:#}\n");
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
         }
         for warning in &self.warnings {
-            text += &Style::Trouble.paint(filled(&format!("warning: {warning}")).trim_end(), colour);
+            text += &Style::Trouble.paint(fill_lines(&format!("warning: {warning}")).trim_end(), colour);
             text.push('\n');
         }
         let mut before: Option<&Step<'_>> = None;
         let mut left_out = 0;
         let mut in_a_row = 0;
-        for step in once(&self.steps.iter().collect::<Vec<_>>()) {
+        for step in merge_repeated(&self.steps.iter().collect::<Vec<_>>()) {
             let is_same_chain = before.is_some_and(|before| {
                 (before.packet, before.hook, before.depth) == (step.packet, step.hook, step.depth)
                     && before.at.is_in_chain_of(&step.at)
@@ -93,7 +93,7 @@ impl Explained<'_> {
                 continue;
             }
             end_row(&mut text, before, &mut left_out);
-            self.write(&mut text, step, before, colour);
+            self.write_step(&mut text, step, before, colour);
             before = Some(step);
         }
         end_row(&mut text, before, &mut left_out);
@@ -101,11 +101,11 @@ impl Explained<'_> {
     }
 
     /// Adds a step's line, after a line for the chain if that is another one than before. The one that decides is marked.
-    fn write(&self, text: &mut String, step: &Step<'_>, before: Option<&Step<'_>>, colour: bool) {
+    fn write_step(&self, text: &mut String, step: &Step<'_>, before: Option<&Step<'_>>, colour: bool) {
         let at = step.at;
         let before = before.filter(|before| (before.packet, before.hook) == (step.packet, step.hook));
         if before.is_none() {
-            let (_, whose) = named(step.packet);
+            let (_, whose) = packet_names(step.packet);
             *text += &format!("\n{}\n", Style::Bold.paint(&format!("{}{whose}", step.hook), colour));
         }
         let is_new = before.is_none_or(|before| {
@@ -116,14 +116,14 @@ impl Explained<'_> {
         let indent = indent(step);
         if is_new {
             let above = indent - 2;
-            let (table, chain, whose) = (at.table(), at.chain(), whose(at));
+            let (table, chain, whose) = (at.table(), at.chain(), owner_in_brackets(at));
             *text += &match chain.base {
                 Some(base) => format!("{:above$}{table} {} (priority {}){whose}\n", "", chain.name, base.priority),
                 None => format!("{:above$}{}{whose}\n", "", chain.name),
             };
         }
         let (number, matches) = match at {
-            Place::Rule(line) => (line.number.to_string(), words::matches(line.table, line.rule)),
+            Place::Rule(line) => (line.number.to_string(), words::conditions_in_words(line.table, line.rule)),
             Place::Policy(_) => ("-".to_owned(), "policy".to_owned()),
         };
         let matched = match is_match(step) {
@@ -137,7 +137,7 @@ impl Explained<'_> {
         let mut line = format!("{start}{matches}: {}", self.why(step));
         // Many jumps deep, a few words would be left for a line.
         if start.len() <= WIDTH / 2 {
-            line = folded(&line, start.len());
+            line = fold_line(&line, start.len());
         }
         let style = match is_match(step) {
             _ if decides => verdict_style(&self.verdict),
@@ -148,11 +148,11 @@ impl Explained<'_> {
         text.push('\n');
     }
 
-    fn step(&self, step: &Step<'_>) -> Value {
+    fn step_json(&self, step: &Step<'_>) -> Value {
         let at = step.at;
         let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
         object(vec![
-            ("packet", named(step.packet).0.into()),
+            ("packet", packet_names(step.packet).0.into()),
             ("hook", step.hook.to_string().into()),
             ("table", at.table().to_string().into()),
             ("chain", at.chain().name.to_string().into()),
@@ -165,7 +165,7 @@ impl Explained<'_> {
 }
 
 /// A packet's name in JSON, and whose hook it is in a heading.
-fn named(packet: Packet) -> (&'static str, &'static str) {
+fn packet_names(packet: Packet) -> (&'static str, &'static str) {
     match packet {
         Packet::First => ("first", ""),
         Packet::Reply => ("reply", ", the reply"),
@@ -199,7 +199,7 @@ fn jump_length(one: &Step<'_>, after: &[&Step<'_>]) -> usize {
 }
 
 /// Each rule once to which a jump leads, though connections of which each has another device pass it one by one.
-fn once<'s, 'a>(steps: &[&'s Step<'a>]) -> Vec<&'s Step<'a>> {
+fn merge_repeated<'s, 'a>(steps: &[&'s Step<'a>]) -> Vec<&'s Step<'a>> {
     let place = |step: &Step<'_>| match step.at {
         Place::Rule(line) => (step.packet, step.hook, std::ptr::from_ref(line.rule).addr()),
         Place::Policy(slot) => (step.packet, step.hook, std::ptr::from_ref(slot.chain).addr()),
@@ -222,7 +222,7 @@ fn once<'s, 'a>(steps: &[&'s Step<'a>]) -> Vec<&'s Step<'a>> {
             *known = step;
         }
     }
-    let whole = merged.into_iter().map(|(step, inside)| (step, once(&inside)));
+    let whole = merged.into_iter().map(|(step, inside)| (step, merge_repeated(&inside)));
     whole.flat_map(|(step, inside)| std::iter::once(step).chain(inside)).collect()
 }
 

@@ -12,14 +12,14 @@ use packets::rules::{
     Action, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address,
     interface, ip,
 };
-use packets::walk::{self, Matched, Neighbours, Place, Step, any_but_lo};
+use packets::walk::{self, Matched, Neighbours, Place, Step, names_except_lo};
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict, proxy};
 use crate::operate::neighbours::{network, setting};
 
 /// The kernel's routing in the thread's network namespace. What it doesn't answer is none; then the user's answer is that
-/// it isn't known ([`Routing::as_far_as_asked`]).
+/// it isn't known ([`Routing::doubt_if_unasked`]).
 #[derive(Debug)]
 pub(super) struct Routing {
     /// Why it did not answer, if it once didn't.
@@ -48,26 +48,31 @@ enum Destination {
 }
 
 impl Routing {
-    pub(super) fn ask() -> Self {
+    pub(super) fn read() -> Self {
         Self { silent: OnceCell::new(), network: network() }
     }
 
-    fn answer<T>(&self, answer: Result<T, ReadError>) -> Option<T> {
+    fn note_silence<T>(&self, answer: Result<T, ReadError>) -> Option<T> {
         answer.map_err(|error| self.silent.set(error.to_string())).ok()
     }
 
     fn route(&self, packet: Packet) -> Option<Result<Route, Errno>> {
-        self.answer(route::route(packet))
+        self.note_silence(route::route(packet))
     }
 
     /// The route of a packet to this address from a socket that may be bound to a device.
-    fn route_out(&self, bound: Option<&Name>, to: SocketAddr, connection: &Connection) -> Option<Result<Route, Errno>> {
+    fn outbound_route(
+        &self,
+        bound: Option<&Name>,
+        to: SocketAddr,
+        connection: &Connection,
+    ) -> Option<Result<Route, Errno>> {
         let to_it = packet(to, connection);
         let leaving = Packet { from: connection.from, from_port: connection.from_port, ..to_it };
         let Some(bound) = bound else {
             return self.route(leaving);
         };
-        let device = Some(self.listed(self.network.device_named(bound))?.index);
+        let device = Some(self.known_device(self.network.device_named(bound))?.index);
         // With a source, the device is only a wish to IPv6 (`ip6_route_output_flags`).
         let refused = match self.route(Packet { device, ..to_it })? {
             Err(refused) if connection.from.is_some() => refused,
@@ -78,15 +83,15 @@ impl Routing {
     }
 
     /// A device of those that were listed. One that isn't there was made since: then it isn't known where routes lead.
-    fn listed<'a>(&self, device: Option<&'a Device>) -> Option<&'a Device> {
+    fn known_device<'a>(&self, device: Option<&'a Device>) -> Option<&'a Device> {
         if device.is_none() {
             let _ = self.silent.set("a network device was made meanwhile: try again".to_owned());
         }
         device
     }
 
-    fn name(&self, route: Route) -> Option<&Name> {
-        Some(&self.listed(self.network.device(route.device))?.name)
+    fn device_name(&self, route: Route) -> Option<&Name> {
+        Some(&self.known_device(self.network.device(route.device))?.name)
     }
 
     fn is_lo_down(&self) -> bool {
@@ -94,26 +99,26 @@ impl Routing {
     }
 
     /// An answer by routing and rules or, if routing did not answer, that it isn't known: that may decide otherwise.
-    pub(super) fn as_far_as_asked<'a>(&self, answer: Answer<'a>) -> Answer<'a> {
+    pub(super) fn doubt_if_unasked<'a>(&self, answer: Answer<'a>) -> Answer<'a> {
         match self.network.links_not_known.as_ref().or(self.silent.get()) {
             Some(error) => {
-                answer.doubted(&format!("the kernel's routing cannot be asked ({error}); by the rules alone"))
+                answer.in_doubt(&format!("the kernel's routing cannot be asked ({error}); by the rules alone"))
             }
             None => answer,
         }
     }
 
     /// The connection, if there may be such a one. Rules see its device by its own name, also if another name was given.
-    pub(super) fn checked(&self, asked: &Connection) -> Result<Connection, Error> {
+    pub(super) fn check(&self, asked: &Connection) -> Result<Connection, Error> {
         let to = asked.to.ip();
         if to.is_multicast() || to == Ipv4Addr::BROADCAST {
-            return no_connection(to, NOT_UNICAST);
+            return refuse_connection(to, NOT_UNICAST);
         }
         let mut connection = asked.clone();
         if let Some(named) = &asked.device {
             let device = match route::device(named.as_bytes()) {
                 Err(ReadError::Socket(Errno::ENODEV)) => return Err(Error::NoDevice { device: named.to_string() }),
-                device => self.answer(device),
+                device => self.note_silence(device),
             };
             connection.device = device.map(|device| device.name).or(connection.device);
         }
@@ -121,32 +126,35 @@ impl Routing {
     }
 
     /// The connection with what routing knows of it.
-    pub(super) fn routed(&self, connection: Connection) -> Result<Routed<'_>, Error> {
+    pub(super) fn route_connection(&self, connection: Connection) -> Result<Routed<'_>, Error> {
         match connection.direction {
-            Direction::Inbound => self.arriving(connection),
-            Direction::Outbound => self.leaving(connection),
+            Direction::Inbound => self.route_inbound(connection),
+            Direction::Outbound => self.route_outbound(connection),
         }
     }
 
-    fn arriving(&self, connection: Connection) -> Result<Routed<'_>, Error> {
+    fn route_inbound(&self, connection: Connection) -> Result<Routed<'_>, Error> {
         let to = connection.to.ip();
-        if connection.from.is_some_and(|from| self.is_refused(from, &connection)) {
+        if connection.from.is_some_and(|from| self.is_source_dropped(from, &connection)) {
             let why = "the kernel drops what comes in by another device than lo from the source address that was named: \
                        name another host's";
-            return no_connection(to, why);
+            return refuse_connection(to, why);
         }
         if to.is_unspecified() {
-            return no_connection(to, "name an address of this network namespace");
+            return refuse_connection(to, "name an address of this network namespace");
         }
         // `ip6_rcv_core` drops it before any hook.
         if to == Ipv6Addr::LOCALHOST {
-            return no_connection(to, "the kernel drops what comes in to it from another host: use `explain outbound`");
+            return refuse_connection(
+                to,
+                "the kernel drops what comes in to it from another host: use `explain outbound`",
+            );
         }
         let destination = if to.is_loopback() {
             Destination::Loopback
         } else {
             match self.route(packet(connection.to, &connection)).map(|found| found.map(|route| route.kind)) {
-                Some(Ok(RouteKind::NotUnicast)) => return no_connection(to, NOT_UNICAST),
+                Some(Ok(RouteKind::NotUnicast)) => return refuse_connection(to, NOT_UNICAST),
                 Some(Ok(RouteKind::Unicast) | Err(_)) => Destination::NotHere,
                 Some(Ok(RouteKind::Local)) | None => Destination::Usual,
             }
@@ -156,7 +164,7 @@ impl Routing {
 
     /// Whether the kernel drops what comes in from this address by another device than lo: it is no host's, or this
     /// host's (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
-    fn is_refused(&self, from: IpAddr, connection: &Connection) -> bool {
+    fn is_source_dropped(&self, from: IpAddr, connection: &Connection) -> bool {
         let is_nobodys = match from {
             IpAddr::V4(v4) => v4.octets()[0] == 0 || v4 == Ipv4Addr::BROADCAST,
             IpAddr::V6(v6) => v6.is_unspecified(),
@@ -168,7 +176,7 @@ impl Routing {
             || (from.is_ipv4() && matches!(own(), Some(Ok(route)) if route.kind != RouteKind::Unicast))
     }
 
-    fn leaving(&self, mut connection: Connection) -> Result<Routed<'_>, Error> {
+    fn route_outbound(&self, mut connection: Connection) -> Result<Routed<'_>, Error> {
         // connect() to no address is one to this host (`ip_route_output_key_hash`, `tcp_v6_connect`).
         if connection.to.ip().is_unspecified() {
             connection.to.set_ip(match connection.to {
@@ -179,9 +187,9 @@ impl Routing {
         let to = connection.to.ip();
         let is_link_local = is_link_local(to);
         if is_link_local && connection.device.is_none() {
-            return no_connection(to, "it is a link-local address: name the device by which it is reached");
+            return refuse_connection(to, "it is a link-local address: name the device by which it is reached");
         }
-        let found = match self.route_out(connection.device.as_ref(), connection.to, &connection) {
+        let found = match self.outbound_route(connection.device.as_ref(), connection.to, &connection) {
             Some(Err(errno)) => {
                 return Err(Error::NoRoute { to, from: connection.from, errno: error::Errno::of(errno) });
             }
@@ -194,9 +202,9 @@ impl Routing {
                 connection.device = Some(Name::from(LOOPBACK));
             }
             (Some(named), _) if named.as_bytes() != LOOPBACK => destination = Destination::Bound,
-            (None, Some(found)) if found.kind == RouteKind::NotUnicast => return no_connection(to, NOT_UNICAST),
+            (None, Some(found)) if found.kind == RouteKind::NotUnicast => return refuse_connection(to, NOT_UNICAST),
             (None, Some(found)) => {
-                connection.device = self.name(found).cloned();
+                connection.device = self.device_name(found).cloned();
                 connection.from = found.source;
             }
             (Some(_) | None, _) => {}
@@ -205,7 +213,7 @@ impl Routing {
     }
 }
 
-fn no_connection<T>(to: IpAddr, reason: &'static str) -> Result<T, Error> {
+fn refuse_connection<T>(to: IpAddr, reason: &'static str) -> Result<T, Error> {
     Err(Error::NoConnection { to, reason })
 }
 
@@ -234,7 +242,7 @@ impl<'r> Routed<'r> {
 
     /// The names, as numbers, of the devices by which it may come in.
     fn devices(&self) -> Intervals {
-        self.connection.device.as_ref().map_or_else(any_but_lo, |name| Intervals::one(interface(name.as_bytes())))
+        self.connection.device.as_ref().map_or_else(names_except_lo, |name| Intervals::one(interface(name.as_bytes())))
     }
 
     /// The route of a packet of its to this address.
@@ -242,7 +250,7 @@ impl<'r> Routed<'r> {
         let bound = self.connection.device.as_ref().filter(|_| self.destination == Destination::Bound);
         match self.connection.direction {
             Direction::Inbound => self.routing.route(packet(to, &self.connection)),
-            Direction::Outbound => self.routing.route_out(bound, to, &self.connection),
+            Direction::Outbound => self.routing.outbound_route(bound, to, &self.connection),
         }
     }
 
@@ -265,12 +273,12 @@ impl<'r> Routed<'r> {
         if self.network().only_device().is_some_and(|only| only.index == route.device) {
             return Some(Field::InInterface.any());
         }
-        Some(Intervals::each([lo, interface(self.routing.name(route)?.as_bytes())]))
+        Some(Intervals::each([lo, interface(self.routing.device_name(route)?.as_bytes())]))
     }
 
     /// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this
     /// namespace; by none, if routing refuses them.
-    pub(super) fn of_others(&self, found: &Found) -> Vec<(IpAddr, Option<Name>)> {
+    pub(super) fn routes_of_nat(&self, found: &Found) -> Vec<(IpAddr, Option<Name>)> {
         /// For more addresses, routing isn't asked.
         const MOST: usize = 32;
         let Connection { to, direction, .. } = self.connection;
@@ -283,7 +291,9 @@ impl<'r> Routed<'r> {
         let mut routes = Vec::new();
         for address in addresses.into_iter().take(MOST) {
             match self.route_to(SocketAddr::new(address, to.port())) {
-                Some(Ok(found)) => routes.extend(self.routing.name(found).map(|name| (address, Some(name.clone())))),
+                Some(Ok(found)) => {
+                    routes.extend(self.routing.device_name(found).map(|name| (address, Some(name.clone()))))
+                }
                 // What comes in may have a route of its own, by the device at which it does.
                 Some(Err(_)) if direction == Direction::Outbound => routes.push((address, None)),
                 _ => {}
@@ -306,32 +316,32 @@ impl<'r> Routed<'r> {
             && is_inbound
             && to.is_loopback()
         {
-            if let Some(verdict) = self.to_loopback(*to, &format!("a rule sends it to {to}")) {
+            if let Some(verdict) = self.loopback_verdict(*to, &format!("a rule sends it to {to}")) {
                 answer.verdict = verdict;
             }
             return;
         }
         if is_redirected {
             let lost = match device {
-                _ if is_inbound => self.lost_on_device(),
+                _ if is_inbound => self.loss_on_device(),
                 // Routing it again to lo keeps that (`ip_route_me_harder`, `ip6_route_me_harder` in net/netfilter).
                 Some(device) if self.destination == Destination::Bound => {
                     Some(format!("it is redirected to this host, and its socket is bound to {device}"))
                 }
-                _ => self.lost_on_lo(&answer.verdict),
+                _ => self.loss_on_lo(&answer.verdict),
             };
             if let Some(why) = lost {
-                lose(direction, answer, why);
+                lose_connection(direction, answer, why);
             }
             return;
         }
         if answer.verdict == Verdict::Bypass && self.is_by_lo() && self.routing.is_lo_down() {
-            lose(direction, answer, "lo is down".to_owned());
+            lose_connection(direction, answer, "lo is down".to_owned());
         }
         let to = to.ip();
         let verdict = match self.destination {
             Destination::Usual | Destination::Bound => return,
-            Destination::Loopback => match self.to_loopback(to, "no rule redirects it") {
+            Destination::Loopback => match self.loopback_verdict(to, "no rule redirects it") {
                 Some(verdict) => verdict,
                 None => return,
             },
@@ -354,7 +364,7 @@ impl<'r> Routed<'r> {
     }
 
     /// What becomes of a connection that arrives for an address of this host alone; none if the kernel lets it through.
-    fn to_loopback(&self, to: IpAddr, what: &str) -> Option<Verdict> {
+    fn loopback_verdict(&self, to: IpAddr, what: &str) -> Option<Verdict> {
         let why = format!("{what}, and the kernel drops what comes in to {to} by another device than lo");
         let is_taken = if to.is_ipv4() { self.takes_localnet() } else { Some(false) };
         match is_taken {
@@ -380,7 +390,7 @@ impl<'r> Routed<'r> {
 
     /// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo
     /// (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
-    fn lost_on_lo(&self, verdict: &Verdict) -> Option<String> {
+    fn loss_on_lo(&self, verdict: &Verdict) -> Option<String> {
         let localhost = Family::of(self.connection.to.ip()).localhost();
         let port = match verdict {
             Verdict::Proxy(port) => *port,
@@ -396,10 +406,10 @@ impl<'r> Routed<'r> {
     }
 
     /// Why a connection that is redirected on its way in is lost: it goes to an address of the device by which it comes in.
-    fn lost_on_device(&self) -> Option<String> {
+    fn loss_on_device(&self) -> Option<String> {
         let network = self.network();
         let family = Family::of(self.connection.to.ip());
-        let having = network.having(family, &Field::Source(family).any());
+        let having = network.devices_with(family, &Field::Source(family).any());
         if network.links_not_known.is_some() || having.meets(self.devices().as_slice()) {
             return None;
         }
@@ -411,10 +421,10 @@ impl<'r> Routed<'r> {
     }
 
     /// The address that it gets if it is redirected where it comes in; none if that isn't known.
-    fn redirected_to(&self) -> Option<IpAddr> {
+    fn redirect_address(&self) -> Option<IpAddr> {
         let to = self.connection.to.ip();
         let family = Family::of(to);
-        let own = self.network().redirected_to(family, &self.devices())?;
+        let own = self.network().redirect_addresses(family, &self.devices())?;
         match own.as_slice() {
             &[(first, last)] if first == last => ip(family, first),
             _ if own.meets(&[(address(to), address(to))]) => Some(to),
@@ -432,7 +442,7 @@ impl<'r> Routed<'r> {
         let family = Family::of(to.ip());
         let (address, port) = match (&answer.verdict, answer.action) {
             (Verdict::Proxy(port), Some(Action::Nat(nat))) => (nat.address?, *port),
-            (Verdict::Proxy(port), _) if is_inbound => (self.redirected_to()?, *port),
+            (Verdict::Proxy(port), _) if is_inbound => (self.redirect_address()?, *port),
             (Verdict::Proxy(port), _) => (family.localhost(), *port),
             _ if is_inbound => (to.ip(), to.port()),
             _ => return None,
@@ -448,7 +458,7 @@ impl<'r> Routed<'r> {
         let to = SocketAddr::new(client, from_port.unwrap_or_default());
         let reply = Packet { to, from: Some(address), from_port: Some(port), uid, device: None };
         match self.routing.route(reply)? {
-            Ok(route) => self.routing.name(route).map(Ok),
+            Ok(route) => self.routing.device_name(route).map(Ok),
             Err(errno) if matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Bypass) => {
                 Some(Err(format!("the reply, which the kernel does not route from {address} to {client} ({errno})")))
             }
@@ -458,11 +468,11 @@ impl<'r> Routed<'r> {
 
     /// The connection as it is of other users, if `ip rule` routes by users; none for those to whom routing refuses it.
     /// `asked` is what was said of it.
-    pub(super) fn of_other_users(&self, found: &Found, asked: &Connection) -> Vec<Option<Self>> {
+    pub(super) fn for_other_users(&self, found: &Found, asked: &Connection) -> Vec<Option<Self>> {
         if asked.uid.is_some() || asked.direction == Direction::Inbound || asked.to.ip().is_unspecified() {
             return Vec::new();
         }
-        let rules = self.routing.answer(route::rules(Family::of(asked.to.ip()))).unwrap_or_default();
+        let rules = self.routing.note_silence(route::rules(Family::of(asked.to.ip()))).unwrap_or_default();
         let proxys = proxy(&found.tables).uids;
         let mut others = Vec::new();
         for (first, last) in rules.into_iter().filter_map(|rule| rule.users) {
@@ -470,7 +480,7 @@ impl<'r> Routed<'r> {
                 let Some(uid) = uid.filter(|&uid| !proxys.meets(&[(uid.into(), uid.into())]) && uid != u32::MAX) else {
                     continue;
                 };
-                let other = self.routing.leaving(Connection { uid: Some(uid), ..asked.clone() }).ok();
+                let other = self.routing.route_outbound(Connection { uid: Some(uid), ..asked.clone() }).ok();
                 let other =
                     other.map(|other| Self { connection: Connection { uid: None, ..other.connection }, ..other });
                 if other.as_ref().is_none_or(|other| other.connection != self.connection) {
@@ -484,7 +494,7 @@ impl<'r> Routed<'r> {
     /// The rule that gives a packet a mark after which it is, or may be, routed by another route: `ip rule` has rules
     /// about marks. What is for this namespace, as what was redirected on its way out, the local table routes before
     /// these.
-    pub(super) fn marked<'a>(&self, answer: &Answer<'a>) -> Option<Place<'a>> {
+    pub(super) fn marking_rule<'a>(&self, answer: &Answer<'a>) -> Option<Place<'a>> {
         if self.is_by_lo() || matches!(answer.verdict, Verdict::Dropped | Verdict::Rejected | Verdict::NotKnown(_)) {
             return None;
         }
@@ -503,30 +513,30 @@ impl<'r> Routed<'r> {
             let rule = step.at.rule().filter(|_| is_routed && may_match)?;
             rule.effects.iter().any(sets_mark).then_some(step.at)
         })?;
-        let rules = self.routing.answer(route::rules(Family::of(self.connection.to.ip())))?;
+        let rules = self.routing.note_silence(route::rules(Family::of(self.connection.to.ip())))?;
         rules.iter().any(|rule| rule.is_by_mark).then_some(at)
     }
 
     /// The neighbours who have to find each other before the connection's first packet; none if there is nothing to find.
     pub(super) fn neighbours(&self, answer: &Answer<'_>) -> Option<Neighbours> {
         match self.connection.direction {
-            Direction::Inbound if self.destination == Destination::Usual => self.asked_from_outside(),
-            Direction::Outbound if answer.verdict == Verdict::Bypass => self.asking_outside(),
+            Direction::Inbound if self.destination == Destination::Usual => self.neighbours_who_ask(),
+            Direction::Outbound if answer.verdict == Verdict::Bypass => self.neighbours_to_ask(),
             _ => None,
         }
     }
 
     /// Who comes in asks for the address to which the connection goes.
-    fn asked_from_outside(&self) -> Option<Neighbours> {
+    fn neighbours_who_ask(&self) -> Option<Neighbours> {
         let Connection { to, from, from_port, .. } = self.connection;
         let family = Family::of(to.ip());
-        let having = self.network().having(family, &Field::Source(family).any());
-        let devices = having.and(&self.devices()).and(&any_but_lo());
+        let having = self.network().devices_with(family, &Field::Source(family).any());
+        let devices = having.and(&self.devices()).and(&names_except_lo());
         let finding = Device::names(self.network().devices.iter().filter(|device| device.has_neighbours));
         if devices.is_empty() || !finding.includes(&devices) {
             return None;
         }
-        let known = self.routing.answer(route::neighbours(family))?;
+        let known = self.routing.note_silence(route::neighbours(family))?;
         let asking = match from {
             Some(from) => {
                 let back = packet(SocketAddr::new(from, from_port.unwrap_or_default()), &self.connection);
@@ -546,13 +556,13 @@ impl<'r> Routed<'r> {
     }
 
     /// What goes out asks for whom it goes to first.
-    fn asking_outside(&self) -> Option<Neighbours> {
+    fn neighbours_to_ask(&self) -> Option<Neighbours> {
         let Connection { to, from, ref device, .. } = self.connection;
         let device = self.network().device_named(device.as_ref()?).filter(|device| device.has_neighbours)?;
         let gateway = self.route_to(to).and_then(|route| route.ok()?.gateway);
         let first = gateway.unwrap_or(to.ip());
         let family = Family::of(first);
-        if is_known(&self.routing.answer(route::neighbours(family))?, device.index, first) {
+        if is_known(&self.routing.note_silence(route::neighbours(family))?, device.index, first) {
             return None;
         }
         Some(Neighbours {
@@ -571,7 +581,7 @@ fn is_here(step: &Step<'_>) -> bool {
 }
 
 /// It does not come in, to this namespace or again by lo.
-fn lose(direction: Direction, answer: &mut Answer<'_>, why: String) {
+fn lose_connection(direction: Direction, answer: &mut Answer<'_>, why: String) {
     let after = match direction {
         Direction::Outbound => [Hook::Prerouting, Hook::Input],
         Direction::Inbound => [Hook::Input, Hook::Forward],

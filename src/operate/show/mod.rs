@@ -15,13 +15,13 @@ use crate::error::Error;
 use crate::findings::difference::differences;
 use crate::findings::explain::proxy_ports;
 use crate::findings::finding::Finding;
-use crate::findings::neighbours::shown_by_namespace;
+use crate::findings::neighbours::signs_in_namespace;
 use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::read;
-use crate::operate::recognize::spelled;
+use crate::operate::recognize::spell_flags;
 use crate::operate::{detect, words};
 use crate::ours::{holders, is_ours, leads_to};
 use crate::wanted::tables::expected;
@@ -110,7 +110,7 @@ impl ShownRule<'_> {
             Effect::Proxy(port) => format!("to the proxy, port {port}"),
             Effect::Jump | Effect::Other => words::action(&rule.effects, &rule.action),
         };
-        [words::matches(table, rule), does, words::purpose(rule)]
+        [words::conditions_in_words(table, rule), does, words::purpose(rule)]
     }
 }
 
@@ -133,9 +133,9 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
         let mut shown = Shown::of(&found, &network);
         if let Some(backend) = shown.backends.first() {
             shown.warnings = backend.config.as_ref().map(|config| warnings(config, &network)).unwrap_or_default();
-            shown.neighbours = shown_by_namespace(&found, &network.devices);
+            shown.neighbours = signs_in_namespace(&found, &network.devices);
         } else {
-            let everything = detect::everything();
+            let everything = detect::config_of_every_kind();
             shown.auto = Some(choose(&found, |mode| try_out(mode, &everything)));
         }
         Ok(report(&shown))
@@ -162,7 +162,7 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
             continue;
         };
         for slot in WAY_OF_REDIRECTED.iter().flat_map(|&hook| found.chains_at(family, hook)) {
-            if !slot.table.is(ours) && can_drop(&slot) && !later.contains(&slot) {
+            if !slot.table.is(ours) && may_drop(&slot) && !later.contains(&slot) {
                 later.push(slot);
             }
         }
@@ -187,7 +187,7 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     let config = config(mode, found).ok();
     let findings = config.as_ref().map(|config| differences(mode, &expected(mode, config), found, network));
     let others = findings.filter(|findings| findings.iter().all(|finding| finding.problem.is_about_others()));
-    let flags = config.as_ref().filter(|_| others.is_some()).map(|config| spelled(config, mode));
+    let flags = config.as_ref().filter(|_| others.is_some()).map(|config| spell_flags(config, mode));
     Backend { mode, config, flags, others: others.unwrap_or_default(), chains, later }
 }
 
@@ -199,10 +199,10 @@ const WAY_OF_REDIRECTED: [Hook; 6] =
     [Hook::Ingress, Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting, Hook::Egress];
 
 /// Whether a base chain, or one to which it leads, drops packets or does what isn't understood.
-fn can_drop(slot: &Slot<'_>) -> bool {
+fn may_drop(slot: &Slot<'_>) -> bool {
     let table = slot.table;
-    let reached = table.reached(&slot.chain.rules).into_iter().chain([slot.chain]);
-    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(|rule| table.outcomes(&rule.action));
+    let reached = table.reached_chains(&slot.chain.rules).into_iter().chain([slot.chain]);
+    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(|rule| table.possible_actions(&rule.action));
     slot.base.policy == Policy::Drop
         || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::NotUnderstood(_)))
 }
@@ -212,7 +212,7 @@ fn full_name(table: &Table, chain: &Chain) -> String {
 }
 
 /// Where a base chain is hooked: at which hook, of which devices if not of all, and with which priority.
-fn hooked(base: Base, chain: &Chain) -> String {
+fn hook_in_words(base: Base, chain: &Chain) -> String {
     let field = if base.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
     let devices = chain.devices.as_ref().map(|devices| format!(", {}", words::numbers(field, devices)));
     format!("{}{}, priority {}", base.hook, devices.unwrap_or_default(), base.priority)
@@ -265,7 +265,7 @@ impl<'a> ChainWalk<'a> {
         });
         let (before, _) = chain.rules.split_at(jump.map_or(chain.rules.len(), |jump| jump + 1));
         for (chain, note) in
-            [(chain, note)].into_iter().chain(table.reached(before).into_iter().map(|chain| (chain, None)))
+            [(chain, note)].into_iter().chain(table.reached_chains(before).into_iter().map(|chain| (chain, None)))
         {
             if self.chains.iter().any(|known| known.is(table, chain)) {
                 continue;

@@ -7,11 +7,11 @@ use packets::rules::{Direction, Family, Field, TableFamily};
 use packets::walk::Slot;
 use serde_json::Value;
 
-use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hooked};
+use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hook_in_words};
 use crate::findings::finding::{Finding, FindingKind};
 use crate::operate::json::object;
 use crate::operate::style::Style;
-use crate::operate::words::{WIDTH, filled, length, on_lines, wrapped};
+use crate::operate::words::{WIDTH, fill_lines, length, split_in_lines, wrap_flags};
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
 const MOST: usize = 10;
@@ -29,7 +29,7 @@ impl Shown<'_> {
         let not_known = self.not_known.iter().map(|unseen| unseen.subsystem.to_string());
         object(vec![
             ("schema", 1.into()),
-            ("backends", self.backends.iter().map(backend).collect()),
+            ("backends", self.backends.iter().map(backend_json).collect()),
             ("not_known", not_known.collect()),
             ("warnings", self.all_warnings().into()),
         ])
@@ -50,7 +50,7 @@ impl Shown<'_> {
                  removes them",
                 modes.join(" and ")
             );
-            text += &Style::Trouble.paint(filled(&twice).trim_end(), colour);
+            text += &Style::Trouble.paint(fill_lines(&twice).trim_end(), colour);
             text.push('\n');
         }
         for backend in &self.backends {
@@ -84,20 +84,20 @@ impl Shown<'_> {
         if !text.is_empty() && !about.is_empty() {
             text.push('\n');
         }
-        text + &filled(&about)
+        text + &fill_lines(&about)
     }
 }
 
-fn backend(backend: &Backend<'_>) -> Value {
+fn backend_json(backend: &Backend<'_>) -> Value {
     object(vec![
         ("mode", backend.mode.to_string().into()),
         ("flags", backend.flags.clone().into()),
-        ("chains", backend.chains.iter().map(chain).collect()),
-        ("later", backend.later.iter().map(later).collect()),
+        ("chains", backend.chains.iter().map(chain_json).collect()),
+        ("later", backend.later.iter().map(slot_json).collect()),
     ])
 }
 
-fn later(slot: &Slot<'_>) -> Value {
+fn slot_json(slot: &Slot<'_>) -> Value {
     object(vec![
         ("family", slot.table.family.title().into()),
         ("chain", full_name(slot.table, slot.chain).into()),
@@ -107,11 +107,11 @@ fn later(slot: &Slot<'_>) -> Value {
     ])
 }
 
-fn chain(chain: &ShownChain<'_>) -> Value {
+fn chain_json(chain: &ShownChain<'_>) -> Value {
     let mut value = vec![
         ("family", chain.table.family.title().into()),
         ("chain", chain.name().into()),
-        ("rules", chain.rules.iter().map(rule).collect()),
+        ("rules", chain.rules.iter().map(rule_json).collect()),
     ];
     if let Some(base) = chain.chain.base {
         value.push(("hook", base.hook.to_string().into()));
@@ -120,7 +120,7 @@ fn chain(chain: &ShownChain<'_>) -> Value {
     object(value)
 }
 
-fn rule(rule: &ShownRule<'_>) -> Value {
+fn rule_json(rule: &ShownRule<'_>) -> Value {
     let (effect, port) = match rule.effect {
         Effect::Bypass => ("bypass", None),
         Effect::Proxy(port) => ("proxy", Some(port)),
@@ -148,7 +148,7 @@ fn rule(rule: &ShownRule<'_>) -> Value {
 /// Whose packets a counter may count, in the order of the columns: those of a family, or of both.
 const COUNTED: [Option<Family>; 3] = [Some(Family::V4), Some(Family::V6), None];
 
-fn counted(chain: &ShownChain<'_>) -> Option<Family> {
+fn counted_family(chain: &ShownChain<'_>) -> Option<Family> {
     match chain.table.family {
         TableFamily::Ip(family) => Some(family),
         TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp | TableFamily::Bridge => None,
@@ -165,7 +165,7 @@ struct Row<'a> {
 
 impl<'a> Row<'a> {
     fn of(chain: &ShownChain<'_>, rule: &'a ShownRule<'a>) -> Self {
-        Self { counted: counted(chain), rule, other: None }
+        Self { counted: counted_family(chain), rule, other: None }
     }
 
     /// What rules of proxy-init's are alike in that differ in what they match; none for others, which may be thousands.
@@ -229,7 +229,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn say(&mut self, style: Style, text: impl Into<String>) {
+    fn add_line(&mut self, style: Style, text: impl Into<String>) {
         self.lines.push(vec![(style, text.into())]);
     }
 
@@ -256,8 +256,9 @@ impl Screen {
                 continue;
             }
             let cells = line.iter().zip(&widths);
-            let cells: Vec<_> =
-                cells.map(|((style, text), &width)| (style, width, on_lines(&pieces(text), "", 0, width))).collect();
+            let cells: Vec<_> = cells
+                .map(|((style, text), &width)| (style, width, split_in_lines(&pieces(text), "", 0, width)))
+                .collect();
             for row in 0..cells.iter().map(|(.., lines)| lines.len()).max().unwrap_or_default() {
                 let mut written = ROW.to_owned();
                 for (column, (style, width, lines)) in cells.iter().enumerate() {
@@ -306,7 +307,7 @@ const ROW: &str = "    ";
 impl Backend<'_> {
     fn text(&self, colour: bool, shown: &Shown<'_>) -> String {
         let mut columns = COUNTED.to_vec();
-        columns.retain(|family| self.chains.iter().any(|chain| counted(chain) == *family));
+        columns.retain(|family| self.chains.iter().any(|chain| counted_family(chain) == *family));
         let mut screen = Screen { columns, lines: Vec::new() };
         let is_only = shown.backends.len() == 1;
         let mut heading = format!("{} mode", self.mode);
@@ -316,24 +317,26 @@ impl Backend<'_> {
                 heading += ", whose connections bypass the proxy";
             }
         }
-        screen.say(Style::Bold, heading);
+        screen.add_line(Style::Bold, heading);
         if self.flags.is_none() {
-            screen.say(Style::Trouble, "not one complete, untouched installation (see proxy-init verify)");
+            screen.add_line(Style::Trouble, "not one complete, untouched installation (see proxy-init verify)");
         }
         for chain in self.chains.iter().filter(|chain| is_only && chain.note == Some(UNUSED)) {
-            let of = counted(chain).map_or(String::new(), |family| format!("{family} "));
+            let of = counted_family(chain).map_or(String::new(), |family| format!("{family} "));
             let (name, direction) = (chain.name(), chain.direction);
-            screen
-                .say(Style::Trouble, format!("no rule leads to {name}: {direction} {of}connections bypass the proxy"));
+            screen.add_line(
+                Style::Trouble,
+                format!("no rule leads to {name}: {direction} {of}connections bypass the proxy"),
+            );
         }
         self.tell_interference(&mut screen, shown.not_known.is_empty());
         screen.add_titles();
         for direction in Direction::ALL {
-            screen.say(Style::Bold, direction.to_string());
+            screen.add_line(Style::Bold, direction.to_string());
             for (first, second) in self.side_by_side(direction) {
                 add_chain(&mut screen, first, second);
             }
-            screen.say(Style::Plain, "");
+            screen.add_line(Style::Plain, "");
         }
         if !self.later.is_empty() {
             let drops = |finding: &Finding| finding.kind() == FindingKind::Dropped;
@@ -342,16 +345,16 @@ impl Backend<'_> {
             } else {
                 ("after these, and drop nothing that is redirected", Style::Plain)
             };
-            screen.say(Style::Bold, heading);
+            screen.add_line(Style::Bold, heading);
             for Slot { table, chain, base } in &self.later {
-                let (name, hooked, policy) = (full_name(table, chain), hooked(*base, chain), base.policy);
-                screen.say(style, format!("  {name} ({hooked}, policy {policy})"));
+                let (name, hooked, policy) = (full_name(table, chain), hook_in_words(*base, chain), base.policy);
+                screen.add_line(style, format!("  {name} ({hooked}, policy {policy})"));
             }
-            screen.say(Style::Plain, "");
+            screen.add_line(Style::Plain, "");
         }
         if let Some(flags) = &self.flags {
-            screen.say(Style::Bold, "flags that install proxy-init's rules as found");
-            screen.say(Style::Plain, wrapped(flags));
+            screen.add_line(Style::Bold, "flags that install proxy-init's rules as found");
+            screen.add_line(Style::Plain, wrap_flags(flags));
         } else {
             screen.lines.pop();
         }
@@ -361,7 +364,7 @@ impl Backend<'_> {
     /// The family whose connections no rule of proxy-init's is about.
     fn family_without_rules(&self) -> Option<Family> {
         let [has_v4, has_v6, has_both] = COUNTED.map(|family| {
-            let mut chains = self.chains.iter().filter(|chain| counted(chain) == family);
+            let mut chains = self.chains.iter().filter(|chain| counted_family(chain) == family);
             chains.any(|chain| chain.rules.iter().any(ShownRule::is_ours))
         });
         let is_without = self.flags.is_some() && self.config.as_ref().is_some_and(|config| !config.ipv6);
@@ -383,22 +386,24 @@ impl Backend<'_> {
         };
         if foreign == 0 && deeds.is_empty() {
             let seen = if is_all_seen { "" } else { " that could be seen" };
-            screen.say(Style::Plain, format!("no {rules}{seen} {run} before these"));
+            screen.add_line(Style::Plain, format!("no {rules}{seen} {run} before these"));
         } else if foreign > 0 && self.flags.is_some() && deeds.is_empty() && is_all_seen {
-            screen
-                .say(Style::Plain, format!("{foreign} {rules} {run} before or among these, and {take} no connection"));
+            screen.add_line(
+                Style::Plain,
+                format!("{foreign} {rules} {run} before or among these, and {take} no connection"),
+            );
         } else if foreign > 0 {
-            screen.say(Style::Trouble, format!("{foreign} {rules} {run} before or among these"));
+            screen.add_line(Style::Trouble, format!("{foreign} {rules} {run} before or among these"));
         }
         if !deeds.is_empty() {
             let may = if self.others.iter().all(|finding| finding.problem.is_warning()) { "may " } else { "" };
-            screen.say(Style::Trouble, format!("rules of other programs {may}interfere (see proxy-init verify)"));
+            screen.add_line(Style::Trouble, format!("rules of other programs {may}interfere (see proxy-init verify)"));
         }
         for deed in deeds.iter().take(MOST) {
-            screen.say(Style::Plain, filled(&format!("  {deed}")).trim_end());
+            screen.add_line(Style::Plain, fill_lines(&format!("  {deed}")).trim_end());
         }
         if deeds.len() > MOST {
-            screen.say(Style::Plain, format!("  ... {} more", deeds.len() - MOST));
+            screen.add_line(Style::Plain, format!("  ... {} more", deeds.len() - MOST));
         }
     }
 
@@ -407,12 +412,14 @@ impl Backend<'_> {
         let mut pairs: Vec<(&ShownChain<'_>, Option<&ShownChain<'_>>)> = Vec::new();
         let mut next = 0;
         for chain in self.chains.iter().filter(|chain| chain.direction == direction) {
-            if counted(chain) != Some(Family::V6) {
+            if counted_family(chain) != Some(Family::V6) {
                 pairs.push((chain, None));
                 continue;
             }
             let mut known = pairs.iter_mut().enumerate();
-            match known.find(|(_, (other, _))| counted(other) == Some(Family::V4) && other.title() == chain.title()) {
+            match known
+                .find(|(_, (other, _))| counted_family(other) == Some(Family::V4) && other.title() == chain.title())
+            {
                 Some((place, (_, second))) => {
                     *second = Some(chain);
                     next = place + 1;
@@ -429,10 +436,10 @@ impl Backend<'_> {
 
 /// Adds a chain of one family or of both.
 fn add_chain(screen: &mut Screen, first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) {
-    screen.say(Style::Dim, format!("  {}", heading(first, second)));
+    screen.add_line(Style::Dim, format!("  {}", heading(first, second)));
     let rows = merged(first, second);
     if rows.is_empty() {
-        screen.say(Style::Dim, format!("{ROW}no rules"));
+        screen.add_line(Style::Dim, format!("{ROW}no rules"));
     }
     let mut foreign = 0;
     for alike in rows.chunk_by(|row, next| row.kind() == next.kind()) {
@@ -448,25 +455,25 @@ fn add_chain(screen: &mut Screen, first: &ShownChain<'_>, second: Option<&ShownC
         if !is_ours {
             foreign += alike.len();
         } else if alike.len() > room {
-            screen.say(Style::Plain, format!("{ROW}... {} more like these", alike.len() - room));
+            screen.add_line(Style::Plain, format!("{ROW}... {} more like these", alike.len() - room));
         }
     }
     if foreign > MOST {
-        screen.say(Style::Trouble, format!("{ROW}... {} more foreign rules", foreign - MOST));
+        screen.add_line(Style::Trouble, format!("{ROW}... {} more foreign rules", foreign - MOST));
     }
     if rows.last().is_some_and(Row::redirects_a_part) {
-        screen.say(Style::Bypass, format!("{ROW}all others bypass the proxy"));
+        screen.add_line(Style::Bypass, format!("{ROW}all others bypass the proxy"));
     }
 }
 
 /// A chain's name, where it is hooked, and what is wrong with it.
 fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     let mut about = Vec::new();
-    about.extend(first.chain.base.map(|base| hooked(base, first.chain)));
+    about.extend(first.chain.base.map(|base| hook_in_words(base, first.chain)));
     match second {
         Some(second) if second.note != first.note => {
             for chain in [first, second] {
-                about.extend(counted(chain).zip(chain.note).map(|(family, note)| format!("{family}: {note}")));
+                about.extend(counted_family(chain).zip(chain.note).map(|(family, note)| format!("{family}: {note}")));
             }
         }
         _ => about.extend(first.note.map(ToOwned::to_owned)),

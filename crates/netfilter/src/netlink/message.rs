@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::net::IpAddr;
 
 use nftnl::ProtoFamily;
-use packets::rules::{Field, beginning, interface};
+use packets::rules::{Field, interface, names_beginning_with};
 use thiserror::Error;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
@@ -171,7 +171,7 @@ pub(crate) fn devices(value: &[u8]) -> Option<(u128, u128)> {
         return None;
     }
     let is_whole = name.len() < value.len() || value.len() == 16;
-    Some(if is_whole { (interface(name), interface(name)) } else { beginning(name) })
+    Some(if is_whole { (interface(name), interface(name)) } else { names_beginning_with(name) })
 }
 
 /// Writes bytes at an offset of a structure of the kernel's, which has room for them there.
@@ -392,9 +392,10 @@ mod tests {
         let written = |length: usize, nested: bool| {
             let mut writer = Writer::with_capacity(64);
             let value = vec![7; length];
-            match nested {
-                false => writer.bytes(1, &value),
-                true => writer.nest(1, |nest| nest.bytes(2, &value)),
+            if nested {
+                writer.nest(1, |nest| nest.bytes(2, &value));
+            } else {
+                writer.bytes(1, &value);
             }
             writer.finish()
         };

@@ -18,4 +18,4 @@ pub mod user_namespace;
 
 pub(crate) use batch::Batch;
 pub use batch::{FinishedBatch, Generation};
-pub use socket::{Ask, CommitError, Failure, ReadError, Socket};
+pub use socket::{CommitError, Failure, ReadError, Respondent, Socket};

@@ -73,7 +73,7 @@ pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
     let mut subheader = [0; RTMSG];
     // How many bits of either address count.
     let [to_bits, from_bits] = [&to, &from].map(|address| 8 * address.len() as u8);
-    put(&mut subheader, 0, &[number(Family::of(packet.to.ip())) as u8, to_bits, from_bits]);
+    put(&mut subheader, 0, &[family_number(Family::of(packet.to.ip())) as u8, to_bits, from_bits]);
     let write = |attributes: &mut Writer| {
         attributes.bytes(libc::RTA_DST, &to);
         if packet.from.is_some() {
@@ -91,7 +91,7 @@ pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
             attributes.bytes(RTA_SPORT, &port.to_be_bytes());
         }
     };
-    match ask(libc::RTM_GETROUTE, &subheader, write, read_route) {
+    match ask_once(libc::RTM_GETROUTE, &subheader, write, read_route) {
         Ok(route) => {
             let route = route.ok_or(Malformed)?;
             Ok(Ok(Route { source: route.source.or(packet.from), ..route }))
@@ -102,7 +102,7 @@ pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
 }
 
 /// Asks for one thing; none: the answer is empty.
-fn ask<T>(
+fn ask_once<T>(
     kind: u16,
     subheader: &[u8],
     write: impl FnOnce(&mut Writer),
@@ -125,7 +125,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// A family's number, with which every message about routes, devices and addresses begins.
-fn number(family: Family) -> i32 {
+fn family_number(family: Family) -> i32 {
     match family {
         Family::V4 => libc::AF_INET,
         Family::V6 => libc::AF_INET6,
@@ -164,7 +164,7 @@ fn ask_device(index: u32, write: impl FnOnce(&mut Writer)) -> Result<Device, Rea
     let mut subheader = [0; IFINFOMSG];
     // `ifi_index`
     put(&mut subheader, 4, &index.to_ne_bytes());
-    ask(libc::RTM_GETLINK, &subheader, write, read_device)?.ok_or(ReadError::Socket(Errno::ENODEV))
+    ask_once(libc::RTM_GETLINK, &subheader, write, read_device)?.ok_or(ReadError::Socket(Errno::ENODEV))
 }
 
 pub fn devices() -> Result<Vec<Device>, ReadError> {
@@ -230,7 +230,7 @@ pub struct RoutingRule {
 
 /// What `ip rule` has for a family.
 pub fn rules(family: Family) -> Result<Vec<RoutingRule>, ReadError> {
-    dump(libc::RTM_GETRULE, number(family), FIB_RULE_HDR, |message| {
+    dump(libc::RTM_GETRULE, family_number(family), FIB_RULE_HDR, |message| {
         let attributes = message.attributes_after(FIB_RULE_HDR)?;
         let users = attributes.find(FRA_UID_RANGE)?;
         Ok(Some(RoutingRule {
@@ -244,7 +244,7 @@ pub fn rules(family: Family) -> Result<Vec<RoutingRule>, ReadError> {
 type LocalEntry = (u8, Family, (u128, u128));
 
 pub fn local_table(family: Family) -> Result<Vec<LocalEntry>, ReadError> {
-    dump(libc::RTM_GETROUTE, number(family), RTMSG, |message| read_local_entry(message, family))
+    dump(libc::RTM_GETROUTE, family_number(family), RTMSG, |message| read_local_entry(message, family))
 }
 
 /// None: the entry is of another table.
@@ -274,7 +274,7 @@ pub struct Neighbour {
 }
 
 pub fn neighbours(family: Family) -> Result<Vec<Neighbour>, ReadError> {
-    dump(libc::RTM_GETNEIGH, number(family), NDMSG, read_neighbour)
+    dump(libc::RTM_GETNEIGH, family_number(family), NDMSG, read_neighbour)
 }
 
 /// None: the hardware address isn't known.

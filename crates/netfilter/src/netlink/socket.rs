@@ -85,7 +85,7 @@ pub enum CommitError {
 
 impl CommitError {
     /// What of the error is about these messages, counted from 0; none if others alone are bad.
-    pub fn among(&self, messages: Range<usize>) -> Option<Self> {
+    pub fn about_messages(&self, messages: Range<usize>) -> Option<Self> {
         let Self::Messages(failures) = self else {
             return Some(self.clone());
         };
@@ -302,9 +302,9 @@ fn receive_ahead(
 }
 
 /// Whoever answers requests: the kernel or, in tests, what it once answered.
-pub trait Ask {
+pub trait Respondent {
     /// Sends a request, to which `write` adds the attributes, and passes each message of the answer to `read`.
-    fn ask(
+    fn send_request(
         &self,
         request: Header,
         write: impl FnOnce(&mut Writer),
@@ -312,8 +312,8 @@ pub trait Ask {
     ) -> Result<(), ReadError>;
 }
 
-impl Ask for Socket {
-    fn ask(
+impl Respondent for Socket {
+    fn send_request(
         &self,
         request: Header,
         write: impl FnOnce(&mut Writer),
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn an_error_is_about_the_messages_that_failed() {
         let failure = |sequence| Failure { sequence, errno: Errno::ENOENT, text: String::new() };
-        let failed = |messages| match CommitError::Messages(vec![failure(2), failure(5)]).among(messages) {
+        let failed = |messages| match CommitError::Messages(vec![failure(2), failure(5)]).about_messages(messages) {
             Some(CommitError::Messages(failures)) => failures.iter().map(|failure| failure.sequence).collect(),
             _ => Vec::new(),
         };
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(failed(0..5), [2, 5]);
         assert_eq!(failed(2..4), [0; 0]);
         let whole = CommitError::Refused(Errno::EPERM, String::new());
-        assert!(matches!(whole.among(0..0), Some(CommitError::Refused(Errno::EPERM, _))));
+        assert!(matches!(whole.about_messages(0..0), Some(CommitError::Refused(Errno::EPERM, _))));
     }
 
     #[test]

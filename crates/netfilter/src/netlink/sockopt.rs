@@ -55,7 +55,7 @@ fn try_again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
 }
 
 /// Reads a table. The kernel makes the table if it doesn't exist, so check that it does first.
-pub fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
+pub fn read_entries(family: Family, table: &str) -> Result<Entries, Errno> {
     let options = Options::of(family)?;
     // The entries must be requested with the table's size.
     try_again(|| {
@@ -76,7 +76,7 @@ pub fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
 }
 
 /// Replaces everything that a table holds, in one step. The counters begin at 0.
-pub fn replace(family: Family, table: &str, entries: &Entries) -> Result<(), Errno> {
+pub fn replace_entries(family: Family, table: &str, entries: &Entries) -> Result<(), Errno> {
     let options = Options::of(family)?;
     // The number of counters that are handed back must be that of the entries that are replaced.
     try_again(|| {
@@ -119,7 +119,7 @@ pub fn add_counters(family: Family, table: &str, counters: &[[u8; COUNTERS]]) ->
 
 /// Asks for a revision of an xt match or target, as iptables does. The kernel loads the module that it is in, and
 /// answers when that is done (`do_ipt_get_ctl` in net/ipv4/netfilter/ip_tables.c). `ENOENT`: it has none.
-pub fn load(family: Family, name: &str, revision: u8, is_target: bool) -> Result<(), Errno> {
+pub fn load_extension(family: Family, name: &str, revision: u8, is_target: bool) -> Result<(), Errno> {
     let options = Options::of(family)?;
     let option = match family {
         Family::V4 => GET_REVISION_MATCH,
@@ -170,7 +170,7 @@ impl Options {
         put(structure, 0, name.as_bytes());
         let (socket, level, length) = (self.socket.as_raw_fd(), self.level, structure.len() as libc::socklen_t);
         // SAFETY: the socket is open; the kernel reads no more than the structure's length, and writes only the old
-        // counters of SET_REPLACE, to the address in it: `replace` has allocated as many as it says there, and keeps
+        // counters of SET_REPLACE, to the address in it: `replace_entries` has allocated as many as it says there, and keeps
         // them until after this call.
         Errno::result(unsafe { libc::setsockopt(socket, level, option, structure.as_ptr().cast(), length) }).map(drop)
     }

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 /// The namespace that another one belongs to, or its parent (ioctl_ns(2)). `EPERM`: it is neither the user namespace that the
 /// process is in nor within that one.
-fn related(namespace: impl AsFd, how: libc::Ioctl) -> Result<OwnedFd, Errno> {
+fn related_namespace(namespace: impl AsFd, how: libc::Ioctl) -> Result<OwnedFd, Errno> {
     // SAFETY: such an ioctl takes no argument, and returns a new file descriptor or -1.
     let it = Errno::result(unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), how) })?;
     // SAFETY: the kernel has just made it, and nobody else knows it.
@@ -22,10 +22,10 @@ fn related(namespace: impl AsFd, how: libc::Ioctl) -> Result<OwnedFd, Errno> {
 ///
 /// Looking at /proc would take four times as long, for the kernel makes each folder as it is looked up.
 pub fn depth(network: impl AsFd) -> Result<usize, Errno> {
-    let mut users = related(network, libc::NS_GET_USERNS)?;
+    let mut users = related_namespace(network, libc::NS_GET_USERNS)?;
     let mut depth = 0;
     loop {
-        users = match related(&users, libc::NS_GET_PARENT) {
+        users = match related_namespace(&users, libc::NS_GET_PARENT) {
             Ok(parent) => parent,
             // The parent of the process's own is out of its sight.
             Err(Errno::EPERM) => return Ok(depth),
@@ -39,7 +39,7 @@ pub fn depth(network: impl AsFd) -> Result<usize, Errno> {
 static HAS_OPENED_OTHER: AtomicBool = AtomicBool::new(false);
 
 /// Says that this process has opened a network namespace, to enter it.
-pub fn opened(network: impl AsFd) {
+pub fn note_opened_network(network: impl AsFd) {
     if depth(network).is_ok_and(|depth| depth > 0) {
         HAS_OPENED_OTHER.store(true, Ordering::Relaxed);
     }

@@ -13,7 +13,7 @@ use super::header;
 use super::read;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
-use crate::netlink::{Ask as _, ReadError, Socket};
+use crate::netlink::{ReadError, Respondent as _, Socket};
 
 /// The legacy tables that a family has in the socket's network namespace; none where it cannot be told. Asking makes no
 /// table. With `may_have_nat` false, it is known already that nat isn't among them.
@@ -63,7 +63,11 @@ impl Hooked {
         let (flags, family) = (libc::NLM_F_DUMP, header::protocol(TableFamily::Ip(family)));
         let request = Header { subsystem, message, flags, sequence: 0, family };
         let output = header::hook_number(Hook::Output).ok_or(Malformed)?;
-        socket.ask(request, |to| to.be32(NFNLA_HOOK_HOOKNUM, output), |message| hooked.add(message.attributes()?))?;
+        socket.send_request(
+            request,
+            |to| to.be32(NFNLA_HOOK_HOOKNUM, output),
+            |message| hooked.add(message.attributes()?),
+        )?;
         Ok(hooked)
     }
 

@@ -4,8 +4,8 @@
 //! the same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the
 //! names of its expressions.
 
-use packets::rules::flags::{constant, ct_state, tracked};
-use packets::rules::nftables::{ARP, is_of, masked, nfproto};
+use packets::rules::flags::{constant_condition, ct_state_condition, tracking_condition};
+use packets::rules::nftables::{ARP, family_condition, masked_condition, nfproto};
 use packets::rules::{
     Action, Bits, Condition, Context, Counters, Effect, Family, Field, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
     Rule, Set, TableFamily, Values, interface, set_size,
@@ -37,7 +37,7 @@ pub(crate) fn read(
 ) -> Result<Rule, Malformed> {
     let mut reader = Reader::new(family, sets, device);
     for expression in Expression::each(None, attributes.find(NFTA_RULE_EXPRESSIONS)?) {
-        reader.expression(expression?)?;
+        reader.read_expression(expression?)?;
     }
     let comment = attributes.find(NFTA_RULE_USERDATA)?.and_then(user_data::read_comment);
     reader.rule.comment = comment.or(reader.rule.comment);
@@ -90,29 +90,29 @@ impl<'a> Reader<'a> {
         self.registers.load(register, loaded);
     }
 
-    fn unknown(&mut self, text: impl Into<String>) {
+    fn add_unknown(&mut self, text: impl Into<String>) {
         self.rule.conditions.push(Condition::NotUnderstood(text.into()));
     }
 
     /// Adds the condition of this expression on what a register holds; none: it isn't understood.
-    fn on_register(&mut self, register: u32, expression: &str, condition: Option<Condition>) {
+    fn add_condition_on(&mut self, register: u32, expression: &str, condition: Option<Condition>) {
         match condition {
-            Some(condition) => self.condition(condition),
-            None => self.unknown(self.registers.describe(register) + expression),
+            Some(condition) => self.add_condition(condition),
+            None => self.add_unknown(self.registers.describe(register) + expression),
         }
     }
 
-    fn effect(&mut self, text: impl Into<String>) {
+    fn add_effect(&mut self, text: impl Into<String>) {
         self.rule.effects.push(Effect::Other(text.into()));
     }
 
-    fn expression(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
+    fn read_expression(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
         // A verdict ends the rule: no later expression runs.
         if self.rule.action != Action::Continue {
             return Ok(());
         }
         let before = self.rule.conditions.len();
-        self.next(expression)?;
+        self.apply(expression)?;
         let done = self.rule.effects.iter().find(|effect| !matches!(effect, Effect::Other(_)));
         if let Some(done) = done
             && self.rule.conditions.len() > before
@@ -124,20 +124,20 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn next(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
+    fn apply(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
         match expression {
             Expression::Counter(expression::Counter { packets, bytes }) => {
                 self.rule.counters = self.rule.counters.or(Some(Counters { packets, bytes }));
             }
-            Expression::Meta(meta) => self.load(meta.register, self.meta(meta.key)),
+            Expression::Meta(meta) => self.load(meta.register, self.loaded_meta(meta.key)),
             Expression::Conntrack(conntrack) => {
                 self.rule.needs_tracking = true;
-                self.load(conntrack.register, self.conntrack(conntrack.key));
+                self.load(conntrack.register, self.loaded_conntrack(conntrack.key));
             }
-            Expression::Payload(payload) => self.load(payload.register, self.payload(payload)),
+            Expression::Payload(payload) => self.load(payload.register, self.loaded_payload(payload)),
             Expression::Value(constant) => self.load(constant.register, Loaded::Value(constant.value.0.to_vec())),
             Expression::Mask(mask) => {
-                let loaded = self.masked(mask);
+                let loaded = self.loaded_under_mask(mask);
                 let loaded = loaded.unwrap_or_else(|| Loaded::Other(self.registers.describe(mask.from) + "[bitwise]"));
                 self.load(mask.to, loaded);
             }
@@ -149,12 +149,14 @@ impl<'a> Reader<'a> {
                 };
                 self.load(order.to, loaded);
             }
-            Expression::ByteOrder(_) => self.other(b"byteorder"),
-            Expression::Compare(compare) => self.on_register(compare.register, "[cmp]", self.comparison(compare)),
-            Expression::Range(range) => self.on_register(range.register, "[range]", self.range(range)),
-            Expression::Lookup(lookup) => self.look_up(lookup),
+            Expression::ByteOrder(_) => self.apply_other(b"byteorder"),
+            Expression::Compare(compare) => {
+                self.add_condition_on(compare.register, "[cmp]", self.comparison_condition(compare))
+            }
+            Expression::Range(range) => self.add_condition_on(range.register, "[range]", self.range_condition(range)),
+            Expression::Lookup(lookup) => self.add_lookup(lookup),
             Expression::Match(expression::Match { name, revision, info }) => {
-                self.xt_match(XtEntry { name: name.0, revision, info })?;
+                self.add_xt_match(XtEntry { name: name.0, revision, info })?;
             }
             Expression::Target(expression::Target { name, revision, info }) => {
                 let target = XtEntry { name: name.0, revision, info };
@@ -163,70 +165,72 @@ impl<'a> Reader<'a> {
             Expression::SetMeta(meta) => match meta.key {
                 // It decides whom the packet is for.
                 libc::NFT_META_PKTTYPE => self.changes = Some("[meta pkttype]".to_owned()),
-                libc::NFT_META_MARK => self.set_mark(Field::Mark, meta.register),
-                _ => self.effect("[meta]"),
+                libc::NFT_META_MARK => self.add_mark(Field::Mark, meta.register),
+                _ => self.add_effect("[meta]"),
             },
             Expression::SetConntrack(conntrack) => {
                 self.rule.needs_tracking = true;
                 match conntrack.key {
-                    libc::NFT_CT_MARK => self.set_mark(Field::ConnectionMark, conntrack.register),
+                    libc::NFT_CT_MARK => self.add_mark(Field::ConnectionMark, conntrack.register),
                     // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here:
                     // they may not be translated.
                     libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood("[ct zone]".to_owned()),
-                    _ => self.other(b"ct"),
+                    _ => self.apply_other(b"ct"),
                 }
             }
-            Expression::SetPayload(change) => self.set_payload(change),
+            Expression::SetPayload(change) => self.apply_set_payload(change),
             Expression::LoadOption(option) => self.load(option.register, Loaded::Other("[exthdr]".to_owned())),
             // It may only become smaller (`nft_exthdr_tcp_set_eval` in net/netfilter/nft_exthdr.c).
             Expression::SetOption(option)
                 if (option.operation, option.kind) == (NFT_EXTHDR_OP_TCPOPT, TCPOPT_MAXSEG) =>
             {
-                self.effect("[exthdr]");
+                self.add_effect("[exthdr]");
             }
-            Expression::SetOption(_) => self.other(b"exthdr"),
+            Expression::SetOption(_) => self.apply_other(b"exthdr"),
             Expression::SetObject(object) => match object.kind {
-                NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT => self.unknown("[objref]"),
-                NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.effect("[objref]"),
+                NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT => self.add_unknown("[objref]"),
+                NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.add_effect("[objref]"),
                 kind => {
                     self.rule.needs_tracking = true;
                     match kind {
-                        NFT_OBJECT_CONNLIMIT => self.unknown("[objref]"),
-                        NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => self.effect("[objref]"),
-                        NFT_OBJECT_SYNPROXY => self.other(b"synproxy"),
-                        _ => self.other(b"objref"),
+                        NFT_OBJECT_CONNLIMIT => self.add_unknown("[objref]"),
+                        NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => {
+                            self.add_effect("[objref]")
+                        }
+                        NFT_OBJECT_SYNPROXY => self.apply_other(b"synproxy"),
+                        _ => self.apply_other(b"objref"),
                     }
                 }
             },
             Expression::Decide(decide) => self.rule.action = action(decide.verdict),
-            Expression::Redirect(redirect) => self.redirect(redirect),
-            Expression::Nat(nat) => self.nat(nat),
+            Expression::Redirect(redirect) => self.set_redirect(redirect),
+            Expression::Nat(nat) => self.set_nat(nat),
             Expression::Reject(reject) => self.rule.action = Action::Reject(rejection(reject)),
-            Expression::Fib(fib) => self.load(fib.register, looked_up(fib)),
+            Expression::Fib(fib) => self.load(fib.register, loaded_by_routing(fib)),
             Expression::Limit(limit) => {
                 let units = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604_800, "week")];
                 let unit = units.iter().find(|(seconds, _)| *seconds == limit.seconds);
                 // `NFT_LIMIT_PKT_BYTES`
                 let bytes = if limit.kind == 1 { " bytes" } else { "" };
                 let (rate, unit) = (limit.rate, unit.map_or("[...]", |(_, name)| name));
-                self.limit(limit.flags, |over| format!("limit rate {over}{rate}{bytes}/{unit}"));
+                self.add_limit(limit.flags, |over| format!("limit rate {over}{rate}{bytes}/{unit}"));
             }
-            Expression::Quota(quota) => self.limit(quota.flags, |over| {
+            Expression::Quota(quota) => self.add_limit(quota.flags, |over| {
                 let until = if over.is_empty() { "until " } else { over };
                 format!("quota {until}{} bytes", quota.bytes)
             }),
             Expression::Connlimit(connlimit) => {
-                self.limit(connlimit.flags, |over| format!("ct count {over}{}", connlimit.count));
+                self.add_limit(connlimit.flags, |over| format!("ct count {over}{}", connlimit.count));
             }
-            Expression::Dynset(dynset) => self.meter(dynset)?,
-            Expression::Other(name) => self.other(name),
+            Expression::Dynset(dynset) => self.add_meter(dynset)?,
+            Expression::Other(name) => self.apply_other(name),
         }
         Ok(())
     }
 
-    fn meta(&self, key: i32) -> Loaded {
+    fn loaded_meta(&self, key: i32) -> Loaded {
         if let Some((field, _)) = META_FIELDS.into_iter().find(|(_, known)| *known == key) {
-            return self.whole(field);
+            return self.loaded_field(field);
         }
         match key {
             libc::NFT_META_PROTOCOL => Loaded::EtherType,
@@ -236,18 +240,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn conntrack(&self, key: i32) -> Loaded {
+    fn loaded_conntrack(&self, key: i32) -> Loaded {
         match key {
             libc::NFT_CT_STATE => Loaded::State(u32::MAX),
             libc::NFT_CT_STATUS => Loaded::Status(u32::MAX),
             libc::NFT_CT_DIRECTION => Loaded::Direction,
-            libc::NFT_CT_MARK => self.whole(Field::ConnectionMark),
+            libc::NFT_CT_MARK => self.loaded_field(Field::ConnectionMark),
             _ => Loaded::Other("[ct]".to_owned()),
         }
     }
 
-    /// All of a field, as `meta` and `ct` load it.
-    fn whole(&self, field: Field) -> Loaded {
+    /// All of a field, as `loaded_meta` and `ct` load it.
+    fn loaded_field(&self, field: Field) -> Loaded {
         let is_set = |effect: &Effect| matches!(effect, Effect::Mark { field: set, .. } if *set == field);
         if self.rule.effects.iter().any(is_set) {
             // Conditions are on what it was before.
@@ -256,19 +260,19 @@ impl<'a> Reader<'a> {
         Loaded::Field(Part::whole(field))
     }
 
-    fn payload(&self, Payload { base, offset, length, .. }: Payload) -> Loaded {
+    fn loaded_payload(&self, Payload { base, offset, length, .. }: Payload) -> Loaded {
         let place = (base, offset, length);
         if self.is_arp {
             return Loaded::Other("[payload]".to_owned());
         }
         match (self.family, place) {
             (Some(Family::V4), IPV4_PROTOCOL) | (Some(Family::V6), IPV6_PROTOCOL) => {
-                return self.whole(Field::Protocol);
+                return self.loaded_field(Field::Protocol);
             }
-            (Some(Family::V6), IPV6_HOPS) => return self.whole(Field::HopLimit),
+            (Some(Family::V6), IPV6_HOPS) => return self.loaded_field(Field::HopLimit),
             // Of another protocol's packet, it is something else.
             (_, ICMPV6_TYPE) if self.rule.conditions.contains(&Condition::is(Field::Protocol, ICMPV6)) => {
-                return self.whole(Field::IcmpType);
+                return self.loaded_field(Field::IcmpType);
             }
             // Of a frame: nft's `ether type`.
             (_, ETHER_TYPE) => return Loaded::EtherType,
@@ -292,7 +296,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What a register holds, under a mask and with bits turned round; none if it isn't understood.
-    fn masked(&self, Mask { from, mask, xor, .. }: Mask<'_>) -> Option<Loaded> {
+    fn loaded_under_mask(&self, Mask { from, mask, xor, .. }: Mask<'_>) -> Option<Loaded> {
         let (mask, xor) = (mask.0, xor.0);
         let is_plain = xor.iter().all(|&byte| byte == 0);
         let field = match self.registers.get(from)? {
@@ -315,7 +319,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds a condition. nft writes `80-90` as two conditions, at least 80 and at most 90; these are joined into one.
-    fn condition(&mut self, condition: Condition) {
+    fn add_condition(&mut self, condition: Condition) {
         let Condition::In { field, values: Values::Interval((first, last)), negated: false } = condition else {
             return self.rule.conditions.push(condition);
         };
@@ -336,7 +340,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The condition that a comparison is; none if it isn't understood.
-    fn comparison(&self, compare: Compare<'_>) -> Option<Condition> {
+    fn comparison_condition(&self, compare: Compare<'_>) -> Option<Condition> {
         let loaded = self.registers.get(compare.register)?;
         if let &Loaded::Field(part) = loaded {
             let values = compared_values(part, compare)?;
@@ -362,12 +366,16 @@ impl<'a> Reader<'a> {
                 Condition::compare(Field::Family, number, negated)
             }
             Loaded::AddressType { .. } | Loaded::Index(_) | Loaded::State(_) => {
-                self.among(loaded, &[number?], negated)?
+                self.membership_condition(loaded, &[number?], negated)?
             }
             // `missing` is 0: no device.
-            Loaded::ReversePath { is_loose } if value.iter().all(|&byte| byte == 0) => reverse_path(is_loose, !negated),
-            Loaded::ReversePath { is_loose } if value.first() == Some(&1) => reverse_path(is_loose, negated),
-            Loaded::Bits(Bits { field, mask, xor }) => masked(field, mask, bits_of(field, value)? ^ xor, negated),
+            Loaded::ReversePath { is_loose } if value.iter().all(|&byte| byte == 0) => {
+                reverse_path_condition(is_loose, !negated)
+            }
+            Loaded::ReversePath { is_loose } if value.first() == Some(&1) => reverse_path_condition(is_loose, negated),
+            Loaded::Bits(Bits { field, mask, xor }) => {
+                masked_condition(field, mask, bits_of(field, value)? ^ xor, negated)
+            }
             Loaded::Bytes(place, Some(ref mask))
                 if self.family == Some(Family::V4)
                     && (place, mask.as_slice()) == (IPV4_FRAGMENT.0, &IPV4_FRAGMENT.1) =>
@@ -375,13 +383,13 @@ impl<'a> Reader<'a> {
                 // Connection tracking puts fragments together before, and those of a handshake are none.
                 let is_first = value.iter().all(|&byte| byte == 0);
                 let text = if is_first == negated { "-f" } else { "! -f" };
-                constant(text.to_owned(), is_first != negated)
+                constant_condition(text.to_owned(), is_first != negated)
             }
             Loaded::Status(mask) if mask & !IPS_SRC_NAT & !IPS_DST_NAT == 0 => {
                 let number = number?;
                 let operator = if negated { "!=" } else { "==" };
                 let text = format!("ct status & {mask:#x} {operator} {number:#x}");
-                tracked(text, |tracked| {
+                tracking_condition(text, |tracked| {
                     let source = if tracked.has_snat { IPS_SRC_NAT } else { 0 };
                     let destination = if tracked.has_dnat { IPS_DST_NAT } else { 0 };
                     tracked.state.has_entry() && ((source + destination) & mask == number) != negated
@@ -391,7 +399,7 @@ impl<'a> Reader<'a> {
                 let &[way] = value else { return None };
                 let not = if negated { "!= " } else { "" };
                 let name = if way == IP_CT_DIR_ORIGINAL { "original" } else { "reply" };
-                tracked(format!("ct direction {not}{name}"), |tracked| {
+                tracking_condition(format!("ct direction {not}{name}"), |tracked| {
                     tracked.state.has_entry() && (u8::from(tracked.is_reply) == way) != negated
                 })
             }
@@ -400,15 +408,15 @@ impl<'a> Reader<'a> {
     }
 
     /// The condition that a state, a type or a device is one of these or, if negated, none of them.
-    fn among(&self, loaded: &Loaded, numbers: &[u32], negated: bool) -> Option<Condition> {
+    fn membership_condition(&self, loaded: &Loaded, numbers: &[u32], negated: bool) -> Option<Condition> {
         match *loaded {
-            Loaded::State(mask) => Some(ct_state(|state| numbers.contains(&(state.bit() & mask)) != negated)),
+            Loaded::State(mask) => Some(ct_state_condition(|state| numbers.contains(&(state.bit() & mask)) != negated)),
             Loaded::AddressType { is_source } => {
                 let mut types = 0;
                 for &number in numbers {
                     types |= 1u16.checked_shl(number)?;
                 }
-                Some(address_type(is_source, types, negated))
+                Some(address_type_condition(is_source, types, negated))
             }
             Loaded::Index(field) => {
                 let mut names = Vec::new();
@@ -424,7 +432,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The condition that a comparison with an interval is; none if it isn't understood.
-    fn range(&self, range: Range<'_>) -> Option<Condition> {
+    fn range_condition(&self, range: Range<'_>) -> Option<Condition> {
         let &Loaded::Field(part) = self.registers.get(range.register)? else {
             return None;
         };
@@ -438,13 +446,13 @@ impl<'a> Reader<'a> {
         Some(Condition::compare(part.field, (first, last), negated))
     }
 
-    fn look_up(&mut self, lookup: Lookup<'_>) {
+    fn add_lookup(&mut self, lookup: Lookup<'_>) {
         let negated = lookup.flags.unwrap_or_default() as i32 & libc::NFT_LOOKUP_F_INV != 0;
         let set = self.sets.iter().find(|set| set.name.as_bytes() == lookup.set.0);
-        if !negated && set.is_some_and(|set| self.look_up_fields(lookup, set).is_some()) {
+        if !negated && set.is_some_and(|set| self.add_lookup_of_fields(lookup, set).is_some()) {
             return;
         }
-        let (condition, field) = set.and_then(|set| self.membership(lookup.register, set, negated)).unzip();
+        let (condition, field) = set.and_then(|set| self.set_condition(lookup.register, set, negated)).unzip();
         let field = field.flatten();
         if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
             self.rule.action = match field {
@@ -453,7 +461,7 @@ impl<'a> Reader<'a> {
             };
             return;
         }
-        self.on_register(lookup.register, "[lookup]", condition);
+        self.add_condition_on(lookup.register, "[lookup]", condition);
         if let Some(to) = lookup.to {
             let mapped = field.map(|field| Loaded::Mapped(field, Name::from(lookup.set.0)));
             self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
@@ -462,7 +470,7 @@ impl<'a> Reader<'a> {
 
     /// Looks several fields up together, as `ip daddr . tcp dport` does: each is one of those that the elements have in
     /// its place. Whether that is all that there is to it depends on the elements. None if it isn't understood.
-    fn look_up_fields(&mut self, lookup: Lookup<'_>, set: &Set) -> Option<()> {
+    fn add_lookup_of_fields(&mut self, lookup: Lookup<'_>, set: &Set) -> Option<()> {
         /// A set may have as many elements as it likes.
         const MOST: u128 = 1024;
         let fields = self.registers.fields(lookup.register, set.bits / 8)?;
@@ -483,7 +491,7 @@ impl<'a> Reader<'a> {
         // Each combination is an element.
         let is_exact = numbers.iter().map(Vec::len).product::<usize>() == count;
         for (part, numbers) in fields.into_iter().zip(numbers) {
-            self.condition(Condition::is(part.field, Values::Listed(numbers)));
+            self.add_condition(Condition::is(part.field, Values::Listed(numbers)));
         }
         if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
             let mut verdicts = set.verdicts.iter().map(|(_, action)| action);
@@ -495,7 +503,7 @@ impl<'a> Reader<'a> {
             return Some(());
         }
         if !is_exact {
-            self.unknown("[lookup]");
+            self.add_unknown("[lookup]");
         }
         if let Some(to) = lookup.to {
             self.load(to, Loaded::Other("[map]".to_owned()));
@@ -505,14 +513,14 @@ impl<'a> Reader<'a> {
 
     /// The condition that what a register holds is in a set, or isn't, if negated; and the field, if a verdict map may
     /// be asked for its numbers. None if it isn't understood.
-    fn membership(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
+    fn set_condition(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
         match *self.registers.get(register)? {
             ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::Index(_)) => {
                 // Numbers of states, types and devices are in the machine's order, as marks are.
                 let numbers = set.numbers_of(Field::Mark)?;
                 let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
                 let field = matches!(loaded, Loaded::State(_)).then_some(Field::State);
-                Some((self.among(loaded, &numbers, negated)?, field))
+                Some((self.membership_condition(loaded, &numbers, negated)?, field))
             }
             // A set whose elements have several fields is looked up by several registers; this one is only a part of
             // the key.
@@ -532,17 +540,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn xt_match(&mut self, entry: XtEntry<'_>) -> Result<(), Malformed> {
+    fn add_xt_match(&mut self, entry: XtEntry<'_>) -> Result<(), Malformed> {
         let before = self.rule.conditions.len();
         xt::read_match(&mut self.rule, entry, self.family.unwrap_or(Family::V4))?;
         if let Some(change) = self.changes.clone().filter(|_| self.rule.conditions.len() > before) {
             self.rule.conditions.truncate(before);
-            self.unknown(change);
+            self.add_unknown(change);
         }
         Ok(())
     }
 
-    fn set_payload(&mut self, change: expression::SetPayload) {
+    fn apply_set_payload(&mut self, change: expression::SetPayload) {
         let place = (change.base, change.offset, change.length);
         let kept = match self.registers.get(change.register) {
             Some(Loaded::Bytes(from, Some(mask))) if *from == place => mask.as_slice(),
@@ -554,7 +562,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn set_mark(&mut self, field: Field, register: u32) {
+    fn add_mark(&mut self, field: Field, register: u32) {
         let to = match self.registers.get(register) {
             Some(Loaded::Value(value)) => u32_at(value, 0).ok().map(|mark| Bits::constant(field, mark.into())),
             Some(&Loaded::Field(part)) if part.host_order && is_mark(part.field) => Some(Bits::all(part.field)),
@@ -572,7 +580,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A limit, which holds as long as it isn't reached or, by its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
-    fn limit(&mut self, flags: u32, text: impl FnOnce(&str) -> String) {
+    fn add_limit(&mut self, flags: u32, text: impl FnOnce(&str) -> String) {
         let holds_below = flags & 1 == 0;
         let text = text(if holds_below { "" } else { "over " });
         self.rule.conditions.push(Condition::in_context(text, Context::Limit { holds_below }));
@@ -580,7 +588,7 @@ impl<'a> Reader<'a> {
 
     /// Limits that each element of a set has for itself: each holds as one without a set, and all of them as long as the
     /// set has room (`nft_dynset_eval` in net/netfilter/nft_dynset.c).
-    fn meter(&mut self, dynset: Dynset<'a>) -> Result<(), Malformed> {
+    fn add_meter(&mut self, dynset: Dynset<'a>) -> Result<(), Malformed> {
         /// `NFT_DYNSET_OP_DELETE`
         const DELETE: u32 = 2;
         let limits = Expression::each(dynset.expression, dynset.expressions).collect::<Result<Vec<_>, _>>()?;
@@ -591,43 +599,43 @@ impl<'a> Reader<'a> {
         let flags = dynset.flags.unwrap_or_default();
         // The set may have limits of its own, where none are here.
         if dynset.operation == DELETE || flags != 0 || limits.is_empty() || !limits.iter().all(is_understood) {
-            self.other(b"dynset");
+            self.apply_other(b"dynset");
             return Ok(());
         }
-        self.limit(0, |_| format!("meter in @{}", Name::from(dynset.set.0)));
+        self.add_limit(0, |_| format!("meter in @{}", Name::from(dynset.set.0)));
         for limit in limits {
             if !matches!(limit, Expression::Counter(_)) {
-                self.next(limit)?;
+                self.apply(limit)?;
             }
         }
         Ok(())
     }
 
-    fn redirect(&mut self, Redirect { first, last, flags }: Redirect) {
+    fn set_redirect(&mut self, Redirect { first, last, flags }: Redirect) {
         // Flags beside that of the ports (random, persistent) don't change which port it may be.
         if first.is_some() && flags.unwrap_or_default() & NF_NAT_RANGE_PROTO_SPECIFIED == 0 {
-            return self.other(b"redir");
+            return self.apply_other(b"redir");
         }
         let is_single = last.is_none_or(|last| Some(last) == first);
         self.rule.action = match first.map(|first| self.registers.get(first)) {
             None => Action::Redirect(None),
             Some(Some(Loaded::Mapped(field, map))) if is_single => Action::RedirectByMap(*field, map.clone()),
             // What several fields or a changing map say isn't followed.
-            Some(_) => Action::Redirect(self.ports(first, last).or(Some((0, u16::MAX)))),
+            Some(_) => Action::Redirect(self.constant_ports(first, last).or(Some((0, u16::MAX)))),
         };
     }
 
-    fn nat(&mut self, nat: expression::Nat) {
+    fn set_nat(&mut self, nat: expression::Nat) {
         // Of the other family, the next rule is asked (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
         let family = Family::ALL.into_iter().find(|&of| nfproto(of) == nat.family as u128);
         if let (None, Some(family)) = (self.family, family) {
-            self.condition(is_of(family));
+            self.add_condition(family_condition(family));
         }
         let verb = if nat.kind == libc::NFT_NAT_DNAT { "dnat" } else { "snat" };
         let held = |register| message::address(self.registers.constant(register)?).ok();
         let first = nat.first_address.and_then(held);
         let addresses = first.zip(nat.last_address.map_or(first, held));
-        let ports = self.ports(nat.first_port, nat.last_port);
+        let ports = self.constant_ports(nat.first_port, nat.last_port);
         // Where it is, or may be, something that a map says.
         let is_mapped =
             (addresses.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
@@ -639,7 +647,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The ports that these registers hold, if they are constants of the rule; the last may be the first.
-    fn ports(&self, first: Option<u32>, last: Option<u32>) -> Option<(u16, u16)> {
+    fn constant_ports(&self, first: Option<u32>, last: Option<u32>) -> Option<(u16, u16)> {
         let port = |register| {
             let bytes = self.registers.constant(register)?;
             bytes.first_chunk().copied().map(u16::from_be_bytes)
@@ -647,7 +655,7 @@ impl<'a> Reader<'a> {
         port(first?).zip(port(last.or(first)?))
     }
 
-    fn other(&mut self, name: &[u8]) {
+    fn apply_other(&mut self, name: &[u8]) {
         let text = format!("[{}]", Name::from(name));
         // It may load something, into any register.
         self.registers.clear();
@@ -655,13 +663,13 @@ impl<'a> Reader<'a> {
         match name {
             b"masq" => self.rule.action = Action::Nat(Nat::somewhere("masquerade")),
             b"notrack" => self.rule.effects.push(Effect::Untrack),
-            b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.effect(text),
+            b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.add_effect(text),
             // It writes into the packet, perhaps into the destination.
             b"payload" | b"exthdr" => self.changes = Some(text),
             // These only look at the packet, or load something.
             b"bitwise" | b"byteorder" | b"cmp" | b"connlimit" | b"dynset" | b"fib" | b"hash" | b"immediate"
             | b"inner" | b"limit" | b"lookup" | b"match" | b"numgen" | b"osf" | b"quota" | b"range" | b"rt"
-            | b"socket" | b"tunnel" | b"xfrm" => self.unknown(text),
+            | b"socket" | b"tunnel" | b"xfrm" => self.add_unknown(text),
             // queue, synproxy and fwd take the packet; tproxy needs a listener that is transparent, and does nothing
             // without one.
             _ => self.rule.action = Action::NotUnderstood(text),
@@ -670,7 +678,7 @@ impl<'a> Reader<'a> {
 }
 
 /// What a lookup by routing loads: `fib daddr type`, or `fib saddr . iif oif`.
-fn looked_up(fib: expression::Fib) -> Loaded {
+fn loaded_by_routing(fib: expression::Fib) -> Loaded {
     // `NFTA_FIB_F_*`: by the source or the destination, the mark, the device of either way; and whether there is one.
     const SOURCE: u32 = 1;
     const DESTINATION: u32 = 2;
@@ -688,7 +696,7 @@ fn looked_up(fib: expression::Fib) -> Loaded {
     }
 }
 
-fn address_type(is_source: bool, types: u16, negated: bool) -> Condition {
+fn address_type_condition(is_source: bool, types: u16, negated: bool) -> Condition {
     let side = if is_source { "saddr" } else { "daddr" };
     let not = if negated { "!= " } else { "" };
     let text = match xt::address_types(types).as_slice() {
@@ -700,7 +708,7 @@ fn address_type(is_source: bool, types: u16, negated: bool) -> Condition {
 }
 
 /// Whether there is a route back, by the device on which the packet came or by any; if negated, whether there is none.
-fn reverse_path(is_loose: bool, negated: bool) -> Condition {
+fn reverse_path_condition(is_loose: bool, negated: bool) -> Condition {
     let by = if is_loose { "" } else { " . iif" };
     let so = if negated { "missing" } else { "exists" };
     let context = Context::ReversePath { is_loose, negated };
@@ -867,7 +875,7 @@ mod tests {
                 Expression::Meta(expression::Meta { key, register }),
                 Expression::Compare(Compare { operation, register, value }),
             ] {
-                reader.expression(expression).unwrap();
+                reader.read_expression(expression).unwrap();
             }
         }
         assert_eq!(reader.finish().conditions.len(), 5);
@@ -902,7 +910,7 @@ mod tests {
         ] {
             let mut reader = Reader::new(TableFamily::Inet, &[], only_loopback);
             for expression in expressions {
-                reader.expression(expression).unwrap();
+                reader.read_expression(expression).unwrap();
             }
             let rule = reader.finish();
             assert_eq!(NftRule(&rule).to_string().trim_end().to_owned() + unless_known(&rule), words);

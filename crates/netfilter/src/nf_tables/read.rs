@@ -12,7 +12,7 @@ use super::set::Elements;
 use super::table;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, Message, Writer, be32, be64, string};
-use crate::netlink::{Ask, Generation, ReadError, route};
+use crate::netlink::{Generation, ReadError, Respondent, route};
 
 /// For how long reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
 /// millisecond, or about ten milliseconds with 10,000 rules.
@@ -28,7 +28,7 @@ pub struct Snapshot {
 /// Reads everything. The dumps of tables, chains and rules are separate requests, so the snapshot is consistent only if
 /// the generation was the same before and after, and if no dump was torn; otherwise everything is read again, unless it
 /// changes all the time.
-pub fn snapshot(socket: &impl Ask) -> Result<Snapshot, ReadError> {
+pub fn snapshot(socket: &impl Respondent) -> Result<Snapshot, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
         back_off(attempt);
@@ -59,10 +59,10 @@ pub fn back_off(attempt: u32) {
     }
 }
 
-pub fn generation(socket: &impl Ask) -> Result<Generation, ReadError> {
+pub fn generation(socket: &impl Respondent) -> Result<Generation, ReadError> {
     let mut generation = None;
     let request = Header { flags: libc::NLM_F_ACK, ..request(libc::NFT_MSG_GETGEN) };
-    socket.ask(
+    socket.send_request(
         request,
         |_| (),
         |message| {
@@ -80,7 +80,7 @@ fn request(message: i32) -> Header {
 
 /// Passes each object of a kind to `read`, with its table's family.
 fn dump(
-    socket: &impl Ask,
+    socket: &impl Respondent,
     message: i32,
     mut read: impl FnMut(TableFamily, Attributes<'_>) -> Result<(), Malformed>,
 ) -> Result<(), ReadError> {
@@ -88,10 +88,10 @@ fn dump(
         Some(family) => read(family, message.attributes()?),
         None => Ok(()), // a family that isn't known
     };
-    socket.ask(request(message), |_| (), read)
+    socket.send_request(request(message), |_| (), read)
 }
 
-fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
+fn tables(socket: &impl Respondent) -> Result<Vec<Table>, ReadError> {
     let mut tables: Vec<Table> = Vec::new();
     dump(socket, libc::NFT_MSG_GETTABLE, |family, attributes| {
         tables.push(table::read(family, attributes)?);
@@ -164,7 +164,7 @@ fn place_of(tables: &[Table], family: TableFamily, name: &[u8]) -> Result<Option
     Ok(tables.iter().position(|table| table.family == family && table.name.as_bytes() == name))
 }
 
-fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
+fn read_sets(socket: &impl Respondent, tables: &mut [Table]) -> Result<(), ReadError> {
     let mut listed = Vec::new();
     dump(socket, libc::NFT_MSG_GETSET, |family, attributes| {
         let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);
@@ -187,7 +187,7 @@ fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
                 to.string(NFTA_SET_ELEM_LIST_TABLE, table.name.as_bytes());
                 to.string(NFTA_SET_ELEM_LIST_SET, set.name.as_bytes());
             };
-            socket.ask(request, write, |message| elements.read(message.attributes()?))?;
+            socket.send_request(request, write, |message| elements.read(message.attributes()?))?;
             set.expires = elements.expires;
             let max = u128::MAX >> (128 - set.bits);
             (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
@@ -222,8 +222,8 @@ mod tests {
     /// It has no tables, and answers the first request for some with an error.
     struct Failing(Cell<Option<Errno>>);
 
-    impl Ask for Failing {
-        fn ask(
+    impl Respondent for Failing {
+        fn send_request(
             &self,
             request: Header,
             _: impl FnOnce(&mut Writer),

@@ -187,7 +187,7 @@ impl Registers {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::{beginning, interface};
+    use packets::rules::{interface, names_beginning_with};
 
     use super::*;
 
@@ -312,7 +312,7 @@ mod tests {
         let uid = Part::whole(Field::Uid).interval(&2102u32.to_ne_bytes());
         assert_eq!(uid, Some((2102, 2102)));
         let name = Part::whole(Field::OutInterface);
-        assert_eq!(name.interval(b"eth"), Some(beginning(b"eth")));
+        assert_eq!(name.interval(b"eth"), Some(names_beginning_with(b"eth")));
         assert_eq!(name.interval(b"eth\0"), Some((interface(b"eth"), interface(b"eth"))));
         assert_eq!(name.interval(&[b'x'; 17]), None);
     }

@@ -1,7 +1,7 @@
 //! Tables and chains: the messages that change them, and reading them.
 
 use packets::rules::{
-    Base, Chain, Hook, Intervals, Kind, Name, Policy, Subsystem, Table, TableFamily, beginning, interface,
+    Base, Chain, Hook, Intervals, Kind, Name, Policy, Subsystem, Table, TableFamily, interface, names_beginning_with,
 };
 
 use super::TableId;
@@ -74,7 +74,7 @@ fn read_devices(hook: Attributes<'_>) -> Result<Intervals, Malformed> {
     for device in Attributes(hook.find(NFTA_HOOK_DEVS)?.unwrap_or_default()) {
         match device? {
             (NFTA_DEVICE_NAME, name) => names.push(named(name)?),
-            (NFTA_DEVICE_PREFIX, prefix) => names.push(beginning(string(prefix)?)),
+            (NFTA_DEVICE_PREFIX, prefix) => names.push(names_beginning_with(string(prefix)?)),
             _ => {}
         }
     }
@@ -122,7 +122,7 @@ mod tests {
         });
         let bytes = bytes.unwrap();
         let names = [b"a", b"b"].map(|name| (interface(name), interface(name)));
-        let want = Intervals::new(names.into_iter().chain([beginning(b"eth")]));
+        let want = Intervals::new(names.into_iter().chain([names_beginning_with(b"eth")]));
         let chain = read_chain(TableFamily::Netdev, Attributes(&bytes)).unwrap();
         assert_eq!(chain.devices, Some(want));
         // Of hooks without devices, nobody asks for their names.

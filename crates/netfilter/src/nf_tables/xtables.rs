@@ -9,7 +9,7 @@ use super::expression::{Data, Expression, Mask, Match, REGISTER, Target, Text};
 use super::header::{self, last_bytes};
 use super::uapi::*;
 use crate::netlink::message::{Header, Writer};
-use crate::netlink::{Ask as _, ReadError, Socket};
+use crate::netlink::{ReadError, Respondent as _, Socket};
 use crate::xt::{self, Extension};
 
 pub(super) fn missing(socket: &Socket, family: Family, rule: &Rule) -> Option<Missing> {
@@ -86,7 +86,7 @@ fn missing_extension(socket: &Socket, family: Family, extension: Extension) -> O
         to.be32(NFTA_COMPAT_REV, extension.revision().into());
         to.be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
     };
-    match socket.ask(request, attributes, |_| Ok(())) {
+    match socket.send_request(request, attributes, |_| Ok(())) {
         Err(ReadError::Socket(Errno::EINVAL)) => {
             Some(("xt extensions in nf_tables".to_owned(), "nft_compat", "CONFIG_NFT_COMPAT"))
         }

@@ -1,7 +1,7 @@
 //! That a rule is read back as it was written, whatever it is: one that can't be written is refused, and never written as
 //! something else.
 
-use packets::rules::flags::{CtState, ct_state};
+use packets::rules::flags::{CtState, ct_state_condition};
 use packets::rules::testing::random;
 use packets::rules::{
     Action, Condition, Counters, Effect, Family, Field, Name, Nat, Rule, Set, TCP, TableFamily, Values, addresses,
@@ -51,7 +51,7 @@ fn condition() -> impl Strategy<Value = Condition> {
     });
     prop_oneof![
         20 => compared,
-        1 => any::<bool>().prop_map(|is_new| ct_state(|state| (state == CtState::New) == is_new)),
+        1 => any::<bool>().prop_map(|is_new| ct_state_condition(|state| (state == CtState::New) == is_new)),
         1 => Just(Condition::NotUnderstood("fib daddr type local".to_owned())),
     ]
 }
@@ -160,7 +160,7 @@ fn what_is_refused_is_named() {
             Some("fib daddr type local"),
             Some("fib daddr type local"),
         ),
-        (ct_state(|state| state == CtState::New), Some("ct state new"), Some("ct state new")),
+        (ct_state_condition(|state| state == CtState::New), Some("ct state new"), Some("ct state new")),
     ] {
         let rule = packets::rules::testing::rule([tcp(), condition], Action::Return);
         for (result, wanted) in [

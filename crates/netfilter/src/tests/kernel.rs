@@ -13,10 +13,10 @@ use packets::rules::{Action, Condition, Family, Field, Hook, NAT, Policy, Rule, 
 
 use super::namespace::{CHILDREN, in_a_namespace};
 use super::replay::replayed;
-use crate::ip_tables::{emptied, table, uncounted};
+use crate::ip_tables::{split_counters, table, without_rules};
 use crate::netlink::listeners::listeners;
-use crate::netlink::sockopt::{add_counters, entries, has_sockets, load, replace};
-use crate::netlink::user_namespace::{depth, is_known_to_be_outside, opened, owns_network};
+use crate::netlink::sockopt::{add_counters, has_sockets, load_extension, read_entries, replace_entries};
+use crate::netlink::user_namespace::{depth, is_known_to_be_outside, note_opened_network, owns_network};
 use crate::netlink::{CommitError, Generation, Socket};
 use crate::nf_tables::edit::{Edit, batch};
 use crate::nf_tables::hooks::legacy_tables;
@@ -101,24 +101,24 @@ fn a_kernel_has_sockets_of_the_families_that_it_lets_listen() {
 fn a_legacy_table_is_read_emptied_and_counted() {
     in_a_namespace(|| {
         for family in Family::ALL {
-            match load(family, "multiport", 1, false) {
-                Err(Errno::ENOPROTOOPT) if entries(family, NAT) == Err(Errno::ENOPROTOOPT) => return,
+            match load_extension(family, "multiport", 1, false) {
+                Err(Errno::ENOPROTOOPT) if read_entries(family, NAT) == Err(Errno::ENOPROTOOPT) => return,
                 loaded => assert_eq!(loaded, Ok(())),
             }
-            assert_eq!(load(family, "REDIRECT", 0, true), Ok(()));
-            assert_eq!(load(family, "multiport", 0, true), Err(Errno::ENOENT));
-            let held = entries(family, NAT).unwrap();
+            assert_eq!(load_extension(family, "REDIRECT", 0, true), Ok(()));
+            assert_eq!(load_extension(family, "multiport", 0, true), Err(Errno::ENOENT));
+            let held = read_entries(family, NAT).unwrap();
             let chains = table(family, NAT, &held).unwrap().chains;
             let chains: Vec<_> =
                 chains.iter().map(|chain| (chain.name.to_string(), chain.base.unwrap().policy)).collect();
             let named = ["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"].map(|name| (name.to_owned(), Policy::Accept));
             assert_eq!(chains, named);
-            assert_eq!(emptied(family, &held).unwrap(), held, "a new one");
+            assert_eq!(without_rules(family, &held).unwrap(), held, "a new one");
             let counters = [[1; 16], [2; 16], [3; 16], [4; 16], [5; 16]];
             add_counters(family, NAT, &counters).unwrap();
-            assert_eq!(uncounted(family, &entries(family, NAT).unwrap()).unwrap().1, counters);
-            replace(family, NAT, &held).unwrap();
-            assert_eq!(entries(family, NAT).unwrap(), held);
+            assert_eq!(split_counters(family, &read_entries(family, NAT).unwrap()).unwrap().1, counters);
+            replace_entries(family, NAT, &held).unwrap();
+            assert_eq!(read_entries(family, NAT).unwrap(), held);
             let socket = Socket::open().unwrap();
             if let Ok(hooked) = legacy_tables(&socket, family, true) {
                 assert_eq!(hooked, Some(vec![NAT]));
@@ -178,7 +178,7 @@ fn a_namespace_of_other_users_is_known_once_it_was_opened() {
     let _alone = CHILDREN.lock();
     let own = || File::open("/proc/thread-self/ns/net").unwrap();
     in_a_namespace(|| {
-        opened(own());
+        note_opened_network(own());
         assert_eq!((depth(own()), owns_network(), is_known_to_be_outside()), (Ok(0), Some(true), false));
         let program = ["--user", "--net", "sh", "-c", "echo; sleep 60"];
         let Ok(mut child) = Command::new("unshare").args(program).stdout(Stdio::piped()).spawn() else { return };
@@ -191,7 +191,7 @@ fn a_namespace_of_other_users_is_known_once_it_was_opened() {
             assert_eq!(depth(&network), Ok(1));
             setns(&network, CloneFlags::CLONE_NEWNET).unwrap();
             assert_eq!((owns_network(), is_known_to_be_outside()), (Some(false), false));
-            opened(&network);
+            note_opened_network(&network);
             assert!(is_known_to_be_outside());
         }
     });

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
-use crate::netlink::{Ask, ReadError};
+use crate::netlink::{ReadError, Respondent};
 use crate::tests::{attributes_of, begins_with, recorded};
 
 /// What the kernel once answered, request by request.
@@ -22,8 +22,8 @@ impl Recording {
     }
 }
 
-impl Ask for Recording {
-    fn ask(
+impl Respondent for Recording {
+    fn send_request(
         &self,
         request: Header,
         write: impl FnOnce(&mut Writer),

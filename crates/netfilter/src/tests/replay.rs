@@ -3,7 +3,7 @@
 use packets::rules::Table;
 
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
-use crate::netlink::{Ask, FinishedBatch, Generation, ReadError};
+use crate::netlink::{FinishedBatch, Generation, ReadError, Respondent};
 use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::read::snapshot;
 use crate::nf_tables::uapi::*;
@@ -17,8 +17,8 @@ pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
 
 struct Replay(Vec<u8>);
 
-impl Ask for Replay {
-    fn ask(
+impl Respondent for Replay {
+    fn send_request(
         &self,
         request: Header,
         write: impl FnOnce(&mut Writer),

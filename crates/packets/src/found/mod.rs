@@ -31,7 +31,7 @@ pub struct Unseen {
 
 impl Found {
     /// Whether a condition asks for a context that is such a one and isn't known.
-    pub fn asks(&self, is_such: impl Fn(Context) -> bool) -> bool {
+    pub fn has_context(&self, is_such: impl Fn(Context) -> bool) -> bool {
         self.tables.iter().flat_map(Table::rules).flat_map(|rule| &rule.conditions).any(
             |condition| matches!(condition, Condition::Context { context, holding: None, .. } if is_such(*context)),
         )
@@ -136,10 +136,10 @@ mod tests {
             ("ip filter", Hook::Input, true),
         ] {
             let mut found = Found { tables: vec![table(name, hook)], not_known: vec![] };
-            assert!(found.asks(|context| context == back) && found.asks(|context| context == limit));
+            assert!(found.has_context(|context| context == back) && found.has_context(|context| context == limit));
             found.settle(|_| Some(always(false)));
-            assert_eq!(found.asks(|context| context == back), !is_back_settled, "{name} {hook}");
-            assert!(!found.asks(|context| context == limit));
+            assert_eq!(found.has_context(|context| context == back), !is_back_settled, "{name} {hook}");
+            assert!(!found.has_context(|context| context == limit));
             assert_eq!(found.tables[0].chains[0].rules[0].conditions[2], known);
         }
     }

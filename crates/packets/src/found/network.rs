@@ -103,7 +103,7 @@ impl Network {
 
     /// The devices by which this one's packets come and go: a bridge's ports, a bond's, and what a VLAN or a macvlan is made
     /// on. None, if they are its own.
-    pub fn beneath<'a>(&'a self, upper: &'a Device) -> impl Iterator<Item = &'a Device> {
+    pub fn lower_devices<'a>(&'a self, upper: &'a Device) -> impl Iterator<Item = &'a Device> {
         self.devices.iter().filter(|device| device.master == Some(upper.index) || upper.lower == Some(device.index))
     }
 
@@ -133,14 +133,14 @@ impl Network {
 
     /// The addresses of a family that another host neither has nor connects to: those of this namespace, and the
     /// broadcast addresses of its networks (`fib_add_ifaddr` in net/ipv4/fib_frontend.c).
-    pub fn own(&self, family: Family) -> Intervals {
-        let own = Intervals::each(self.of_family(family).map(|known| address(known.address)));
+    pub fn own_addresses(&self, family: Family) -> Intervals {
+        let own = Intervals::each(self.addresses_of(family).map(|known| address(known.address)));
         own.or(&self.broadcasts(family))
     }
 
     pub fn broadcasts(&self, family: Family) -> Intervals {
         let mut broadcasts: Vec<u32> = Vec::new();
-        for known in self.of_family(family) {
+        for known in self.addresses_of(family) {
             if let IpAddr::V4(own) = known.address {
                 let hosts = u32::MAX.checked_shr(known.prefix.into()).filter(|hosts| *hosts > 1);
                 broadcasts.extend(hosts.map(|hosts| u32::from(own) | hosts));
@@ -153,11 +153,11 @@ impl Network {
     /// The addresses that a connection may get which arrives on one of these devices and is redirected: over IPv4 the
     /// first one of the device, over IPv6 one of its addresses (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in
     /// net/netfilter/nf_nat_redirect.c). None: that isn't known.
-    pub fn redirected_to(&self, family: Family, devices: &Intervals) -> Option<Intervals> {
+    pub fn redirect_addresses(&self, family: Family, devices: &Intervals) -> Option<Intervals> {
         let most = if family == Family::V4 { 1 } else { usize::MAX };
         let is_one = |device: &&Device| device.index != LOOPBACK_INDEX && devices.includes(&Device::names([*device]));
         let found = self.devices.iter().filter(is_one).flat_map(|device| {
-            let own = self.of_family(family).filter(|known| known.device == device.index);
+            let own = self.addresses_of(family).filter(|known| known.device == device.index);
             own.take(most)
         });
         let found = Intervals::each(found.map(|known| address(known.address)));
@@ -165,15 +165,15 @@ impl Network {
     }
 
     /// The names, as numbers, of the devices that have any of these addresses.
-    pub fn having(&self, family: Family, addresses: &Intervals) -> Intervals {
-        let having = self.of_family(family).filter(|known| {
+    pub fn devices_with(&self, family: Family, addresses: &Intervals) -> Intervals {
+        let having = self.addresses_of(family).filter(|known| {
             let known = address(known.address);
             addresses.meets(&[(known, known)])
         });
         Device::names(having.filter_map(|known| self.device(known.device)))
     }
 
-    fn of_family(&self, family: Family) -> impl Iterator<Item = &Address> {
+    fn addresses_of(&self, family: Family) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |known| Family::of(known.address) == family)
     }
 }
@@ -230,10 +230,10 @@ mod tests {
         let broadcasts = ["127.255.255.255", "10.77.0.255", "10.78.0.77"];
         assert_eq!(network().broadcasts(Family::V4), numbers(&broadcasts));
         assert_eq!(network().broadcasts(Family::V6), Intervals::default());
-        let own = network().own(Family::V4);
+        let own = network().own_addresses(Family::V4);
         let hosts = ["127.0.0.1", "10.77.0.2", "10.77.0.9", "10.78.0.2"];
         assert_eq!(own, numbers(&[&hosts[..], &broadcasts].concat()));
-        assert_eq!(network().own(Family::V6), numbers(&["fd77::2", "fe80::2"]));
+        assert_eq!(network().own_addresses(Family::V6), numbers(&["fd77::2", "fe80::2"]));
     }
 
     #[test]
@@ -260,9 +260,9 @@ mod tests {
         assert_eq!(network.device_named(&Name::from("eth1")), network.device(3));
         assert_eq!(network.device_named(&Name::from("eth9")), None);
         let name = |name: &str| Intervals::one(interface(name.as_bytes()));
-        assert_eq!(network.having(Family::V4, &numbers(&["10.78.0.2", "10.78.0.3"])), name("eth1"));
-        assert_eq!(network.having(Family::V6, &numbers(&["fd77::2"])), name("eth0"));
-        assert_eq!(network.having(Family::V4, &numbers(&["10.78.0.3"])), Intervals::default());
+        assert_eq!(network.devices_with(Family::V4, &numbers(&["10.78.0.2", "10.78.0.3"])), name("eth1"));
+        assert_eq!(network.devices_with(Family::V6, &numbers(&["fd77::2"])), name("eth0"));
+        assert_eq!(network.devices_with(Family::V4, &numbers(&["10.78.0.3"])), Intervals::default());
         // A bridge takes all packets of its ports, a VRF none of those that are for this host.
         for (kind, ports) in [("bridge", name("eth1")), ("bond", name("eth1")), ("vrf", Intervals::default())] {
             for device in &mut network.devices {
@@ -273,21 +273,21 @@ mod tests {
                 }
             }
             assert_eq!(network.port_names(), ports, "{kind}");
-            assert_eq!(Device::names(network.beneath(network.device(2).unwrap())), name("eth1"));
-            assert_eq!(network.beneath(network.device(3).unwrap()).count(), 0);
+            assert_eq!(Device::names(network.lower_devices(network.device(2).unwrap())), name("eth1"));
+            assert_eq!(network.lower_devices(network.device(3).unwrap()).count(), 0);
         }
     }
 
     #[test]
     fn what_is_redirected_gets_an_address_of_its_device() {
         let name = |name: &str| Intervals::one(interface(name.as_bytes()));
-        let to = |family, devices: &Intervals| network().redirected_to(family, devices);
+        let to = |family, devices: &Intervals| network().redirect_addresses(family, devices);
         assert_eq!(to(Family::V4, &name("eth0")), Some(numbers(&["10.77.0.2"])));
         assert_eq!(to(Family::V6, &name("eth0")), Some(numbers(&["fd77::2", "fe80::2"])));
         let any = Field::InInterface.any();
         assert_eq!(to(Family::V4, &any), Some(numbers(&["10.77.0.2", "10.78.0.2"])));
         assert_eq!(to(Family::V6, &name("eth1")), None);
-        assert_eq!(Network::default().redirected_to(Family::V4, &any), None);
+        assert_eq!(Network::default().redirect_addresses(Family::V4, &any), None);
         assert_eq!(Network::default().device_names(), any);
     }
 }

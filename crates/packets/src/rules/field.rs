@@ -245,7 +245,7 @@ impl Field {
     }
 
     /// What it is in the answer to a packet.
-    pub fn turned(self) -> Self {
+    pub fn reversed(self) -> Self {
         match self {
             Self::Source(family) => Self::Destination(family),
             Self::Destination(family) => Self::Source(family),
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn every_field_is_listed() {
         let (_, rows) = include_str!("field.rs").split_once("fn facts(").unwrap();
-        let (rows, _) = rows.split_once("fn turned(").unwrap();
+        let (rows, _) = rows.split_once("fn reversed(").unwrap();
         assert_eq!(rows.matches(" => ").count(), Field::ALL.len());
     }
 

@@ -68,7 +68,7 @@ impl Tracked {
 }
 
 /// `ct state` with the states for which this holds, as nft writes it.
-pub fn ct_state(holds: impl Fn(CtState) -> bool) -> Condition {
+pub fn ct_state_condition(holds: impl Fn(CtState) -> bool) -> Condition {
     let (held, others): (Vec<CtState>, Vec<CtState>) = CtState::ALL.into_iter().partition(|state| holds(*state));
     let names = |states: &[CtState]| states.iter().map(CtState::to_string).collect::<Vec<_>>().join(",");
     let text = if held.len() <= others.len() {
@@ -76,11 +76,11 @@ pub fn ct_state(holds: impl Fn(CtState) -> bool) -> Condition {
     } else {
         format!("ct state != {}", names(&others))
     };
-    tracked(text, |tracked| held.contains(&tracked.state))
+    tracking_condition(text, |tracked| held.contains(&tracked.state))
 }
 
 /// The condition that this holds for what connection tracking has.
-pub fn tracked(text: String, holds: impl Fn(Tracked) -> bool) -> Condition {
+pub fn tracking_condition(text: String, holds: impl Fn(Tracked) -> bool) -> Condition {
     Condition::Flags { text, field: Field::State, numbers: numbers(holds) }
 }
 
@@ -97,7 +97,7 @@ pub fn of_states(bits: &Intervals) -> Intervals {
 }
 
 /// A condition that holds for every packet, or for none.
-pub fn constant(text: String, holds: bool) -> Condition {
+pub fn constant_condition(text: String, holds: bool) -> Condition {
     let field = Field::Protocol;
     let numbers = if holds { field.any() } else { Intervals::default() };
     Condition::Flags { text, field, numbers }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn states_are_written_as_nft_lists_them() {
-        let is = |bits: u32| ct_state(|state| state.bit() & bits != 0);
+        let is = |bits: u32| ct_state_condition(|state| state.bit() & bits != 0);
         for (bits, text) in
             [(2 | 4, "ct state established,related"), (8, "ct state new"), (1 | 2 | 4 | 64, "ct state != new")]
         {

@@ -28,7 +28,7 @@ pub use self::intervals::Intervals;
 pub use self::name::{Name, is_hidden};
 pub use self::rule::{
     Action, Bits, Condition, Context, Counters, Effect, Holding, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP,
-    Values, address, beginning, device, interface, span,
+    Values, address, device, interface, names_beginning_with, span,
 };
 pub use self::set::{Set, Shape, set_elements, set_field, set_size};
 pub use self::subnet::{addresses, ip, subnet};

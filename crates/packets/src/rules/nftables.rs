@@ -54,14 +54,14 @@ pub fn is_implied(condition: &Condition, next: Option<&Condition>) -> bool {
             *condition == Condition::is(Field::Protocol, TCP)
         }
         Some(Condition::In { field: Field::Source(family) | Field::Destination(family), .. }) => {
-            *condition == is_of(*family)
+            *condition == family_condition(*family)
         }
         _ => false,
     }
 }
 
 /// The condition that a packet is of this family, for tables that see both.
-pub fn is_of(family: Family) -> Condition {
+pub fn family_condition(family: Family) -> Condition {
     Condition::is(Field::Family, nfproto(family))
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for NftCondition<'_> {
 }
 
 /// The condition that these bits of a field are those of the number; or, if negated, that they are not.
-pub fn masked(field: Field, mask: u128, number: u128, negated: bool) -> Condition {
+pub fn masked_condition(field: Field, mask: u128, number: u128, negated: bool) -> Condition {
     let operator = if negated { "!=" } else { "==" };
     let width = field.bits() as usize / 4 + 2;
     Condition::Masked {
@@ -170,7 +170,7 @@ impl fmt::Display for NftAction<'_> {
 /// Hands the commands that would make a table's sets and rules to `tell`, one by one.
 pub fn commands(table: &Table, mut tell: impl FnMut(fmt::Arguments<'_>)) {
     for set in &table.sets {
-        let (name, elements) = (&set.name, listed(set));
+        let (name, elements) = (&set.name, set_listing(set));
         tell(format_args!("nft add element {table} {name} {{ {elements} }}"));
     }
     for chain in &table.chains {
@@ -190,7 +190,7 @@ pub fn script(table: &Table) -> String {
     script + &chains.join("\n") + "}\n"
 }
 
-fn listed(set: &Set) -> String {
+fn set_listing(set: &Set) -> String {
     let elements = set_elements(set).into_iter();
     let elements: Vec<_> = elements.map(|interval| set_element(set_field(set), interval)).collect();
     elements.join(", ")
@@ -203,7 +203,7 @@ fn set_script(set: &Set) -> String {
         Shape::Numbers => String::new(),
         Shape::Hashed => format!("\t\tflags timeout\n\t\tgc-interval 1d\n\t\tsize {}\n", set_size(set)),
     };
-    let (name, elements) = (&set.name, listed(set));
+    let (name, elements) = (&set.name, set_listing(set));
     format!("\tset {name} {{\n\t\ttype {datatype}\n{flags}\t\telements = {{ {elements} }}\n\t}}\n")
 }
 

@@ -74,7 +74,7 @@ pub fn interface(name: &[u8]) -> u128 {
 }
 
 /// The interfaces whose names begin so, as an interval of numbers.
-pub fn beginning(name: &[u8]) -> (u128, u128) {
+pub fn names_beginning_with(name: &[u8]) -> (u128, u128) {
     (padded(name, 0), padded(name, u8::MAX))
 }
 
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn interfaces_that_begin_alike_are_an_interval() {
         let is_among = |prefix: &[u8], name: &[u8]| {
-            let (first, last) = beginning(prefix);
+            let (first, last) = names_beginning_with(prefix);
             (first..=last).contains(&interface(name))
         };
         for (prefix, name, begins_so) in [

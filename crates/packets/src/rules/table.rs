@@ -116,7 +116,7 @@ impl Table {
     }
 
     /// What a rule of this table with this action may do: what it says, or what its verdict map does.
-    pub fn outcomes<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
+    pub fn possible_actions<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
         let (itself, map) = match action {
             Action::Map(_, map) | Action::RedirectByMap(_, map) => (None, self.set(map)),
             _ => (Some(action), None),
@@ -126,9 +126,9 @@ impl Table {
     }
 
     /// The chains to which some of its rules lead, each once, after the rules that lead there first.
-    pub fn reached<'a>(&'a self, rules: &'a [Rule]) -> Vec<&'a Chain> {
+    pub fn reached_chains<'a>(&'a self, rules: &'a [Rule]) -> Vec<&'a Chain> {
         let outcomes_of = |rules: &'a [Rule]| {
-            let outcomes = rules.iter().flat_map(|rule| self.outcomes(&rule.action));
+            let outcomes = rules.iter().flat_map(|rule| self.possible_actions(&rule.action));
             outcomes.collect::<Vec<_>>().into_iter().rev()
         };
         let mut reached: Vec<&Chain> = Vec::new();
@@ -262,7 +262,7 @@ mod tests {
             )
         };
         let reached = |rules| {
-            let reached = table.reached(rules).into_iter();
+            let reached = table.reached_chains(rules).into_iter();
             reached.map(|chain| chain.name.to_string()).collect::<Vec<_>>()
         };
         let rules = &table.chains[0].rules;

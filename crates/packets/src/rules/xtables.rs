@@ -1,6 +1,6 @@
 //! Rules as iptables-save prints them.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use crate::rules::field::{Field, IptablesOption};
 use crate::rules::name::Name;
@@ -124,10 +124,7 @@ fn numbers(list: &[(u128, u128)], to: char) -> String {
     let mut text = String::new();
     for (first, last) in list {
         let comma = if text.is_empty() { "" } else { "," };
-        let _ = match first == last {
-            true => write!(text, "{comma}{first}"),
-            false => write!(text, "{comma}{first}{to}{last}"),
-        };
+        text += &if first == last { format!("{comma}{first}") } else { format!("{comma}{first}{to}{last}") };
     }
     text
 }
@@ -154,7 +151,7 @@ mod tests {
         let tcp = || Condition::is(Field::Protocol, TCP);
         let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
         let eth0 = interface(b"eth0");
-        let beginning = |name: &[u8]| {
+        let names_beginning_with = |name: &[u8]| {
             let first = interface(name);
             (first, first | (u128::MAX >> (8 * name.len())))
         };
@@ -182,7 +179,7 @@ mod tests {
                 vec![
                     tcp(),
                     Condition::is(Field::OutInterface, eth0),
-                    Condition::is(Field::InInterface, beginning(b"eth")),
+                    Condition::is(Field::InInterface, names_beginning_with(b"eth")),
                     Condition::is(Field::Destination(Family::V4), (0xc000_0200, 0xc000_02ff)),
                     ten(),
                 ],
@@ -219,7 +216,11 @@ mod tests {
             (vec![], Action::Jump(Name::from("SUB")), "-j SUB"),
             (vec![], Action::Goto(Name::from("SUB")), "-g SUB"),
             (vec![Condition::is(Field::OutInterface, interface(b"lo"))], Action::Return, "-o lo -j RETURN"),
-            (vec![not(Condition::is(Field::OutInterface, beginning(b"lo")))], Action::Return, "! -o lo+ -j RETURN"),
+            (
+                vec![not(Condition::is(Field::OutInterface, names_beginning_with(b"lo")))],
+                Action::Return,
+                "! -o lo+ -j RETURN",
+            ),
             (vec![Condition::is(Field::Uid, 7)], Action::Return, "-m owner --uid-owner 7 -j RETURN"),
             (vec![Condition::is(Field::Uid, (7, 9))], Action::Return, "-m owner --uid-owner 7-9 -j RETURN"),
             (vec![not(Condition::is(Field::Gid, 7))], Action::Return, "-m owner ! --gid-owner 7 -j RETURN"),

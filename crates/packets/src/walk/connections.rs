@@ -61,10 +61,10 @@ impl Connections {
     pub fn living(family: Family, direction: Direction) -> Self {
         let all = Self::all(family, direction);
         let (all, addresses) = match direction {
-            Direction::Inbound => (all.with(Field::InInterface, &any_but_lo()), others(family)),
-            Direction::Outbound => (all, hosts(family)),
+            Direction::Inbound => (all.narrowed(Field::InInterface, &names_except_lo()), other_hosts(family)),
+            Direction::Outbound => (all, host_addresses(family)),
         };
-        all.with(Field::Source(family), &addresses).with(Field::Destination(family), &addresses)
+        all.narrowed(Field::Source(family), &addresses).narrowed(Field::Destination(family), &addresses)
     }
 
     /// Packets by which neighbours find each other by these devices, in one of the two fields: over IPv6 messages of this
@@ -89,7 +89,7 @@ impl Connections {
                 (Field::HopLimit, Intervals::one(DISCOVERY_HOPS)),
             ]);
         }
-        let other = device.0.turned();
+        let other = device.0.reversed();
         fields.extend([device, (other, Intervals::one(0))]);
         Self { fields: fields.into() }
     }
@@ -106,16 +106,16 @@ impl Connections {
 
     /// The connections of this set whose field is one of these numbers.
     #[must_use]
-    pub fn with(&self, field: Field, numbers: &Intervals) -> Self {
+    pub fn narrowed(&self, field: Field, numbers: &Intervals) -> Self {
         match self.get(field).map(|known| known.and(numbers)) {
-            Some(numbers) => self.replaced(field, numbers),
+            Some(numbers) => self.with_numbers(field, numbers),
             None => self.clone(),
         }
     }
 
     /// The same connections, whose field has these numbers now. One that doesn't exist still doesn't.
     #[must_use]
-    pub fn replaced(&self, field: Field, numbers: Intervals) -> Self {
+    pub fn with_numbers(&self, field: Field, numbers: Intervals) -> Self {
         let mut replaced = self.clone();
         replaced.set(field, numbers);
         replaced
@@ -138,14 +138,14 @@ impl Connections {
 
     /// The same connections, which have this field, with these numbers.
     #[must_use]
-    pub fn having(&self, field: Field, numbers: Intervals) -> Self {
+    pub fn with_field(&self, field: Field, numbers: Intervals) -> Self {
         let others = self.fields.iter().filter(|(other, _)| *other != field).cloned();
         Self { fields: others.chain([(field, numbers)]).collect() }
     }
 
     /// The same connections, which don't have these fields any more.
     #[must_use]
-    pub fn lacking(&self, fields: &[Field]) -> Self {
+    pub fn without_fields(&self, fields: &[Field]) -> Self {
         let others = self.fields.iter().filter(|(field, _)| !fields.contains(field));
         Self { fields: others.cloned().collect() }
     }
@@ -168,15 +168,15 @@ impl Connections {
     }
 
     /// Whether it is plain that none of them meets a condition.
-    pub(super) fn miss(&self, condition: &Condition) -> bool {
-        misses(condition.field().and_then(|field| self.get(field)), condition)
+    pub(super) fn all_miss(&self, condition: &Condition) -> bool {
+        all_numbers_miss(condition.field().and_then(|field| self.get(field)), condition)
     }
 
     /// The packets that go the other way.
     #[must_use]
-    pub fn turned(&self) -> Self {
+    pub fn reversed(&self) -> Self {
         let fields = self.fields.iter();
-        Self { fields: fields.map(|(field, numbers)| (field.turned(), numbers.clone())).collect() }
+        Self { fields: fields.map(|(field, numbers)| (field.reversed(), numbers.clone())).collect() }
     }
 
     /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many
@@ -185,13 +185,15 @@ impl Connections {
         match self.get(field).map(|known| split(known, numbers, false)) {
             None | Some(Meeting::None | Meeting::NotUnderstood) => (None, Some(self.clone())),
             Some(Meeting::All) => (Some(self.clone()), None),
-            Some(Meeting::Some(held)) => (Some(self.replaced(field, held.clone())), Some(self.but_for(field, &held))),
+            Some(Meeting::Some(held)) => {
+                (Some(self.with_numbers(field, held.clone())), Some(self.without_numbers(field, &held)))
+            }
         }
     }
 
     /// Those whose field has none of these numbers. Of too many pieces, they are over-approximated.
     #[must_use]
-    pub fn but_for(&self, field: Field, numbers: &Intervals) -> Self {
+    pub fn without_numbers(&self, field: Field, numbers: &Intervals) -> Self {
         let mut others = self.clone();
         if let Some(left) = self.get(field).map(|known| known.without(numbers)).filter(is_few) {
             others.set(field, left);
@@ -221,7 +223,7 @@ pub(super) const DISCOVERY_HOPS: u128 = 255;
 
 /// The addresses that a host may have: not 0.0.0.0/8, nor those from 224.0.0.0 on, which are groups or reserved (RFC
 /// 1112, section 4); not ::, nor ff00::/8.
-fn hosts(family: Family) -> Intervals {
+fn host_addresses(family: Family) -> Intervals {
     match family {
         Family::V4 => Intervals::new([(1 << 24, (224 << 24) - 1)]),
         Family::V6 => Intervals::new([(1, (0xff << 120) - 1)]),
@@ -230,8 +232,8 @@ fn hosts(family: Family) -> Intervals {
 
 /// Those of other hosts: what comes in from or to 127.0.0.0/8 or ::1 by another device than lo is dropped
 /// (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
-pub(super) fn others(family: Family) -> Intervals {
-    hosts(family).without(&family.loopback())
+pub(super) fn other_hosts(family: Family) -> Intervals {
+    host_addresses(family).without(&family.loopback())
 }
 
 /// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those
@@ -241,12 +243,12 @@ pub(super) fn client_ports() -> Intervals {
 }
 
 /// The names of every device but the loopback device, as numbers.
-pub fn any_but_lo() -> Intervals {
-    Field::InInterface.any().without(&lo())
+pub fn names_except_lo() -> Intervals {
+    Field::InInterface.any().without(&lo_name())
 }
 
 /// The name of the loopback device, as a number.
-pub(super) fn lo() -> Intervals {
+pub(super) fn lo_name() -> Intervals {
     Intervals::one(interface(LOOPBACK))
 }
 
@@ -264,7 +266,7 @@ pub(super) fn is_few(numbers: &Intervals) -> bool {
 
 /// Whether it is plain that no number which the field may have meets a condition; none if the field doesn't exist. Most
 /// rules are for other connections: that is found out without making a set.
-fn misses(known: Option<&Intervals>, condition: &Condition) -> bool {
+fn all_numbers_miss(known: Option<&Intervals>, condition: &Condition) -> bool {
     let Condition::In { values, negated: false, .. } = condition else {
         return false;
     };
@@ -282,7 +284,7 @@ pub(super) fn meeting(
     match (condition, known) {
         (Condition::NotUnderstood(_), _) | (Condition::Context { .. }, None) => Meeting::NotUnderstood,
         (_, None) => Meeting::None,
-        _ if misses(known, condition) => Meeting::None,
+        _ if all_numbers_miss(known, condition) => Meeting::None,
         (Condition::Flags { numbers, .. }, Some(known)) => split(known, numbers, false),
         (Condition::Context { holding, .. }, Some(known)) => {
             let of_field = holding.iter().flatten().find(|(of, _)| Some(*of) == field);
@@ -315,10 +317,12 @@ fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
         return Meeting::All;
     }
     let held = if negated { known.without(numbers) } else { known.and(numbers) };
-    match held.is_empty() {
-        true => Meeting::None,
-        false if held == *known => Meeting::All,
-        false => Meeting::Some(held),
+    if held.is_empty() {
+        Meeting::None
+    } else if held == *known {
+        Meeting::All
+    } else {
+        Meeting::Some(held)
     }
 }
 
@@ -334,16 +338,16 @@ impl fmt::Display for Connections {
             };
             let list = intervals.as_slice();
             let all = match field {
-                Field::Source(family) | Field::Destination(family) => {
-                    [others(*family), hosts(*family)].into_iter().find(|addresses| addresses.includes(intervals))
-                }
+                Field::Source(family) | Field::Destination(family) => [other_hosts(*family), host_addresses(*family)]
+                    .into_iter()
+                    .find(|addresses| addresses.includes(intervals)),
                 _ => None,
             };
             let all = all.unwrap_or_else(|| field.any());
             let is_usual = match field {
                 Field::SourcePort => *intervals == client_ports(),
                 // Inbound connections come in by others than lo anyway.
-                Field::InInterface => *intervals == Intervals::one(0) || *intervals == any_but_lo(),
+                Field::InInterface => *intervals == Intervals::one(0) || *intervals == names_except_lo(),
                 Field::OutInterface => *intervals == Intervals::one(0),
                 _ => false,
             };
@@ -395,7 +399,7 @@ mod tests {
     fn hosts_have_no_address_of_a_group() {
         for (last, beyond) in [("223.255.255.255", "224.0.0.0"), ("feff::ffff", "ff00::")] {
             let [last, beyond] = [last, beyond].map(|text| text.parse::<IpAddr>().unwrap());
-            let hosts = others(Family::of(last));
+            let hosts = other_hosts(Family::of(last));
             assert!(hosts.meets(&[(address(last), address(last))]) && !hosts.meets(&[(address(beyond), u128::MAX)]));
         }
     }
@@ -432,7 +436,7 @@ mod tests {
             (Field::Uid, set(&[(2102, 2102)]), "from user 2102"),
             (Field::Gid, set(&[(0, 7)]), "from group 0-7"),
             (Field::OutInterface, lo.clone(), "leaving by \"lo\""),
-            (Field::OutInterface, any_but_lo(), "leaving by any interface except \"lo\""),
+            (Field::OutInterface, names_except_lo(), "leaving by any interface except \"lo\""),
             (Field::DestinationPort, set(&[(0, 79), (81, 65535)]), "to any port except 80"),
             (
                 Field::Source(Family::V4),
@@ -448,21 +452,21 @@ mod tests {
             (Field::Destination(Family::V6), set(&[(1, 1)]), "all TCP connections"),
             (Field::Protocol, set(&[(6, 6)]), "all TCP connections"),
         ] {
-            assert_eq!(all(Direction::Outbound).with(field, &numbers).to_string(), want);
+            assert_eq!(all(Direction::Outbound).narrowed(field, &numbers).to_string(), want);
         }
-        let to_80 = all(Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
-        assert_eq!(to_80.with(Field::InInterface, &lo).to_string(), "to port 80 arriving on \"lo\"");
-        let others = any_but_lo().without(&Intervals::one(interface(b"eth0")));
+        let to_80 = all(Direction::Inbound).narrowed(Field::DestinationPort, &Intervals::one(80));
+        assert_eq!(to_80.narrowed(Field::InInterface, &lo).to_string(), "to port 80 arriving on \"lo\"");
+        let others = names_except_lo().without(&Intervals::one(interface(b"eth0")));
         assert_eq!(
-            to_80.with(Field::InInterface, &others).to_string(),
+            to_80.narrowed(Field::InInterface, &others).to_string(),
             "to port 80 arriving on any interface except \"eth0\",\"lo\""
         );
-        assert_eq!(to_80.with(Field::InInterface, &any_but_lo()).to_string(), "to port 80");
-        assert_eq!(to_80.with(Field::DestinationPort, &Intervals::one(80)), to_80);
+        assert_eq!(to_80.narrowed(Field::InInterface, &names_except_lo()).to_string(), "to port 80");
+        assert_eq!(to_80.narrowed(Field::DestinationPort, &Intervals::one(80)), to_80);
         let inbound = all(Direction::Inbound);
-        assert_eq!(inbound.with(Field::Uid, &Intervals::one(7)), inbound, "no user sends them");
+        assert_eq!(inbound.narrowed(Field::Uid, &Intervals::one(7)), inbound, "no user sends them");
         let v6 = Connections::all(Family::V6, Direction::Inbound);
-        let from = v6.with(Field::Source(Family::V6), &Intervals::one(1));
+        let from = v6.narrowed(Field::Source(Family::V6), &Intervals::one(1));
         assert_eq!(from.to_string(), "from ::1");
     }
 
@@ -470,7 +474,7 @@ mod tests {
     fn what_plainly_misses_a_condition_doesnt_meet_it() {
         let table = table("ip nat", vec![]);
         let all = Connections::all(Family::V4, Direction::Inbound);
-        let to_80 = all.with(Field::DestinationPort, &Intervals::one(80));
+        let to_80 = all.narrowed(Field::DestinationPort, &Intervals::one(80));
         let port = |values: Values, negated| Condition::In { field: Field::DestinationPort, values, negated };
         for (condition, misses) in [
             (port(80.into(), false), false),
@@ -485,7 +489,7 @@ mod tests {
             // Nobody of this namespace sends them.
             (Condition::is(Field::Uid, 0), true),
         ] {
-            assert_eq!(to_80.miss(&condition), misses, "{condition:?}");
+            assert_eq!(to_80.all_miss(&condition), misses, "{condition:?}");
             assert!(!misses || to_80.meeting(&table, &condition) == Meeting::None, "{condition:?}");
         }
     }
@@ -495,7 +499,7 @@ mod tests {
         let table = table("ip nat", vec![]);
         let all = Connections::all(Family::V4, Direction::Inbound);
         let marks = |list: &[(u128, u128)]| Intervals::new(list.iter().copied());
-        let marked = all.replaced(Field::Mark, marks(&[(0, 3)]));
+        let marked = all.with_numbers(Field::Mark, marks(&[(0, 3)]));
         let odd = |negated| Condition::Masked { field: Field::Mark, mask: 1, number: 1, negated, text: String::new() };
         let (even_ones, odd_ones) = (marks(&[(0, 0), (2, 2)]), marks(&[(1, 1), (3, 3)]));
         let met = |connections: &Connections, condition| connections.meeting(&table, &condition);
@@ -506,7 +510,7 @@ mod tests {
         assert_eq!(met(&all, odd(true)), Meeting::All);
         // So many aren't looked at one by one: 256 are, 257 aren't.
         for (last, is_few) in [(255, true), (256, false)] {
-            let many = all.replaced(Field::Mark, marks(&[(0, last)]));
+            let many = all.with_numbers(Field::Mark, marks(&[(0, last)]));
             assert_eq!(met(&many, odd(false)) != Meeting::NotUnderstood, is_few, "{last}");
         }
         // Of several fields, what is said of the one that they have.
@@ -527,13 +531,13 @@ mod tests {
             assert_eq!(met(&all, Condition::Context { text: String::new(), context, holding }), want);
         }
         // What doesn't exist meets nothing.
-        let none = all.lacking(&[Field::Mark]);
+        let none = all.without_fields(&[Field::Mark]);
         assert_eq!((met(&none, odd(false)), met(&none, odd(true))), (Meeting::None, Meeting::None));
         let to_80 = |negated| Condition::In { field: Field::DestinationPort, values: 80.into(), negated };
         let (those, others) = (marks(&[(80, 80)]), marks(&[(0, 79), (81, 65535)]));
         assert_eq!(met(&all, to_80(false)), Meeting::Some(those.clone()));
         assert_eq!(met(&all, to_80(true)), Meeting::Some(others.clone()));
-        let only = |ports| all.with(Field::DestinationPort, &ports);
+        let only = |ports| all.narrowed(Field::DestinationPort, &ports);
         let none = only(Intervals::default());
         assert_eq!((met(&none, to_80(false)), met(&none, to_80(true))), (Meeting::None, Meeting::None));
         assert_eq!(met(&only(those.clone()), to_80(false)), Meeting::All);

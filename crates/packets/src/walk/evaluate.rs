@@ -10,7 +10,7 @@ pub(super) struct Split<'a> {
     /// The first condition that any may fail.
     pub(super) reason: Option<Reason<'a>>,
     /// Whether it can be told which are which. Otherwise either part may have them, and not both.
-    pub(super) is_told: bool,
+    pub(super) is_exact: bool,
     /// What conditions leave of fields, in their order.
     left: Vec<(Field, Intervals)>,
     /// How many conditions set them apart.
@@ -23,7 +23,7 @@ impl<'a> Split<'a> {
         let rest = match (self.setting_apart, self.left.as_slice()) {
             (0, _) => None,
             (1, [(field, held)]) => {
-                Some(State { connections: state.connections.but_for(*field, held), ..state.clone() })
+                Some(State { connections: state.connections.without_numbers(*field, held), ..state.clone() })
             }
             _ => Some(state.clone()),
         };
@@ -39,8 +39,8 @@ impl<'a> Split<'a> {
 ///
 /// # Errors
 /// None of them meets this condition. Most rules are for others.
-pub(super) fn ask<'a>(table: &Table, rule: &'a Rule, state: &State<'_>) -> Result<Split<'a>, Reason<'a>> {
-    let mut split = Split { reason: None, is_told: true, left: Vec::new(), setting_apart: 0 };
+pub(super) fn split_by_rule<'a>(table: &Table, rule: &'a Rule, state: &State<'_>) -> Result<Split<'a>, Reason<'a>> {
+    let mut split = Split { reason: None, is_exact: true, left: Vec::new(), setting_apart: 0 };
     for condition in &rule.conditions {
         let field = state.connections.field_of(condition);
         let numbers = field.and_then(|field| state.connections.get(field));
@@ -52,10 +52,10 @@ pub(super) fn ask<'a>(table: &Table, rule: &'a Rule, state: &State<'_>) -> Resul
             (_, Meeting::All) => continue,
             (_, Meeting::None) => return Err(reason()),
             (Some(field), Meeting::Some(held)) => {
-                split.is_told &= is_few(&held) && state.tells(field);
+                split.is_exact &= is_few(&held) && state.are_told_apart_by(field);
                 split.left.push((field, held));
             }
-            _ => split.is_told = false,
+            _ => split.is_exact = false,
         }
         split.reason = split.reason.or_else(|| Some(reason()));
         split.setting_apart += 1;

@@ -23,7 +23,7 @@ mod state;
 mod step;
 mod walker;
 
-pub use self::connections::{Connections, Meeting, any_but_lo};
+pub use self::connections::{Connections, Meeting, names_except_lo};
 pub use self::order::Slot;
 pub use self::route::{Neighbours, Surroundings, discovery, first_hooks, there_and_back};
 pub use self::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use crate::found::{Device, Found, Listener, Network, Settings};
 use crate::rules::flags::DATA;
 use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, Rule, Table, interface};
-use crate::walk::connections::{Connections, any_but_lo, lo};
-use crate::walk::state::{Owner, State, merged};
+use crate::walk::connections::{Connections, lo_name, names_except_lo};
+use crate::walk::state::{Owner, State, merge_states};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
 use crate::walk::walker::{Walk, Walker, Watched};
 
@@ -37,7 +37,7 @@ pub struct Surroundings<'p> {
 
 impl Surroundings<'_> {
     /// By which devices what a rule sends elsewhere leaves; by none, if routing refuses it.
-    fn devices(&self, nat: &Nat) -> Intervals {
+    fn devices_to(&self, nat: &Nat) -> Intervals {
         let route = self.routes.iter().find(|(address, _)| Some(*address) == nat.address);
         match route {
             Some((_, Some(device))) => Intervals::one(interface(device.as_bytes())),
@@ -48,7 +48,7 @@ impl Surroundings<'_> {
 
     /// Whether a rule sends connections to an address of this namespace.
     pub fn is_here(&self, nat: &Nat) -> bool {
-        self.devices(nat) == lo()
+        self.devices_to(nat) == lo_name()
     }
 
     /// Whether any of these connections could live: between addresses that hosts have, by devices that are there.
@@ -59,7 +59,8 @@ impl Surroundings<'_> {
             known.is_some_and(|known| !known.meets(names.as_slice()))
         };
         let is_all_in = |field, nobodys: Intervals| connections.get(field).is_some_and(|known| nobodys.includes(known));
-        let is_forged = direction == Direction::Inbound && is_all_in(Field::Source(family), self.network.own(family));
+        let is_forged =
+            direction == Direction::Inbound && is_all_in(Field::Source(family), self.network.own_addresses(family));
         let is_for_none = is_all_in(Field::Destination(family), self.network.broadcasts(family));
         !(is_by_none(Field::InInterface) || is_by_none(Field::OutInterface) || is_forged || is_for_none)
     }
@@ -72,13 +73,13 @@ impl Surroundings<'_> {
         };
         Family::ALL.into_iter().any(|family| {
             let to = reply.connections.get(Field::Destination(family));
-            let having = to.map(|to| self.network.having(family, to)).unwrap_or_default();
+            let having = to.map(|to| self.network.devices_with(family, to)).unwrap_or_default();
             !having.is_empty() && !having.meets(leaving.as_slice())
         })
     }
 
     /// Who answers connections that arrive at these ports.
-    fn owner(&self, ports: Option<&Intervals>) -> Owner {
+    fn server_owner(&self, ports: Option<&Intervals>) -> Owner {
         let listening = self.network.listeners.iter();
         let listening = listening.filter(|listener| ports == Some(&Intervals::one(listener.port.into())));
         let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
@@ -121,7 +122,7 @@ impl Way {
     }
 
     /// The way of what answers.
-    fn back(self) -> Self {
+    fn reversed(self) -> Self {
         match self {
             Way::In => Way::Out,
             Way::Out => Way::In,
@@ -151,10 +152,10 @@ pub fn there_and_back<'a>(
     walker.routes = around.routes;
     let mut first = State::new(connections, found.tracks(family));
     // What lo brings back is known to connection tracking.
-    first.is_seen = first.connections.get(Field::InInterface) == Some(&lo());
+    first.is_seen = first.connections.get(Field::InInterface) == Some(&lo_name());
     let mut states = vec![first];
     for &hook in first_hooks(direction) {
-        states = pass(&mut walker, hook, states);
+        states = pass_with_lower_devices(&mut walker, hook, states);
     }
     let mut arrived = Vec::new();
     if watched.is_some() {
@@ -167,13 +168,13 @@ pub fn there_and_back<'a>(
     states.iter_mut().for_each(|state| state.is_settled = !state.tracked.has_entry());
     let at = first_hooks(direction).last().copied();
     let are_flags_read = found.tables.iter().flat_map(Table::rules).any(reads_flags);
-    for (way, states) in ways(&mut walker, direction, states, around) {
+    for (way, states) in divide_by_way(&mut walker, direction, states, around) {
         let there = follow(&mut walker, way, at, states);
         let replies: Vec<_> = there.into_iter().map(|state| reply(state, way, around)).collect();
         let data = are_flags_read.then(|| replies.clone());
-        let mut back = follow(&mut walker, way.back(), None, replies);
+        let mut back = follow(&mut walker, way.reversed(), None, replies);
         if let Some(data) = data.filter(|_| !back.is_empty())
-            && !gets_through(&mut walker, way.back(), data)
+            && !gets_through(&mut walker, way.reversed(), data)
         {
             back.clear();
         }
@@ -181,8 +182,8 @@ pub fn there_and_back<'a>(
         let made = follow(&mut walker, way, None, acks);
         // Where none of them is tracked, the packets after them have to get through too.
         let (unknown, mut made): (Vec<_>, Vec<_>) = made.into_iter().partition(State::is_unknown_to_the_end);
-        let next = unknown.into_iter().map(|state| set_out(state.next_reply(), way.back()));
-        made.extend(follow(&mut walker, way.back(), None, next.collect()));
+        let next = unknown.into_iter().map(|state| set_out(state.next_reply(), way.reversed()));
+        made.extend(follow(&mut walker, way.reversed(), None, next.collect()));
         if watched.is_none() {
             arrived.extend(made.into_iter().map(arrival));
         }
@@ -245,16 +246,16 @@ pub fn discovery<'a>(found: &'a Found, network: &Network, neighbours: &Neighbour
     };
     let message =
         |kind, from: &Intervals, to, device| Connections::discovery(is_ipv6.then(|| (kind, from.clone(), to)), device);
-    let question = message(SOLICITATION, asking, solicited(asked), (field, devices.clone()));
-    let question = State::of_discovery(question, Packet::Solicitation, is_tracked);
+    let question = message(SOLICITATION, asking, solicited_node_addresses(asked), (field, devices.clone()));
+    let question = State::of_neighbours(question, Packet::Solicitation, is_tracked);
     let there = follow(&mut walker, way, None, vec![question]).into_iter();
-    let answer = message(ADVERTISEMENT, asked, asking.clone(), (field.turned(), devices.clone()));
+    let answer = message(ADVERTISEMENT, asked, asking.clone(), (field.reversed(), devices.clone()));
     let answers = there.map(|question| State {
         assumptions: question.assumptions,
-        ..State::of_discovery(answer.clone(), Packet::Advertisement, is_tracked)
+        ..State::of_neighbours(answer.clone(), Packet::Advertisement, is_tracked)
     });
     let answers = answers.collect();
-    let back = follow(&mut walker, way.back(), None, merged(answers));
+    let back = follow(&mut walker, way.reversed(), None, merge_states(answers));
     let arrived = back.iter().map(|state| state.outcome(Fate::Accepted, None)).collect();
     walker.finish(arrived)
 }
@@ -265,7 +266,7 @@ const ADVERTISEMENT: u8 = 136;
 
 /// The multicast addresses at which those are asked who have these addresses: ff02::1:ff and the last three bytes (RFC
 /// 4291, section 2.7.1).
-fn solicited(addresses: &Intervals) -> Intervals {
+fn solicited_node_addresses(addresses: &Intervals) -> Intervals {
     const PREFIX: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
     const LAST: u128 = 0xff_ffff;
     let each = addresses.as_slice().iter().map(|&(first, last)| {
@@ -278,7 +279,7 @@ fn solicited(addresses: &Intervals) -> Intervals {
 }
 
 /// Which way connections go whose first packet is routed now.
-fn ways<'a>(
+fn divide_by_way<'a>(
     walker: &mut Walker<'a, '_>,
     direction: Direction,
     states: Vec<State<'a>>,
@@ -287,29 +288,29 @@ fn ways<'a>(
     let is_inbound = direction == Direction::Inbound;
     let (here, elsewhere) = if is_inbound { (Way::In, Way::Through) } else { (Way::Within, Way::Out) };
     let mut ways = [(here, Vec::new()), (elsewhere, Vec::new())];
-    let question = walker.ask(Open::Other);
+    let question = walker.add_question(Open::Other);
     let delivered = [Assumption::no(question), Assumption::yes(question)];
     for mut state in states {
         let sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();
         state.flow_mut().sent_by = sent_by.clone();
         let devices = match state.taken {
             Some((at, Some(Action::Nat(nat)))) => {
-                let devices = around.devices(nat);
+                let devices = around.devices_to(nat);
                 if devices.is_empty() {
                     walker.decide(&state, at, Fate::Dropped);
                 }
                 devices
             }
             // What is redirected on its way out is routed again, to this host.
-            _ if is_inbound || state.is_redirected() => lo(),
+            _ if is_inbound || state.is_redirected() => lo_name(),
             _ => sent_by,
         };
-        let by = [devices.and(&lo()), devices.without(&lo())];
+        let by = [devices.and(&lo_name()), devices.without(&lo_name())];
         // Whether what was sent elsewhere is forwarded depends on where that is.
         let is_open = is_inbound && by.iter().all(|by| !by.is_empty());
         for ((by, (_, states)), assumption) in by.into_iter().zip(&mut ways).zip(delivered) {
             if !by.is_empty() {
-                let mut state = state.clone().leaving_by(by);
+                let mut state = state.clone().leave_by(by);
                 state.assumptions.extend(is_open.then_some(assumption));
                 states.push(state);
             }
@@ -329,8 +330,8 @@ fn follow<'a>(
     let hooks = way.hooks();
     let passed = hooks.iter().position(|hook| Some(*hook) == after).map_or(0, |index| index + 1);
     for &hook in hooks.iter().skip(passed) {
-        states.iter_mut().for_each(|state| enter(state, way, hook, settings));
-        states = pass(walker, hook, states);
+        states.iter_mut().for_each(|state| enter_hook(state, way, hook, settings));
+        states = pass_with_lower_devices(walker, hook, states);
     }
     for state in &mut states {
         match way {
@@ -342,23 +343,28 @@ fn follow<'a>(
 }
 
 /// Takes packets through a hook, and through those of the devices beneath theirs, by which they come and go.
-fn pass<'a>(walker: &mut Walker<'a, '_>, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+fn pass_with_lower_devices<'a>(walker: &mut Walker<'a, '_>, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
     if hook == Hook::Ingress {
-        states = pass_beneath(walker, hook, states, MOST_BENEATH);
+        states = pass_lower_devices(walker, hook, states, MOST_LOWER);
     }
-    states = walker.hook(hook, states);
+    states = walker.pass_hook(hook, states);
     if hook == Hook::Egress {
-        states = pass_beneath(walker, hook, states, MOST_BENEATH);
+        states = pass_lower_devices(walker, hook, states, MOST_LOWER);
     }
     states
 }
 
 /// The kernel allows this many devices on top of each other (`MAX_NEST_DEV` in linux/netdevice.h).
-const MOST_BENEATH: usize = 8;
+const MOST_LOWER: usize = 8;
 
 /// Takes packets through the hooks of the devices beneath theirs: first on the way in, last on the way out. A bridge has
 /// hooks of its own between (`br_handle_frame`, `br_pass_frame_up` and `__br_forward` in net/bridge).
-fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State<'a>>, most: usize) -> Vec<State<'a>> {
+fn pass_lower_devices<'a>(
+    walker: &mut Walker<'a, '_>,
+    at: Hook,
+    mut states: Vec<State<'a>>,
+    most: usize,
+) -> Vec<State<'a>> {
     let arrives = at == Hook::Ingress;
     let (field, bridge_hooks) = if arrives {
         (Field::InInterface, [Hook::Prerouting, Hook::Input])
@@ -367,7 +373,7 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
     };
     let network = walker.network;
     for upper in &network.devices {
-        let beneath = Device::names(network.beneath(upper));
+        let beneath = Device::names(network.lower_devices(upper));
         if beneath.is_empty() || most == 0 {
             continue;
         }
@@ -380,8 +386,8 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
         }
         inside.iter_mut().for_each(|state| state.set(field, beneath.clone()));
         if arrives {
-            inside = pass_beneath(walker, at, inside, most - 1);
-            inside = walker.hook(at, inside);
+            inside = pass_lower_devices(walker, at, inside, most - 1);
+            inside = walker.pass_hook(at, inside);
         }
         if upper.kind == b"bridge" {
             for hook in bridge_hooks {
@@ -389,8 +395,8 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
             }
         }
         if !arrives {
-            inside = walker.hook(at, inside);
-            inside = pass_beneath(walker, at, inside, most - 1);
+            inside = walker.pass_hook(at, inside);
+            inside = pass_lower_devices(walker, at, inside, most - 1);
         }
         inside.iter_mut().for_each(|state| state.set(field, name.clone()));
         others.extend(inside);
@@ -402,7 +408,7 @@ fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State
 /// Takes packets through a bridge's hook. What arrives may have a new destination by then.
 fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
     if !(walker.network.settings.bridges_call_ip && hook == Hook::Input) {
-        return walker.bridge_hook(hook, states);
+        return walker.pass_bridge_hook(hook, states);
     }
     let mut passed = Vec::new();
     for mut anywhere in states {
@@ -410,16 +416,16 @@ fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, states: Vec<State<'a
         for field in [Field::DestinationPort, Field::Destination(Family::V4), Field::Destination(Family::V6)] {
             anywhere.set(field, field.any());
         }
-        for mut state in walker.bridge_hook(hook, vec![anywhere]) {
+        for mut state in walker.pass_bridge_hook(hook, vec![anywhere]) {
             state.connections = before.clone();
             passed.push(state);
         }
     }
-    merged(passed)
+    merge_states(passed)
 }
 
 /// What changes of a packet where it comes to a hook.
-fn enter(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
+fn enter_hook(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
     let no_device = || Intervals::one(0);
     match (way, hook) {
         (Way::Out | Way::Within, Hook::Postrouting) | (Way::Through, Hook::Forward) => {
@@ -430,7 +436,7 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
         (Way::Within, Hook::Ingress) => {
             state.leave_socket();
             state.is_settled = true;
-            state.set(Field::InInterface, lo());
+            state.set(Field::InInterface, lo_name());
             state.set(Field::OutInterface, no_device());
         }
         // The kernel finds the socket of a packet before it delivers it, but for a first packet, which has none
@@ -448,18 +454,18 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
 /// The answer to a packet that has come this way.
 fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a> {
     let mut reply = state.reply(around.network.settings.keeps_mark);
-    let is_from_here = way.back().is_from_here();
+    let is_from_here = way.reversed().is_from_here();
     if let Some(device) = around.back.filter(|_| way == Way::In) {
         let device = Intervals::one(interface(device.as_bytes()));
         reply.set(Field::OutInterface, device.clone());
-        reply = reply.leaving_by(device);
+        reply = reply.leave_by(device);
     }
     if way == Way::Out && around.sends_from_another_device(&reply) {
-        reply.set(Field::InInterface, any_but_lo());
+        reply.set(Field::InInterface, names_except_lo());
     }
-    let server = is_from_here.then(|| around.owner(reply.flow.port.as_ref()));
+    let server = is_from_here.then(|| around.server_owner(reply.flow.port.as_ref()));
     reply.flow_mut().server = server;
-    set_out(reply, way.back())
+    set_out(reply, way.reversed())
 }
 
 /// The client's answer to a reply, on the way of the first packet.

@@ -91,7 +91,7 @@ impl<'a> State<'a> {
 
     /// A packet of neighbour discovery, which connection tracking leaves alone (`nf_conntrack_icmpv6_error` in
     /// net/netfilter/nf_conntrack_proto_icmpv6.c).
-    pub(super) fn of_discovery(connections: Connections, packet: Packet, is_tracked: bool) -> Self {
+    pub(super) fn of_neighbours(connections: Connections, packet: Packet, is_tracked: bool) -> Self {
         Self {
             packet,
             is_settled: true,
@@ -112,7 +112,7 @@ impl<'a> State<'a> {
     }
 
     /// The same packet, which leaves by these devices.
-    pub(super) fn leaving_by(mut self, via: Intervals) -> Self {
+    pub(super) fn leave_by(mut self, via: Intervals) -> Self {
         self.flow_mut().via = via;
         self
     }
@@ -124,13 +124,13 @@ impl<'a> State<'a> {
             // It belongs to nothing that connection tracking knows of (`tcp_new` in nf_conntrack_proto_tcp.c).
             _ => CtState::Invalid,
         };
-        let mut this = self.of_client();
+        let mut this = self.with_client_ports();
         let port = this.connections.get(Field::DestinationPort).cloned();
         let flow = this.flow_mut();
-        flow.pending = flow.original.iter().map(|(field, from)| (field.turned(), from.clone())).collect();
+        flow.pending = flow.original.iter().map(|(field, from)| (field.reversed(), from.clone())).collect();
         flow.port = port;
         let mark = this.connections.get(Field::Mark).filter(|_| keeps_mark).cloned();
-        let mut reply = this.turned(Packet::Reply, &SYN_ACK, tracked);
+        let mut reply = this.reversed(Packet::Reply, &SYN_ACK, tracked);
         if let Some(mark) = mark {
             reply.set(Field::Mark, mark);
         }
@@ -149,7 +149,7 @@ impl<'a> State<'a> {
         };
         let flow = self.flow_mut();
         flow.pending = if tracked == CtState::Established { flow.translated.clone() } else { Vec::new() };
-        Self { is_settled: tracked != CtState::New, ..self.turned(Packet::Ack, &ACK, tracked) }
+        Self { is_settled: tracked != CtState::New, ..self.reversed(Packet::Ack, &ACK, tracked) }
     }
 
     /// Whether the server's next packet is taken for the first one of a connection, because none of the others were
@@ -159,15 +159,15 @@ impl<'a> State<'a> {
     }
 
     pub(super) fn next_reply(self) -> Self {
-        Self { is_settled: false, ..self.turned(Packet::Reply, &ACK, CtState::New) }
+        Self { is_settled: false, ..self.reversed(Packet::Reply, &ACK, CtState::New) }
     }
 
     /// The packet that answers one: it goes the other way.
-    fn turned(self, packet: Packet, flags: &[u8], tracked: CtState) -> Self {
-        let connections = self.connections.turned();
-        let connections = connections.replaced(Field::TcpFlags, Intervals::each(flags.iter().copied()));
+    fn reversed(self, packet: Packet, flags: &[u8], tracked: CtState) -> Self {
+        let connections = self.connections.reversed();
+        let connections = connections.with_numbers(Field::TcpFlags, Intervals::each(flags.iter().copied()));
         let this = Self {
-            connections: connections.replaced(Field::Mark, Intervals::one(0)),
+            connections: connections.with_numbers(Field::Mark, Intervals::one(0)),
             packet,
             tracked,
             is_settled: true,
@@ -175,7 +175,7 @@ impl<'a> State<'a> {
             ..self
         };
         let via = this.connections.get(Field::OutInterface).cloned().unwrap_or_default();
-        this.leaving_by(via)
+        this.leave_by(via)
     }
 
     /// Takes the packet off its socket, whose owners are remembered.
@@ -192,22 +192,22 @@ impl<'a> State<'a> {
     }
 
     pub(super) fn drop_socket(&mut self) {
-        self.connections = self.connections.lacking(&[Field::Uid, Field::Gid]);
+        self.connections = self.connections.without_fields(&[Field::Uid, Field::Gid]);
     }
 
     /// Gives the packet the server's socket, or the client's, if that is of this namespace.
     pub(super) fn join_socket(&mut self, is_servers: bool) {
         let owner = if is_servers { &self.flow.server } else { &self.flow.client };
         if let Some((uids, gids)) = owner.clone() {
-            let connections = self.connections.having(Field::Uid, uids);
-            self.connections = connections.having(Field::Gid, gids);
+            let connections = self.connections.with_field(Field::Uid, uids);
+            self.connections = connections.with_field(Field::Gid, gids);
             self.is_servers = is_servers;
         }
     }
 
     /// Whether connections are told apart by a field. Whose the server is, and what its connections are marked with,
     /// may not be known, but is the same for all of them.
-    pub(super) fn tells(&self, field: Field) -> bool {
+    pub(super) fn are_told_apart_by(&self, field: Field) -> bool {
         match field {
             Field::Uid | Field::Gid => !self.is_servers,
             Field::State | Field::Mark | Field::ConnectionMark | Field::HopLimit => false,
@@ -220,7 +220,7 @@ impl<'a> State<'a> {
     }
 
     /// The same from ports that clients get, where the port isn't known.
-    pub(super) fn of_client(mut self) -> Self {
+    pub(super) fn with_client_ports(mut self) -> Self {
         if let (Some(of_clients), _) = self.connections.split(Field::SourcePort, &client_ports()) {
             self.connections = of_clients;
         }
@@ -247,20 +247,20 @@ impl<'a> State<'a> {
 
     /// The packet whatever connection tracking says of it and whatever its marks are or, where it may be translated,
     /// whatever it is translated to.
-    pub(super) fn anywhere(&self, is_translated: bool) -> Connections {
+    pub(super) fn with_unknown_fields(&self, is_translated: bool) -> Connections {
         let mut fields = vec![Field::State, Field::Mark];
         if is_translated {
             fields.extend([Field::SourcePort, Field::DestinationPort]);
             fields.extend(Family::ALL.map(Field::Source));
             fields.extend(Family::ALL.map(Field::Destination));
         }
-        let marked = self.connections.having(Field::ConnectionMark, Field::ConnectionMark.any());
-        fields.into_iter().fold(marked, |packets, field| packets.replaced(field, field.any()))
+        let marked = self.connections.with_field(Field::ConnectionMark, Field::ConnectionMark.any());
+        fields.into_iter().fold(marked, |packets, field| packets.with_numbers(field, field.any()))
     }
 
     /// Whether a chain of this priority runs before connection tracking or after it; where they are equal, that isn't
     /// known.
-    pub(super) fn tracking(&self, hook: Hook, priority: i32) -> Ordering {
+    pub(super) fn order_to_tracking(&self, hook: Hook, priority: i32) -> Ordering {
         match hook {
             _ if self.is_seen => Ordering::Greater,
             Hook::Ingress => Ordering::Less,
@@ -270,7 +270,7 @@ impl<'a> State<'a> {
     }
 
     /// Has the packet look as connection tracking has it: `seen`, or not yet.
-    pub(super) fn look(&mut self, seen: bool) {
+    pub(super) fn show_tracking(&mut self, seen: bool) {
         if let Some(mark) = self.connections.get(Field::ConnectionMark).cloned()
             && mark != self.flow.mark
         {
@@ -278,11 +278,9 @@ impl<'a> State<'a> {
         }
         // `nft_ct_get_eval` in net/netfilter/nft_ct.c
         let state = if seen { self.tracked } else { CtState::Invalid };
-        let ([snat, dnat], is_reply) = match state.has_entry() {
-            // What is taken for the first packet of a connection goes the way of that one, whoever sends it.
-            true => (self.has_nat, self.packet == Packet::Reply && state != CtState::New),
-            false => ([Some(false); 2], false),
-        };
+        // What is taken for the first packet of a connection goes the way of that one, whoever sends it.
+        let is_reply = state.has_entry() && self.packet == Packet::Reply && state != CtState::New;
+        let [snat, dnat] = if state.has_entry() { self.has_nat } else { [Some(false); 2] };
         let may_be = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
         let numbers = Tracked::all().filter(|tracked| {
             let is_of_nat = may_be(snat, tracked.has_snat) && may_be(dnat, tracked.has_dnat);
@@ -294,9 +292,9 @@ impl<'a> State<'a> {
         }
         self.set(Field::State, numbers);
         self.connections = if state.has_entry() {
-            self.connections.having(Field::ConnectionMark, self.flow.mark.clone())
+            self.connections.with_field(Field::ConnectionMark, self.flow.mark.clone())
         } else {
-            self.connections.lacking(&[Field::ConnectionMark])
+            self.connections.without_fields(&[Field::ConnectionMark])
         };
     }
 
@@ -309,7 +307,7 @@ impl<'a> State<'a> {
     /// The same of the translation where the connection's mapping is known from its first packet; before it, if nothing is
     /// translated at the hook. Destinations of replies are what sources were (`nf_nat_packet` in
     /// net/netfilter/nf_nat_core.c).
-    pub(super) fn translation(&self, hook: Hook, priority: i32) -> Ordering {
+    pub(super) fn order_to_translation(&self, hook: Hook, priority: i32) -> Ordering {
         let mut pending = self.flow.pending.iter();
         if pending.any(|(field, _)| is_translated_at(*field, hook)) {
             priority.cmp(&nat_priority(hook))
@@ -319,7 +317,7 @@ impl<'a> State<'a> {
     }
 
     /// Translates the packet as the first one was, or back.
-    pub(super) fn translate_again(&mut self, hook: Hook) {
+    pub(super) fn translate_pending(&mut self, hook: Hook) {
         if self.flow.pending.is_empty() {
             return;
         }
@@ -389,7 +387,7 @@ impl<'a> State<'a> {
         Outcome {
             // Those of a reply are told as they set out.
             connections: match self.packet {
-                Packet::Reply => self.connections.turned(),
+                Packet::Reply => self.connections.reversed(),
                 _ => self.connections.clone(),
             },
             fate,
@@ -413,12 +411,12 @@ impl<'a> State<'a> {
     }
 
     /// Whether these are the same connections under the same assumptions, however they got here.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
         self.connections == other.connections && self.assumptions == other.assumptions && self.kind() == other.kind()
     }
 
     /// Whether a rule of the watched chain tells of them where they leave it.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_reported(&self) -> bool {
         self.after_watched && !self.is_settled
     }
 
@@ -431,12 +429,12 @@ impl<'a> State<'a> {
 
     /// Becomes one with another that gets to the same place, if one of them includes the other, or if both are the same
     /// connections whatever the answer to a question is. Returns whether it has.
-    fn join(&mut self, other: &Self) -> bool {
+    fn try_join(&mut self, other: &Self) -> bool {
         if self.kind() != other.kind() {
             return false;
         }
         let are_same = self.connections == other.connections;
-        let may_include = are_same || !(self.is_told() || other.is_told());
+        let may_include = are_same || !(self.is_reported() || other.is_reported());
         if may_include && self.includes(other) {
             // It stays as it is.
         } else if may_include && other.includes(self) {
@@ -454,12 +452,12 @@ impl<'a> State<'a> {
             self.assumptions.retain(|assumption| other.assumptions.contains(assumption));
         }
         self.left = self.left.or(other.left);
-        self.add(other);
+        self.widen(other);
         true
     }
 
     /// Adds what is known of other connections of the kind, beside their packets.
-    fn add(&mut self, other: &Self) {
+    fn widen(&mut self, other: &Self) {
         let owners = |one: &Option<Owner>, other: &Option<Owner>| {
             let ((uids, gids), (other_uids, other_gids)) = (one.as_ref()?, other.as_ref()?);
             Some((uids.or(other_uids), gids.or(other_gids)))
@@ -468,9 +466,9 @@ impl<'a> State<'a> {
             return;
         }
         let (flow, other) = (self.flow_mut(), &other.flow);
-        widen(&mut flow.original, &other.original);
-        widen(&mut flow.translated, &other.translated);
-        widen(&mut flow.pending, &other.pending);
+        widen_fields(&mut flow.original, &other.original);
+        widen_fields(&mut flow.translated, &other.translated);
+        widen_fields(&mut flow.pending, &other.pending);
         flow.mark = flow.mark.or(&other.mark);
         flow.sent_by = flow.sent_by.or(&other.sent_by);
         flow.via = flow.via.or(&other.via);
@@ -483,7 +481,7 @@ impl<'a> State<'a> {
 }
 
 /// Adds the numbers that others have in the same fields.
-fn widen(fields: &mut [(Field, Intervals)], others: &[(Field, Intervals)]) {
+fn widen_fields(fields: &mut [(Field, Intervals)], others: &[(Field, Intervals)]) {
     for (field, numbers) in fields {
         if let Some((_, others)) = others.iter().find(|(other, _)| other == field) {
             *numbers = numbers.or(others);
@@ -502,20 +500,20 @@ fn is_translated_at(field: Field, hook: Hook) -> bool {
 
 /// The same states with fewer sets: one that another includes is left out, and of too many, all of a kind are taken
 /// together.
-pub(super) fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
+pub(super) fn merge_states(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     if states.len() < 2 {
         return states;
     }
     // Where they were many before, those need not be compared again.
     let were_many = |state: &State<'_>| state.assumptions.contains(&Assumption::OF_MANY);
     if states.len() > MOST_COMPARED && states.first().is_some_and(were_many) {
-        return of_a_kind(states);
+        return merge_kinds(states);
     }
     let mut merged: Vec<State<'_>> = Vec::with_capacity(states.len().min(MOST_COMPARED));
     let mut rest = states.drain(..);
     for mut state in rest.by_ref() {
         // A state that is made one with another may be one with a third.
-        while let Some(index) = merged.iter_mut().position(|known| known.join(&state)) {
+        while let Some(index) = merged.iter_mut().position(|known| known.try_join(&state)) {
             state = merged.remove(index);
         }
         merged.push(state);
@@ -524,23 +522,23 @@ pub(super) fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
         }
     }
     if merged.len() > MOST_STATES {
-        merged = of_a_kind(merged.into_iter().chain(rest));
+        merged = merge_kinds(merged.into_iter().chain(rest));
     }
     merged
 }
 
 /// The states of each kind taken together.
-fn of_a_kind<'a>(states: impl IntoIterator<Item = State<'a>>) -> Vec<State<'a>> {
+fn merge_kinds<'a>(states: impl IntoIterator<Item = State<'a>>) -> Vec<State<'a>> {
     let mut few: Vec<State<'a>> = Vec::new();
     for state in states {
         let Some(known) = few.iter_mut().find(|known| known.kind() == state.kind()) else {
             few.push(state);
             continue;
         };
-        if !known.join(&state) {
+        if !known.try_join(&state) {
             known.assumptions = vec![Assumption::OF_MANY];
             known.connections.extend(&state.connections);
-            known.add(&state);
+            known.widen(&state);
         }
     }
     few
@@ -556,7 +554,7 @@ mod tests {
         let all = Connections::all(Family::V4, Direction::Inbound);
         State {
             assumptions: assumptions.to_vec(),
-            ..State::new(all.with(Field::DestinationPort, &Intervals::one(port)), true)
+            ..State::new(all.narrowed(Field::DestinationPort, &Intervals::one(port)), true)
         }
     }
 
@@ -570,7 +568,7 @@ mod tests {
 
     /// What is left to assume of each state that these come to.
     fn assumed(states: &[State<'static>]) -> Vec<Vec<Assumption>> {
-        let merged = merged(states.to_vec());
+        let merged = merge_states(states.to_vec());
         merged.into_iter().map(|state| state.assumptions).collect()
     }
 
@@ -586,7 +584,7 @@ mod tests {
             [state(80, &[yes(1)]), all(&[])],
             [state(80, &[yes(1), yes(2)]), all(&[yes(2)])],
         ] {
-            let merged = merged(states.to_vec());
+            let merged = merge_states(states.to_vec());
             assert_eq!(merged.len(), 1);
             assert_eq!(merged[0].connections, all(&[]).connections);
             assert!(merged[0].assumptions.len() < 2);
@@ -627,10 +625,10 @@ mod tests {
     #[test]
     fn more_than_sixteen_sets_of_a_kind_are_one() {
         let states = |count: u128| -> Vec<State<'_>> { (1..=count).map(|port| state(2 * port, &[])).collect() };
-        assert_eq!(merged(states(16)).len(), 16);
+        assert_eq!(merge_states(states(16)).len(), 16);
         assert_eq!(assumed(&states(17)), [[Assumption::OF_MANY]]);
         let ports = |states| {
-            let merged = merged(states);
+            let merged = merge_states(states);
             let [state] = merged.as_slice() else {
                 panic!("not one state");
             };
@@ -640,7 +638,7 @@ mod tests {
         // Those of another kind stay apart.
         let mut two_kinds = states(16);
         two_kinds.push(State { after_watched: true, ..state(80, &[]) });
-        assert_eq!(merged(two_kinds).len(), 2);
+        assert_eq!(merge_states(two_kinds).len(), 2);
     }
 
     #[test]
@@ -663,7 +661,7 @@ mod tests {
             State { flow: Rc::new(flow), ..state }
         };
         let both = |other: State<'static>| {
-            let merged = merged(vec![one(1, Some(1)), other]);
+            let merged = merge_states(vec![one(1, Some(1)), other]);
             assert_eq!(merged.len(), 1);
             merged[0].flow.as_ref().clone()
         };
@@ -684,14 +682,14 @@ mod tests {
     #[test]
     fn states_are_alike_whatever_has_ended_a_chain_for_them() {
         let one = || state(80, &[yes(1)]);
-        assert!(one().is_like(&one()));
-        assert!(!one().is_like(&state(81, &[yes(1)])));
-        assert!(!one().is_like(&state(80, &[])));
+        assert!(one().is_same_as(&one()));
+        assert!(!one().is_same_as(&state(81, &[yes(1)])));
+        assert!(!one().is_same_as(&state(80, &[])));
         let settled = State { is_settled: true, ..one() };
-        assert!(!one().is_like(&settled));
+        assert!(!one().is_same_as(&settled));
         let mut marked = one();
         marked.flow_mut().mark = Intervals::one(1);
-        assert!(one().is_like(&marked));
+        assert!(one().is_same_as(&marked));
     }
 
     #[test]
@@ -728,10 +726,10 @@ mod tests {
             (Hook::Output, -199, Ordering::Greater),
             (Hook::Input, -300, Ordering::Greater),
         ] {
-            assert_eq!(new.tracking(hook, priority), side, "{hook} {priority}");
+            assert_eq!(new.order_to_tracking(hook, priority), side, "{hook} {priority}");
         }
         // Of what lo brings back, it isn't the first hook.
-        assert_eq!(State { is_seen: true, ..new }.tracking(Hook::Ingress, 0), Ordering::Greater);
+        assert_eq!(State { is_seen: true, ..new }.order_to_tracking(Hook::Ingress, 0), Ordering::Greater);
     }
 
     #[test]

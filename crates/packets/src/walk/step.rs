@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_reason_has_the_numbers_of_the_field_that_decides() {
         let connections = Connections::all(Family::V4, Direction::Inbound);
-        let to_80 = connections.with(Field::DestinationPort, &Intervals::one(80));
+        let to_80 = connections.narrowed(Field::DestinationPort, &Intervals::one(80));
         let port = Condition::is(Field::DestinationPort, 443);
         assert_eq!(Reason::Condition(&port, to_80.clone()).numbers(), Some(&Intervals::one(80)));
         let user = Condition::is(Field::Uid, 7);

@@ -9,10 +9,10 @@ use crate::rules::flags::CtState;
 use crate::rules::{
     Action, Chain, Effect, Family, Field, Hook, Intervals, Name, Nat, Policy, Rule, Table, TableFamily, address,
 };
-use crate::walk::connections::{Connections, Meeting, lo, others};
-use crate::walk::evaluate::ask;
+use crate::walk::connections::{Connections, Meeting, lo_name, other_hosts};
+use crate::walk::evaluate::split_by_rule;
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
-use crate::walk::state::{State, merged};
+use crate::walk::state::{State, merge_states};
 use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
 
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
@@ -45,7 +45,7 @@ pub struct Walk<'a> {
 }
 
 /// What comes of base chains in one of the orders in which they may run: what they decide, and what they let through.
-type Way<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
+type PassedOrder<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
 
 /// A visit to a chain, and what comes of it.
 #[derive(Default)]
@@ -112,22 +112,22 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     /// Takes connections through the base chains of a hook.
-    pub(super) fn hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
+    pub(super) fn pass_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
         let slots = match self.family {
             Some(family) => self.found.chains_at(family, hook),
             None => self.found.chains_of(hook, |of| matches!(of, TableFamily::Arp | TableFamily::Netdev)),
         };
-        let mut states = self.base_chains(hook, slots, states);
+        let mut states = self.pass_base_chains(hook, slots, states);
         for state in &mut states {
             state.is_seen |= hook != Hook::Ingress;
-            state.translate_again(hook);
+            state.translate_pending(hook);
         }
         states
     }
 
-    pub(super) fn bridge_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
+    pub(super) fn pass_bridge_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
         let slots = self.found.chains_of(hook, |of| of == TableFamily::Bridge);
-        self.base_chains(hook, slots, states)
+        self.pass_base_chains(hook, slots, states)
     }
 
     /// Takes packets somewhere, and records their steps only if something is decided about them.
@@ -141,7 +141,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         taken
     }
 
-    fn base_chains(&mut self, hook: Hook, slots: Vec<Slot<'a>>, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+    fn pass_base_chains(&mut self, hook: Hook, slots: Vec<Slot<'a>>, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
         self.hook = hook;
         let Some(first) = states.first() else {
             return states;
@@ -151,39 +151,39 @@ impl<'a, 'g> Walker<'a, 'g> {
             // Where the order isn't known, chains that are for other packets don't count.
             if !is_one_table(&place) {
                 let is_nat = place.iter().any(Slot::is_nat);
-                let packets: Vec<Connections> = states.iter().map(|state| state.anywhere(is_nat)).collect();
+                let packets: Vec<Connections> = states.iter().map(|state| state.with_unknown_fields(is_nat)).collect();
                 place.retain(|slot| packets.iter().any(|packets| may_decide(slot, packets)));
             }
             for orders in orders(&place) {
-                states = self.in_any_order(&orders, states);
+                states = self.pass_in_each_order(&orders, states);
             }
         }
         states
     }
 
     /// Takes connections through base chains in each order in which they may run.
-    fn in_any_order(&mut self, orders: &Orders<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
+    fn pass_in_each_order(&mut self, orders: &Orders<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
         if let [order] = orders.known.as_slice() {
-            return order.iter().fold(states, |states, slot| self.base_chain(*slot, states));
+            return order.iter().fold(states, |states, slot| self.pass_base_chain(*slot, states));
         }
         let before = mem::take(&mut self.decisions);
         let mut steps = None;
         let mut ways = Vec::new();
         for order in &orders.known {
-            let arrived = order.iter().fold(states.clone(), |states, slot| self.base_chain(*slot, states));
+            let arrived = order.iter().fold(states.clone(), |states, slot| self.pass_base_chain(*slot, states));
             ways.push((mem::take(&mut self.decisions), arrived));
             // Of the steps, those in one order are enough.
             steps = steps.or(self.steps.take());
         }
         self.steps = steps;
         self.decisions = before;
-        self.together(orders, ways)
+        self.join_orders(orders, ways)
     }
 
     /// What several orders come to. What comes of each of them doesn't depend on the order.
-    fn together(&mut self, orders: &Orders<'a>, ways: Vec<Way<'a>>) -> Vec<State<'a>> {
-        let is_in_each = |is_in: &dyn Fn(&Way<'a>) -> bool| !orders.are_more && ways.iter().all(is_in);
-        let question = self.ask(match orders.known.as_slice() {
+    fn join_orders(&mut self, orders: &Orders<'a>, ways: Vec<PassedOrder<'a>>) -> Vec<State<'a>> {
+        let is_in_each = |is_in: &dyn Fn(&PassedOrder<'a>) -> bool| !orders.are_more && ways.iter().all(is_in);
+        let question = self.add_question(match orders.known.as_slice() {
             [first, second, ..] if !orders.are_more => {
                 let differing = first.iter().zip(second).find(|(one, two)| one != two);
                 differing.map_or(Open::Orders, |(one, two)| Open::Order(*one, *two))
@@ -203,7 +203,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 self.decisions.push(decision);
             }
             for state in states {
-                let is_certain = is_in_each(&|(_, states)| states.iter().any(|other| other.is_like(state)));
+                let is_certain = is_in_each(&|(_, states)| states.iter().any(|other| other.is_same_as(state)));
                 let mut state = state.clone();
                 state.assumptions.extend((!is_certain).then_some(assumption));
                 arrived.push(state);
@@ -213,11 +213,11 @@ impl<'a, 'g> Walker<'a, 'g> {
             let all = arrived.iter().map(|state| state.outcome(Fate::NotUnderstood, None));
             self.decisions.extend(all);
         }
-        merged(arrived)
+        merge_states(arrived)
     }
 
     /// Leaves a question open; returns its place among them.
-    pub(super) fn ask(&mut self, open: Open<'a>) -> usize {
+    pub(super) fn add_question(&mut self, open: Open<'a>) -> usize {
         self.questions.push(open);
         self.questions.len() - 1
     }
@@ -252,15 +252,15 @@ impl<'a, 'g> Walker<'a, 'g> {
             (Matched::No(reason), Matched::Yes(_)) => reason.clone(),
         };
         step.matched = Matched::Perhaps(reason.clone());
-        self.ask(Open::Match(at, reason, self.packet, self.hook));
+        self.add_question(Open::Match(at, reason, self.packet, self.hook));
     }
 
-    fn base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
+    fn pass_base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
         let (mut next, entering): (Vec<_>, Vec<_>) =
             states.into_iter().partition(|state| slot.is_nat() && state.is_settled);
-        let entering = self.of_its_devices(slot, entering, &mut next);
-        let entering = entering.into_iter().flat_map(|state| self.as_seen(slot, state)).collect();
-        let out = self.chain(slot.table, slot.chain, entering, 0);
+        let entering = self.split_by_devices(slot, entering, &mut next);
+        let entering = entering.into_iter().flat_map(|state| self.split_by_view(slot, state)).collect();
+        let out = self.pass_chain(slot.table, slot.chain, entering, 0);
         for state in out.returned {
             if slot.base.policy == Policy::Accept {
                 next.push(state);
@@ -270,12 +270,17 @@ impl<'a, 'g> Walker<'a, 'g> {
             self.decide(&state, Place::Policy(slot), Fate::Dropped);
         }
         next.extend(out.left_chain);
-        next.iter_mut().for_each(|state| state.look(true));
-        merged(next)
+        next.iter_mut().for_each(|state| state.show_tracking(true));
+        merge_states(next)
     }
 
     /// Those whose packets a base chain sees. All others go on.
-    fn of_its_devices(&mut self, slot: Slot<'a>, states: Vec<State<'a>>, next: &mut Vec<State<'a>>) -> Vec<State<'a>> {
+    fn split_by_devices(
+        &mut self,
+        slot: Slot<'a>,
+        states: Vec<State<'a>>,
+        next: &mut Vec<State<'a>>,
+    ) -> Vec<State<'a>> {
         let Some(devices) = &slot.chain.devices else {
             return states;
         };
@@ -285,7 +290,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             let (of_these, of_others) = state.split(field, devices);
             if of_these.is_some() && of_others.is_some() && self.steps.is_some() {
                 let policy = Place::Policy(slot);
-                self.ask(Open::Match(policy, Reason::Device(self.hook), self.packet, self.hook));
+                self.add_question(Open::Match(policy, Reason::Device(self.hook), self.packet, self.hook));
                 self.record(0, policy, Matched::Perhaps(Reason::Device(self.hook)));
             }
             seen.extend(of_these);
@@ -296,28 +301,34 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     /// A packet as a base chain sees it: before connection tracking does, or after that; before it is translated back,
     /// or after that. Where priorities are equal, either may be.
-    fn as_seen(&mut self, slot: Slot<'a>, state: State<'a>) -> Vec<State<'a>> {
+    fn split_by_view(&mut self, slot: Slot<'a>, state: State<'a>) -> Vec<State<'a>> {
         let priority = slot.order().0;
         // On a bridge, connection tracking neither sees nor translates packets.
         let hook = if slot.table.family == TableFamily::Bridge { Hook::Ingress } else { self.hook };
-        let side = state.translation(hook, priority);
-        let translated = self.on_side(side, Open::Side(slot, "translates the packet"), state, |state, is_after| {
-            if is_after {
-                state.translate_again(hook);
-            }
-        });
+        let side = state.order_to_translation(hook, priority);
+        let translated =
+            self.split_by_side(side, Open::Side(slot, "translates the packet"), state, |state, is_after| {
+                if is_after {
+                    state.translate_pending(hook);
+                }
+            });
         let mut seen = Vec::new();
         for mut state in translated.into_iter().rev() {
-            let side = state.tracking(hook, priority);
+            let side = state.order_to_tracking(hook, priority);
             state.is_seen |= side == Ordering::Greater;
-            seen.extend(self.on_side(side, Open::Side(slot, "tracks the connection"), state, State::look));
+            seen.extend(self.split_by_side(
+                side,
+                Open::Side(slot, "tracks the connection"),
+                state,
+                State::show_tracking,
+            ));
         }
         seen
     }
 
     /// A packet on one side of something that the kernel does, or, where it isn't known on which, on either. `pass` is
     /// told whether it is after that.
-    fn on_side(
+    fn split_by_side(
         &mut self,
         side: Ordering,
         open: Open<'a>,
@@ -328,7 +339,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             pass(&mut state, side == Ordering::Greater);
             return vec![state];
         }
-        let question = self.ask(open);
+        let question = self.add_question(open);
         let mut other = state.clone();
         pass(&mut state, false);
         pass(&mut other, true);
@@ -337,7 +348,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         vec![state, other]
     }
 
-    fn chain(&mut self, table: &'a Table, chain: &'a Chain, mut now: Vec<State<'a>>, depth: usize) -> Visit<'a> {
+    fn pass_chain(&mut self, table: &'a Table, chain: &'a Chain, mut now: Vec<State<'a>>, depth: usize) -> Visit<'a> {
         let mut visit = Visit { depth, ..Visit::default() };
         let is_watched = self.watched.is_some_and(|watched| chain.name == *watched.chain && watched.table.is(table));
         if is_watched {
@@ -346,7 +357,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.left = None;
             }
         }
-        let asked = if self.watched.is_some() { deciding(chain) } else { chain.rules.len() };
+        let asked = if self.watched.is_some() { count_deciding_rules(chain) } else { chain.rules.len() };
         for line in Line::all(table, chain).take(asked) {
             if now.is_empty() {
                 break;
@@ -358,20 +369,21 @@ impl<'a, 'g> Walker<'a, 'g> {
             self.asked += now.len();
             // Most rules are for other connections, which is found out without moving these.
             let conditions = &line.rule.conditions;
-            let are_missed = |state: &State<'a>| conditions.iter().any(|condition| state.connections.miss(condition));
+            let are_missed =
+                |state: &State<'a>| conditions.iter().any(|condition| state.connections.all_miss(condition));
             if self.steps.is_none() && now.iter().all(are_missed) {
                 continue;
             }
             visit.steps_before = self.steps.as_ref().map_or(0, Vec::len);
             for state in now.drain(..) {
-                self.rule(line, state, &mut visit);
+                self.pass_rule(line, state, &mut visit);
             }
             mem::swap(&mut now, &mut visit.next);
-            now = merged(now);
+            now = merge_states(now);
             // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not
             // settled in the watched chain are told by the rule that let them.
-            if visit.left_chain.len() > MOST_LEFT && !visit.left_chain.iter().any(State::is_told) {
-                visit.left_chain = merged(visit.left_chain);
+            if visit.left_chain.len() > MOST_LEFT && !visit.left_chain.iter().any(State::is_reported) {
+                visit.left_chain = merge_states(visit.left_chain);
             }
         }
         visit.returned.extend(now);
@@ -384,30 +396,30 @@ impl<'a, 'g> Walker<'a, 'g> {
         visit
     }
 
-    fn rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
+    fn pass_rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
-        let mut split = match ask(line.table, line.rule, &state) {
+        let mut split = match split_by_rule(line.table, line.rule, &state) {
             Ok(split) => split,
             Err(reason) => {
                 self.record_or_join(visit, at, Matched::No(reason));
                 return visit.next.push(state);
             }
         };
-        let is_told = split.is_told;
+        let is_exact = split.is_exact;
         let matched = match split.reason.take() {
             Some(reason) => Matched::Perhaps(reason),
-            None if self.steps.is_some() => by_map(line, &state.connections),
+            None if self.steps.is_some() => match_by_map(line, &state.connections),
             None => Matched::Yes(&line.rule.action),
         };
         let question = match &matched {
-            Matched::Perhaps(reason) if !is_told || self.steps.is_some() => {
-                Some(self.ask(Open::Match(at, reason.clone(), self.packet, self.hook)))
+            Matched::Perhaps(reason) if !is_exact || self.steps.is_some() => {
+                Some(self.add_question(Open::Match(at, reason.clone(), self.packet, self.hook)))
             }
             _ => None,
         };
         self.record_or_join(visit, at, matched);
         let (mut matching, mut rest) = split.parts(state);
-        if let Some(question) = question.filter(|_| !is_told) {
+        if let Some(question) = question.filter(|_| !is_exact) {
             matching.assumptions.push(Assumption::yes(question));
             let others = rest.iter_mut();
             others.for_each(|others| others.assumptions.push(Assumption::no(question)));
@@ -418,14 +430,14 @@ impl<'a, 'g> Walker<'a, 'g> {
                 Effect::Untrack => self.untrack(at, &mut matching),
                 Effect::Mark { field, to, .. } if !matching.set_mark(*field, *to) => return visit.next.push(matching),
                 // Neighbours ignore packets with another hop limit than theirs.
-                Effect::Mark { .. } => self.goes_on_unless(matching.is_ignored(), at, &mut matching),
+                Effect::Mark { .. } => self.drop_if(matching.is_ignored(), at, &mut matching),
                 Effect::Other(_) => true,
             };
             if !goes_on {
                 return;
             }
         }
-        self.act(line, matching, &line.rule.action, visit);
+        self.apply_action(line, matching, &line.rule.action, visit);
     }
 
     /// Has connection tracking leave a packet alone, unless it has an entry for it already (`nft_notrack_eval` in
@@ -435,7 +447,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             return true;
         }
         // What was to be translated isn't, so that whoever waits for it gets it from a stranger, or somebody else gets it.
-        if !state.flow.pending.is_empty() && !self.goes_on_unless(state.is_translated(), at, state) {
+        if !state.flow.pending.is_empty() && !self.drop_if(state.is_translated(), at, state) {
             return false;
         }
         if state.packet == Packet::First {
@@ -445,12 +457,12 @@ impl<'a, 'g> Walker<'a, 'g> {
         state.is_settled = true;
         state.is_seen = true;
         state.tracked = CtState::Untracked;
-        state.look(true);
+        state.show_tracking(true);
         true
     }
 
     /// Drops a packet if this is so; where it isn't known, that is left open. Returns whether the packet goes on.
-    fn goes_on_unless(&mut self, is_lost: Option<bool>, at: Place<'a>, state: &mut State<'a>) -> bool {
+    fn drop_if(&mut self, is_lost: Option<bool>, at: Place<'a>, state: &mut State<'a>) -> bool {
         match is_lost {
             Some(true) => self.decide(state, at, Fate::Dropped),
             Some(false) => {}
@@ -462,11 +474,11 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Leaves open what a rule's action makes of a packet. It goes on as if that were nothing.
     fn leave_open(&mut self, at: Place<'a>, state: &mut State<'a>) {
         self.decide(state, at, Fate::NotUnderstood);
-        let question = self.ask(Open::Other);
+        let question = self.add_question(Open::Other);
         state.assumptions.push(Assumption::no(question));
     }
 
-    fn act(&mut self, line: Line<'a>, mut state: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {
+    fn apply_action(&mut self, line: Line<'a>, mut state: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
         match action {
             Action::Continue => visit.next.push(state),
@@ -484,7 +496,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                     // It is of a connection that isn't tracked, and if it is changed, it is taken from it.
                     let mut translated = state.clone();
                     translate(&mut translated, self.hook, at, action, self.network);
-                    if !self.goes_on_unless(translated.is_translated(), at, &mut state) {
+                    if !self.drop_if(translated.is_translated(), at, &mut state) {
                         return;
                     }
                     state.is_settled = true;
@@ -501,7 +513,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 match self.watched {
                     None => visit.left_chain.push(state),
                     // What later rules say of source ports is about clients.
-                    Some(_) if state.after_watched => visit.left_chain.push(state.of_client()),
+                    Some(_) if state.after_watched => visit.left_chain.push(state.with_client_ports()),
                     // Where another rule has sent them doesn't matter to who watches.
                     Some(_) => {}
                 }
@@ -516,7 +528,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                     self.decide(&state, at, Fate::NotUnderstood);
                     return visit.next.push(state);
                 };
-                let through = self.chain(line.table, target, vec![state], visit.depth + 1);
+                let through = self.pass_chain(line.table, target, vec![state], visit.depth + 1);
                 visit.left_chain.extend(through.left_chain);
                 if matches!(action, Action::Jump(_)) {
                     visit.next.extend(through.returned);
@@ -534,7 +546,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 for (numbers, action) in verdicts {
                     let (taken, others) = state.split(*field, &numbers);
                     if let Some(taken) = taken {
-                        self.act(line, taken, action, visit);
+                        self.apply_action(line, taken, action, visit);
                     }
                     let Some(others) = others else {
                         return;
@@ -554,7 +566,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         };
         let mut own = self.network.addresses.iter();
         let is_others = self.network.links_not_known.is_none() && own.all(|known| known.address != *to);
-        let is_on_lo = |field| state.connections.get(field) == Some(&lo());
+        let is_on_lo = |field| state.connections.get(field) == Some(&lo_name());
         let is_routed = || self.routes.iter().any(|(address, device)| address == to && device.is_some());
         is_others
             && match self.hook {
@@ -567,7 +579,7 @@ impl<'a, 'g> Walker<'a, 'g> {
 
 /// How many rules a chain has up to the last that decides something. In a base chain that lets packets through, what
 /// lets some through before its end doesn't.
-fn deciding(chain: &Chain) -> usize {
+fn count_deciding_rules(chain: &Chain) -> usize {
     let lets_through = chain.base.is_some_and(|base| base.policy == Policy::Accept);
     let decides = |rule: &Rule| match rule.action {
         Action::Accept | Action::Return => !lets_through || rule.has_lasting_effect(),
@@ -585,7 +597,7 @@ fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
 
 /// Whether connections that meet all conditions of a rule match it: if a verdict map decides, they do if it says
 /// something about them.
-fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
+fn match_by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
     let action = &line.rule.action;
     let (Action::Map(field, name) | Action::RedirectByMap(field, name)) = action else {
         return Matched::Yes(action);
@@ -624,7 +636,9 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
         let to = match to {
             Some(known) => Intervals::one(address(known)),
             None if is_redirection && hook == Hook::Output => Intervals::one(address(family.localhost())),
-            None if is_redirection => network.redirected_to(family, &devices).unwrap_or_else(|| others(family)),
+            None if is_redirection => {
+                network.redirect_addresses(family, &devices).unwrap_or_else(|| other_hosts(family))
+            }
             None => field.any(),
         };
         (field, to)

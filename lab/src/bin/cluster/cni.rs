@@ -27,7 +27,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         })
         .alone(),
         Scenario::new("the node's agent, with a plugin that asks the API server", |world| {
-            with_agent(world, &["api"], |agent| ask(world, agent))
+            with_agent(world, &["api"], |agent| check_api_reader(world, agent))
         })
         .alone(),
         Scenario::new("the node's agent: a taint, many pods at once, a reboot", |world| {
@@ -206,7 +206,7 @@ fn restart_api_server(world: &World<'_>) -> Result<()> {
 }
 
 /// What the runtime doesn't tell, and the API server does.
-fn ask(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
+fn check_api_reader(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     let namespace = world.namespace.as_str();
     let kubectl = agent.kubectl;
     agent.install()?;

@@ -62,7 +62,7 @@ struct Way {
 }
 
 /// With Linkerd's own programs, if there are such.
-fn ways(has_upstream: bool) -> Vec<Way> {
+fn measured_ways(has_upstream: bool) -> Vec<Way> {
     let way = |name, by| Way { name, by, is_validated: false };
     let validated = |name, by| Way { name, by, is_validated: true };
     let mut ways = vec![way("no mesh", By::Nothing)];
@@ -117,7 +117,7 @@ pub(crate) fn networks(kubeconfig: &Path) -> Vec<Network> {
 
 /// The table, and the chart of pods that start alone.
 pub(crate) fn measure(host: &Host<'_>, folder: &Path) -> Result<String> {
-    let ways = ways(host.has_upstream());
+    let ways = measured_ways(host.has_upstream());
     let [alone, at_once] = TURNS.map(|(pods, turns)| turns_of(host, &ways, pods, turns));
     let (alone, at_once) = (alone?, at_once?);
     let mut text = String::from(

@@ -1,5 +1,5 @@
 use super::*;
-use crate::rules::flags::{CtState, ct_state};
+use crate::rules::flags::{CtState, ct_state_condition};
 use crate::rules::hook::Hook;
 use crate::rules::name::Name;
 use crate::rules::rule::{Counters, Effect, interface};
@@ -18,7 +18,7 @@ fn listed(field: Field, list: &[(u128, u128)]) -> Condition {
 }
 
 /// The interfaces whose names begin so.
-fn beginning(name: &[u8]) -> (u128, u128) {
+fn names_beginning_with(name: &[u8]) -> (u128, u128) {
     let first = interface(name);
     (first, first | (u128::MAX >> (8 * name.len())))
 }
@@ -28,10 +28,10 @@ fn beginning(name: &[u8]) -> (u128, u128) {
 fn conditions_are_written_as_nft_lists_them() {
     let (v4, v6) = (Family::V4, Family::V6);
     for (condition, text) in [
-        (is_of(v4), "meta nfproto ipv4"),
-        (masked(Field::Mark, 1, 1, false), "meta mark & 0x00000001 == 0x00000001"),
-        (masked(Field::ConnectionMark, 0xff, 2, true), "ct mark & 0x000000ff != 0x00000002"),
-        (is_of(v6), "meta nfproto ipv6"),
+        (family_condition(v4), "meta nfproto ipv4"),
+        (masked_condition(Field::Mark, 1, 1, false), "meta mark & 0x00000001 == 0x00000001"),
+        (masked_condition(Field::ConnectionMark, 0xff, 2, true), "ct mark & 0x000000ff != 0x00000002"),
+        (family_condition(v6), "meta nfproto ipv6"),
         (Condition::is(Field::Protocol, TCP), "meta l4proto tcp"),
         (Condition::is(Field::Protocol, 17), "meta l4proto udp"),
         (Condition::is(Field::Protocol, 58), "meta l4proto ipv6-icmp"),
@@ -48,12 +48,12 @@ fn conditions_are_written_as_nft_lists_them() {
         (not(listed(Field::DestinationPort, &[(25, 25), (26, 26)])), "tcp dport != { 25, 26 }"),
         (Condition::is(Field::DestinationPort, Values::Set(Name::from("ignored"))), "tcp dport @ignored"),
         (Condition::is(Field::InInterface, interface(b"eth0")), "iifname \"eth0\""),
-        (Condition::is(Field::InInterface, beginning(b"eth")), "iifname \"eth*\""),
+        (Condition::is(Field::InInterface, names_beginning_with(b"eth")), "iifname \"eth*\""),
         (not(Condition::is(Field::OutInterface, interface(b"lo"))), "oifname != \"lo\""),
         (Condition::is(Field::Uid, 2102), "meta skuid 2102"),
         (Condition::is(Field::Uid, (0, 7)), "meta skuid 0-7"),
         (not(Condition::is(Field::Gid, 5)), "meta skgid != 5"),
-        (ct_state(|state| state == CtState::New), "ct state new"),
+        (ct_state_condition(|state| state == CtState::New), "ct state new"),
         (Condition::NotUnderstood("fib daddr type local".to_owned()), "fib daddr type local"),
     ] {
         let written = NftRule(&rule([condition], Action::Accept)).to_string();
@@ -104,9 +104,12 @@ fn a_rule_is_its_conditions_counter_action_and_comment() {
         (commented("x", rule([], Action::Continue)), "comment \"x\""),
         // What the next condition implies is left out, and nothing else.
         (rule([tcp(), Condition::is(Field::SourcePort, 1)], Action::Drop), "tcp sport 1 drop"),
-        (rule([is_of(Family::V4), source.clone()], Action::Drop), "ip saddr 10.0.0.0/8 drop"),
-        (rule([is_of(Family::V6), destination.clone()], Action::Drop), "ip6 daddr ::1 drop"),
-        (rule([is_of(Family::V6), source.clone()], Action::Drop), "meta nfproto ipv6 ip saddr 10.0.0.0/8 drop"),
+        (rule([family_condition(Family::V4), source.clone()], Action::Drop), "ip saddr 10.0.0.0/8 drop"),
+        (rule([family_condition(Family::V6), destination.clone()], Action::Drop), "ip6 daddr ::1 drop"),
+        (
+            rule([family_condition(Family::V6), source.clone()], Action::Drop),
+            "meta nfproto ipv6 ip saddr 10.0.0.0/8 drop",
+        ),
         (rule([not(tcp()), to_port(80)], Action::Drop), "meta l4proto != tcp tcp dport 80 drop"),
         (rule([to_port(80), tcp()], Action::Drop), "tcp dport 80 meta l4proto tcp drop"),
         (rule([tcp(), source], Action::Drop), "meta l4proto tcp ip saddr 10.0.0.0/8 drop"),
@@ -140,7 +143,7 @@ fn numbers_are_written_as_their_fields_are() {
     assert_eq!(datatype(Field::Destination(Family::V6)), ("ipv6_addr", 8));
     assert_eq!(datatype(Field::Source(Family::V6)), ("ipv6_addr", 8));
     assert_eq!(datatype(Field::DestinationPort), ("inet_service", 13));
-    let (first, last) = beginning(b"veth");
+    let (first, last) = names_beginning_with(b"veth");
     assert_eq!(interface_name(first, last), "veth*");
     assert_eq!(interface_name(first, first), "veth");
 }

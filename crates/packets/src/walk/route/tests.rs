@@ -4,17 +4,17 @@ use super::*;
 use crate::found::{Address, Device};
 use crate::rules::testing::{base, effect_of, not, rule, table, to_port};
 use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, address, flags};
-use crate::walk::connections::any_but_lo;
+use crate::walk::connections::names_except_lo;
 use crate::walk::step::Matched;
 
 /// The IPv4 connections of a direction from a client's port to port 80, by any interface except lo.
 fn to_80(direction: Direction) -> Connections {
     let all = Connections::living(Family::V4, direction)
-        .with(Field::SourcePort, &Intervals::one(40000))
-        .with(Field::DestinationPort, &Intervals::one(80));
+        .narrowed(Field::SourcePort, &Intervals::one(40000))
+        .narrowed(Field::DestinationPort, &Intervals::one(80));
     match direction {
         Direction::Inbound => all,
-        Direction::Outbound => all.with(Field::OutInterface, &any_but_lo()),
+        Direction::Outbound => all.narrowed(Field::OutInterface, &names_except_lo()),
     }
 }
 
@@ -77,7 +77,7 @@ fn redirect(port: u16) -> Rule {
 /// Something that needs connection tracking, and does nothing.
 fn tracking() -> Table {
     let never = Condition::is(Field::Protocol, TCP + 1);
-    filter("tracking", Hook::Forward, 0, vec![rule([never, flags::ct_state(|_| true)], Action::Accept)])
+    filter("tracking", Hook::Forward, 0, vec![rule([never, flags::ct_state_condition(|_| true)], Action::Accept)])
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn what_tracking_has_not_seen_has_no_mark_and_no_state() {
     let marked = || Condition::is(Field::ConnectionMark, 0);
     let raw = |condition| outbound(vec![tracking(), filter("raw", Hook::Output, -300, drop_if(condition))]);
     let seen = |condition| outbound(vec![tracking(), filter("late", Hook::Output, 0, drop_if(condition))]);
-    let is_new = || flags::ct_state(|state| state == flags::CtState::New);
+    let is_new = || flags::ct_state_condition(|state| state == flags::CtState::New);
     assert_eq!(raw(marked()), ["at last Ack Accepted"]);
     assert_eq!(raw(is_new()), ["at last Ack Accepted"]);
     assert_eq!(seen(marked()), ["First Dropped by late"]);
@@ -343,7 +343,7 @@ fn the_reply_is_translated_back_at_the_hook_for_that() {
 
 #[test]
 fn whether_a_connection_is_translated_is_known_only_if_it_surely_changes() {
-    let has_dnat = || flags::tracked("ct status dnat".to_owned(), |tracked| tracked.has_dnat);
+    let has_dnat = || flags::tracking_condition("ct status dnat".to_owned(), |tracked| tracked.has_dnat);
     let after = |rules| {
         let last = filter("f", Hook::Input, 0, drop_if(has_dnat()));
         inbound(vec![nat("nat", Hook::Prerouting, rules), last])
@@ -403,7 +403,7 @@ fn a_chain_of_a_device_at_egress_sees_what_leaves_by_it() {
     for (device, steps) in [(b"eth1", 1), (b"eth2", 0)] {
         let found = Found { tables: vec![at_egress(b"eth1")], not_known: vec![] };
         let direction = Direction::Outbound;
-        let by_it = to_80(direction).with(Field::OutInterface, &Intervals::one(interface(device)));
+        let by_it = to_80(direction).narrowed(Field::OutInterface, &Intervals::one(interface(device)));
         let walk = there_and_back(&found, Family::V4, direction, by_it, &Surroundings::default(), None);
         assert_eq!(walk.steps.len(), steps, "{:?}", walk.steps);
         assert!(walk.steps.iter().all(|step| matches!(step.matched, Matched::Yes(_))));
@@ -533,7 +533,7 @@ fn neighbours_ask_and_answer_through_the_same_hooks() {
 
 #[test]
 fn connection_tracking_leaves_discovery_alone() {
-    let drop = |state| rule([flags::ct_state(|is| is == state)], Action::Drop);
+    let drop = |state| rule([flags::ct_state_condition(|is| is == state)], Action::Drop);
     for (priority, state, is_dropped) in [
         (0, flags::CtState::Untracked, true),
         (0, flags::CtState::Invalid, false),
@@ -592,7 +592,7 @@ fn those_who_have_addresses_are_asked_at_few() {
         (0, u128::MAX, (prefix, prefix | 0xff_ffff)),
         (1, 0x200_0005, (prefix, prefix | 0xff_ffff)),
     ] {
-        assert_eq!(solicited(&Intervals::new([(first, last)])), Intervals::new([asked]));
+        assert_eq!(solicited_node_addresses(&Intervals::new([(first, last)])), Intervals::new([asked]));
     }
 }
 
@@ -643,7 +643,7 @@ fn packets_pass_the_devices_beneath_theirs() {
             dropping.devices = Some(Intervals::one(interface(name.as_bytes())));
             let found = Found { tables: vec![table("netdev f", vec![dropping])], not_known: vec![] };
             let field = if hook == Hook::Ingress { Field::InInterface } else { Field::OutInterface };
-            let by_bond = to_80(direction).replaced(field, Intervals::one(interface(b"bond0")));
+            let by_bond = to_80(direction).with_numbers(field, Intervals::one(interface(b"bond0")));
             let walk = there_and_back(&found, Family::V4, direction, by_bond, &around, None);
             let dropped =
                 walk.decisions.iter().any(|outcome| (outcome.packet, outcome.fate) == (Packet::First, Fate::Dropped));
@@ -679,7 +679,7 @@ fn a_new_source_may_have_another_port() {
 fn a_bridge_s_input_sees_a_destination_that_iptables_may_have_changed() {
     let bridge = Device { kind: b"bridge".to_vec(), ..device(2, "br0") };
     let devices = vec![bridge, Device { master: Some(2), ..device(3, "eth1") }];
-    let by_bridge = to_80(Direction::Inbound).replaced(Field::InInterface, Intervals::one(interface(b"br0")));
+    let by_bridge = to_80(Direction::Inbound).with_numbers(Field::InInterface, Intervals::one(interface(b"br0")));
     for (hook, bridges_call_ip, want) in [
         (Hook::Prerouting, false, "First Dropped"),
         (Hook::Prerouting, true, "First Dropped"),
@@ -715,8 +715,8 @@ fn the_reply_to_another_device_s_address_may_come_by_any() {
     let around = Surroundings { network: &network, ..Surroundings::default() };
     for (from, by_eth0) in [("10.77.2.1", "Reply Dropped"), ("10.77.3.1", "perhaps Reply Dropped")] {
         let connections = to_80(Direction::Outbound)
-            .replaced(Field::Source(Family::V4), Intervals::one(crate::rules::address(from.parse().unwrap())))
-            .replaced(Field::OutInterface, Intervals::one(interface(b"eth0")));
+            .with_numbers(Field::Source(Family::V4), Intervals::one(crate::rules::address(from.parse().unwrap())))
+            .with_numbers(Field::OutInterface, Intervals::one(interface(b"eth0")));
         let comes_by_eth0 = Condition::is(Field::InInterface, interface(b"eth0"));
         let tables = vec![filter("f", Hook::Prerouting, 0, drop_if(comes_by_eth0))];
         let found = Found { tables, not_known: vec![] };
@@ -749,7 +749,7 @@ fn connections_live_between_hosts_and_by_devices_that_are_there() {
         (Direction::Inbound, Field::InInterface, interface(b"eth1"), false),
         (Direction::Outbound, Field::OutInterface, interface(b"eth1"), false),
     ] {
-        let connections = to_80(direction).with(field, &Intervals::one(only));
+        let connections = to_80(direction).narrowed(field, &Intervals::one(only));
         assert_eq!(around.could_live(&connections, Family::V4, direction), is_live, "{direction} {connections}");
     }
 }
@@ -811,7 +811,7 @@ fn the_socket_is_found_before_a_packet_is_delivered() {
 
 #[test]
 fn connection_tracking_tells_the_reply_from_the_packets_of_the_client() {
-    let of_reply = |is_reply| flags::tracked("ct direction".to_owned(), move |is| is.is_reply == is_reply);
+    let of_reply = |is_reply| flags::tracking_condition("ct direction".to_owned(), move |is| is.is_reply == is_reply);
     for (direction, hook, of_client) in [
         (Direction::Inbound, Hook::Input, true),
         (Direction::Inbound, Hook::Output, false),

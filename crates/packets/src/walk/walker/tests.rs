@@ -1,5 +1,5 @@
 use super::*;
-use crate::rules::flags::ct_state;
+use crate::rules::flags::ct_state_condition;
 use crate::rules::{Bits, Condition, Direction, Kind, Name, Nat, Set, TCP, Values, interface};
 use crate::rules::{
     testing::base, testing::chain, testing::effect_of, testing::not, testing::ports, testing::rule, testing::table,
@@ -30,7 +30,7 @@ fn unknown() -> Action {
 }
 
 fn fixed(holds: bool) -> Condition {
-    ct_state(|state| (state == CtState::New) == holds)
+    ct_state_condition(|state| (state == CtState::New) == holds)
 }
 
 fn strange() -> Condition {
@@ -415,7 +415,7 @@ fn a_chain_of_a_device_sees_the_packets_of_that_one() {
     let tables = || vec![table("netdev edge", vec![of_eth1.clone()]), nat(vec![], vec![])];
     let by = |device: &[u8]| {
         let all = Connections::all(Family::V4, Direction::Inbound);
-        let these = all.with(Field::InInterface, &Intervals::one(interface(device)));
+        let these = all.narrowed(Field::InInterface, &Intervals::one(interface(device)));
         of(tables(), Direction::Inbound, these)
     };
     let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of arriving on";
@@ -588,7 +588,7 @@ fn a_step_by_a_map_matches_as_far_as_the_map_says_something() {
         let walk = there_and_back(&found, Family::V4, direction, connections, &Surroundings::default(), None);
         walk.steps[0].matched.clone()
     };
-    let to = |port| all.with(Field::DestinationPort, &Intervals::one(port));
+    let to = |port| all.narrowed(Field::DestinationPort, &Intervals::one(port));
     assert_eq!(of_first(to(80)), Matched::Yes(&Action::Accept));
     assert!(matches!(of_first(to(81)), Matched::No(Reason::Map(..))));
     assert!(matches!(of_first(all.clone()), Matched::Perhaps(Reason::Map(..))));
@@ -619,7 +619,7 @@ fn an_order_is_open_only_between_chains_that_may_decide() {
     // That of the first packet, and that of the ACK.
     assert_eq!(walk([other(), to_80(), other()]), (2, 1));
     // Filter chains change no port, so that those for another one are for other packets.
-    let only_80 = all.with(Field::DestinationPort, &Intervals::one(80));
+    let only_80 = all.narrowed(Field::DestinationPort, &Intervals::one(80));
     assert_eq!(walk_of(&only_80, [other(), to_80(), other()]), (0, 1));
 }
 
@@ -645,7 +645,7 @@ fn outbound_connections_have_a_user_and_pass_output() {
 
 #[test]
 fn a_single_connection_is_followed_too() {
-    let one = Connections::all(Family::V4, Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
+    let one = Connections::all(Family::V4, Direction::Inbound).narrowed(Field::DestinationPort, &Intervals::one(80));
     let got = |port| {
         let before = vec![rule([to_port(port)], Action::Accept)];
         of(vec![nat(before, vec![])], Direction::Inbound, one.clone())
