@@ -1,4 +1,4 @@
-//! All backends together: reads what all of them hold, and installs in nft or native mode with regard to the other one.
+//! All backends together: reads what all of them hold, and installs nft or native mode in place of each other.
 
 use netfilter::netlink::{Generation, ReadError, Socket};
 use netfilter::nf_tables::edit::Edit;
@@ -53,7 +53,7 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
     }
 }
 
-/// Fails unless what the mode's rules are kept in could be seen.
+/// Fails unless the subsystem that holds the mode's rules could be seen.
 pub(crate) fn must_see(found: &Found, mode: Mode) -> Result<(), Error> {
     match found.unseen(mode.subsystem()) {
         Some(unseen) => Err(ModeError::Unseen(unseen.reason.clone()).in_mode(mode)),
@@ -93,8 +93,8 @@ fn nf_tables() -> Result<Found, Error> {
     Ok(Found { tables: Vec::new(), not_known: vec![unseen] })
 }
 
-/// When the rules of a network namespace were looked at. While another stamp is the same as this one, it is the same namespace,
-/// nf_tables has not been changed since, and there are no legacy tables, as there were none then.
+/// The version of a network namespace's rules. If a later stamp is equal, it is the same namespace, nf_tables has not
+/// changed since, and there are no legacy tables, as there were none then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     namespace: u64,
@@ -102,8 +102,8 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Of the thread's network namespace, now. None where that tells nothing: legacy tables are there, or may be, of which
-    /// changes leave no trace; or the kernel doesn't tell (before 5.14, it has no numbers for namespaces).
+    /// The stamp of the thread's network namespace now. None if there may be legacy tables, whose changes leave no trace, or
+    /// if the kernel can't tell (before 5.14, it has no numbers for namespaces).
     pub fn now() -> Option<Self> {
         let socket = Socket::open().ok()?;
         legacy::read::has_none()
@@ -111,8 +111,8 @@ impl Stamp {
     }
 }
 
-/// The edits that turn what nf_tables holds into exactly the tables that a mode makes; none if it holds them already, or
-/// if the mode keeps its rules elsewhere.
+/// The edits that turn what nf_tables holds into exactly the tables that a mode makes; none if it holds them already, or if
+/// the mode's rules aren't in nf_tables.
 fn install_edits<'a>(mode: Mode, held: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     match mode {
         Mode::Nft => nft::install_edits(held, wanted),
@@ -141,15 +141,15 @@ pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
 /// other such mode can't have rules there either. Returns whether it did.
 pub(crate) fn install_if_fresh(mode: Mode, wanted: &[Table]) -> Result<bool, Error> {
     match install_edits(mode, &[], wanted).and_then(|edits| commit_fresh(&edits)) {
-        // The caller then reads what the namespace holds, which shows what became of the batch.
+        // The caller then reads the namespace, which shows whether the batch was committed.
         Err(ModeError::Unanswered(_)) if can_be_read() => Ok(false),
         outcome => outcome.map_err(|error| error.in_mode(mode)),
     }
 }
 
 /// Installs a mode's tables over netlink, in a transaction that is valid only for the generation at which the other such
-/// mode was checked. If proxy-init has rules in that one, the same transaction removes them if `replace` is set; otherwise
-/// that is an error. Unless `try_fresh` is set, the namespace is known not to be fresh. Returns whether anything was
+/// mode was checked. If the other mode holds proxy-init's rules, `replace` has the same transaction remove them; without it,
+/// they are an error. Unless `try_fresh` is set, the namespace is known not to be fresh. Returns whether anything was
 /// changed, and the other mode if its rules were removed.
 pub(crate) fn install(
     mode: Mode,
@@ -173,8 +173,8 @@ pub(crate) fn install(
     Ok((changed.map_err(|error| error.in_mode(mode))?, replaced))
 }
 
-/// Whether the kernel commits all of these modes' tables together, in a namespace in which nothing has ever been
-/// committed. Only an answer that it did is one: which of them it refuses, [`check_each`] tells.
+/// Whether the kernel commits all of these modes' tables together, in a namespace in which nothing has ever been committed.
+/// If it doesn't, [`check_each`] finds out which of them it refuses.
 pub(crate) fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
     let mut edits = Vec::new();
     for (mode, tables) in wanted {

@@ -1,5 +1,5 @@
-//! How a chain gets from the rules that it holds to others, without touching those that stay: of proxy-init's chains in
-//! nf_tables, and of base chains in legacy tables too.
+//! How a chain gets from the rules that it holds to others, without touching those that stay: proxy-init's chains in
+//! nf_tables, and base chains in legacy tables too.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::wanted::ChainName;
 
 pub(super) struct Wanted<'a> {
     pub(super) rule: &'a Rule,
-    /// Whether one that is held already may stay.
+    /// Whether the same rule may stay if the chain holds it already.
     pub(super) may_stay: bool,
 }
 
-/// How a base chain that holds these rules comes to hold each of the wanted ones once: the rules that it lacks, and those
-/// that it holds a second time or with a time in their comments, each with its place. Other rules stay, as do jumps that
-/// another program added.
+/// The changes after which a base chain holds each of the wanted rules once: the rules that it lacks, and those that it
+/// holds a second time or with a time in their comments, each with its place. Other rules stay, as do jumps that another
+/// program added.
 pub(super) fn missing_and_surplus<'h, 'w>(
     held: &'h [Rule],
     wanted: &'w [Rule],
@@ -44,13 +44,13 @@ pub(super) fn append_rule<'a>(table: TableId, chain: ChainName, rule: &'a Rule, 
     Edit::AddRule(NewRule { table, chain: chain.into(), rule, sets, before: None })
 }
 
-/// How many rules the kernel may pass in all, on its way through the chain to those that edits name: it has a list of
-/// them (`nft_rule_lookup` in net/netfilter/nf_tables_api.c). That takes it some 10 ms.
+/// The most rules that the kernel may pass in all to find those that edits name: it searches a list (`nft_rule_lookup` in
+/// net/netfilter/nf_tables_api.c). So many take it some 10 ms.
 const MOST_PASSED: usize = 1_000_000;
 
-/// The edits after which a chain that held these rules holds exactly the wanted ones: those that delete, and those that
-/// add. Rules that are wanted stay as they are, with their counters, unless too many others are deleted and added among
-/// them: then all are made again, which takes the kernel less time.
+/// The edits after which a chain holds exactly the wanted rules: those that delete, and those that add. Wanted rules that it
+/// holds already stay, with their counters, unless too many others are deleted and added among them: then all are made
+/// again, which takes the kernel less time.
 pub(super) fn change_chain<'a>(
     table: TableId,
     chain: ChainId,
@@ -87,8 +87,8 @@ pub(super) fn change_chain<'a>(
     (deleted, added)
 }
 
-/// For each wanted rule, the index of the held one that stays in its place: the first that says the same after those
-/// that stay for the rules before it.
+/// For each wanted rule, the index of the held rule that stays in its place: the first one that says the same after those
+/// that stay for earlier rules.
 fn kept_places(held: &[Rule], wanted: &[Wanted<'_>]) -> Vec<Option<usize>> {
     let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (index, rule) in held.iter().enumerate() {
@@ -108,7 +108,7 @@ fn kept_places(held: &[Rule], wanted: &[Wanted<'_>]) -> Vec<Option<usize>> {
     kept
 }
 
-/// What the same rules have in common, and others seldom.
+/// What equal rules have in common, and others seldom do.
 fn likeness(rule: &Rule) -> (&[Condition], Option<&Name>) {
     (&rule.conditions, rule.comment.as_ref())
 }

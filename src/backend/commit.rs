@@ -1,4 +1,4 @@
-//! Committing changes: each applies to exactly the ruleset that was read, or not at all, whatever other programs do.
+//! Committing changes: each applies to exactly the ruleset that was read or not at all, whatever other programs do.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::refusal;
 use crate::error::ModeError;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
-/// program that commits so often for so long locks out every other one as well.
+/// program that commits so often for so long locks out all others too.
 const TRIES: u32 = 1000;
 
 /// Opens a socket to nf_tables in the thread's network namespace.
@@ -46,17 +46,16 @@ pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<bool, ModeError> {
     commit(&open()?, edits, Generation::FRESH)
 }
 
-/// Whether the kernel would accept each of these lists of edits. It checks all of them in one batch as it would before
-/// a commit, but nothing is committed. A message that fails keeps none of the others from being checked, and has an
-/// error of its own; discarding the batch takes milliseconds, however many messages there are. A list that is an
-/// error already is that error.
+/// Whether the kernel would accept each of these lists of edits. It checks all of them in one batch as it would before a
+/// commit, but commits nothing. A message that fails has its own error, and the others are still checked; discarding the
+/// batch takes milliseconds, however many messages there are. A list that is an error already keeps that error.
 pub(crate) fn check_each<'a>(
     lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeError>>,
 ) -> Vec<Result<(), ModeError>> {
     let mut edits = Vec::new();
     let mut parts = Vec::new();
     for list in lists {
-        // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
+        // Each is written by itself first, so that the others are tried even if one can't be written.
         let list = list.and_then(|list| {
             refusal::refuse_outside(&list)?;
             edit::batch(&list, None).map_err(|error| refusal::unwritten_error(&error))?;
@@ -95,7 +94,7 @@ pub(crate) fn transact<'a>(
     try_fresh: bool,
     mut plan: impl FnMut(&[Table]) -> Result<Vec<Edit<'a>>, ModeError>,
 ) -> Result<bool, ModeError> {
-    // The generation that a batch was for of which it isn't known whether it was committed, and why.
+    // The generation of a batch that may have been committed or not, and why that isn't known.
     let mut unanswered = None;
     if try_fresh {
         match commit_fresh(&plan(&[])?) {
@@ -106,7 +105,7 @@ pub(crate) fn transact<'a>(
     }
     for attempt in 0..TRIES {
         back_off(attempt);
-        // A new socket for each attempt: answers that an earlier one has not received are gone with it.
+        // Each attempt has a new socket: unread answers are gone with the old one.
         let read = open().and_then(|socket| Ok((snapshot(&socket)?, socket)));
         let (snapshot, socket) =
             read.map_err(|error| unanswered.map_or(error, |(_, errno)| ModeError::Unanswered(errno)))?;

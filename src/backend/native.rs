@@ -1,8 +1,8 @@
 //! native mode: one inet table with sets and no xtables extensions, for kernels without xtables.
 //!
 //! It needs nf_tables with NAT for the inet family (`CONFIG_NF_TABLES_INET`, nft_chain_nat, nft_redir; Linux 5.2), but
-//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch takes it there: rules
-//! and sets that are as they should be stay. If its chains differ too, it is deleted and made again.
+//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch corrects it: rules and sets
+//! that are right stay. If its chains differ too, it is deleted and made again.
 
 use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::Edit;
@@ -38,8 +38,8 @@ pub(crate) fn install_edits<'a>(tables: &[Table], wanted: &'a [Table]) -> Result
     Ok(edits)
 }
 
-/// Whether changing rules and sets is enough: the chains are the wanted ones, hooked where they should be, and there is
-/// nothing else in the table, such as another program's sets.
+/// Whether changing rules and sets is enough: the chains are right, hooked where they should be, and the table holds nothing
+/// else, such as another program's sets.
 fn can_change(held: &Table, wanted: &Table) -> bool {
     for chain in &wanted.chains {
         if held.chain(&chain.name).is_none_or(|held| held.base != chain.base) {

@@ -21,7 +21,7 @@ use crate::findings::finding::{Finding, Problem, Subject};
 use crate::ours::{leads_to, own_lines, without_time};
 use crate::wanted::{ChainName, Mode, chain_of};
 
-/// What keeps neighbours on these devices from finding each other.
+/// The rules that keep neighbours on these devices from finding each other.
 pub fn discovery_findings(found: &Found, network: &Network, family: Family, devices: &[&Device]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (direction, &device) in
@@ -69,8 +69,8 @@ fn name_of_place(at: Place<'_>) -> String {
     }
 }
 
-/// The command that lets packets of neighbour discovery past a place that drops them; none if that is for their hop
-/// limit, which it changes.
+/// The command that lets packets of neighbour discovery past a place that drops them; none if it loses them by changing
+/// their hop limit.
 fn admitting_command(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
     let mut effects = at.rule().into_iter().flat_map(|rule| &rule.effects);
     if effects.any(|effect| matches!(effect, Effect::Mark { field: Field::HopLimit, .. })) {
@@ -100,8 +100,7 @@ fn admitting_command(at: Place<'_>, family: Family, packet: Packet) -> Option<St
     Some(format!("{command} -t {name} -I {chain} -p ipv6-icmp --icmpv6-type {iptables} -j ACCEPT"))
 }
 
-/// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found in this
-/// network.
+/// The differences, in a mode's tables, between what it would install and what was found in this network.
 pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Network) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in expected {
@@ -131,9 +130,9 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Netw
     findings
 }
 
-/// A rule that several ways lead to decides several times, about these connections and about those.
+/// Merges the findings about a rule to which several ways lead, which differ in their connections.
 fn one_for_each_rule(findings: Vec<Finding>) -> Vec<Finding> {
-    /// So many sets of connections are said of a rule.
+    /// The most sets of connections that are named for a rule.
     const MOST: usize = 4;
     let mut sets: HashMap<Finding, Vec<String>> = HashMap::new();
     let mut kept = Vec::new();
@@ -157,8 +156,8 @@ fn one_for_each_rule(findings: Vec<Finding>) -> Vec<Finding> {
     kept
 }
 
-/// Whether a place drops packets for an address of other hosts that its rule names, whatever device they pass: then these
-/// hosts are meant. Addresses of this namespace's own network among them would be everybody's.
+/// Whether a place drops packets because its rule names addresses of other hosts, whatever device they pass: then it keeps
+/// out these hosts. A rule that also covers this namespace's own addresses would drop everybody's packets.
 fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
     let Some(rule) = at.rule() else {
         return false;
@@ -341,7 +340,7 @@ fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>], table: &
     problems
 }
 
-/// What keeps the connections of one direction from proxy-init's chain, apart from what is already known to be wrong.
+/// What keeps the connections of one direction from proxy-init's chain, apart from the findings that are already known.
 fn shadows(
     expected: &Table,
     family: Family,
@@ -365,7 +364,7 @@ fn shadows(
     let base = chain_of(expected, ChainName::of(direction).counterpart());
     let jump = base.and_then(|chain| Line::all(expected, chain).next()).map(|line| line.to_string());
     let base = base.map(|base| Subject::Chain(base.name.clone()));
-    // If the way to the chain is broken, every connection passes it by, and no other rule is to blame for that.
+    // If the way to the chain is broken, every connection bypasses it, and no other rule is to blame for that.
     let mut known = known.iter().filter(|finding| finding.family == expected.family);
     let is_broken = known.any(|finding| match finding.problem {
         Problem::NoRules(_) | Problem::NoTable | Problem::Dormant => true,
@@ -389,9 +388,8 @@ fn shadows(
             && matches!(outcome.action, Some(Action::Redirect(_)))
             && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood);
         if outcome.after_watched && !is_lost {
-            // What runs after proxy-init's chain sees the connections that bypass the proxy, and is free to decide
-            // about them. The policy of the base chain that holds proxy-init's jump is the exception: it counts as part
-            // of the rules.
+            // Chains after proxy-init's see the connections that bypass the proxy, and may decide about them. The policy
+            // of the base chain with proxy-init's jump is the exception: it counts as part of the rules.
             if base.as_ref() == Some(&subject) && matches!(at, Place::Policy(_)) {
                 findings.push(Finding { family: TableFamily::Ip(family), subject, problem: Problem::Policy });
             }
@@ -399,11 +397,11 @@ fn shadows(
         }
         let mut unsaid = Vec::new();
         if is_lost {
-            // What its device and its sender are, a reply doesn't tell of a connection.
+            // A reply's device and owner say nothing about the connection.
             if outcome.packet == Packet::Reply {
                 unsaid.extend([Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid]);
             }
-            // What is redirected on its way in gets one of these anyway.
+            // Redirected inbound connections get one of these anyway.
             let to = Field::Destination(family);
             if outcome.connections.get(to) == around.network.redirect_addresses(family, &names_except_lo()).as_ref() {
                 unsaid.push(to);

@@ -17,7 +17,7 @@ use packets::walk::{
 use crate::ours::{holds_rules, is_ours};
 use crate::wanted::{ChainName, Mode, Purpose};
 
-/// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
+/// A connection, as far as it is known. What isn't known may be anything, except where a field says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connection {
@@ -29,11 +29,11 @@ pub struct Connection {
     pub from: Option<IpAddr>,
     /// The port from which it comes.
     pub from_port: Option<u16>,
-    /// The user of an outbound one; without, any but the proxy's.
+    /// The user of an outbound one; none: any except the proxy's.
     pub uid: Option<u32>,
-    /// The group of an outbound one; without, any but the proxy's.
+    /// The group of an outbound one; none: any except the proxy's.
     pub gid: Option<u32>,
-    /// The device by which it comes in or leaves; without, for an inbound one, any but the loopback device.
+    /// The device on which it arrives or by which it leaves; none, for an inbound one: any except the loopback device.
     pub device: Option<Name>,
 }
 
@@ -53,9 +53,9 @@ pub enum Verdict {
     Bypass,
     /// It goes elsewhere; the text says where.
     Elsewhere(String),
-    /// It is dropped, and nobody is told.
+    /// It is dropped silently.
     Dropped,
-    /// It is dropped, and who makes it is refused: by a reset or by ICMP.
+    /// It is refused by a reset or by ICMP.
     Rejected,
     /// It is lost although the rules let its first packet through; the text says why.
     Lost(String),
@@ -64,12 +64,12 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the connection is lost, by whatever way.
+    /// Whether the connection fails.
     fn is_dropped(&self) -> bool {
         matches!(self, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
     }
 
-    /// The same, as it reads on from `it`.
+    /// The verdict in words, after `it`.
     pub fn clause(&self) -> String {
         match self {
             Verdict::Proxy(_) => format!("goes {self}"),
@@ -98,21 +98,20 @@ impl fmt::Display for Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<'a> {
     pub verdict: Verdict,
-    /// The rule or the policy that says so; none if no rule does.
+    /// The rule or the policy that decides; none if no rule does.
     pub at: Option<Place<'a>>,
-    /// What that does, if it changes where the connection goes.
+    /// Its action, if that changes where the connection goes.
     pub action: Option<&'a Action>,
-    /// Everything that it was compared with, in the kernel's order.
+    /// Every rule and policy that it was compared with, in the kernel's order.
     pub steps: Vec<Step<'a>>,
-    /// The users, groups or devices that proxy-init's rules exempt, of which nothing was said, and for which the answer is
-    /// another.
+    /// The users, groups or devices that proxy-init's rules exempt, that were left open, and for which the answer differs.
     pub exceptions: Vec<(Field, Intervals)>,
-    /// Where it depends on a limit that isn't reached.
+    /// The rules on whose limits it depends, which must not be reached.
     pub limits: Vec<Place<'a>>,
 }
 
 impl Answer<'_> {
-    /// Not known, for this reason: by what it leaves, it is this answer.
+    /// This answer as one that isn't known, for a reason that reads on with this answer's verdict.
     pub fn in_doubt(mut self, reason: &str) -> Self {
         self.verdict = Verdict::NotKnown(format!("{reason} it {}", self.verdict.clause()));
         self
@@ -125,7 +124,7 @@ pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
     doubt_if_unseen(found, follow_connection(found, connection, &Network::default(), &[], None))
 }
 
-/// An answer by all that was found, or, if something could not be seen, that it isn't known: that may decide otherwise.
+/// The answer or, if something could not be seen that may decide otherwise, that it isn't known.
 pub fn doubt_if_unseen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
     match found.not_known.first() {
         Some(Unseen { subsystem, reason, .. }) => {
@@ -135,7 +134,7 @@ pub fn doubt_if_unseen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
     }
 }
 
-/// The same answer, which was found as if no limit were reached, with the rules whose limits it may depend on.
+/// Adds to an answer that supposes that no limit is reached the rules with limits on which it may depend.
 pub fn add_limits(mut answer: Answer<'_>) -> Answer<'_> {
     for step in &answer.steps {
         let Some(rule) = step.at.rule().filter(|rule| rule.does_something()) else {
@@ -156,8 +155,8 @@ fn is_limit(condition: &Condition) -> bool {
     matches!(condition, Condition::Context { context: Context::Limit { .. }, .. })
 }
 
-/// Follows a connection through everything that was found, as if there were nothing else, in this network and where
-/// packets are routed so; `back` is the device by which replies to what comes in leave, if it isn't the same one.
+/// Follows a connection through everything that was found, in this network and with these routes, as if there were no
+/// other rules; `back` is the device by which replies to inbound connections leave, if it isn't the one of their arrival.
 pub fn follow_connection<'a>(
     found: &'a Found,
     connection: &Connection,
@@ -183,8 +182,8 @@ pub fn follow_connection<'a>(
     answer
 }
 
-/// The users, groups or devices that proxy-init's rules exempt and that are not the proxy's, if nothing is said of the
-/// connection's own.
+/// The users, groups or devices, apart from the proxy's, that proxy-init's rules exempt, if the connection leaves its own
+/// open.
 pub fn open_exemptions(found: &Found, connection: &Connection, field: Field) -> Intervals {
     let is_left_open = match field {
         Field::Uid => connection.uid.is_none(),
@@ -201,7 +200,7 @@ pub fn open_exemptions(found: &Found, connection: &Connection, field: Field) -> 
     })
 }
 
-/// The same answer, if neighbours find each other, who have to before the connection's first packet.
+/// The same answer, if the neighbours find each other before the connection's first packet.
 pub fn add_discovery<'a>(
     found: &'a Found,
     network: &Network,
@@ -219,7 +218,7 @@ pub fn add_discovery<'a>(
     }
 }
 
-/// The connection as a set of those that it may be.
+/// The set of connections that this one may be.
 fn connections(found: &Found, network: &Network, family: Family, connection: &Connection) -> Connections {
     let mut set = Connections::living(family, connection.direction)
         .with_numbers(Field::Destination(family), Intervals::one(address(connection.to.ip())))
@@ -252,13 +251,13 @@ fn connections(found: &Found, network: &Network, family: Family, connection: &Co
     set.narrowed(field, &devices)
 }
 
-/// The rules in those of these tables in which proxy-init keeps its own.
+/// proxy-init's rules in these tables.
 fn own_rules(tables: &[Table]) -> impl Iterator<Item = &Rule> {
     let tables = tables.iter().filter(|table| Mode::of(table).is_some());
     tables.flat_map(Table::rules).filter(|rule| is_ours(rule))
 }
 
-/// The ports to which proxy-init's rules redirect: those of the proxy. Whichever rule redirects there, redirects to it.
+/// The proxy's ports: those to which proxy-init's rules redirect. Any other rule that redirects to them counts as well.
 pub fn proxy_ports(tables: &[Table]) -> Vec<u16> {
     own_rules(tables).filter_map(Rule::redirects_to).collect()
 }
@@ -273,7 +272,7 @@ pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
     }
 }
 
-/// The users or groups that proxy-init's rules take for the proxy's.
+/// The users or groups that proxy-init's rules exempt as the proxy's.
 fn proxy_ids(tables: &[Table], wanted: Field) -> Intervals {
     exempted_numbers(tables, wanted, |rule| !Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others()))
 }
@@ -292,10 +291,10 @@ fn exempted_numbers(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) 
     Intervals::new(numbers)
 }
 
-/// One of the ends that a way may have, and what it means; none if that isn't known.
+/// One possible end of a walk, and its verdict; none if that isn't known.
 type End<'a> = (Outcome<'a>, Option<Verdict>);
 
-/// What all possible ends of a way come to.
+/// The answer to which all possible ends of a walk lead.
 fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> Answer<'a> {
     let ended = walk.decisions.into_iter();
     let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood));
@@ -305,7 +304,7 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
         ends.push((end, verdict));
     }
     let decisive = if ends.iter().all(|(_, verdict)| verdict.as_ref().is_some_and(Verdict::is_dropped)) {
-        // Where either packet may be dropped, the way back is the farthest that any gets.
+        // If either packet may be dropped, the last end is the one that gets farthest.
         ends.last()
     } else {
         ends.first().filter(|(_, first)| ends.iter().all(|(_, verdict)| verdict == first))
@@ -320,7 +319,7 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
         _ => decisive.and_then(|(end, _)| end.at),
     };
     let action = decisive.and_then(|(end, _)| end.action);
-    // Most rules are the same to the ACK as to the first packet: it is told of only where something depends on it.
+    // Most rules treat the ACK as they treat the first packet, so its steps are kept only where something depends on it.
     let mut steps = walk.steps;
     if !matches!(verdict, Verdict::NotKnown(_))
         && !ends.iter().any(|(end, _)| end.fate == Fate::Dropped && end.packet == Packet::Ack)
@@ -330,7 +329,7 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
     Answer { verdict, at, action, steps, exceptions: Vec::new(), limits: Vec::new() }
 }
 
-/// What one end means; none if it isn't known.
+/// The verdict of one end; none if it isn't known.
 fn verdict(around: &Surroundings<'_>, end: &Outcome<'_>) -> Option<Verdict> {
     let ports = &around.ports;
     let port = end.port.as_ref().map(Intervals::as_slice);
@@ -385,7 +384,7 @@ fn bypassing_rule<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>>
         if !is_own_table || !matches!(action, Action::Return | Action::Accept | Action::Goto(_)) {
             continue;
         }
-        // Of several, the last.
+        // The last of several counts.
         if ChainName::own(&at.chain().name).is_some() {
             in_own_chain = Some(at);
         }
@@ -396,7 +395,7 @@ fn bypassing_rule<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>>
     in_own_chain.or(before)
 }
 
-/// Why it isn't known what becomes of a connection that may end in these ways.
+/// Why it isn't known what becomes of a connection with these possible ends.
 fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
     if let Some(at) = unclear.and_then(|(end, _)| end.at) {
@@ -428,7 +427,7 @@ fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
         return text;
     }
     for (end, _) in ends {
-        // Whether that is this host isn't followed, so rules for either may be met.
+        // It isn't known whether that is this host, so the rules for both cases apply.
         if let Some(Action::Nat(Nat { text, .. })) = end.action {
             return format!("it depends on where `{text}` sends it, which is not followed");
         }
@@ -436,7 +435,7 @@ fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     "more rules were found than can be followed".to_owned()
 }
 
-/// Whether what may become of the connection isn't the same for all numbers of this field.
+/// Whether the verdict differs between numbers of this field.
 fn field_matters(field: Field, ends: &[End<'_>]) -> bool {
     let mut verdicts: BTreeMap<Option<&Intervals>, HashSet<&Option<Verdict>>> = BTreeMap::new();
     for (end, verdict) in ends {
@@ -446,7 +445,7 @@ fn field_matters(field: Field, ends: &[End<'_>]) -> bool {
     all.next().is_some_and(|first| all.any(|others| others != first))
 }
 
-/// The field on which it depends.
+/// The field on which a match depends.
 fn deciding_field(reason: &Reason<'_>) -> Option<Field> {
     match reason {
         Reason::Condition(condition, connections) => {
@@ -458,7 +457,7 @@ fn deciding_field(reason: &Reason<'_>) -> Option<Field> {
     }
 }
 
-/// A field of a packet as it is of the connection, which is told as it set out.
+/// The connection's field, as the client opened it, that is this field of one of its packets.
 fn field_of_connection(field: Field, packet: Packet) -> Field {
     match packet {
         Packet::Reply | Packet::Advertisement => field.reversed(),
@@ -466,7 +465,7 @@ fn field_of_connection(field: Field, packet: Packet) -> Field {
     }
 }
 
-/// What was left open, in words; none if there is nothing that a user could do about it.
+/// An open question in words; none if a user can't do anything about it.
 fn question_in_words(open: &Open<'_>) -> Option<String> {
     let (at, reason, packet, hook) = match open {
         Open::Other => return None,
@@ -506,7 +505,7 @@ fn question_in_words(open: &Open<'_>) -> Option<String> {
     })
 }
 
-/// A connection's field in words, where a packet of its is at this hook, and which flag gives it, if one does.
+/// A connection's field in words, for one of its packets at this hook, and the flag that gives it, if there is one.
 fn dependence_in_words(field: Field, packet: Packet, hook: Hook) -> (&'static str, String) {
     // At input, packets have the socket that gets them.
     let is_of_server = (packet == Packet::Reply) != (hook == Hook::Input) && packet != Packet::First;

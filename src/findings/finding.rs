@@ -6,7 +6,7 @@ use derive_more::Display;
 use packets::rules::{Direction, Family, Name, TableFamily};
 use packets::walk::{Fate, Packet};
 
-/// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
+/// One difference between what is expected and what was found. Rules are in iptables' syntax, those of native mode in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Finding {
@@ -32,12 +32,12 @@ pub(crate) enum Subject {
 }
 
 impl Finding {
-    /// In whose table: `IPv4`, `IPv6`, or native mode's `inet`.
+    /// The family of the table: `IPv4`, `IPv6`, or native mode's `inet`.
     pub fn family(&self) -> String {
         self.family.title()
     }
 
-    /// In which chain, or native mode's set or table.
+    /// The chain, or native mode's set or table.
     pub fn chain(&self) -> String {
         self.subject.to_string()
     }
@@ -87,7 +87,7 @@ pub enum FindingKind {
 /// What is wrong, and with what, by [`FindingKind`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Problem {
-    /// As many are expected.
+    /// With how many are expected.
     NoRules(usize),
     NoTable,
     NoChain,
@@ -117,20 +117,20 @@ pub(crate) enum Problem {
     Dropped {
         by: String,
         connections: String,
-        /// Whose: the client's, or the reply.
+        /// The client's, or the reply.
         packet: Packet,
         certain: bool,
     },
-    /// Another rule drops what comes from or goes to other hosts that it names, as a firewall that keeps these out does.
+    /// Another rule drops packets from or to hosts that it names, as a firewall does that keeps these out.
     Barred {
         by: String,
         connections: String,
     },
-    /// Another rule drops what neighbours find each other by, before the first packet of any connection.
+    /// Another rule drops packets of neighbour discovery, before the first packet of any connection.
     Undiscovered {
         family: Family,
         by: String,
-        /// The command that lets it through; none where it is lost by what a rule makes of it.
+        /// The command that lets them through; none if a rule loses them by changing them.
         admit: Option<String>,
         packet: Packet,
         /// Who asks: inbound, the neighbour.
@@ -156,7 +156,7 @@ impl Problem {
         }
     }
 
-    /// Whether it is about rules of other programs, which proxy-init's are right beside.
+    /// Whether it is about rules of other programs, while proxy-init's own are as they should be.
     pub fn is_about_others(&self) -> bool {
         matches!(
             self,
@@ -168,8 +168,8 @@ impl Problem {
         )
     }
 
-    /// Whether it is only a warning: connections get to the proxy, unless something that isn't understood is so, or they
-    /// are of hosts that somebody keeps out.
+    /// Whether it is only a warning: connections reach the proxy, except perhaps by something that isn't understood, or from
+    /// hosts that a rule keeps out.
     pub fn is_warning(&self) -> bool {
         matches!(self, Problem::Dropped { certain: false, .. } | Problem::Barred { .. })
     }
@@ -204,7 +204,7 @@ impl Problem {
         }
     }
 
-    /// What is wrong, in words, with this name of the other program's rule.
+    /// What is wrong, in words; `rule` stands for the other program's rule.
     fn words(&self, rule: &str) -> String {
         let does = |verb: &str, certain: &bool| {
             if *certain { format!("{rule} {verb}s") } else { format!("{rule} may {verb}") }
@@ -257,7 +257,7 @@ impl Problem {
         words.to_owned()
     }
 
-    /// The same with the kind before what another program's rule does, and with the cure, if there is one.
+    /// The same, with the kind before what another program's rule does, and with the remedy, if there is one.
     fn in_full(&self, rule: &str) -> String {
         let (kind, words) = (self.kind(), self.words(rule));
         match self {

@@ -1,5 +1,5 @@
-//! Which other programs have to do with a pod's connections, by what can be read of them: a table of signs. Nothing is
-//! guessed: what leaves no sign here, such as BPF programs of cgroups, isn't named.
+//! Which other programs affect a pod's connections, by the signs that they leave. Programs without a sign here, such as BPF
+//! programs of cgroups, aren't named.
 
 use packets::found::{Device, Found};
 use packets::rules::{Action, Name, Table};
@@ -22,7 +22,7 @@ struct Program {
 const CILIUM: &str = "where its socket load balancing is on, a connection has another address before any rule sees it; its BPF \
                       programs cannot be seen from here";
 
-/// Whose names are known, from each one's sources: tools/istio-iptables/pkg/constants and
+/// Programs with known names, from their sources: tools/istio-iptables/pkg/constants and
 /// tools/istio-nftables/pkg/constants of Istio, pkg/transparentproxy of Kuma, sdk/iptables of Consul,
 /// pkg/datapath/iptables, pkg/defaults and pkg/wireguard of Cilium.
 const OWNERS: [Program; 4] = [
@@ -77,7 +77,7 @@ pub fn owner_of(table: &Table, chain: &Name) -> Option<&'static str> {
     owner.map(|owner| owner.name)
 }
 
-/// What other programs have left in the network namespace that has to do with where its connections go.
+/// The signs that other programs have left in the network namespace.
 pub fn signs_in_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
     let mut signs = Vec::new();
     if found.tables.iter().flat_map(Table::rules).any(|rule| without_time(rule).is_some()) {
@@ -126,7 +126,7 @@ fn is_ignored(found: &Found, device: &Name) -> bool {
     purposes.any(|purpose| matches!(purpose, Purpose::IgnoreInterface(name) if *device == *name.to_string()))
 }
 
-/// What the machine shows of itself beside its rules. What can't be read is empty.
+/// What the machine shows beside its rules. A file that can't be read is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Traces {
     /// /proc/version
@@ -141,7 +141,7 @@ pub struct Traces {
     pub networks: Vec<String>,
 }
 
-/// What the kernel and the node show, for `detect`. `is_refused`: something was refused for lack of permission.
+/// The signs in the kernel and on the node, for `detect`. `is_refused`: something was refused for lack of permission.
 pub fn signs_on_node(found: &Found, devices: &[Device], traces: &Traces, is_refused: bool) -> Vec<String> {
     let mut signs = Vec::new();
     // Its releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
@@ -198,7 +198,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// What may have refused although the process has CAP_NET_ADMIN.
+/// What may have refused something although the process has CAP_NET_ADMIN.
 fn refusers(traces: &Traces) -> Vec<String> {
     let mut signs = Vec::new();
     if field(&traces.status, "Seccomp:") == Some("2") {

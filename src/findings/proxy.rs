@@ -1,4 +1,4 @@
-//! Whether the proxy is there: what listens on its ports, and as whom.
+//! Whether the proxy is there: what listens on its ports, and as which user.
 
 use std::fmt;
 
@@ -10,26 +10,26 @@ use crate::findings::explain::{Connection, Verdict};
 use crate::wanted::warnings::{self, warnings as of_flags};
 use crate::wanted::{Config, OwnerId, Port};
 
-/// What is probably wrong with the rules' proxy, though the rules are what they should be.
+/// What is probably wrong with the proxy, though the rules are as they should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProxyWarning {
     /// The flags with which the rules are installed are probably a mistake.
     Config(warnings::Warning),
-    /// Connections are redirected to a port on which nothing takes them.
+    /// Connections are redirected to a port on which nothing listens.
     NotListening {
         /// The port.
         port: Port,
-        /// The families whose connections nothing takes.
+        /// The families for which nothing listens.
         families: Vec<Family>,
     },
-    /// Who listens is not the user whom the rules exempt, so that what the proxy sends is redirected to it.
+    /// Another user listens than the one that the rules exempt, so the proxy's own connections are redirected to it.
     OtherUser {
         /// The port.
         port: Port,
-        /// Who listens there.
+        /// The user who listens there.
         uid: u32,
-        /// Whom the rules exempt.
+        /// The user that the rules exempt.
         exempt: OwnerId,
     },
     /// What listens could not be seen; the text says why.
@@ -62,8 +62,7 @@ impl fmt::Display for ProxyWarning {
 }
 
 impl ProxyWarning {
-    /// Whether it may be about a connection of which that becomes: not if it is about a port or a family that the
-    /// connection doesn't touch.
+    /// Whether it may concern a connection with this verdict: not if it is about another port or family.
     pub(crate) fn is_about(&self, connection: &Connection, verdict: &Verdict) -> bool {
         match self {
             Self::NotListening { port, families } => {
@@ -89,12 +88,12 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
         let mut without = config.families().to_vec();
         without.retain(|&family| !at_port.iter().any(|listener| listener.accepts(direction, family)));
         if without.len() == config.families().len() {
-            // If no family is served, which ones there are says nothing.
+            // If nothing listens for any family, the families say nothing.
             warnings.push(ProxyWarning::NotListening { port, families: Vec::new() });
         } else if !without.is_empty() {
             warnings.push(ProxyWarning::NotListening { port, families: without });
         }
-        // What listens doesn't tell its group, by which it may be exempt as well.
+        // The kernel doesn't tell a listener's group, by which it may be exempt as well.
         let Some(exempt) = config.proxy_uid.filter(|_| config.proxy_gid.is_none()) else {
             continue;
         };
@@ -110,7 +109,7 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
     warnings
 }
 
-/// Whether a redirected connection may get to it: one that arrives goes to an address of its device.
+/// Whether redirected connections may reach it: inbound ones go to an address of their device.
 fn is_reached(listener: &Listener, network: &Network) -> bool {
     let own = listener.address.to_canonical();
     let is_bound = !own.is_unspecified() && !own.is_loopback();

@@ -14,7 +14,7 @@ use crate::wanted::{
     ChainName, Config, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet, chain_of, rules_of,
 };
 
-/// Why what was found is the installation of no config.
+/// Why no config can be recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum NoConfig {
     /// proxy-init has no rules in this mode.
@@ -25,15 +25,14 @@ pub enum NoConfig {
     NoRedirect(Direction),
 }
 
-/// The config that comes closest to what was found. Installed in the same mode, it makes exactly that, provided that
-/// what was found is one complete, untouched installation: whether it is,
-/// [`differences`](crate::findings::difference::differences) from what the config would install tell.
+/// The config that comes closest to what was found. If that is one complete, untouched installation, installing the config
+/// in the same mode makes exactly that: [`differences`](crate::findings::difference::differences) shows whether it is.
 ///
 /// # Errors
 /// Too little was found.
 pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
     let tables = tables(mode, found);
-    // What both families should have is taken from the first table.
+    // The first table has what both families should have.
     let first = tables.into_iter().flatten().next().ok_or(NoConfig::Nothing)?;
     let mut config = Config::new(port(tables, Direction::Inbound)?, port(tables, Direction::Outbound)?);
     config.ipv6 = tables.last().is_some_and(Option::is_some);
@@ -65,7 +64,8 @@ fn tables(mode: Mode, found: &Found) -> [Option<&Table>; 2] {
     })
 }
 
-/// The rules of a direction. Of one with another condition, it isn't known for which connections it is.
+/// The rules of a direction with conditions like those of proxy-init's: for a rule with another condition, it isn't known
+/// for which connections it is.
 fn known_rules(table: &Table, direction: Direction) -> impl Iterator<Item = &Rule> {
     rules_of(table, ChainName::of(direction)).iter().filter(|rule| {
         rule.conditions.iter().all(|condition| matches!(condition, Condition::In { negated: false, .. }))
@@ -118,7 +118,7 @@ fn add_setting(config: &mut Config, direction: Direction, table: &Table, rule: &
     }
 }
 
-/// The outbound ports to redirect, from the rule that exempts all others.
+/// The outbound ports to redirect: the rule that exempts all others has them.
 fn listed_ports(table: &Table) -> Vec<PortRange> {
     let mut rules = rules_of(table, ChainName::ProxyInitOutput).iter();
     let unlisted = rules.find(|rule| Purpose::of(rule) == Some(Purpose::IgnoreUnlistedPorts));
@@ -135,7 +135,7 @@ fn listed_ports(table: &Table) -> Vec<PortRange> {
     ports
 }
 
-/// The subnets that such rules of both families name; those of all addresses may be in rules of the other family.
+/// The subnets in such rules of both families. The other family's rules may have subnets of all addresses.
 fn subnets(tables: [Option<&Table>; 2], direction: Direction, is_such: fn(&Rule) -> bool) -> Vec<Subnet> {
     let [v4, v6] = tables;
     let mut subnets = v4.map(|table| subnets_of(Family::V4, table, direction, is_such)).unwrap_or_default();
@@ -189,7 +189,7 @@ fn subnets_of(family: Family, table: &Table, direction: Direction, is_such: fn(&
     subnets
 }
 
-/// What a rule compares beside the family and the protocol, and with which numbers; none if that isn't known.
+/// The field that a rule compares beside the family and the protocol, and the numbers; none if they aren't known.
 fn compared(table: &Table, rule: &Rule) -> Option<(Field, Intervals)> {
     rule.conditions.iter().rev().find_map(|condition| match condition {
         Condition::In { field, values, .. } if !matches!(field, Field::Family | Field::Protocol) => {
@@ -203,14 +203,14 @@ fn is_exemption(rule: &Rule) -> bool {
     rule.action == Action::Return
 }
 
-/// Whether a rule redirects, and is for some subnets by its conditions or its comment, not for all the rest.
+/// Whether a rule redirects connections to some subnets, by its conditions or its comment.
 fn redirects_subnets(rule: &Rule) -> bool {
     let mut fields = rule.conditions.iter().filter_map(Condition::field);
     matches!(rule.action, Action::Redirect(_))
         && (fields.any(|field| matches!(field, Field::Destination(_))) || !listed_items::<Subnet>(rule).is_empty())
 }
 
-/// A rule's numbers as its comment lists them or, if that lists others, in as few items as there can be.
+/// A rule's numbers as its comment lists them or, if the comment lists others, as the fewest items.
 fn written_or_fewest<T>(
     written: Vec<T>,
     numbers: &Intervals,

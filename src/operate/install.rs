@@ -68,15 +68,15 @@ pub enum Simulate {
 pub struct Installed {
     /// The mode that was used.
     pub mode: Mode,
-    /// Why that one.
+    /// Why that mode was used.
     pub reason: Reason,
-    /// What the mode made: a table for each family or, in native mode, one for both.
+    /// The tables that the mode made: one for each family or, in native mode, one for both.
     pub(crate) tables: Vec<Table>,
     /// Whether anything had to be changed: the same rules may have been there before.
     pub changed: bool,
     /// The other modes whose rules were removed.
     pub replaced: Vec<Mode>,
-    /// What was not as it should be.
+    /// Everything that was not as it should be.
     pub warnings: Vec<Warning>,
     /// How long it took.
     pub took: Duration,
@@ -108,7 +108,7 @@ impl Installed {
 /// How long nft and native mode wait for legacy mode, which looks at nf_tables after its commands, to give way.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long to sleep between two looks at whether it has.
+/// How long to sleep between two checks whether it has.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How often rules are installed again that another run has replaced.
@@ -201,7 +201,7 @@ impl Install {
         })
     }
 
-    /// The mode to begin with, and why that one. `check` is as in [`choose`].
+    /// The mode to begin with, and the reason for it. `check` is as in [`choose`].
     pub(super) fn choose_mode(&self, check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
         Ok(match self.mode {
             ModeChoice::Default => (Mode::Legacy, Reason::Default),
@@ -232,7 +232,7 @@ impl Install {
         Ok(legacy)
     }
 
-    /// What a mode needs and this host lacks, if another mode does without that. Nothing is installed.
+    /// The error about what this host lacks for a mode, if another mode does without it. Nothing is installed.
     fn missing_requirement(&self, mode: Mode) -> Option<Error> {
         let tried = match mode {
             Mode::Legacy => self.installed_legacy().and_then(|_| legacy::check(&expected(mode, &self.config))),
@@ -241,8 +241,8 @@ impl Install {
         tried.err().filter(|error| error.mode_instead(mode).is_some())
     }
 
-    /// Whether an installation that begins in one mode goes on to another, because neither that one can be used here
-    /// nor any that comes before the other.
+    /// Whether an installation that begins in one mode falls back to another, because neither the first mode can be used here
+    /// nor any between the two.
     pub(super) fn falls_back(&self, from: Mode, to: Mode) -> bool {
         let mut mode = from;
         while mode != to && !self.no_fallback && self.missing_requirement(mode).is_some() {
@@ -258,7 +258,7 @@ impl Install {
 
 struct Work<'a, 't> {
     install: &'a Install,
-    /// What the mode makes that was tried last.
+    /// The tables of the mode that was tried last.
     tables: Vec<Table>,
     tell: Tell<'t>,
     /// Opened once, as soon as they are needed.
@@ -269,7 +269,7 @@ struct Work<'a, 't> {
 }
 
 impl Work<'_, '_> {
-    /// Returns the mode that was used, and why that one.
+    /// Returns the mode that was used, and the reason for it.
     fn run(&mut self) -> Result<(Mode, Reason), Error> {
         if self.install.mode == ModeChoice::Auto
             && let Some((mode, reason)) = self.install_if_untouched()?
@@ -296,8 +296,8 @@ impl Work<'_, '_> {
         self.install_or_fall_back(mode, reason)
     }
 
-    /// Installs in a mode, or, if what it needs is missing here, in the one that does without, as linkerd-init goes on
-    /// with whatever iptables it finds.
+    /// Installs in a mode or, if this host lacks what it needs, in the one that does without, as linkerd-init uses whatever
+    /// iptables it finds.
     fn install_or_fall_back(&mut self, mode: Mode, reason: Reason) -> Result<(Mode, Reason), Error> {
         let installed = match mode {
             Mode::Legacy => self.install_legacy(),
@@ -320,7 +320,10 @@ impl Work<'_, '_> {
         }
     }
 
-    /// After a mode failed: what is missing, and the mode that does without; the error, if no other mode mends it.
+    /// After a mode failed: the error about what is missing, and the mode that does without it.
+    ///
+    /// # Errors
+    /// No other mode helps.
     fn find_fallback(&self, mode: Mode, error: Error) -> Result<(Error, Mode), Error> {
         if self.install.no_fallback {
             return Err(error);
@@ -406,7 +409,7 @@ impl Work<'_, '_> {
         self.settle_with_others(mode, |work| work.commit(mode, false))
     }
 
-    /// The other modes that hold rules of proxy-init's, of those that a commit in this mode doesn't exclude.
+    /// The other modes that hold proxy-init's rules, among those that a commit in this mode doesn't exclude.
     fn other_modes(&self, mode: Mode) -> Result<Vec<Mode>, Error> {
         let others = match mode {
             Mode::Legacy => all::nf_tables_modes(),

@@ -1,4 +1,4 @@
-//! Reads what the network namespace, the kernel and the node show of other programs.
+//! Reads the network namespace, and what the kernel and the node show about other programs.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
 
-/// What the thread's network namespace holds, its conditions settled as far as they can be, and what is known of it.
+/// Reads what the thread's network namespace holds, with conditions filled in as far as they can be, and its network.
 pub(super) fn read() -> Result<(Found, Network), Error> {
     let mut found = all::read()?;
     let network = network();
@@ -39,7 +39,7 @@ pub(super) fn network() -> Network {
     }
 }
 
-/// Whose tables for ARP or for a bridge's packets there may be, that are not read; none where nothing shows any.
+/// The program that may have tables for ARP or for a bridge's packets, which are not read; none if nothing shows any.
 pub(super) fn unread_tables(network: &Network, asks_by_arp: bool) -> Option<&'static str> {
     // Of this namespace alone, and root's to read (`xt_proto_init` in net/netfilter/x_tables.c).
     let arp = fs::read(format!("{}/net/arp_tables_names", proc_of_thread())).unwrap_or_default();
@@ -54,7 +54,7 @@ pub(super) fn unread_tables(network: &Network, asks_by_arp: bool) -> Option<&'st
     is_used.then_some("ebtables-legacy")
 }
 
-/// The kernel's settings; what can't be read is taken for what is usual.
+/// The kernel's settings; one that can't be read has the usual value.
 fn settings() -> Settings {
     let is = |name: &str, number: i64| Some(setting(name)? == number);
     let usual = Settings::default();
@@ -83,8 +83,8 @@ fn is_wide(address: IpAddr, family: Family) -> bool {
     }
 }
 
-/// Those on which hosts have to ask for each other before they connect over this family: they have an address of more
-/// than the link, and no neighbour whose hardware address was written down.
+/// The devices on which hosts have to find each other before they connect over this family: they have an address beyond
+/// the link, and no permanent neighbour.
 pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<&Device>, String> {
     if let Some(reason) = &network.links_not_known {
         return Err(reason.clone());
@@ -98,7 +98,7 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
     Ok(asking.collect())
 }
 
-/// Why no packet comes or goes over this family, whatever the rules say; none if some may, or nothing has an address.
+/// Why no packet can arrive or leave over this family, whatever the rules say; none if some may, or if there is no address.
 pub(super) fn unroutable_reason(
     network: &Network,
     family: Family,
@@ -119,7 +119,7 @@ pub(super) fn unroutable_reason(
     };
     let mut refused = None;
     for known in own {
-        // The other host of the smallest network, and one of the addresses for documentation (RFC 5737, RFC 3849).
+        // The other address of the smallest network, and an address for documentation (RFC 5737, RFC 3849).
         let neighbour = ip(family, address(known.address) ^ 1);
         let distant = match family {
             Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
@@ -127,7 +127,7 @@ pub(super) fn unroutable_reason(
         };
         match route(known.address, distant)? {
             Ok(_) => return Ok(None),
-            // There is no default route, and what is near has one.
+            // There is no default route, but there is one to the neighbour.
             Err(Errno::ENETUNREACH) if route(known.address, neighbour.unwrap_or(distant))?.is_ok() => return Ok(None),
             Err(errno) => refused = Some(errno),
         }
@@ -136,13 +136,13 @@ pub(super) fn unroutable_reason(
         .map(|errno| format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})")))
 }
 
-/// Has routing say where the conditions hold that ask it. By which device the route back to the other host leaves is `back`, as
-/// the kernel's routing says it, or else the only device that is up. What it can't be asked stays unknown.
+/// Fills in where conditions hold that depend on routing. `back` has the names of the device by which the route back to the
+/// other host leaves; without it, that is the only device that is up. What routing can't answer stays unknown.
 pub(super) fn settle(found: &mut Found, network: &Network, back: Option<Intervals>) {
     if !found.has_context(|context| !matches!(context, Context::Limit { .. })) {
         return;
     }
-    // What comes in comes by the only device.
+    // Every packet arrives on the only device.
     let back = back.or_else(|| network.only_device().map(|_| Field::InInterface.any()));
     let mut facts = RoutingFacts { back, ..RoutingFacts::default() };
     for family in Family::ALL {
@@ -151,7 +151,7 @@ pub(super) fn settle(found: &mut Found, network: &Network, back: Option<Interval
         };
         facts.local.extend(entries);
     }
-    // Of IPv6, some get there once it is certain that no other host has them.
+    // Some IPv6 addresses are added to the table only once it is certain that no other host has them.
     for known in &network.addresses {
         facts.add_own(known.address);
     }

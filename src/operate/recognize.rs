@@ -20,7 +20,7 @@ use crate::wanted::flags::{self, arguments};
 use crate::wanted::tables::expected;
 use crate::wanted::{Config, Mode, ModeChoice};
 
-/// What a verification found that was not told what had been installed.
+/// The result of a verification without the flags of the installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recognized {

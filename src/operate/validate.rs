@@ -1,5 +1,5 @@
-//! Validating: makes a real connection and sees whether the rules bring it to the proxy's port. It is what
-//! linkerd-network-validator does before a pod's containers start; this also says why a connection went astray.
+//! Validating: makes a real connection and checks that the rules bring it to the proxy's port, as linkerd-network-validator
+//! does before a pod's containers start. This also says why a connection went astray.
 
 use std::hash::BuildHasher as _;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -119,7 +119,7 @@ impl Validate {
                     let _ = stream.write_all(token.as_bytes());
                     tell(Progress::Accepted(address));
                 }
-                // A client that has gone already is no failure, but what keeps this process from taking any is.
+                // A client that is gone already is no failure; what keeps this process from accepting any is.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
                     return Err(NotValidated::Wait { errno: Errno::of_io(&error) });
                 }
@@ -155,7 +155,7 @@ impl Validate {
         }
     }
 
-    /// Reads what has come. Returns whether that was the rest of the token.
+    /// Reads what has arrived. Returns whether that was the rest of the token.
     fn has_read_all(&self, client: &mut TcpStream, answer: &mut Vec<u8>, token: &str) -> Result<bool, NotValidated> {
         let mut buffer = [0; 128];
         match client.read(&mut buffer) {

@@ -33,25 +33,25 @@ pub struct Verification {
     pub mode: Mode,
     /// Every difference, and everything that certainly keeps connections from the proxy.
     pub findings: Vec<Finding>,
-    /// What may drop redirected connections, if something that isn't understood is so, and what bars hosts by name.
+    /// Rules that may drop redirected connections, depending on something that isn't understood, and rules that keep out hosts
+    /// by name.
     pub doubts: Vec<Finding>,
     /// Other modes that hold rules of proxy-init's: connections are redirected twice.
     pub others: Vec<Mode>,
-    /// What could not be seen, so that it may hold rules of proxy-init's too; of the subsystem that was checked, other
-    /// tables than nat, so that their rules may come first.
+    /// The subsystems that could not be seen, and may hold proxy-init's rules too; in the subsystem that was checked, the
+    /// tables other than nat, whose rules may come first.
     pub not_known: Vec<Subsystem>,
     /// What is probably wrong with the proxy, though the rules are as they should be.
     pub warnings: Vec<ProxyWarning>,
-    /// What other programs have to do with where connections go, as far as it can be seen.
+    /// Signs of other programs that affect where connections go.
     pub neighbours: Vec<String>,
     /// Whether any rule of proxy-init's was found, in whichever mode.
     pub finds_rules: bool,
-    /// Whether the rules are as expected, and nothing else that the kernel holds decides about connections, as far as
-    /// [`Install::verify`] looks: until the rules change, it finds them so whatever else changes.
+    /// Whether the rules are as expected, and no other rule decides about connections: until the rules change,
+    /// [`Install::verify`] finds the same, whatever else changes.
     pub is_alone: bool,
-    /// If what was found isn't in place, but is one complete, untouched installation of another config, as an earlier
-    /// one leaves it: that config. Whoever takes away a rule that a config may do without leaves such an installation
-    /// too.
+    /// If the rules aren't in place, but are one complete, untouched installation of another config, such as an earlier one:
+    /// that config. Removing a rule that a config may do without leaves such an installation too.
     pub other_config: Option<Config>,
 }
 
@@ -217,7 +217,7 @@ impl Install {
 }
 
 impl Verification {
-    /// With what the rules alone don't show: what is wrong with the proxy that these flags name, and the neighbours.
+    /// Adds what the rules alone don't show: what is wrong with this config's proxy, and signs of other programs.
     pub(super) fn with_surroundings(mut self, config: &Config, found: &Found, network: &Network) -> Self {
         self.neighbours = signs_in_namespace(found, &network.devices);
         for &family in config.families() {
@@ -243,7 +243,10 @@ impl Verification {
     }
 }
 
-/// Compares what was found in a network with what a mode would install, if what its rules are kept in could be seen.
+/// Compares what was found in a network with what a mode would install.
+///
+/// # Errors
+/// The mode's tables could not be seen.
 pub(crate) fn verdict(mode: Mode, expected: &[Table], found: &Found, network: &Network) -> Result<Verification, Error> {
     must_see(found, mode)?;
     let all = differences(mode, expected, found, network);
@@ -263,7 +266,7 @@ pub(crate) fn verdict(mode: Mode, expected: &[Table], found: &Found, network: &N
     })
 }
 
-/// Whether tables that hold all that is expected hold more that decides about packets: a rule, or a policy to drop.
+/// Whether tables that hold everything expected hold more: another rule, or a policy to drop.
 fn has_others(found: &[Table], expected: &[Table]) -> bool {
     let rules = |tables: &[Table]| tables.iter().flat_map(Table::rules).count();
     let mut bases = found.iter().flat_map(|table| &table.chains).filter_map(|chain| chain.base);

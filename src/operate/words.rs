@@ -10,7 +10,7 @@ use crate::wanted::Purpose;
 /// Lines are no longer than this, where names allow.
 pub(super) const WIDTH: usize = 80;
 
-/// A list is cut off where it would be longer than this.
+/// The length at which a list is cut off.
 const LONGEST: usize = 32;
 
 /// Which connections a rule matches.
@@ -120,7 +120,7 @@ pub(super) fn mismatch_in_words(table: &Table, reason: &Reason<'_>) -> String {
         };
     }
     let is_known = had.is_some_and(|numbers| numbers.size() == 1);
-    // Addresses and ports that aren't given are any; of these, some are left out.
+    // Addresses and ports that aren't given may be any; users, groups and devices any but those that rules exempt.
     let is_assumed = matches!(field, Field::Uid | Field::Gid | Field::InInterface | Field::OutInterface);
     let &FieldFacts { what, flag, .. } = field.facts();
     if let Some(flag) = flag.filter(|_| is_assumed && !is_known) {
@@ -140,7 +140,7 @@ pub(super) fn mismatch_in_words(table: &Table, reason: &Reason<'_>) -> String {
     }
 }
 
-/// What a packet is or has in a field of flags.
+/// A packet's numbers in a field of flags, after "it" or "this packet".
 fn flags_in_words(field: Field, had: Option<&Intervals>) -> String {
     let Some(had) = had else {
         return "has none".to_owned();
@@ -161,7 +161,7 @@ fn flags_in_words(field: Field, had: Option<&Intervals>) -> String {
     }
 }
 
-/// What connection tracking has of a packet, as nft says it.
+/// A packet's connection-tracking state, as nft writes it.
 fn tracked_in_words(tracked: Tracked) -> String {
     let nat = [(tracked.has_snat, "snat"), (tracked.has_dnat, "dnat")].into_iter();
     let nat = nat.filter(|(is_so, _)| *is_so && tracked.state.has_entry());
@@ -186,7 +186,7 @@ pub(super) fn doubt_in_words(reason: &Reason<'_>) -> String {
     }
 }
 
-/// Why a condition doesn't hold that looks at more than the packet, and what that depends on.
+/// Why a condition doesn't hold that depends on more than the packet, and on what it depends.
 fn context_in_words(context: Context) -> (&'static str, &'static str) {
     match context {
         Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),
@@ -195,7 +195,7 @@ fn context_in_words(context: Context) -> (&'static str, &'static str) {
     }
 }
 
-/// What a condition looks at, in a connection whose field may have these numbers.
+/// A connection's field, which may have these numbers, in words.
 fn subject(field: Field, numbers: Option<&Intervals>) -> String {
     let &FieldFacts { what, any, .. } = field.facts();
     match numbers.map(Intervals::as_slice) {
@@ -236,7 +236,7 @@ pub(super) fn purpose(rule: &Rule) -> String {
     format!("{words}{}", if is_one { "" } else { "s" })
 }
 
-/// A text for people whose lines fit a terminal. What is left of one is indented by two more, as what a diff marks is.
+/// Folds a text for people into lines that fit a terminal. The rest of a line is indented by two more.
 pub(super) fn fill_lines(text: &str) -> String {
     let mut filled = String::new();
     for line in text.lines() {
@@ -247,7 +247,7 @@ pub(super) fn fill_lines(text: &str) -> String {
     filled
 }
 
-/// A line on lines that fit a terminal, all but the first indented by so much. None ends within quotes, nor within a
+/// Folds a line into lines that fit a terminal, all but the first with this indent. None ends within quotes, nor within a
 /// match or target of an iptables rule.
 pub(super) fn fold_line(line: &str, indent: usize) -> String {
     if line.len() <= WIDTH {
@@ -270,9 +270,9 @@ pub(super) fn fold_line(line: &str, indent: usize) -> String {
     split_in_lines(&parts, start, indent, WIDTH).join("\n")
 }
 
-/// Flags, each with its value, on lines that fit a terminal, indented. A shell reads on after the backslashes: the first
-/// line alone would lack the proxy's user. The flag of a list that is longer than a line is repeated, as it may be: so
-/// all of it can be copied, into a manifest too.
+/// Writes flags, each with its value, on indented lines that fit a terminal. Each line but the last ends with a backslash,
+/// so that a shell takes all of them together. The flag of a list that is longer than a line is repeated, so that the
+/// lines can be copied into a manifest too.
 pub(super) fn wrap_flags(flags: &[String]) -> String {
     let (start, end) = ("  ", " \\");
     let width = WIDTH - end.len();
@@ -295,8 +295,8 @@ pub(super) fn wrap_flags(flags: &[String]) -> String {
     split_in_lines(&parts, start, start.len(), width).join(&format!("{end}\n"))
 }
 
-/// Parts on lines of this width, the first line after `start`, all others indented by so much. Parts have the blanks
-/// between them at their ends; at the end of a line there are none.
+/// Puts parts on lines of this width, the first one after `start`, all others with this indent. Parts end with the blanks
+/// between them; lines don't.
 pub(super) fn split_in_lines(parts: &[impl AsRef<str>], start: &str, indent: usize, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {

@@ -1,6 +1,6 @@
 //! What the rules are to do, checked once: ports, port ranges, subnets, the proxy's owner.
 //!
-//! A [`Config`] cannot hold anything that the kernel would refuse for its form, so nothing after it checks again.
+//! A [`Config`] can't hold anything malformed that the kernel would refuse, so later code doesn't check again.
 
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -36,7 +36,7 @@ pub enum InvalidValue {
     /// An IPv4 subnet written as an IPv6 one.
     #[error("{written} is an IPv4-mapped subnet, which is never on the wire: write the IPv4 subnet itself{}", instead.map(|net| format!(", {net}")).unwrap_or_default())]
     MappedSubnet {
-        /// As it was written.
+        /// The subnet as the user wrote it.
         written: String,
         /// The IPv4 subnet that it maps, if it is one.
         instead: Option<IpNet>,
@@ -354,10 +354,10 @@ impl Config {
         }
     }
 
-    /// The subnets that are ignored as sources in a family's rules: its own. But iptables ignores the address of a
-    /// subnet of all addresses, so that linkerd-init, which gives the whole list to both families, has it in both; any
-    /// other subnet is an error to the other family's iptables. So where there are none but of all addresses, a family
-    /// that has none of its own gets those of the other.
+    /// The subnets that a family's rules ignore as sources: its own. linkerd-init gives the whole list to both families.
+    /// There, a subnet of all addresses counts for either family, since iptables ignores its address; any other subnet is an
+    /// error to the other family's iptables. So if the list has only subnets of all addresses, a family without one gets
+    /// those of the other.
     pub(crate) fn ignored_sources(&self, family: Family) -> impl Iterator<Item = &Subnet> {
         let listed = &self.ignored_inbound_subnets;
         let has_own = listed.iter().any(|subnet| subnet.family() == family);

@@ -27,7 +27,7 @@ pub const IPTABLES_MODE: &str = "iptables-mode";
 /// longest item, an IPv6 subnet, takes 50 bytes; a flag that is repeated adds to its list.
 const ITEMS: usize = 1000;
 
-/// The flags that install exactly `config` in the mode of `choice`; what is as it is by default is left out.
+/// The flags that install exactly `config` in the mode of `choice`, without those that have their default.
 pub fn arguments(config: &Config, choice: ModeChoice) -> Vec<String> {
     // Without `..`, so that the compiler asks for the fields of new flags.
     let Config {

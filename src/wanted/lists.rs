@@ -22,8 +22,8 @@ pub fn ports(numbers: &Intervals) -> Vec<Port> {
     each.filter_map(Port::new).collect()
 }
 
-/// The addresses as the fewest subnets that have exactly these. None of them has all addresses of the family: a rule
-/// for such a subnet has no condition, and so no set.
+/// The fewest subnets that have exactly these addresses. None of them is the subnet of all addresses: a rule for that one has
+/// no condition, and so no set.
 pub fn subnets(family: Family, numbers: &Intervals) -> Vec<IpNet> {
     let mut subnets = Vec::new();
     for &(first, last) in numbers.and(&Field::Destination(family).any()).as_slice() {

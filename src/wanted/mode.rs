@@ -27,8 +27,8 @@ impl Mode {
     /// Every mode.
     pub const ALL: &'static [Self] = &[Self::Nft, Self::Native, Self::Legacy];
 
-    /// The iptables command that shows a family's rules in this mode. No such command shows native mode's rules; for
-    /// those it is the one that would make the corresponding rules.
+    /// The iptables command that shows a family's rules in this mode. None shows native mode's rules; for those, this is the
+    /// command that would make corresponding rules.
     pub fn iptables(self, family: Family) -> &'static str {
         match (self, family) {
             (Mode::Nft, Family::V4) => "iptables-nft",
@@ -39,7 +39,7 @@ impl Mode {
         }
     }
 
-    /// The mode to go on in where this one can't be used: nft mode needs no iptables, native mode no xtables.
+    /// The mode to fall back to where this one can't be used: nft mode needs no iptables, native mode no xtables.
     pub(crate) fn fallback(self) -> Option<Self> {
         match self {
             Mode::Legacy => Some(Mode::Nft),

@@ -77,7 +77,7 @@ impl ChainName {
         Chain::new(Name::from(self.as_str()), self.base(), rules)
     }
 
-    /// The other end of the jump: for a base chain, proxy-init's chain that it jumps to; for that one, the base chain.
+    /// The other end of the jump: the chain of proxy-init's to which a base chain jumps, or the base chain that jumps there.
     pub(crate) fn counterpart(self) -> Self {
         match self {
             Self::Prerouting => Self::ProxyInitRedirect,
@@ -93,7 +93,7 @@ impl ChainName {
     }
 }
 
-/// proxy-init's chain of this name in a table, or the base chain of this name.
+/// The chain of this name in a table.
 pub(crate) fn chain_of(table: &Table, name: ChainName) -> Option<&Chain> {
     table.chains.iter().find(|chain| chain.name == *name.as_str())
 }
@@ -164,14 +164,14 @@ pub enum Purpose {
     LookAtOutbound,
 }
 
-/// How comments that name something begin and end, and the purpose with that name.
+/// How comments that name something begin and end, and the purpose for a name.
 type Naming = (&'static str, &'static str, fn(&str) -> Option<Purpose>);
 
 impl Purpose {
     /// What every comment begins with.
     pub const PREFIX: &'static str = "proxy-init/";
 
-    /// After the prefix, those that name ports or subnets, of which native mode's comments list several.
+    /// Comments, after the prefix, that name ports or subnets; native mode's list several.
     const LISTING: [Naming; 4] = [
         ("ignore-port-", "", |ports| Multiport::from_iptables(ports).map(Self::IgnorePorts)),
         ("ignore-subnet-", "", |subnet| subnet.parse().ok().map(Self::IgnoreSubnet)),
@@ -179,14 +179,14 @@ impl Purpose {
         ("redirect-subnet-", "-to-proxy-port", |net| net.parse().ok().map(Self::RedirectSubnet)),
     ];
 
-    /// After the prefix, those that name one thing.
+    /// Comments, after the prefix, that name one thing.
     const NAMING: [Naming; 3] = [
         ("ignore-user-id-", "", |ids| ids.parse().ok().map(Self::IgnoreUsers)),
         ("ignore-group-id-", "", |ids| ids.parse().ok().map(Self::IgnoreGroups)),
         ("ignore-interface-", "", |name| name.parse().ok().map(Self::IgnoreInterface)),
     ];
 
-    /// What a comment lists, ports or subnets, with the text before and after; none if it lists nothing.
+    /// The ports or subnets that a comment lists, with the text before and after them; none if it lists nothing.
     pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
         let comment = Self::without_time(comment);
         Self::LISTING.into_iter().find_map(|(before, after, _)| {
@@ -197,14 +197,14 @@ impl Purpose {
         })
     }
 
-    /// Of what a comment lists, as native mode's do, the first.
+    /// The purpose of the first item that a comment lists.
     pub(crate) fn first_listed(comment: &str) -> Option<Self> {
         let (before, names, after) = Self::list(comment)?;
         Self::from_comment(&format!("{before}{}{after}", names.split(',').next()?))
     }
 
     pub(crate) fn comment(&self) -> Name {
-        // Room for nearly every comment, so that it isn't moved while it grows.
+        // Room for nearly every comment, so that it doesn't move as it grows.
         let mut comment = String::with_capacity(64);
         // Writing to a String can't fail.
         let _ = write!(comment, "{self}");
@@ -250,8 +250,8 @@ impl Purpose {
     }
 }
 
-/// What one multiport match holds: at most [`Multiport::MAX_REFERENCES`] port references, a range counting two, and at
-/// least one.
+/// The ports of one multiport match: at least one port reference and at most [`Multiport::MAX_REFERENCES`], where a range
+/// counts two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Multiport(Vec<PortRange>);
 

@@ -44,9 +44,9 @@ fn inbound_rules(config: &Config, family: Family) -> Vec<Rule> {
     rules
 }
 
-/// What linkerd-init doesn't know comes after its own exceptions, and so leaves those where they are. A list of ports
-/// to redirect is an exception for all others, so that a list of subnets may further narrow what is left: one rule for
-/// each of them in the place of the one that redirects all.
+/// Exceptions that linkerd-init doesn't know come after its own, which stay where they are. A list of ports to redirect
+/// becomes an exception for all other ports, so that a list of subnets can narrow the rest: each subnet has a rule, in place
+/// of the rule that redirects everything.
 fn outbound_rules(config: &Config, family: Family) -> Vec<Rule> {
     let (destination, device) = (Field::Destination(family), Field::OutInterface);
     let is_own = |subnet: &&Subnet| subnet.family() == family;

@@ -31,7 +31,7 @@ impl Input {
         self.line(format_args!("-A {chain} {}", IptablesRule(rule)));
     }
 
-    /// Deletes the rule with this index. Of several in a chain, the last must go first: those after it move up.
+    /// Deletes the rule with this index. If a chain loses several, the last must go first: later ones move up.
     pub(crate) fn delete(&mut self, chain: &Name, index: usize) {
         self.0.extend(b"-D \"");
         self.0.extend(escaped(chain).as_bytes());
@@ -54,8 +54,8 @@ impl Input {
 }
 
 /// Lines at which iptables-restore and ip6tables-restore stop with an error before they have committed anything.
-/// Without them, one command would accept the text of both families, and the second part would flush the chains of the
-/// first and double its jumps.
+/// Without them, one command would accept the text of both families, and the second part would flush the first one's chains
+/// and double its jumps.
 ///
 /// The invalid line stands inside a table because `--table` makes some versions skip what is outside.
 const NOT_FOR_ONE_COMMAND: &str = "\

@@ -1,6 +1,6 @@
-//! The tables that a mode makes, as plain data: what is installed, and what verifying expects. In nft and legacy mode
-//! they are nat tables with the rules as they are planned. In native mode, rules on ports become one rule on a set, and so
-//! do rules on subnets; a rule that both families have becomes one rule for both.
+//! The tables that a mode makes, as plain data: they are installed, and verifying expects them. In nft and legacy mode they
+//! are nat tables with the planned rules. In native mode, rules on ports become one rule on a set, and so do rules on
+//! subnets; a rule that both families have becomes one rule for both.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -49,18 +49,17 @@ fn native(planned: &[Table]) -> Table {
     Table { chains: chains.into(), sets, ..Table::new(Subsystem::NfTables, TableFamily::Inet, Name::from(NATIVE)) }
 }
 
-/// The rules of a chain, of which one stands for several planned ones; sets get the numbers that differ.
+/// Merges the planned rules of a chain; sets get the numbers in which they differ.
 fn merge_families<'a>(sets: &mut Sets, name: ChainName, planned: &'a [Table]) -> Vec<Merged<'a>> {
     let mut merged: Vec<Merged<'_>> = Vec::new();
-    // Which of them does what. Those on users are as many as the users that are listed, and not compared one by one.
+    // The index of each rule. There are as many rules on users as users, so they aren't compared one by one.
     let mut places: BTreeMap<(Vec<Condition>, &Action), usize> = BTreeMap::new();
     for family in Family::ALL {
         for rule in Mode::Nft.table_among(planned, family).map_or(&[][..], |table| rules_of(table, name)) {
             let conditions = conditions(sets, name, family, rule);
             match places.entry((conditions, &rule.action)) {
                 Entry::Occupied(place) => match merged.get_mut(*place.get()) {
-                    // What the second family has too needs to be named only once, and more than this don't fit into a
-                    // comment.
+                    // The second family's names are the same, and a comment has no room for more than these.
                     Some(known)
                         if known.family == family
                             && known.comments.len() <= LONGEST_COMMENT
@@ -87,8 +86,8 @@ fn merge_families<'a>(sets: &mut Sets, name: ChainName, planned: &'a [Table]) ->
     merged
 }
 
-/// The sets that are needed, for making one takes the kernel longer than making a rule: instead of a set of one number
-/// there is a comparison, and what both directions have is one set.
+/// Drops needless sets, because making one takes the kernel longer than making a rule: a comparison replaces a set of one
+/// number, and equal sets of both directions become one.
 fn drop_needless_sets(sets: Vec<Set>, chains: &mut [Chain]) -> Vec<Set> {
     let mut needed: Vec<Set> = Vec::new();
     for set in sets {
@@ -119,7 +118,7 @@ fn drop_needless_sets(sets: Vec<Set>, chains: &mut [Chain]) -> Vec<Set> {
     needed
 }
 
-/// Puts values in the place of others, wherever a rule has them.
+/// Replaces values by others in every rule.
 fn replace_values(chains: &mut [Chain], values: &Values, by: &Values) {
     let rules = chains.iter_mut().flat_map(|chain| &mut chain.rules);
     for condition in rules.flat_map(|rule| &mut rule.conditions) {
@@ -137,7 +136,7 @@ struct Merged<'a> {
     family: Family,
     conditions: Vec<Condition>,
     action: &'a Action,
-    /// Those of the planned rules of that family.
+    /// The comments of that family's planned rules.
     comments: Vec<&'a Option<Name>>,
 }
 
@@ -150,9 +149,9 @@ impl Merged<'_> {
         }
     }
 
-    /// The comment: that of the planned rule or, if several rules became one, a comment that lists the ports or subnets
-    /// of all of them as they were written. Where there is no room for all, it lists those of the set, as far as there
-    /// is room: so it depends on nothing but the set, and [`recognize`](crate::findings::recognize) can recover it.
+    /// The comment of the planned rule or, if several rules were merged, one that lists the ports or subnets of all of them
+    /// as they were written. Without room for all, it lists those of the set, as far as there is room: then it depends on
+    /// nothing but the set, and [`recognize`](crate::findings::recognize) can recover it.
     fn comment(&self, sets: &[Set]) -> String {
         let comments = self.comments.iter().copied();
         let comments: Vec<String> =
@@ -250,7 +249,7 @@ impl Sets {
     }
 }
 
-/// A planned rule's conditions, with sets for ports and subnets, each after those that it depends on.
+/// A planned rule's conditions, with sets for ports and subnets, each after those on which it depends.
 fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) -> Vec<Condition> {
     let direction = match chain {
         ChainName::Prerouting | ChainName::ProxyInitRedirect => "inbound",

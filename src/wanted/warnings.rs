@@ -1,4 +1,4 @@
-//! What is valid but probably a mistake.
+//! Settings that are valid, but probably mistakes.
 
 use derive_more::Display;
 use packets::rules::Family;

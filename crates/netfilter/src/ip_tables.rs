@@ -1,4 +1,4 @@
-//! Legacy tables, as ip_tables has them: what the bytes of one say.
+//! Legacy tables: what the bytes of one mean.
 
 use packets::rules::flags::constant_condition;
 use packets::rules::{
@@ -10,19 +10,19 @@ use crate::netlink::message::{Malformed, devices, number, string, u8_at, u16_at,
 use crate::netlink::sockopt::Entries;
 use crate::xt::{self, XtEntry};
 
-/// Where things are in `struct ipt_entry` and `struct ip6t_entry` (linux/netfilter_ipv4/ip_tables.h,
+/// Offsets in `struct ipt_entry` and `struct ip6t_entry` (linux/netfilter_ipv4/ip_tables.h,
 /// linux/netfilter_ipv6/ip6_tables.h), which begin with two addresses and their masks, then two names and their masks.
 struct Layout {
     family: Family,
     /// The length of an address.
     address: usize,
-    /// What is inverted comes after these.
+    /// The flags; the byte after them has what is inverted.
     flags: usize,
-    /// The bit among the flags that says that a jump is a goto.
+    /// The bit among the flags that makes a jump a goto.
     goto: u8,
-    /// Where it is said where the target is; where the entry ends, after that.
+    /// The offset of the target; the offset of the entry's end follows.
     target: usize,
-    /// Matches come after these.
+    /// The counters; the matches follow.
     counters: usize,
 }
 
@@ -35,7 +35,7 @@ impl Layout {
     }
 }
 
-/// The length of what a match or a target begins with, before its own structure.
+/// The length of the header of a match or a target, before its own structure.
 const XT_ENTRY: usize = 32;
 
 /// One `struct ipt_entry` or `struct ip6t_entry`.
@@ -46,7 +46,7 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Whether a chain of a user's begins after it, or the table ends with it.
+    /// Whether a user's chain begins after it, or the table ends with it.
     fn is_head(&self) -> bool {
         self.target.name == b"ERROR"
     }
@@ -55,11 +55,11 @@ impl Entry<'_> {
 /// Reads a table.
 ///
 /// Beside rules, the entries are: a head (an ERROR target with the chain's name) and a tail (its final RETURN) for each
-/// chain of a user's, a policy for each base chain, and one ERROR at the end.
+/// user's chain, a policy for each base chain, and one ERROR at the end.
 pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Malformed> {
     let layout = Layout::of(family);
     let all = split_entries(&layout, &entries.bytes)?;
-    // Where chains of users begin, by the offset of their first rule: that is what jumps say.
+    // The offset of the first rule of each user's chain, which jumps have.
     let mut heads: Vec<(usize, &[u8])> = Vec::new();
     for [head, first] in all.array_windows().filter(|[entry, _]| entry.is_head()) {
         heads.push((first.offset, string(head.target.info)?));
@@ -110,7 +110,7 @@ pub fn split_counters(family: Family, entries: &Entries) -> Result<(Vec<u8>, Vec
     Ok((bytes, counters))
 }
 
-/// The same table with nothing but the policies of its base chains, and the entry that ends every table.
+/// The same table with nothing but its base chains' policies and the final entry.
 pub fn without_rules(family: Family, entries: &Entries) -> Result<Entries, Malformed> {
     let all = split_entries(&Layout::of(family), &entries.bytes)?;
     let mut base_chains = entries.base_chains.clone();
@@ -172,7 +172,7 @@ fn read_rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Re
     Ok(rule)
 }
 
-/// What a standard target does: minus a verdict minus one, `XT_RETURN`, or where to go on.
+/// The action of a standard target: minus a verdict minus one, `XT_RETURN`, or the offset of the next rule.
 fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Action {
     /// `XT_RETURN`, `-NF_REPEAT - 1` (linux/netfilter/x_tables.h).
     const RETURN: i32 = -5;
@@ -250,7 +250,7 @@ fn read_header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malforme
     Ok(conditions)
 }
 
-/// Where a table's chains are in the order of a hook.
+/// The priority of a table's chains at a hook.
 fn priority(table: &str, hook: Hook) -> i32 {
     match table {
         NAT => nat_priority(hook),

@@ -1,8 +1,7 @@
-//! The xt extensions' structures as bytes, both ways: what rules carry to the kernel through nft_compat, and what
-//! legacy tables hold.
+//! The structures of xt extensions as bytes, both ways: in rules that pass nft_compat, and in legacy tables.
 //!
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
-//! Numbers are in the machine's byte order but where a comment says otherwise.
+//! Numbers are in the machine's byte order, except where a comment says otherwise.
 
 use std::net::IpAddr;
 
@@ -30,7 +29,7 @@ pub enum Extension {
 }
 
 impl Extension {
-    /// Those that a rule uses. In legacy mode its comment is another.
+    /// The extensions that a rule uses, without that of its comment, which legacy mode uses too.
     pub fn of(rule: &Rule) -> impl Iterator<Item = Self> {
         let target = matches!(rule.action, Action::Redirect(_)).then_some(Self::Redirect);
         rule.conditions.iter().filter_map(Self::of_match).chain(target)
@@ -88,7 +87,7 @@ pub(crate) struct XtEntry<'a> {
     pub(crate) info: &'a [u8],
 }
 
-/// Adds what a match says to its rule. One that isn't understood is an unknown condition by its name.
+/// Adds a match's conditions to its rule. A match that isn't understood becomes such a condition, with its name.
 pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -> Result<(), Malformed> {
     let XtEntry { name, revision, info } = entry;
     rule.needs_tracking |= needs_tracking(name);
@@ -131,8 +130,8 @@ fn needs_tracking(name: &[u8]) -> bool {
     names.split(' ').any(|known| known.as_bytes() == name)
 }
 
-/// Reads a target of a rule, but for the standard one, whose verdicts each table keeps in its own way. One that has an
-/// effect, which is added to the rule, goes on with the next rule.
+/// Reads a target of a rule, except for the standard one, whose verdicts each kind of table keeps in its own way. A target's
+/// effect is added to the rule; evaluation then goes on with the next rule.
 pub(crate) fn read_target(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -> Result<Action, Malformed> {
     let XtEntry { name, revision, info } = entry;
     rule.needs_tracking |= needs_tracking(name);
@@ -195,7 +194,7 @@ fn bits(field: Field, mask: u32, xor: u32) -> Bits {
     Bits { field, mask, xor }
 }
 
-/// `struct xt_mark_tginfo2`: the mark, and its bits that are cleared before it is turned round by that.
+/// `struct xt_mark_tginfo2`: the mark, which is XORed after these bits are cleared, and the bits.
 fn mark(info: &[u8]) -> Result<Effect, Malformed> {
     let (mark, cleared) = (u32_at(info, 0)?, u32_at(info, 4)?);
     let (field, text) = (Field::Mark, format!("MARK --set-xmark {mark:#x}/{cleared:#x}"));
@@ -288,8 +287,8 @@ fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     Ok(Some(vec![Condition::compare(field, Values::Listed(ranges), negated)]))
 }
 
-/// A field that a match compares with an interval: the bit for it where the structure says what is compared or inverted,
-/// the field, and where its lowest number is in the structure; its highest follows.
+/// A field that a match compares with an interval: its bit in the structure's flags, the field, and the offset of its lowest
+/// number in the structure, which its highest follows.
 type Compared = (u8, Field, usize);
 
 /// In `struct xt_owner_match_info`, by `XT_OWNER_UID` and `XT_OWNER_GID`. After them: which of them count, which are
@@ -324,7 +323,7 @@ fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
 const TCP_PORTS: [Compared; 2] = [(1, Field::SourcePort, 0), (2, Field::DestinationPort, 4)];
 const TCP_OPTION: usize = 8;
 const TCP_INVERT: usize = 11;
-/// What ports are compared with where there is no such condition.
+/// The ports of a match without a condition on them.
 const ANY_PORT: (u16, u16) = (0, u16::MAX);
 
 fn tcp(field: Field, (first, last): (u128, u128), negated: bool) -> Option<Vec<u8>> {
@@ -483,7 +482,7 @@ fn text_of_next(before: &[Condition], name: &str, negated: bool, option: &str) -
     format!("{name}{} {option}", negation(negated)).trim_start().to_owned()
 }
 
-/// What counts packets or connections: whether it holds as long as there are few.
+/// A match that counts packets or connections, with whether it holds as long as there are few.
 fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malformed> {
     // `XT_HASHLIMIT_INVERT`, in `mode` of `struct hashlimit_cfg1` and those after it.
     const ABOVE: u32 = 1 << 4;
@@ -609,7 +608,7 @@ pub(crate) fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
     info
 }
 
-/// To which addresses and ports a NAT target translates, as far as it says.
+/// The addresses and ports to which a NAT target translates, as far as it says.
 struct NatRange {
     addresses: Option<(IpAddr, IpAddr)>,
     ports: Option<(u16, u16)>,

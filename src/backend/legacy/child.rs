@@ -1,5 +1,5 @@
-//! Running iptables commands: with the capabilities that they need and no others, never for ever, and with both
-//! families' transactions committed at the same moment.
+//! Runs iptables commands: with the capabilities that they need and no others, for a limited time, and with both families'
+//! transactions committed at the same moment.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read as _, Seek as _, Write as _};
@@ -27,20 +27,20 @@ use super::environment::handed_on;
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
 const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
 
-/// How much is kept of what a command says: more than iptables ever does.
+/// How much is kept of a command's message: more than iptables ever writes.
 const LONGEST: usize = 4096;
 
 /// The last line of a restore command's input, at which it changes the table.
 const COMMIT: &[u8] = b"COMMIT\n";
 
-/// How much a restore command reads at once: glibc's buffer for a pipe has the pipe's block size.
+/// How much a restore command reads at once: glibc's buffer has the pipe's block size.
 const READ_AT_ONCE: usize = 4096;
 
-/// How long to sleep between two looks at whether a command has ended.
+/// How long to sleep between two checks whether a command has ended.
 const PAUSE: Duration = Duration::from_micros(30);
 
-/// How often to look without a sleep. A command that ends closes its stderr some microseconds before it can be waited
-/// for, and a sleep takes three times as long as it should.
+/// How often to check without a sleep. A command that ends closes its stderr some microseconds before it can be waited for,
+/// and a sleep takes three times as long as it should.
 const LOOKS: u32 = 50;
 
 /// How long to wait for a killed command to be gone.
@@ -80,7 +80,7 @@ pub(super) struct Restore {
     pub(super) input: Vec<u8>,
 }
 
-/// What a program prints when it is called with these arguments.
+/// Runs a program with these arguments, and returns what it prints.
 pub(super) fn command_output(program: &Path, arguments: &[&str], limit: Duration) -> Result<String, Failure> {
     let deadline = Instant::now() + limit;
     // A file in memory, not a pipe: the command cannot block on it.
@@ -108,13 +108,13 @@ struct Started<'a> {
     feed: Feed,
 }
 
-/// Starts restore commands side by side, and waits until each has read its whole input but for the last line. Whenever
-/// one fails before, none has changed anything. On an error, tells which command it was; all have ended then.
+/// Starts restore commands side by side, and waits until each has read its whole input except the last line. If one fails
+/// before, none has changed anything. An error has the command that failed; all have ended then.
 ///
 /// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have
 /// ended even if this process is killed.
 ///
-/// While they start, `meanwhile` is run. None has anything to read before that has returned.
+/// While they start, this runs `meanwhile`. They get no input before that has returned.
 pub(super) fn prepare<'a>(
     restores: &[&'a Restore],
     lock: &File,
@@ -128,7 +128,7 @@ pub(super) fn prepare<'a>(
         commands.push(command);
         feeds.push(feed);
     }
-    // At once: where both commands run on the only two processors, this thread waits until one of them does.
+    // At once: if both commands run on the only two processors, this thread would have to wait.
     let running = start_confined(commands, || {
         meanwhile();
         for (feed, restore) in feeds.iter_mut().zip(restores) {
@@ -148,9 +148,9 @@ fn restore_command(restore: &Restore, lock: &File) -> io::Result<(Command, Feed)
     let (stdin, feed) = Feed::new()?;
     let mut command = command(&restore.program);
     command
-        // Without -w: its alarm would go off while the command waits for its last line.
+        // Without -w: its alarm would end the command while it waits for its last line.
         .arg("--noflush")
-        // The commands would take the lock that is held for them. Each gets a file that no one else locks: the pipe
+        // The commands would try to take the lock that is held for them. Each gets a file that nobody else locks: the pipe
         // that is its stderr.
         .env("XTABLES_LOCKFILE", "/proc/self/fd/2")
         .stdin(stdin)
@@ -160,8 +160,8 @@ fn restore_command(restore: &Restore, lock: &File) -> io::Result<(Command, Feed)
 }
 
 impl<'a> Prepared<'a> {
-    /// Tells all commands to commit, and waits for their end. On an error, tells which command it was; all have ended
-    /// then, but what each has changed must be looked at.
+    /// Has all commands commit, and waits for their end. An error has the command that failed; all have ended then, and what
+    /// each has changed must be checked.
     pub(super) fn commit(self) -> Result<(), (&'a Restore, Failure)> {
         let mut told = Vec::new();
         for Started { restore, running, feed } in self.started {
@@ -216,7 +216,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// One without an input, and the command's end of it.
+    /// A feed without input, and the command's end of it.
     fn new() -> io::Result<(PipeReader, Self)> {
         let (reader, writer) = io::pipe()?;
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -230,7 +230,7 @@ impl Feed {
     fn begin(&mut self, input: &[u8]) {
         // A comment as long as what the command reads at once: whoever has read that has dealt with all lines before.
         self.input = [input, &[b'#'; READ_AT_ONCE], b"\n"].concat();
-        // Whatever goes wrong here goes wrong again when it is asked for.
+        // An error here comes again at the next call.
         let _ = self.is_read();
     }
 
@@ -280,8 +280,8 @@ impl Running {
         Ok(Self { stderr: child.stderr.take(), child, said: Vec::new(), more: 0, ended: false })
     }
 
-    /// Reads what the command says on stderr, waiting this long for it, and tells whether it has closed its stderr, as
-    /// it does when it ends.
+    /// Reads what the command writes to stderr, waiting this long for it. Returns whether stderr is closed, as it is once the
+    /// command has ended.
     fn listen(&mut self, wait: Duration) -> io::Result<bool> {
         let Some(stderr) = &mut self.stderr else {
             return Ok(true);
@@ -350,7 +350,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits this long for one of the events, and tells whether there was one.
+/// Waits this long for one of the events, and returns whether there was one.
 fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
     let wait = TimeSpec::nanoseconds(i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX));
     match ppoll(events, Some(wait), None) {
@@ -360,9 +360,9 @@ fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
     }
 }
 
-/// Starts commands from a thread that has given up all but the needed capabilities: they belong to threads, and a child
-/// starts with those of the thread that started it. This thread runs `meanwhile`. If there can be no such thread, that
-/// is the first command's error.
+/// Starts commands from a new thread that has given up all but the needed capabilities: capabilities belong to threads, and
+/// a child gets those of the thread that starts it. The calling thread runs `meanwhile`. If the new thread can't be made,
+/// that is the first command's error.
 fn start_confined(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::Result<Running>> {
     if commands.is_empty() {
         return Vec::new();
@@ -379,17 +379,17 @@ fn start_confined(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::R
     started.unwrap_or_else(|error| vec![Err(error)])
 }
 
-/// Leaves this thread, and what it starts, with no more than the needed capabilities, and no way to get others. What
-/// this process lacks, a command may still have as a file capability.
+/// Limits this thread, and what it starts, to the needed capabilities. A command may still have those that this process
+/// lacks as file capabilities.
 fn confine() -> io::Result<()> {
     let kept: CapsHashSet = NEEDED.into_iter().filter(is_permitted).collect();
-    // No set may have what the next one lacks.
+    // The effective set must not exceed the permitted one.
     for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
         caps::set(None, set, &kept).map_err(io::Error::other)?;
     }
     for capability in kept {
-        // What anybody but root executes gets only what is ambient, or what its file capabilities say. Where this is
-        // refused, the program says what it lacks.
+        // Without root, a program gets only ambient capabilities, or its file capabilities. If this is refused, the program
+        // says what it lacks.
         let _ = caps::raise(None, CapSet::Ambient, capability);
     }
     // Without it, what root executes would get all of the bounding set; with it, no more than is permitted now
@@ -397,7 +397,7 @@ fn confine() -> io::Result<()> {
     Ok(set_no_new_privs()?)
 }
 
-/// The first of the needed capabilities that this process cannot hand on.
+/// The first of the needed capabilities that this process lacks.
 pub(super) fn missing_capability() -> Option<Capability> {
     NEEDED.into_iter().find(|needed| !is_permitted(needed))
 }

@@ -1,8 +1,8 @@
 //! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process per family.
 //!
 //! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables
-//! lock: both families are read, both commands are fed, and when both have taken all but their last line, both are told
-//! to commit. Then both tables are looked at. When anything fails, whatever has changed is rolled back.
+//! lock: both families are read, both commands get their input, and when both have read all but their last line, both get
+//! that and commit. Then both tables are checked. If anything fails, all changes are rolled back.
 
 mod child;
 mod environment;
@@ -46,9 +46,9 @@ pub struct Legacy {
     pub is_plain: bool,
     /// A folder to look in before PATH.
     pub folder: Option<PathBuf>,
-    /// When somebody else holds the xtables lock, waits for it however long that takes, instead of giving up after a second.
+    /// Whether to wait for the xtables lock as long as another program holds it, instead of giving up after a second.
     pub wait: bool,
-    /// The restore commands of IPv4 and of IPv6, once they were looked for and found: PATH may have many folders.
+    /// The restore commands of IPv4 and IPv6, once they are found: PATH may have many folders.
     pub(crate) programs: [OnceCell<PathBuf>; 2],
 }
 
@@ -112,8 +112,8 @@ impl Legacy {
         let lock = lock::take(self.wait)?;
         let changes = self.changes(wanted)?;
         let prepared = prepare(&changes, &lock.0, wanted);
-        // Between the two commits, or between one that fails and the rollback, the end of this process would leave one
-        // family changed and the other not. A signal that asks for it waits.
+        // If the process ended between the two commits, or between a failed one and the rollback, one family would be changed
+        // and the other not. So signals wait.
         let _held = hold();
         match prepared.and_then(|prepared| commit(prepared, &changes, wanted)) {
             Ok(()) => Ok(changes.into_iter().map(|change| change.before.map(|held| held.table)).collect()),
@@ -122,7 +122,7 @@ impl Legacy {
                 let Error::CommandRefused { .. } = error else {
                     return Err(error);
                 };
-                // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
+                // iptables-restore names only the line of its COMMIT. xt_owner refuses an unmapped owner.
                 let mut rules = wanted.iter().flat_map(Table::rules);
                 let unmapped = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule)));
                 Err(unmapped
@@ -133,7 +133,7 @@ impl Legacy {
         }
     }
 
-    /// What is to be done in each family that isn't as it should be.
+    /// The change for each family that isn't as it should be.
     fn changes(&self, wanted: &[Table]) -> Result<Vec<Change>, Error> {
         let mut changes = Vec::new();
         for family in Family::ALL {
@@ -148,7 +148,7 @@ impl Legacy {
     }
 }
 
-/// Starts the commands. On an error, tells at which family's change.
+/// Starts the commands. An error has the family whose change failed.
 fn prepare<'a>(changes: &'a [Change], lock: &File, wanted: &[Table]) -> Result<Prepared<'a>, (Family, Error)> {
     let restores: Vec<_> = changes.iter().map(|change| &change.restore).collect();
     let load = || {
@@ -159,7 +159,7 @@ fn prepare<'a>(changes: &'a [Change], lock: &File, wanted: &[Table]) -> Result<P
     child::prepare(&restores, lock, load, LIMIT).map_err(failure_in_family)
 }
 
-/// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
+/// Has the commands commit, and checks what they did. An error has the family whose change failed.
 fn commit(prepared: Prepared<'_>, changes: &[Change], wanted: &[Table]) -> Result<(), (Family, Error)> {
     prepared.commit().map_err(failure_in_family)?;
     for Change { restore, .. } in changes {
@@ -180,9 +180,9 @@ pub(crate) fn tables_with_sockets(mut wanted: Vec<Table>) -> Vec<Table> {
     wanted
 }
 
-/// Has the kernel load the modules of the rules' extensions, which serve both families. If both commands were the first
-/// to need a module, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and
-/// the command then misses the extension.
+/// Has the kernel load the modules of the rules' extensions, which serve both families. If both commands needed a module
+/// first, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and the command then
+/// lacks the extension.
 fn load_extensions(wanted: &[Table]) {
     let Some(table) = Mode::Legacy.table_among(wanted, Family::V4) else {
         return;
@@ -214,8 +214,8 @@ pub(crate) fn check(wanted: &[Table]) -> Result<(), Error> {
     missing_extension(wanted).map_or(Ok(()), Err)
 }
 
-/// Refuses a table with these rules if the kernel would, possibly in one family alone: from outside of the user
-/// namespace that the network namespace belongs to, it takes no table with a rule on an owner, whoever made the rule
+/// Refuses a table with these rules if the kernel would, which might refuse it for one family alone: from outside the user
+/// namespace to which the network namespace belongs, the kernel takes no table with a rule on an owner, whoever made it
 /// (`owner_check`, net/netfilter/xt_owner.c).
 fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), Error> {
     match rules.find(|rule| is_on_owner(rule)) {
@@ -301,8 +301,8 @@ fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
     }
 }
 
-/// What takes a family from what its table holds to its wanted table, or to no rules of proxy-init's; empty if nothing has
-/// to be done.
+/// The input that takes a family from what its table holds to its wanted table, or to no rules of proxy-init's; empty if
+/// nothing has to be done.
 fn family_input(wanted: &[Table], family: Family, held: Option<&Held>) -> Input {
     let table = held.map(|held| &held.table);
     match Mode::Legacy.table_among(wanted, family) {
@@ -311,8 +311,8 @@ fn family_input(wanted: &[Table], family: Family, held: Option<&Held>) -> Input 
     }
 }
 
-/// proxy-init's chains with just these rules, and one jump to each. What is as it should be already is left alone, with
-/// its counters.
+/// The input after which proxy-init's chains hold exactly these rules, and one jump leads to each. What is right already is
+/// left alone, with its counters.
 fn install_input(wanted: &Table, table: Option<&Table>) -> Input {
     let mut input = Input::new();
     let mut refilled = ChainName::IN_ORDER.to_vec();
@@ -344,7 +344,7 @@ fn same_rules(held: &[Rule], wanted: &[Rule]) -> bool {
     held.len() == wanted.len() && wanted.iter().zip(held).all(|(rule, held)| rule.same_rule(held))
 }
 
-/// No chains of proxy-init's, and nothing that leads to them.
+/// The input after which proxy-init has no chains, and nothing leads to them.
 fn remove_input(table: Option<&Table>) -> Input {
     let mut input = Input::new();
     let Some(table) = table else {
@@ -382,12 +382,12 @@ fn command_failure(program: &Path, failure: Failure) -> Error {
     }
 }
 
-/// What a command means by its exit code and its words.
+/// The error that a command's exit code and its message mean.
 fn command_refusal(command: PathBuf, ended: &Ended) -> Error {
     let stderr = ended.stderr.replace('\n', "; ");
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
     let no_table = says(&["unable to initialize table", "can't initialize ip"]);
-    // Where there seems to be no table because a capability is missing, iptables-restore doesn't say so.
+    // If iptables-restore finds no table because a capability is missing, it doesn't say so.
     if says(&["you must be root", "Permission denied"]) || no_table && child::missing_capability().is_some() {
         not_permitted(Privilege::Change)
     } else if no_table {

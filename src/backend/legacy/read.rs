@@ -1,4 +1,4 @@
-//! What legacy tables hold, asked of the kernel itself: no process, and no table made by asking.
+//! Reads legacy tables from the kernel itself, without a process, and without making a table.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use crate::backend::proc_of_thread;
 use crate::error::{Errno, Error, ModeError, Privilege};
 use crate::wanted::Mode;
 
-/// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
+/// Reads every legacy table. What can't be seen is in [`Found::not_known`].
 pub(crate) fn read() -> Result<Found, Error> {
     Lists::open(&XTABLES.map(|(name, _)| name)).read(|_, _| true)
 }
@@ -27,18 +27,17 @@ pub(crate) struct Lists([List; 2]);
 #[derive(Debug)]
 enum List {
     Open(File),
-    /// There was none, for a list comes with its family's module.
+    /// There was none: a list comes with its family's module.
     Missing,
-    /// It may not be read. Which tables there were was inferred from something else. Doing so again would take longer,
-    /// and say nothing new once nf_tables has nat chains, so this stands.
+    /// It may not be read, so the tables were inferred from something else, once: that takes longer, and says nothing new
+    /// after nf_tables has nat chains.
     Inferred(Vec<&'static str>),
     /// It can't be read, and nothing can be inferred.
     Unseen(Unseen),
 }
 
 impl Lists {
-    /// Opens them, in the thread's network namespace. Where only root may read them, it is inferred which of these tables
-    /// there are.
+    /// Opens them, in the thread's network namespace. Where only root may read them, infers which of these tables exist.
     pub(crate) fn open(tables: &[&'static str]) -> Self {
         let lists = Family::ALL.map(open_list);
         let mut errors = lists.iter().filter_map(|list| list.as_ref().err());
@@ -104,8 +103,7 @@ fn garbled_table(Malformed: Malformed) -> Error {
     ModeError::GarbledDump.in_mode(Mode::Legacy)
 }
 
-/// A family's nat table as it was at some time: what it held, and the kernel's own form of it, to which it can be
-/// rolled back.
+/// A family's nat table as it was at some time: what it held, and its bytes, for a rollback.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) table: Table,
@@ -153,8 +151,8 @@ pub(super) enum Rollback {
     WithoutCounters(Errno),
 }
 
-/// Makes a family's nat table what it was before; none: no rules and no chains but the base chains. What the table
-/// holds now is looked at, not guessed.
+/// Makes a family's nat table what it was before; none: no rules, and no chains except the base chains. Reads what the table
+/// holds now.
 pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollback, Error> {
     let Some(now) = read_held(family)? else {
         return Ok(Rollback::Unneeded);

@@ -69,8 +69,8 @@ pub struct Binary {
 }
 
 /// Looks around in the network namespace at `netns`, or in that of the calling thread. Nothing is changed: what the
-/// kernel supports is found by a transaction that is never committed, or is committed to a new network namespace, where
-/// nothing in this one can make a difference. No table is made by asking.
+/// kernel supports is found by a transaction that is never committed, or that is committed to a new network namespace if
+/// nothing in this one can make a difference. No table is made.
 ///
 /// # Errors
 /// The namespace cannot be entered.
@@ -147,7 +147,7 @@ fn hints(found: &Found) -> Vec<String> {
     hints
 }
 
-/// A config that leads to a rule of each kind, for both families.
+/// A config with a rule of each kind that needs something of the kernel, for both families.
 pub(super) fn config_of_every_kind() -> Config {
     let [inbound, outbound] = [4143, 4140].map(|port| Port::new(port).unwrap_or(Port::LOWEST));
     let mut config = Config::new(inbound, outbound);
@@ -160,9 +160,9 @@ pub(super) fn config_of_every_kind() -> Config {
 /// The feature that stands for everything that native mode needs.
 const NATIVE: &str = "native mode";
 
-/// What the kernel says to each thing that nft and native mode need, and to all of nft mode's rules together. All are tried
-/// in one batch, for discarding a batch takes milliseconds. Committing one doesn't: where a new namespace is like this one,
-/// that is tried first, there.
+/// What the kernel answers to each thing that nft and native mode need, and to all of nft mode's rules together. One batch
+/// tries everything, because discarding a batch takes milliseconds. Committing one doesn't, so where a new namespace is like
+/// this one, committing is tried there first.
 fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
     let mut names = Vec::new();
     let mut parts = Vec::new();
@@ -178,7 +178,7 @@ fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option
     }
     names.push(NATIVE.to_owned());
     let whole = [Mode::Native, Mode::Nft].map(|mode| (mode, expected(mode, everything)));
-    // Without the parts, which would change what the whole has added: the kernel waits before it lets go of a change.
+    // Without the parts, which would replace what the whole has added: that makes the kernel wait.
     let mut results: Vec<_> = if is_like_new && namespace::run_in_new(|| all::commits(&whole)) == Some(true) {
         parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
     } else {

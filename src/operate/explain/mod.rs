@@ -32,15 +32,15 @@ pub struct Explained<'a> {
     pub verdict: Verdict,
     /// The connection, in words: what was given, and what the kernel's routing adds.
     pub connection: String,
-    /// The rule that says so, or the policy; none if no rule does.
+    /// The rule or the policy that decides; none if no rule does.
     pub by: Option<Decider>,
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
-    /// Everything that it was compared with, in the kernel's order, which may be thousands of rules.
+    /// Every rule and policy that it was compared with, in the kernel's order; there may be thousands.
     steps: Vec<Step<'a>>,
-    /// For whom the answer is another, in words.
+    /// The users, groups and devices for which the answer differs, in words.
     exceptions: Vec<String>,
-    /// On whose limits it depends, in words.
+    /// The rules on whose limits it depends, in words.
     limits: Vec<String>,
     at: Option<Place<'a>>,
     ports: Vec<u16>,
@@ -50,7 +50,7 @@ pub struct Explained<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decider {
-    /// The rule, in iptables' syntax, native mode's and those of nft's own tables in nft's; `policy drop` for a policy.
+    /// The rule, in iptables' syntax or, in native mode's and nft's own tables, in nft's; `policy drop` for a policy.
     pub rule: String,
     /// Where it is, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
     pub place: String,
@@ -83,7 +83,7 @@ fn is_match(step: &Step<'_>) -> Option<bool> {
 /// Explains what becomes of a connection in the network namespace at `netns`, or in that of the calling thread. Nothing
 /// is changed, and no connection is made. Returns what `report` makes of the explanation.
 ///
-/// What isn't known of an outbound connection, the kernel's routing is asked.
+/// The kernel's routing gives what was left open of an outbound connection.
 ///
 /// # Errors
 /// The namespace cannot be entered, what it holds cannot be read, or there is no such connection: the kernel has no
@@ -126,7 +126,7 @@ pub fn explain<T: Send>(
     })
 }
 
-/// What becomes of a connection by what was found and by routing; `asked` is what was said of it.
+/// What becomes of a connection by what was found and by routing; `asked` is the connection that was asked about.
 fn answer_by_routing<'a>(found: &'a Found, asked: &Connection, routed: &Routed<'_>) -> Answer<'a> {
     let network = routed.network();
     let is_inbound = asked.direction == Direction::Inbound;
@@ -162,7 +162,7 @@ fn answer_by_routing<'a>(found: &'a Found, asked: &Connection, routed: &Routed<'
     if let Some(neighbours) = &neighbours {
         answer = explain::add_discovery(found, network, neighbours, answer);
     }
-    // What stays in this namespace meets neither ARP nor a bridge.
+    // A packet that stays in this namespace meets neither ARP nor a bridge.
     let is_open = match answer.verdict {
         Verdict::Bypass => !routed.is_by_lo(),
         Verdict::Proxy(_) | Verdict::Elsewhere(_) => is_inbound,

@@ -1,4 +1,4 @@
-//! What the kernel's routing adds to a connection, and what it does with one that the rules let through.
+//! What the kernel's routing adds to a connection, and what it does with a connection that the rules let through.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -18,30 +18,30 @@ use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict, proxy};
 use crate::operate::neighbours::{network, setting};
 
-/// The kernel's routing in the thread's network namespace. What it doesn't answer is none; then the user's answer is that
-/// it isn't known ([`Routing::doubt_if_unasked`]).
+/// The kernel's routing in the thread's network namespace. A question that it doesn't answer is none; then the user's
+/// answer is that it isn't known ([`Routing::doubt_if_unasked`]).
 #[derive(Debug)]
 pub(super) struct Routing {
-    /// Why it did not answer, if it once didn't.
+    /// Why it did not answer a question, if there was one.
     silent: OnceCell<String>,
     pub(super) network: Network,
 }
 
-/// A connection whose destination and route are known, as far as routing is.
+/// A connection with its destination and its route, as far as routing knows them.
 pub(super) struct Routed<'r> {
     routing: &'r Routing,
     pub(super) connection: Connection,
     destination: Destination,
 }
 
-/// Whose the destination of a connection is, as long as no rule changes it.
+/// What the destination of a connection is, as long as no rule changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Destination {
-    /// It is what an outbound connection is routed to, or an address of this namespace.
+    /// An inbound connection goes to an address of this namespace, or an outbound one where routing leads.
     Usual,
-    /// An outbound connection leaves by the device to which its socket is bound: the one that was named.
+    /// An outbound connection leaves by the named device, to which its socket is bound.
     Bound,
-    /// An inbound connection goes to an address of 127.0.0.0/8, by another device than lo.
+    /// An inbound connection on another device than lo goes to an address of 127.0.0.0/8.
     Loopback,
     /// An inbound connection goes to an address that this namespace doesn't have.
     NotHere,
@@ -82,7 +82,7 @@ impl Routing {
         Some(found.filter(|found| Some(found.device) == device).ok_or(refused))
     }
 
-    /// A device of those that were listed. One that isn't there was made since: then it isn't known where routes lead.
+    /// Returns a listed device. If it is missing, it was made since, so it isn't known where routes lead.
     fn known_device<'a>(&self, device: Option<&'a Device>) -> Option<&'a Device> {
         if device.is_none() {
             let _ = self.silent.set("a network device was made meanwhile: try again".to_owned());
@@ -98,7 +98,7 @@ impl Routing {
         self.network.device(LOOPBACK_INDEX).is_some_and(|lo| !lo.is_up)
     }
 
-    /// An answer by routing and rules or, if routing did not answer, that it isn't known: that may decide otherwise.
+    /// The answer or, if routing did not answer a question that may decide otherwise, that it isn't known.
     pub(super) fn doubt_if_unasked<'a>(&self, answer: Answer<'a>) -> Answer<'a> {
         match self.network.links_not_known.as_ref().or(self.silent.get()) {
             Some(error) => {
@@ -108,7 +108,7 @@ impl Routing {
         }
     }
 
-    /// The connection, if there may be such a one. Rules see its device by its own name, also if another name was given.
+    /// The connection, if it can exist. An alternative name of its device becomes the name that rules see.
     pub(super) fn check(&self, asked: &Connection) -> Result<Connection, Error> {
         let to = asked.to.ip();
         if to.is_multicast() || to == Ipv4Addr::BROADCAST {
@@ -125,7 +125,7 @@ impl Routing {
         Ok(connection)
     }
 
-    /// The connection with what routing knows of it.
+    /// The connection with what routing knows about it.
     pub(super) fn route_connection(&self, connection: Connection) -> Result<Routed<'_>, Error> {
         match connection.direction {
             Direction::Inbound => self.route_inbound(connection),
@@ -162,8 +162,8 @@ impl Routing {
         Ok(Routed { routing: self, connection, destination })
     }
 
-    /// Whether the kernel drops what comes in from this address by another device than lo: it is no host's, or this
-    /// host's (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
+    /// Whether the kernel drops packets from this address that arrive on another device than lo: it is no host's, or this
+    /// host's own (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
     fn is_source_dropped(&self, from: IpAddr, connection: &Connection) -> bool {
         let is_nobodys = match from {
             IpAddr::V4(v4) => v4.octets()[0] == 0 || v4 == Ipv4Addr::BROADCAST,
@@ -197,7 +197,7 @@ impl Routing {
         };
         let mut destination = Destination::Usual;
         match (&connection.device, found) {
-            // An address of this namespace's own is reached by lo, whatever device its socket is bound to.
+            // An address of this namespace is reached by lo, whatever device the socket is bound to.
             (Some(_), Some(found)) if is_link_local && found.kind == RouteKind::Local => {
                 connection.device = Some(Name::from(LOOPBACK));
             }
@@ -219,12 +219,12 @@ fn refuse_connection<T>(to: IpAddr, reason: &'static str) -> Result<T, Error> {
 
 const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address";
 
-/// Whether each link has such an address of its own.
+/// Whether the address says nothing without a device.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// A packet of the connection's user, to this address from any.
+/// A packet of the connection's user to this address, from any.
 fn packet(to: SocketAddr, connection: &Connection) -> Packet {
     Packet { to, from: None, from_port: None, uid: connection.uid, device: None }
 }
@@ -240,12 +240,12 @@ impl<'r> Routed<'r> {
             && self.connection.device.as_ref().is_some_and(|device| device.as_bytes() == LOOPBACK)
     }
 
-    /// The names, as numbers, of the devices by which it may come in.
+    /// The names, as numbers, of the devices on which it may arrive.
     fn devices(&self) -> Intervals {
         self.connection.device.as_ref().map_or_else(names_except_lo, |name| Intervals::one(interface(name.as_bytes())))
     }
 
-    /// The route of a packet of its to this address.
+    /// The route of one of its packets to this address.
     fn route_to(&self, to: SocketAddr) -> Option<Result<Route, Errno>> {
         let bound = self.connection.device.as_ref().filter(|_| self.destination == Destination::Bound);
         match self.connection.direction {
@@ -254,8 +254,8 @@ impl<'r> Routed<'r> {
         }
     }
 
-    /// The names of the device by which the route back to the other host leaves, and of lo; of lo alone, if there is none.
-    /// None: it isn't known which host that is, or routing can't be asked.
+    /// The names of lo and of the device by which the route back to the other host leaves, if there is one. None: that host
+    /// isn't known, or routing can't be asked.
     pub(super) fn device_back(&self) -> Option<Intervals> {
         let to = match self.connection.direction {
             Direction::Inbound => self.connection.from?,
@@ -269,17 +269,17 @@ impl<'r> Routed<'r> {
         let Ok(route) = back else {
             return Some(Intervals::one(lo));
         };
-        // Then whatever comes in comes by that.
+        // Then every packet arrives on that.
         if self.network().only_device().is_some_and(|only| only.index == route.device) {
             return Some(Field::InInterface.any());
         }
         Some(Intervals::each([lo, interface(self.routing.device_name(route)?.as_bytes())]))
     }
 
-    /// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this
-    /// namespace; by none, if routing refuses them.
+    /// The devices by which connections leave that nat rules send to other addresses: lo for addresses of this namespace,
+    /// none if routing refuses them.
     pub(super) fn routes_of_nat(&self, found: &Found) -> Vec<(IpAddr, Option<Name>)> {
-        /// For more addresses, routing isn't asked.
+        /// The most addresses about which routing is asked.
         const MOST: usize = 32;
         let Connection { to, direction, .. } = self.connection;
         let mut addresses = BTreeSet::new();
@@ -294,7 +294,7 @@ impl<'r> Routed<'r> {
                 Some(Ok(found)) => {
                     routes.extend(self.routing.device_name(found).map(|name| (address, Some(name.clone()))))
                 }
-                // What comes in may have a route of its own, by the device at which it does.
+                // Inbound packets may have another route, by the device on which they arrive.
                 Some(Err(_)) if direction == Direction::Outbound => routes.push((address, None)),
                 _ => {}
             }
@@ -302,7 +302,7 @@ impl<'r> Routed<'r> {
         routes
     }
 
-    /// What routing does with a connection that the rules let through.
+    /// Applies to an answer what routing does with a connection that the rules let through.
     pub(super) fn deliver(&self, answer: &mut Answer<'_>) {
         let Connection { to, direction, ref device, .. } = self.connection;
         let is_inbound = direction == Direction::Inbound;
@@ -324,7 +324,8 @@ impl<'r> Routed<'r> {
         if is_redirected {
             let lost = match device {
                 _ if is_inbound => self.loss_on_device(),
-                // Routing it again to lo keeps that (`ip_route_me_harder`, `ip6_route_me_harder` in net/netfilter).
+                // The kernel routes it again, still by that device (`ip_route_me_harder`, `ip6_route_me_harder` in
+                // net/netfilter).
                 Some(device) if self.destination == Destination::Bound => {
                     Some(format!("it is redirected to this host, and its socket is bound to {device}"))
                 }
@@ -349,7 +350,7 @@ impl<'r> Routed<'r> {
                 "no rule redirects it, and this network namespace, which does not have {to}, can only forward it"
             )),
         };
-        // What isn't for this namespace doesn't pass its hook for what is.
+        // A packet that isn't for this namespace doesn't pass the input hook.
         let dropped_at_input = matches!(answer.verdict, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
             && answer.at.is_some_and(|at| answer.steps.iter().any(|step| step.at == at && is_here(step)))
             && !answer.steps.iter().any(|step| matches!(step.matched, Matched::Yes(Action::Redirect(_))));
@@ -363,7 +364,7 @@ impl<'r> Routed<'r> {
         answer.verdict = verdict;
     }
 
-    /// What becomes of a connection that arrives for an address of this host alone; none if the kernel lets it through.
+    /// What becomes of a connection that arrives for an address of lo; none if the kernel lets it through.
     fn loopback_verdict(&self, to: IpAddr, what: &str) -> Option<Verdict> {
         let why = format!("{what}, and the kernel drops what comes in to {to} by another device than lo");
         let is_taken = if to.is_ipv4() { self.takes_localnet() } else { Some(false) };
@@ -374,8 +375,8 @@ impl<'r> Routed<'r> {
         }
     }
 
-    /// Whether the setting route_localnet has the kernel take what arrives for 127.0.0.0/8; none: that can't be read, or
-    /// isn't so for each device (`IN_DEV_NET_ROUTE_LOCALNET` in linux/inetdevice.h).
+    /// Whether the setting route_localnet makes the kernel accept packets for 127.0.0.0/8; none: it can't be read, or differs
+    /// between devices (`IN_DEV_NET_ROUTE_LOCALNET` in linux/inetdevice.h).
     fn takes_localnet(&self) -> Option<bool> {
         let is_set = |device: &str| Some(setting(&format!("ipv4/conf/{device}/route_localnet"))? != 0);
         if is_set("all")? {
@@ -388,8 +389,8 @@ impl<'r> Routed<'r> {
         all.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo
-    /// (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
+    /// Why a redirected outbound connection is lost, if it is: it goes to 127.0.0.1 or ::1, by lo (`nf_nat_redirect_ipv4`,
+    /// `nf_nat_redirect_ipv6`).
     fn loss_on_lo(&self, verdict: &Verdict) -> Option<String> {
         let localhost = Family::of(self.connection.to.ip()).localhost();
         let port = match verdict {
@@ -405,7 +406,7 @@ impl<'r> Routed<'r> {
             .then(|| format!("it is redirected to {localhost}, to which this network namespace has no local route"))
     }
 
-    /// Why a connection that is redirected on its way in is lost: it goes to an address of the device by which it comes in.
+    /// Why a redirected inbound connection is lost, if it is: it goes to an address of the device on which it arrives.
     fn loss_on_device(&self) -> Option<String> {
         let network = self.network();
         let family = Family::of(self.connection.to.ip());
@@ -420,7 +421,7 @@ impl<'r> Routed<'r> {
         Some(format!("it is redirected to an {family} address {why}"))
     }
 
-    /// The address that it gets if it is redirected where it comes in; none if that isn't known.
+    /// The address to which a redirected inbound connection goes; none if that isn't known.
     fn redirect_address(&self) -> Option<IpAddr> {
         let to = self.connection.to.ip();
         let family = Family::of(to);
@@ -432,8 +433,8 @@ impl<'r> Routed<'r> {
         }
     }
 
-    /// By which device the server's packets go back to who connected, or why they don't; none: that isn't known. The
-    /// kernel routes them by the address and the port where the connection has arrived, and by the user who listens there
+    /// The device by which the server's packets go back to the client, or why they don't; none: that isn't known. The kernel
+    /// routes them by the address and the port at which the connection has arrived, and by the user who listens there
     /// (`inet_csk_route_req` in net/ipv4/inet_connection_sock.c).
     pub(super) fn way_back(&self, found: &Found, answer: &Answer<'_>) -> Option<Result<&'r Name, String>> {
         let Connection { to, direction, from_port, .. } = self.connection;
@@ -466,8 +467,8 @@ impl<'r> Routed<'r> {
         }
     }
 
-    /// The connection as it is of other users, if `ip rule` routes by users; none for those to whom routing refuses it.
-    /// `asked` is what was said of it.
+    /// The connection as other users would make it, if `ip rule` routes by users; none for users to whom routing refuses it.
+    /// `asked` is the connection that was asked about.
     pub(super) fn for_other_users(&self, found: &Found, asked: &Connection) -> Vec<Option<Self>> {
         if asked.uid.is_some() || asked.direction == Direction::Inbound || asked.to.ip().is_unspecified() {
             return Vec::new();
@@ -491,9 +492,8 @@ impl<'r> Routed<'r> {
         others
     }
 
-    /// The rule that gives a packet a mark after which it is, or may be, routed by another route: `ip rule` has rules
-    /// about marks. What is for this namespace, as what was redirected on its way out, the local table routes before
-    /// these.
+    /// The rule that gives a packet a mark by which `ip rule` routes it, or may route it. Before these rules, the local table
+    /// routes packets for this namespace, redirected outbound ones among them.
     pub(super) fn marking_rule<'a>(&self, answer: &Answer<'a>) -> Option<Place<'a>> {
         if self.is_by_lo() || matches!(answer.verdict, Verdict::Dropped | Verdict::Rejected | Verdict::NotKnown(_)) {
             return None;
@@ -503,7 +503,7 @@ impl<'r> Routed<'r> {
         let is_before = |step: &&Step<'_>| is_inbound || !matches!(step.matched, Matched::Yes(Action::Redirect(_)));
         let at = answer.steps.iter().take_while(is_before).find_map(|step| {
             let is_routed = match step.packet {
-                // A socket may take over the mark of what it accepts.
+                // An accepted connection's socket may take over the mark of its first packet.
                 walk::Packet::First if is_inbound => self.network().settings.keeps_mark,
                 walk::Packet::First => step.hook == Hook::Output,
                 walk::Packet::Reply => is_inbound && step.hook == Hook::Output,
@@ -517,7 +517,7 @@ impl<'r> Routed<'r> {
         rules.iter().any(|rule| rule.is_by_mark).then_some(at)
     }
 
-    /// The neighbours who have to find each other before the connection's first packet; none if there is nothing to find.
+    /// The neighbours that have to find each other before the connection's first packet, if any.
     pub(super) fn neighbours(&self, answer: &Answer<'_>) -> Option<Neighbours> {
         match self.connection.direction {
             Direction::Inbound if self.destination == Destination::Usual => self.neighbours_who_ask(),
@@ -526,7 +526,7 @@ impl<'r> Routed<'r> {
         }
     }
 
-    /// Who comes in asks for the address to which the connection goes.
+    /// The host that connects asks for the address to which the connection goes.
     fn neighbours_who_ask(&self) -> Option<Neighbours> {
         let Connection { to, from, from_port, .. } = self.connection;
         let family = Family::of(to.ip());
@@ -555,7 +555,7 @@ impl<'r> Routed<'r> {
         Some(Neighbours { family, direction: Direction::Inbound, devices, asking, asked })
     }
 
-    /// What goes out asks for whom it goes to first.
+    /// This namespace asks for the host to which the connection goes first.
     fn neighbours_to_ask(&self) -> Option<Neighbours> {
         let Connection { to, from, ref device, .. } = self.connection;
         let device = self.network().device_named(device.as_ref()?).filter(|device| device.has_neighbours)?;
@@ -575,12 +575,12 @@ impl<'r> Routed<'r> {
     }
 }
 
-/// Whether only a connection to this namespace gets there.
+/// Whether only a connection to this namespace reaches this step.
 fn is_here(step: &Step<'_>) -> bool {
     step.hook == Hook::Input || step.packet != walk::Packet::First
 }
 
-/// It does not come in, to this namespace or again by lo.
+/// Makes the verdict that the connection is lost before it arrives, or before it arrives again on lo.
 fn lose_connection(direction: Direction, answer: &mut Answer<'_>, why: String) {
     let after = match direction {
         Direction::Outbound => [Hook::Prerouting, Hook::Input],

@@ -35,9 +35,9 @@ pub struct Shown<'a> {
     pub(crate) not_known: Vec<Unseen>,
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
-    /// What other programs have to do with where connections go.
+    /// Signs of other programs that affect where connections go.
     pub(crate) neighbours: Vec<String>,
-    /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
+    /// If no mode holds proxy-init's rules: the mode that `auto` would choose, and why; or why it could not choose.
     pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
 }
 
@@ -45,7 +45,7 @@ pub struct Shown<'a> {
 #[derive(Debug)]
 pub(crate) struct Backend<'a> {
     mode: Mode,
-    /// The config that comes closest to what was found; none if too little was.
+    /// The config that comes closest to what was found; none if too little was found.
     config: Option<Config>,
     /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
     flags: Option<Vec<String>>,
@@ -53,7 +53,7 @@ pub(crate) struct Backend<'a> {
     others: Vec<Finding>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
     chains: Vec<ShownChain<'a>>,
-    /// Other base chains on the way of what these redirect, or of its replies, that can drop it.
+    /// Other base chains that redirected connections or their replies pass, and that may drop them.
     later: Vec<Slot<'a>>,
 }
 
@@ -68,7 +68,7 @@ struct ShownChain<'a> {
     rules: Vec<ShownRule<'a>>,
 }
 
-/// A rule. There may be thousands, of which the text has a few: each is put into words when they are asked for.
+/// A rule. There may be thousands, and the text shows a few, so words are made only for those.
 #[derive(Debug, PartialEq, Eq)]
 struct ShownRule<'a> {
     line: Line<'a>,
@@ -87,7 +87,7 @@ impl ShownChain<'_> {
         if self.is_in_own_table { self.chain.name.to_string() } else { full_name(self.table, self.chain) }
     }
 
-    /// The same without the family where each family may have a table of that name.
+    /// The same, without the family where each family may have a table of that name.
     fn title(&self) -> String {
         if self.is_in_own_table || !matches!(self.table.family, TableFamily::Ip(_)) {
             return self.name();
@@ -123,7 +123,7 @@ enum Effect {
 }
 
 /// Shows what redirects connections in the network namespace at `netns`, or in that of the calling thread. Nothing is
-/// changed, no table is made by asking, and no process is started. Returns what `report` makes of it.
+/// changed, no table is made, and no process is started. Returns what `report` makes of it.
 ///
 /// # Errors
 /// The namespace cannot be entered, or what it holds cannot be read.
@@ -191,7 +191,7 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     Backend { mode, config, flags, others: others.unwrap_or_default(), chains, later }
 }
 
-/// What is noted of proxy-init's own chain if no rule leads there.
+/// The note on proxy-init's own chain if no rule leads there.
 const UNUSED: &str = "unused: nothing leads here";
 
 /// The hooks that redirected connections and their replies pass.
@@ -211,14 +211,14 @@ fn full_name(table: &Table, chain: &Chain) -> String {
     format!("{table} {}", chain.name)
 }
 
-/// Where a base chain is hooked: at which hook, of which devices if not of all, and with which priority.
+/// Where a base chain is hooked: the hook, the devices unless they are all, and the priority.
 fn hook_in_words(base: Base, chain: &Chain) -> String {
     let field = if base.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
     let devices = chain.devices.as_ref().map(|devices| format!(", {}", words::numbers(field, devices)));
     format!("{}{}, priority {}", base.hook, devices.unwrap_or_default(), base.priority)
 }
 
-/// The way of a direction's connections through the chains.
+/// Collects the chains that a direction's connections pass.
 struct ChainWalk<'a> {
     /// The table of proxy-init's rules.
     ours: &'a Table,
@@ -228,7 +228,7 @@ struct ChainWalk<'a> {
 }
 
 impl<'a> ChainWalk<'a> {
-    /// Adds the chains that run before proxy-init's, and those.
+    /// Adds proxy-init's chains, and those that run before them.
     fn follow(&mut self, found: &'a Found, family: Family) {
         let own = ChainName::of(self.direction);
         let hooks = first_hooks(self.direction).iter();
@@ -258,7 +258,7 @@ impl<'a> ChainWalk<'a> {
         }
     }
 
-    /// Adds a chain, and after it those to which its rules lead up to the jump to proxy-init's, each once.
+    /// Adds a chain and then the chains to which its rules lead, up to the jump to proxy-init's, each once.
     fn add(&mut self, table: &'a Table, chain: &'a Chain, note: Option<&'static str>) {
         let jump = chain.rules.iter().position(|rule| {
             chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()
@@ -290,7 +290,7 @@ impl<'a> ChainWalk<'a> {
     fn effect(&self, line: Line<'_>) -> Effect {
         let Line { table, chain, rule, .. } = line;
         let is_own_table = table.is(self.ours);
-        // Where a return ends what proxy-init's table does with the connection.
+        // Here, a return ends what proxy-init's table does with the connection.
         let is_own_chain =
             is_own_table && (chain.base.is_some() || ChainName::from_name(chain.name.as_bytes()).is_some());
         match (&rule.action, rule.redirects_to()) {

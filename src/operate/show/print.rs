@@ -13,7 +13,7 @@ use crate::operate::json::object;
 use crate::operate::style::Style;
 use crate::operate::words::{WIDTH, fill_lines, length, split_in_lines, wrap_flags};
 
-/// The most rules of other programs that are listed of a chain; there may be thousands.
+/// The most rules of other programs that are listed for a chain; there may be thousands.
 const MOST: usize = 10;
 
 /// For people; `{:#}` has a terminal's colours.
@@ -168,13 +168,14 @@ impl<'a> Row<'a> {
         Self { counted: counted_family(chain), rule, other: None }
     }
 
-    /// What rules of proxy-init's are alike in that differ in what they match; none for others, which may be thousands.
+    /// What proxy-init's rules have in common that differ only in what they match; none for other rules, which may be
+    /// thousands.
     fn kind(&self) -> Option<[String; 2]> {
         let [_, does, why] = Some(self.rule).filter(|rule| rule.is_ours())?.words();
         Some([does, why])
     }
 
-    /// Whether a rule of proxy-init's redirects connections, but not all that get to it.
+    /// Whether this is a rule of proxy-init's that redirects some of the connections that reach it.
     fn redirects_a_part(&self) -> bool {
         let mut conditions = self.rule.line.rule.conditions.iter();
         self.rule.is_ours()
@@ -243,8 +244,8 @@ impl Screen {
         self.lines.push(titles.into_iter().map(|title| (Style::Dim, title.to_owned())).collect());
     }
 
-    /// The lines, the cells of all rows in columns: the number and the counters aligned to the right, and the others on
-    /// several lines if a row would not fit a terminal.
+    /// The lines, with the cells of rows in columns: the number and the counters are aligned to the right, and the other
+    /// cells take several lines if a row doesn't fit a terminal.
     fn text(&self, colour: bool) -> String {
         let mut text = String::new();
         let counters = self.columns.len();
@@ -274,8 +275,8 @@ impl Screen {
         text
     }
 
-    /// How wide the columns are: as their longest cells, as long as a row fits a terminal; otherwise those give way that
-    /// have most to give, down to their longest pieces.
+    /// The widths of the columns: those of their longest cells if a row then fits a terminal; otherwise the columns with the
+    /// most room shrink, at most to their longest pieces.
     fn widths(&self) -> Vec<usize> {
         let mut columns: Vec<(usize, usize)> = Vec::new();
         for line in self.lines.iter().filter(|line| line.len() > 1) {
@@ -301,7 +302,7 @@ fn pieces(cell: &str) -> Vec<&str> {
     cell.split_inclusive([' ', ',']).collect()
 }
 
-/// What rows begin with: they belong to a chain, which belongs to a direction.
+/// The indent of rows: they belong to a chain, which belongs to a direction.
 const ROW: &str = "    ";
 
 impl Backend<'_> {
@@ -361,7 +362,7 @@ impl Backend<'_> {
         screen.text(colour)
     }
 
-    /// The family whose connections no rule of proxy-init's is about.
+    /// The family for which proxy-init has no rules.
     fn family_without_rules(&self) -> Option<Family> {
         let [has_v4, has_v6, has_both] = COUNTED.map(|family| {
             let mut chains = self.chains.iter().filter(|chain| counted_family(chain) == family);

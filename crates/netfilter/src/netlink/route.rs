@@ -28,7 +28,7 @@ const IFADDRMSG: usize = 8;
 const NDMSG: usize = 12;
 const FIB_RULE_HDR: usize = 12;
 
-/// The kinds of devices whose packets come and go by another one as they are.
+/// The kinds of devices whose packets arrive and leave unchanged by a lower device.
 const IS_ON_ANOTHER: [&[u8]; 5] = [b"vlan", b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +36,13 @@ pub struct Route {
     pub kind: RouteKind,
     /// The number of the device by which it leaves; the loopback device's for what stays in this namespace.
     pub device: u32,
-    /// The address that it comes from, if the route says so.
+    /// The source address, if the route has one.
     pub source: Option<IpAddr>,
-    /// The neighbour to whom it goes first; none if that is whom it is for.
+    /// The router to which it goes first; none if the destination is on the link.
     pub gateway: Option<IpAddr>,
 }
 
-/// To whom a route leads (`rtm_type`).
+/// Where a route leads (`rtm_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
     /// To this namespace: the destination is one of its own addresses.
@@ -63,8 +63,8 @@ pub struct Packet {
     pub device: Option<u32>,
 }
 
-/// How a packet would be routed in the thread's network namespace, or why routing refuses it: there is no route, or one
-/// that refuses such packets. No privileges are needed.
+/// How a packet would be routed in the thread's network namespace, or why routing refuses it: there is no route, or it
+/// refuses such packets. This needs no privileges.
 pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
     use Errno::{EACCES, EHOSTUNREACH, EINVAL, ENETUNREACH};
 
@@ -101,7 +101,7 @@ pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
     }
 }
 
-/// Asks for one thing; none: the answer is empty.
+/// Sends a request with one answer; none: there is no answer.
 fn ask_once<T>(
     kind: u16,
     subheader: &[u8],
@@ -124,7 +124,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// A family's number, with which every message about routes, devices and addresses begins.
+/// A family's number, with which every message of rtnetlink begins.
 fn family_number(family: Family) -> i32 {
     match family {
         Family::V4 => libc::AF_INET,
@@ -144,7 +144,7 @@ pub(crate) fn read_route(message: &Message<'_>) -> Result<Route, Malformed> {
     let device = u32_at(attributes.get(libc::RTA_OIF)?, 0)?;
     Ok(Route {
         kind,
-        // Of an IPv6 address of its own the answer has the device that it belongs to.
+        // For an IPv6 address of this namespace, the answer has the device that has the address.
         device: if kind == RouteKind::Local { LOOPBACK_INDEX } else { device },
         source: address_in(libc::RTA_PREFSRC)?,
         gateway: address_in(libc::RTA_GATEWAY)?,
@@ -178,7 +178,8 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     let kind = kind.map(string).transpose()?.unwrap_or_default();
     let flags = u32_at(message.payload, 8)? as i32;
     let number = |attribute| attributes.find(attribute)?.map(|bytes| u32_at(bytes, 0)).transpose();
-    // The other end of a veth pair is named as the lower device too, and one of another namespace by its number there.
+    // The kernel also names the other end of a veth pair as the lower device, and one in another namespace by its number
+    // there.
     let is_on_another = IS_ON_ANOTHER.contains(&kind) && attributes.find(IFLA_LINK_NETNSID)?.is_none();
     Ok(Device {
         // `ifi_index` and `ifi_flags`
@@ -201,7 +202,7 @@ pub fn addresses() -> Result<Vec<Address>, ReadError> {
 
 fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
     let attributes = message.attributes_after(IFADDRMSG)?;
-    // Where the other end of the link has an address of its own, that is IFA_ADDRESS.
+    // On a point-to-point link, IFA_ADDRESS is the other end's address.
     let local = attributes.find(libc::IFA_LOCAL)?;
     let Some(bytes) = local.map_or_else(|| attributes.find(libc::IFA_ADDRESS), |local| Ok(Some(local)))? else {
         return Ok(None);
@@ -291,7 +292,7 @@ fn read_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed>
     Ok(is_known.then_some(Neighbour { device, address, is_pinned }))
 }
 
-/// Asks for a list by a header of this length that begins with a family, as often as it changes while it is read.
+/// Requests a list by a header of this length that begins with a family, again whenever it changes while it is read.
 fn dump<T>(
     kind: u16,
     family: i32,

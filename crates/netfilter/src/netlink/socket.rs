@@ -21,8 +21,8 @@ use super::sockopt::get_option;
 /// net/netlink/af_netlink.c).
 const ANSWER: usize = 32 * 1024;
 
-/// An answer of more datagrams than this is received by a thread of its own, so that the kernel makes a datagram while another
-/// one is read. It hands on as many at once: waking the thread that reads them takes microseconds.
+/// A thread of its own receives an answer of more datagrams than this, so that the kernel makes a datagram while another one
+/// is read. It hands on as many at once: waking the reading thread takes microseconds.
 const FEW: usize = 8;
 
 sockopt_impl!(CapAck, SetOnly, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, bool);
@@ -38,8 +38,8 @@ pub struct Socket {
     answer: RefCell<Vec<u8>>,
 }
 
-/// libmnl's socket. The crate mnl would open it without SOCK_CLOEXEC, so that every program that an embedding program
-/// starts meanwhile would inherit it.
+/// libmnl's socket. The crate mnl would open it without SOCK_CLOEXEC: every program that an embedding program starts
+/// meanwhile would inherit it.
 struct MnlSocket(NonNull<mnl_sys::mnl_socket>);
 
 impl MnlSocket {
@@ -84,7 +84,7 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// What of the error is about these messages, counted from 0; none if others alone are bad.
+    /// The part of the error about these messages, counted from 0; none if only others are bad.
     pub fn about_messages(&self, messages: Range<usize>) -> Option<Self> {
         let Self::Messages(failures) = self else {
             return Some(self.clone());
@@ -97,16 +97,16 @@ impl CommitError {
 
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// What the kernel answers, or why its answer can't be received.
+    /// The kernel's answer is this error, or it can't be received.
     #[error("{0}")]
     Socket(#[from] Errno),
-    /// It was not asked: a security module or a seccomp filter may be what refuses that, with an errno that as an answer
-    /// would mean something else.
+    /// The request could not be sent, perhaps because of a security module or a seccomp filter. As the kernel's answer, the
+    /// errno would mean something else.
     #[error("{0}")]
     NotAsked(Errno),
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// Another program changed the rules during a dump, which may lack some and have others twice (`NLM_F_DUMP_INTR`).
+    /// Another program changed the rules during a dump, which may lack some rules and have others twice (`NLM_F_DUMP_INTR`).
     #[error("the rules changed while they were read")]
     Interrupted,
 }
@@ -190,7 +190,7 @@ impl Socket {
         sent.map(drop)
     }
 
-    /// Asks another part of the kernel than nfnetlink, by a message with this header of its own, to which `write` adds the
+    /// Sends a request to another part of the kernel than nfnetlink, with that part's header, to which `write` adds the
     /// attributes; returns what `read` makes of each message of the answer.
     pub(super) fn list<T>(
         &self,
@@ -210,8 +210,8 @@ impl Socket {
         Ok(found)
     }
 
-    /// Sends a request, and passes each message of the answer to `read`. A request that could not be written is
-    /// answered as the kernel answers one that is too long.
+    /// Sends a request, and passes each message of the answer to `read`. A request that can't be written is the kernel's error
+    /// for one that is too long.
     fn request(
         &self,
         request: Writer,
@@ -301,7 +301,7 @@ fn receive_ahead(
     })
 }
 
-/// Whoever answers requests: the kernel or, in tests, what it once answered.
+/// What answers requests: the kernel or, in tests, a recording of its answers.
 pub trait Respondent {
     /// Sends a request, to which `write` adds the attributes, and passes each message of the answer to `read`.
     fn send_request(

@@ -1,6 +1,6 @@
-//! The user namespace that a network namespace belongs to, where that isn't the process's own, as in a pod with
-//! `hostUsers: false`. The kernel takes xtables' rules on owners only from in there. Nothing enters it: whoever has
-//! capabilities in there could then look into the process, and take what it has open.
+//! The user namespace to which a network namespace belongs, if that isn't the process's own, as in a pod with
+//! `hostUsers: false`. The kernel takes xtables' rules on owners only from inside it. Nothing enters it: a process with
+//! capabilities in there could then look into this one, and take what it has open.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -17,8 +17,8 @@ fn related_namespace(namespace: impl AsFd, how: libc::Ioctl) -> Result<OwnedFd, 
     Ok(unsafe { OwnedFd::from_raw_fd(it) })
 }
 
-/// How far below the process's own user namespace the one is that a network namespace belongs to: 0 if it is that one, 1
-/// if it is right below. `EPERM`: it is neither that one nor within it.
+/// How far the user namespace to which a network namespace belongs is below the process's own: 0 if it is the same, 1 if it
+/// is a child. `EPERM`: it is neither the same nor below.
 ///
 /// Looking at /proc would take four times as long, for the kernel makes each folder as it is looked up.
 pub fn depth(network: impl AsFd) -> Result<usize, Errno> {
@@ -38,15 +38,14 @@ pub fn depth(network: impl AsFd) -> Result<usize, Errno> {
 /// Whether this process has opened a network namespace that belongs to another user namespace.
 static HAS_OPENED_OTHER: AtomicBool = AtomicBool::new(false);
 
-/// Says that this process has opened a network namespace, to enter it.
+/// Records that this process has opened a network namespace, to enter it.
 pub fn note_opened_network(network: impl AsFd) {
     if depth(network).is_ok_and(|depth| depth > 0) {
         HAS_OPENED_OTHER.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether the thread's network namespace belongs to the user namespace that the process is in; none if that can't be
-/// told.
+/// Whether the thread's network namespace belongs to the process's user namespace; none if that isn't known.
 pub fn owns_network() -> Option<bool> {
     match depth(File::open("/proc/thread-self/ns/net").ok()?) {
         Ok(depth) => Some(depth == 0),
@@ -55,9 +54,9 @@ pub fn owns_network() -> Option<bool> {
     }
 }
 
-/// Whether it is known that the thread's network namespace belongs to another user namespace than the process's. As
-/// long as the process has opened no such network namespace, nobody asks, which would take a pod's init container time.
-/// Whoever entered one before the program began learns it when the kernel refuses a rule.
+/// Whether it is known that the thread's network namespace belongs to another user namespace than the process's. This asks
+/// the kernel only if the process has opened such a network namespace, since asking takes a pod's init container time. A
+/// program that was started in one learns it when the kernel refuses a rule.
 pub fn is_known_to_be_outside() -> bool {
     HAS_OPENED_OTHER.load(Ordering::Relaxed) && owns_network() == Some(false)
 }

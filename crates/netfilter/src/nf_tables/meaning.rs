@@ -1,8 +1,8 @@
 //! What a rule's expressions mean, as conditions and an action.
 //!
-//! This finds out what the kernel will do with a packet, whichever program wrote the rule: iptables-nft alone writes
-//! the same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the
-//! names of its expressions.
+//! This reads what the kernel will do with a packet, whichever program wrote the rule: iptables-nft alone writes the same
+//! condition in several ways, depending on its version. What isn't understood is recorded as such, with the names of its
+//! expressions.
 
 use packets::rules::flags::{constant_condition, ct_state_condition, tracking_condition};
 use packets::rules::nftables::{ARP, family_condition, masked_condition, nfproto};
@@ -27,7 +27,7 @@ pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
     (index == LOOPBACK_INDEX).then(|| LOOPBACK.to_vec())
 }
 
-/// Reads one rule of a dump, from a table of this family with these sets. `device` tells the name of the device that has a
+/// Reads one rule of a dump, from a table of this family with these sets. `device` returns the name of the device with a
 /// number, if it is known.
 pub(crate) fn read(
     attributes: Attributes<'_>,
@@ -48,13 +48,13 @@ pub(crate) fn read(
 struct Reader<'a> {
     sets: &'a [Set],
     device: fn(u32) -> Option<Vec<u8>>,
-    /// The family of all packets that get as far as the current expression, if it is known.
+    /// The family of all packets that reach the current expression, if it is known.
     family: Option<Family>,
-    /// Its packets are ARP's, in which other things are where IP has its addresses.
+    /// The table is for ARP, whose packets have other things where IP has its addresses.
     is_arp: bool,
     registers: Registers,
     rule: Rule,
-    /// The expression, if any, that changes the packet and so perhaps where it goes.
+    /// The expression that changes the packet, and so perhaps where it goes, if there is one.
     changes: Option<String>,
 }
 
@@ -74,7 +74,8 @@ impl<'a> Reader<'a> {
     fn finish(mut self) -> Rule {
         match (&self.rule.action, self.changes.take()) {
             (Action::Continue, Some(change)) => self.rule.action = Action::NotUnderstood(change),
-            // It decides about a packet that it has changed. How is not understood, so neither is whether it gets here.
+            // It decides about a packet that it has changed in a way that isn't understood, so it isn't known whether the
+            // packet gets here.
             (_, Some(change)) => self.rule.conditions.push(Condition::NotUnderstood(change)),
             _ => {}
         }
@@ -83,7 +84,7 @@ impl<'a> Reader<'a> {
 
     fn load(&mut self, register: u32, loaded: Loaded) {
         let loaded = match &self.changes {
-            // What the packet says after the change isn't followed.
+            // The packet's content after the change isn't followed.
             Some(change) if !matches!(loaded, Loaded::Value(_)) => Loaded::Other(change.clone()),
             _ => loaded,
         };
@@ -94,7 +95,7 @@ impl<'a> Reader<'a> {
         self.rule.conditions.push(Condition::NotUnderstood(text.into()));
     }
 
-    /// Adds the condition of this expression on what a register holds; none: it isn't understood.
+    /// Adds an expression's condition on the content of a register; none: the condition isn't understood.
     fn add_condition_on(&mut self, register: u32, expression: &str, condition: Option<Condition>) {
         match condition {
             Some(condition) => self.add_condition(condition),
@@ -163,7 +164,7 @@ impl<'a> Reader<'a> {
                 self.rule.action = xt::read_target(&mut self.rule, target, self.family.unwrap_or(Family::V4))?;
             }
             Expression::SetMeta(meta) => match meta.key {
-                // It decides whom the packet is for.
+                // It decides for which host the packet is.
                 libc::NFT_META_PKTTYPE => self.changes = Some("[meta pkttype]".to_owned()),
                 libc::NFT_META_MARK => self.add_mark(Field::Mark, meta.register),
                 _ => self.add_effect("[meta]"),
@@ -250,7 +251,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// All of a field, as `loaded_meta` and `ct` load it.
+    /// A whole field, as `meta` and `ct` load it.
     fn loaded_field(&self, field: Field) -> Loaded {
         let is_set = |effect: &Effect| matches!(effect, Effect::Mark { field: set, .. } if *set == field);
         if self.rule.effects.iter().any(is_set) {
@@ -270,11 +271,11 @@ impl<'a> Reader<'a> {
                 return self.loaded_field(Field::Protocol);
             }
             (Some(Family::V6), IPV6_HOPS) => return self.loaded_field(Field::HopLimit),
-            // Of another protocol's packet, it is something else.
+            // In another protocol's packet, it is something else.
             (_, ICMPV6_TYPE) if self.rule.conditions.contains(&Condition::is(Field::Protocol, ICMPV6)) => {
                 return self.loaded_field(Field::IcmpType);
             }
-            // Of a frame: nft's `ether type`.
+            // In a frame: nft's `ether type`.
             (_, ETHER_TYPE) => return Loaded::EtherType,
             (_, TCP_FLAGS) => return Loaded::Bits(Bits::all(Field::TcpFlags)),
             _ => {}
@@ -295,7 +296,7 @@ impl<'a> Reader<'a> {
         Loaded::Bytes(place, None)
     }
 
-    /// What a register holds, under a mask and with bits turned round; none if it isn't understood.
+    /// The content of a register under a mask and with bits flipped; none if it isn't understood.
     fn loaded_under_mask(&self, Mask { from, mask, xor, .. }: Mask<'_>) -> Option<Loaded> {
         let (mask, xor) = (mask.0, xor.0);
         let is_plain = xor.iter().all(|&byte| byte == 0);
@@ -339,7 +340,7 @@ impl<'a> Reader<'a> {
         self.rule.conditions.push(condition);
     }
 
-    /// The condition that a comparison is; none if it isn't understood.
+    /// A comparison as a condition; none if it isn't understood.
     fn comparison_condition(&self, compare: Compare<'_>) -> Option<Condition> {
         let loaded = self.registers.get(compare.register)?;
         if let &Loaded::Field(part) = loaded {
@@ -407,7 +408,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The condition that a state, a type or a device is one of these or, if negated, none of them.
+    /// The condition that a state, an address type or a device is one of these or, if negated, none of them.
     fn membership_condition(&self, loaded: &Loaded, numbers: &[u32], negated: bool) -> Option<Condition> {
         match *loaded {
             Loaded::State(mask) => Some(ct_state_condition(|state| numbers.contains(&(state.bit() & mask)) != negated)),
@@ -431,7 +432,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The condition that a comparison with an interval is; none if it isn't understood.
+    /// A comparison with an interval as a condition; none if it isn't understood.
     fn range_condition(&self, range: Range<'_>) -> Option<Condition> {
         let &Loaded::Field(part) = self.registers.get(range.register)? else {
             return None;
@@ -468,8 +469,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Looks several fields up together, as `ip daddr . tcp dport` does: each is one of those that the elements have in
-    /// its place. Whether that is all that there is to it depends on the elements. None if it isn't understood.
+    /// Adds a lookup of several fields together, such as `ip daddr . tcp dport`, as a condition on each field: it has a number
+    /// that an element has in its place. That is exact only if the elements are all combinations. None if it isn't understood.
     fn add_lookup_of_fields(&mut self, lookup: Lookup<'_>, set: &Set) -> Option<()> {
         /// A set may have as many elements as it likes.
         const MOST: u128 = 1024;
@@ -511,8 +512,8 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// The condition that what a register holds is in a set, or isn't, if negated; and the field, if a verdict map may
-    /// be asked for its numbers. None if it isn't understood.
+    /// The condition that the content of a register is in a set or, if negated, isn't; and the field, if a verdict map may have
+    /// its numbers as keys. None if it isn't understood.
     fn set_condition(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
         match *self.registers.get(register)? {
             ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::Index(_)) => {
@@ -579,15 +580,15 @@ impl<'a> Reader<'a> {
         self.rule.effects.push(Effect::Mark { field, to, text });
     }
 
-    /// A limit, which holds as long as it isn't reached or, by its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
+    /// A limit, which holds as long as it isn't reached or, with its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
     fn add_limit(&mut self, flags: u32, text: impl FnOnce(&str) -> String) {
         let holds_below = flags & 1 == 0;
         let text = text(if holds_below { "" } else { "over " });
         self.rule.conditions.push(Condition::in_context(text, Context::Limit { holds_below }));
     }
 
-    /// Limits that each element of a set has for itself: each holds as one without a set, and all of them as long as the
-    /// set has room (`nft_dynset_eval` in net/netfilter/nft_dynset.c).
+    /// Limits of each element of a set: each holds as a limit without a set does, and all of them as long as the set has room
+    /// (`nft_dynset_eval` in net/netfilter/nft_dynset.c).
     fn add_meter(&mut self, dynset: Dynset<'a>) -> Result<(), Malformed> {
         /// `NFT_DYNSET_OP_DELETE`
         const DELETE: u32 = 2;
@@ -626,7 +627,7 @@ impl<'a> Reader<'a> {
     }
 
     fn set_nat(&mut self, nat: expression::Nat) {
-        // Of the other family, the next rule is asked (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
+        // Packets of the other family go on to the next rule (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
         let family = Family::ALL.into_iter().find(|&of| nfproto(of) == nat.family as u128);
         if let (None, Some(family)) = (self.family, family) {
             self.add_condition(family_condition(family));
@@ -636,7 +637,7 @@ impl<'a> Reader<'a> {
         let first = nat.first_address.and_then(held);
         let addresses = first.zip(nat.last_address.map_or(first, held));
         let ports = self.constant_ports(nat.first_port, nat.last_port);
-        // Where it is, or may be, something that a map says.
+        // An address or a port may come from a map.
         let is_mapped =
             (addresses.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
         self.rule.action = Action::Nat(if is_mapped {
@@ -646,7 +647,7 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// The ports that these registers hold, if they are constants of the rule; the last may be the first.
+    /// The ports in these registers, if they are constants of the rule; without a last one, that is the first.
     fn constant_ports(&self, first: Option<u32>, last: Option<u32>) -> Option<(u16, u16)> {
         let port = |register| {
             let bytes = self.registers.constant(register)?;
@@ -677,7 +678,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a lookup by routing loads: `fib daddr type`, or `fib saddr . iif oif`.
+/// What `fib` loads from routing: `fib daddr type`, or `fib saddr . iif oif`.
 fn loaded_by_routing(fib: expression::Fib) -> Loaded {
     // `NFTA_FIB_F_*`: by the source or the destination, the mark, the device of either way; and whether there is one.
     const SOURCE: u32 = 1;
@@ -719,7 +720,7 @@ fn is_mark(field: Field) -> bool {
     matches!(field, Field::Mark | Field::ConnectionMark)
 }
 
-/// The numbers of a field for which a comparison holds, negation aside; none if it isn't understood.
+/// The numbers for which a comparison holds, apart from negation; none if it isn't understood.
 fn compared_values(part: Part, compare: Compare<'_>) -> Option<Values> {
     let (field, (first, last)) = (part.field, part.interval(compare.value.0)?);
     let numbers = match compare.operation {

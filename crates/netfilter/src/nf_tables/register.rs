@@ -1,4 +1,4 @@
-//! The registers that a rule's expressions hand values to each other in, and the numbers that their bytes stand for.
+//! The registers in which a rule's expressions pass values to each other, and the numbers that their bytes stand for.
 
 use packets::rules::{Bits, Field, Name};
 
@@ -18,8 +18,8 @@ impl Part {
         Self { field, bytes: field.bytes(), host_order: field.facts().is_in_host_order }
     }
 
-    /// The numbers of the field whose bytes in the register are these: a single number or, if only part of an address
-    /// or a name is given, an interval. None: it has no such number.
+    /// The numbers of the field that have these bytes in the register: a single one or, if the register has only a part of an
+    /// address or a name, an interval. None: no number of the field has them.
     pub(super) fn interval(self, value: &[u8]) -> Option<(u128, u128)> {
         if matches!(self.field, Field::InInterface | Field::OutInterface) {
             return devices(value);
@@ -37,13 +37,13 @@ impl Part {
     }
 }
 
-/// The number that these bytes of a whole field are.
+/// The number of a whole field with these bytes.
 pub(super) fn bits_of(field: Field, bytes: &[u8]) -> Option<u128> {
     let (first, last) = Part::whole(field).interval(bytes)?;
     (first == last).then_some(first)
 }
 
-/// The addresses that equal this one under a mask, both as long as what was loaded; none if the mask has holes.
+/// The addresses that equal this one under a mask, both of the loaded length; none if the mask has holes.
 pub(super) fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128, u128)> {
     if address.len() != mask.len() {
         return None;
@@ -59,36 +59,36 @@ pub(super) enum Loaded {
     Field(Part),
     /// A field under a mask.
     Masked(Field, Vec<u8>),
-    /// conntrack's state of the connection, under a mask.
+    /// The packet's connection-tracking state, under a mask.
     State(u32),
-    /// Its status of it, under a mask.
+    /// The connection's status, under a mask.
     Status(u32),
-    /// Which way the packet goes, as conntrack knows it.
+    /// The packet's direction in its connection.
     Direction,
     Bits(Bits),
     /// The protocol that the network device's header names.
     EtherType,
     /// The number of a device, whose name is this field.
     Index(Field),
-    /// The type that routing has for the source or the destination.
+    /// The type that routing gives the source or the destination.
     AddressType {
         is_source: bool,
     },
-    /// The number of the device by which the route to the source leaves: the one on which the packet came or, if loose, any.
+    /// The number of the device by which the route to the source leaves: the one on which the packet arrived or, if loose, any.
     ReversePath {
         is_loose: bool,
     },
-    /// What a map has for a field.
+    /// A map's value for a field.
     Mapped(Field, Name),
     Value(Vec<u8>),
-    /// Other bytes of a packet, of which those bits are kept that the mask has; without one, all.
+    /// Other bytes of a packet, under a mask if there is one.
     Bytes(Place, Option<Vec<u8>>),
     /// Something that isn't understood; the text says how it was loaded.
     Other(String),
 }
 
 impl Loaded {
-    /// How many 4-byte registers it fills; at most as many, where that isn't known.
+    /// How many 4-byte registers it fills; the most that it may fill if that isn't known.
     fn slots(&self) -> u32 {
         let bytes = match self {
             Self::Field(part) => part.bytes,

@@ -6,7 +6,7 @@ use crate::rules::nftables::NftRule;
 use crate::rules::xtables::IptablesRule;
 use crate::rules::{Chain, Rule, Table};
 
-/// A rule of a chain of a table. Two are equal if they are the same rule in the same place, not if they are alike.
+/// A rule of a chain of a table. Two are equal if they are the same rule in the same place, not if they say the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     /// The table; it decides the syntax.

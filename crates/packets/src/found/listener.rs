@@ -14,17 +14,17 @@ pub struct Listener {
     pub device: u32,
     /// Whether it takes no IPv4, if it is bound to the unspecified address of IPv6.
     pub is_ipv6_only: bool,
-    /// The user whose it is, as the user namespace of whoever asks numbers users.
+    /// The user that owns it, by its number in the asking process's user namespace.
     pub uid: u32,
 }
 
 impl Listener {
-    /// How a kernel shows a user that the asking user namespace has no number for (/proc/sys/kernel/overflowuid).
+    /// What the kernel shows for a user that has no number in the asking user namespace (/proc/sys/kernel/overflowuid).
     pub const UNMAPPED: u32 = 65534;
 
-    /// Whether it gets connections of this family that were redirected to its port on their way out or in. Those on
-    /// their way out go to 127.0.0.1 or ::1, by lo; the others to an address of the device by which they came in, which
-    /// may be any but lo (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
+    /// Whether it gets connections of this family and direction that were redirected to its port. Outbound ones go to
+    /// 127.0.0.1 or ::1 by lo, inbound ones to an address of the device on which they arrived, any except lo
+    /// (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
     pub fn accepts(&self, direction: Direction, family: Family) -> bool {
         let is_outbound = direction == Direction::Outbound;
         // An IPv6 socket that is bound to an IPv4 address takes IPv4 alone.

@@ -1,6 +1,7 @@
-//! What netfilter holds in one network namespace that decides where a TCP connection goes, as plain data.
+//! What netfilter holds in a network namespace that decides where a TCP connection goes, as plain data.
 //!
-//! The same vocabulary says what a backend would install, so that a comparison is of like with like, and [`walk`](crate::walk) takes a connection through either.
+//! What a backend would install has the same types, so that both can be compared, and [`walk`](crate::walk) takes a
+//! connection through either.
 
 mod line;
 mod listener;
@@ -16,7 +17,7 @@ use crate::rules::{Condition, Context, Holding, Hook, NAT, Subsystem, Table, Tab
 pub struct Found {
     /// The tables of nf_tables, in the order in which they were made, then the legacy tables.
     pub tables: Vec<Table>,
-    /// What could not be seen. What is missing from `tables` may be there all the same.
+    /// What could not be seen: it may hold more tables.
     pub not_known: Vec<Unseen>,
 }
 
@@ -30,15 +31,15 @@ pub struct Unseen {
 }
 
 impl Found {
-    /// Whether a condition asks for a context that is such a one and isn't known.
+    /// Whether a condition depends on a context that `is_such` accepts and that isn't known.
     pub fn has_context(&self, is_such: impl Fn(Context) -> bool) -> bool {
         self.tables.iter().flat_map(Table::rules).flat_map(|rule| &rule.conditions).any(
             |condition| matches!(condition, Condition::Context { context, holding: None, .. } if is_such(*context)),
         )
     }
 
-    /// Says of conditions that ask for a context where they hold, as far as `holding` knows. At input, nft's lookup of the route
-    /// back fails for what lo brings back, which isn't followed.
+    /// Fills in where conditions hold that depend on a context, as far as `holding` knows. At input, nft's lookup of the
+    /// route back fails for packets that arrive on lo, which isn't followed.
     pub fn settle(&mut self, holding: impl Fn(Context) -> Option<Holding>) {
         for table in &mut self.tables {
             let is_xtables = table.is_xtables();

@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 use crate::found::listener::Listener;
 use crate::rules::{Family, Field, Intervals, LOOPBACK_INDEX, Name, address, interface};
 
-/// What is known of a network namespace beside its rules and its routes.
+/// What is known about a network namespace beside its rules and its routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
     pub devices: Vec<Device>,
-    /// Those of a device in their order.
+    /// Those of each device in their order.
     pub addresses: Vec<Address>,
     pub listeners: Vec<Listener>,
     pub settings: Settings,
@@ -19,19 +19,19 @@ pub struct Network {
     pub listeners_not_known: Option<String>,
 }
 
-/// The kernel's settings (sysctl) that decide about packets, each as it is unless somebody sets it.
+/// The kernel's settings (sysctl) that decide about packets. The default has the kernel's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// A bridge hands what arrives to the IP hooks at prerouting before its own hook at input: net.bridge.bridge-nf-call-iptables
-    /// and -ip6tables. Without the module br_netfilter, there are none.
+    /// Before its own input hook, a bridge calls the IP hooks at prerouting: net.bridge.bridge-nf-call-iptables and
+    /// -ip6tables. Without the module br_netfilter, there are no such settings.
     pub bridges_call_ip: bool,
-    /// What is accepted has the mark of its first packet: net.ipv4.tcp_fwmark_accept.
+    /// An accepted connection's socket has the mark of its first packet: net.ipv4.tcp_fwmark_accept.
     pub keeps_mark: bool,
     /// Packets have their socket at input: net.ipv4.ip_early_demux and tcp_early_demux.
     pub finds_sockets: bool,
-    /// Connections are not remembered before the ACK: net.ipv4.tcp_syncookies is 2.
+    /// The kernel keeps no state of a connection before the ACK: net.ipv4.tcp_syncookies is 2.
     pub always_sends_cookies: bool,
-    /// Connections are tracked from any packet on: net.netfilter.nf_conntrack_tcp_loose.
+    /// Connection tracking takes any packet as the first one of a connection: net.netfilter.nf_conntrack_tcp_loose.
     pub tracks_from_any: bool,
 }
 
@@ -51,16 +51,16 @@ impl Default for Settings {
 pub struct Device {
     pub index: u32,
     pub name: Name,
-    /// Its kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo, and for those that drivers of hardware make.
+    /// Its kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo and for hardware.
     pub kind: Vec<u8>,
     /// `IFF_UP`
     pub is_up: bool,
-    /// The number of the device by which its packets come and go, if it is made on top of another one of this namespace.
+    /// The number of the lower device, if it is made on top of another one of this namespace.
     pub lower: Option<u32>,
-    /// The number of the bridge or the bond that has taken it.
+    /// The number of the bridge or the bond of which it is a port.
     pub master: Option<u32>,
-    /// Whether it finds other hosts by asking for their addresses on its link. lo doesn't, nor a device that leads to one
-    /// host alone.
+    /// Whether it finds other hosts by neighbour discovery on its link. lo doesn't, nor does a device that leads to a single
+    /// host.
     pub has_neighbours: bool,
 }
 
@@ -73,15 +73,15 @@ impl Device {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
-    /// The number of the device that has it.
+    /// The number of its device.
     pub device: u32,
     pub address: IpAddr,
     pub prefix: u8,
-    /// Its network's broadcast address, if it has one of its own choice (`IFA_BROADCAST`).
+    /// Its network's broadcast address, if one was set (`IFA_BROADCAST`).
     pub broadcast: Option<Ipv4Addr>,
 }
 
-/// One of which nothing is known.
+/// A network about which nothing is known.
 impl Default for &Network {
     fn default() -> Self {
         static UNKNOWN: LazyLock<Network> = LazyLock::new(|| {
@@ -101,17 +101,17 @@ impl Network {
         self.devices.iter().find(|device| device.name == *name)
     }
 
-    /// The devices by which this one's packets come and go: a bridge's ports, a bond's, and what a VLAN or a macvlan is made
-    /// on. None, if they are its own.
+    /// The devices by which this one's packets arrive and leave: the ports of a bridge or a bond, and the device under a VLAN
+    /// or a macvlan; none for most devices.
     pub fn lower_devices<'a>(&'a self, upper: &'a Device) -> impl Iterator<Item = &'a Device> {
         self.devices.iter().filter(|device| device.master == Some(upper.index) || upper.lower == Some(device.index))
     }
 
-    /// The names, as numbers, of the devices whose packets all go to the bridge or the bond that has taken them.
+    /// The names, as numbers, of the ports of bridges and bonds, which hand on all of their packets.
     pub fn port_names(&self) -> Intervals {
         Device::names(self.devices.iter().filter(|device| {
             let master = device.master.and_then(|index| self.device(index));
-            // A VRF's are handed on as the device's own.
+            // A VRF's packets stay those of the device.
             master.is_some_and(|master| master.kind != b"vrf")
         }))
     }
@@ -122,7 +122,7 @@ impl Network {
         devices.next().filter(|_| devices.next().is_none())
     }
 
-    /// The names of the devices that are there, as numbers; every name, where none is known yet but lo.
+    /// The names of the devices, as numbers; every name if only lo is known.
     pub fn device_names(&self) -> Intervals {
         if self.devices.iter().any(|device| device.index != LOOPBACK_INDEX) {
             Device::names(&self.devices)
@@ -131,8 +131,8 @@ impl Network {
         }
     }
 
-    /// The addresses of a family that another host neither has nor connects to: those of this namespace, and the
-    /// broadcast addresses of its networks (`fib_add_ifaddr` in net/ipv4/fib_frontend.c).
+    /// The addresses of a family that no other host has: those of this namespace, and the broadcast addresses of its
+    /// networks (`fib_add_ifaddr` in net/ipv4/fib_frontend.c).
     pub fn own_addresses(&self, family: Family) -> Intervals {
         let own = Intervals::each(self.addresses_of(family).map(|known| address(known.address)));
         own.or(&self.broadcasts(family))
@@ -150,8 +150,8 @@ impl Network {
         Intervals::each(broadcasts)
     }
 
-    /// The addresses that a connection may get which arrives on one of these devices and is redirected: over IPv4 the
-    /// first one of the device, over IPv6 one of its addresses (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in
+    /// The destinations that a redirected connection may get if it arrives on one of these devices: over IPv4 the device's
+    /// first address, over IPv6 one of its addresses (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in
     /// net/netfilter/nf_nat_redirect.c). None: that isn't known.
     pub fn redirect_addresses(&self, family: Family, devices: &Intervals) -> Option<Intervals> {
         let most = if family == Family::V4 { 1 } else { usize::MAX };

@@ -1,4 +1,4 @@
-//! Where conditions hold that look at more than the packet.
+//! Where conditions hold that depend on more than the packet.
 
 use std::net::IpAddr;
 
@@ -13,13 +13,13 @@ pub fn always(holds: bool) -> Holding {
     vec![(Field::Family, all)]
 }
 
-/// What the routing of the namespace says.
+/// Facts of the namespace's routing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RoutingFacts {
     /// The entries of the local table: the number of their type, and the addresses.
     pub local: Vec<(u8, Family, (u128, u128))>,
-    /// The names of the device by which the route back to the other host leaves, and of lo; of lo alone, if there is none.
-    /// None: that isn't known.
+    /// The names of lo and of the device by which the route back to the other host leaves, if there is one. None: that isn't
+    /// known.
     pub back: Option<Intervals>,
 }
 
@@ -50,8 +50,7 @@ impl RoutingFacts {
             }
             Context::ReversePath { is_loose, negated } => {
                 let back = self.back.as_ref()?;
-                // Of what lo brings back, the device is always the right one (`rpfilter_is_loopback`,
-                // `nft_fib_is_loopback`).
+                // lo always counts as the right device (`rpfilter_is_loopback`, `nft_fib_is_loopback`).
                 let lo = Intervals::one(interface(LOOPBACK));
                 let any = Field::InInterface.any();
                 let by = if is_loose && *back != lo { any.clone() } else { back.clone() };
@@ -78,7 +77,7 @@ impl RoutingFacts {
             Family::V6 => (Intervals::one(0), Intervals::default(), (0xff << 120, u128::MAX)),
         };
         let multicast = Intervals::new([multicast]);
-        // Nothing that comes in is for a host without an address.
+        // Without an address of its own, the namespace takes no packet.
         if table(LOCAL).without(&family.loopback()).is_empty() {
             return None;
         }
@@ -87,7 +86,7 @@ impl RoutingFacts {
         let local = table(LOCAL).without(&broadcast).without(&anycast);
         let all = Field::Source(family).any();
         if family == Family::V6 && is_xt {
-            // `match_type6` in net/netfilter/xt_addrtype.c: all types that are asked for have to be so.
+            // `match_type6` in net/netfilter/xt_addrtype.c: the address must have each of the types.
             return match types.trailing_zeros() as u8 {
                 _ if !types.is_power_of_two() => None,
                 LOCAL => Some(local),
@@ -97,7 +96,7 @@ impl RoutingFacts {
                 _ => None,
             };
         }
-        // Of IPv6's other addresses, those to which no route leads are of another type.
+        // IPv6 addresses without a route have other types.
         const UNROUTED: u16 = 0b1111 << 6;
         let unrouted = if has(UNICAST) { UNROUTED } else { 0 };
         if family == Family::V6 && types & UNROUTED != unrouted {

@@ -1,4 +1,4 @@
-//! The fields of a packet that conditions look at, and all that is to be known of each, in one table.
+//! The fields of a packet that conditions look at, and all facts about each, in one table.
 
 use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
@@ -18,11 +18,11 @@ pub enum Field {
     /// The user of the socket that sends it.
     Uid,
     Gid,
-    /// The name of the device by which it came in, padded with zeros to 16 bytes; all zeros if there is no device.
+    /// The name of the device on which it arrived, padded with zeros to 16 bytes; all zeros if there is no device.
     InInterface,
     /// The name of the device by which it leaves, in the same form.
     OutInterface,
-    /// What connection tracking has of it; see [`Tracked::number`](crate::rules::flags::Tracked::number).
+    /// What connection tracking knows about it; see [`Tracked::number`](crate::rules::flags::Tracked::number).
     State,
     /// The mark of the packet (`meta mark`).
     Mark,
@@ -36,7 +36,7 @@ pub enum Field {
     HopLimit,
 }
 
-/// What is to be known of a field. Where it is in a packet, netfilter's `place` says.
+/// The facts about a field. Its place in a packet is in crates/netfilter/src/nf_tables/header.rs.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldFacts {
     pub bits: u32,
@@ -44,18 +44,18 @@ pub struct FieldFacts {
     pub is_in_host_order: bool,
     pub nft: &'static str,
     pub iptables: IptablesOption,
-    // What is said of it to people.
-    /// Before the numbers that a rule compares it with.
+    // Words for people.
+    /// Before the numbers with which a rule compares it.
     pub of: &'static str,
-    /// Before the only numbers that connections don't have; none if they are not told apart by it.
+    /// Before the only numbers that connections don't have; none if it doesn't distinguish connections.
     pub except: Option<&'static str>,
     /// Before its number in a packet.
     pub what: &'static str,
-    /// Of a packet in which it may be anything.
+    /// Instead of a number, where it may be any.
     pub any: &'static str,
-    /// What an answer depends on that depends on it.
+    /// After "it depends on".
     pub open: &'static str,
-    /// The flag that says what it is, with the name of its value, if there is one.
+    /// The flag that gives it, with the name of the value, if there is one.
     pub flag: Option<&'static str>,
 }
 
@@ -68,11 +68,11 @@ pub enum IptablesOption {
     Port(&'static str),
     /// By `-m owner`.
     Owner(&'static str),
-    /// It has no words for it: what isn't understood is in brackets.
+    /// iptables-save has no words for it; ours are in brackets.
     None,
 }
 
-/// What most fields have in common. A row says where its field differs, and has words of its own.
+/// What most fields have in common. Each row has its own words, and says where its field differs.
 const PLAIN: FieldFacts = FieldFacts {
     bits: 8,
     is_in_host_order: false,
@@ -86,7 +86,7 @@ const PLAIN: FieldFacts = FieldFacts {
     flag: None,
 };
 
-/// The same of what the kernel has of a packet beside its headers.
+/// The same for what the kernel keeps with a packet beside its headers.
 const IN_HOST_ORDER: FieldFacts = FieldFacts { bits: 32, is_in_host_order: true, ..PLAIN };
 
 const SOURCE: FieldFacts = FieldFacts {
@@ -244,7 +244,7 @@ impl Field {
         }
     }
 
-    /// What it is in the answer to a packet.
+    /// The field that has the same value in the reply.
     pub fn reversed(self) -> Self {
         match self {
             Self::Source(family) => Self::Destination(family),

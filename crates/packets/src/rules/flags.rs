@@ -1,4 +1,4 @@
-//! Fields whose numbers are flags that have names: connection tracking's states, and TCP's flags.
+//! Fields whose numbers are flags with names: connection tracking's states, and TCP's flags.
 
 use derive_more::Display;
 
@@ -6,19 +6,19 @@ use crate::rules::field::Field;
 use crate::rules::intervals::Intervals;
 use crate::rules::rule::Condition;
 
-/// What connection tracking says of a packet (`ct state`): `NF_CT_STATE_BIT` and the others in
+/// The connection-tracking state of a packet (`ct state`): `NF_CT_STATE_BIT` and the others in
 /// linux/netfilter/nf_conntrack_common.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
 #[display(rename_all = "lowercase")]
 pub enum CtState {
-    /// It is of no connection; or connection tracking hasn't seen it yet.
+    /// The packet belongs to no connection, or connection tracking hasn't seen it yet.
     Invalid = 1,
-    /// It is of a connection that was answered.
+    /// It belongs to a connection that was answered.
     Established = 2,
     /// It begins a connection that belongs to another one.
     Related = 4,
     New = 8,
-    /// Connection tracking was told to leave it alone.
+    /// A rule has exempted it from connection tracking.
     Untracked = 64,
 }
 
@@ -36,7 +36,7 @@ impl CtState {
     }
 }
 
-/// What connection tracking has of a packet's connection.
+/// What connection tracking knows about a packet's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tracked {
     pub state: CtState,
@@ -59,7 +59,7 @@ impl Tracked {
         })
     }
 
-    /// Its number in [`Field::State`]: the state's bit, and beyond its byte one for each of the others.
+    /// Its number in [`Field::State`]: the state's bit, and above its byte a bit for each of the others.
     pub fn number(self) -> u128 {
         let others = [(self.is_reply, 0x100), (self.has_snat, 0x200), (self.has_dnat, 0x400)];
         let bits: u128 = others.into_iter().filter(|(is_so, _)| *is_so).map(|(_, bit)| bit).sum();
@@ -67,7 +67,7 @@ impl Tracked {
     }
 }
 
-/// `ct state` with the states for which this holds, as nft writes it.
+/// `ct state` with the states for which `holds` is true, as nft writes it.
 pub fn ct_state_condition(holds: impl Fn(CtState) -> bool) -> Condition {
     let (held, others): (Vec<CtState>, Vec<CtState>) = CtState::ALL.into_iter().partition(|state| holds(*state));
     let names = |states: &[CtState]| states.iter().map(CtState::to_string).collect::<Vec<_>>().join(",");
@@ -79,7 +79,7 @@ pub fn ct_state_condition(holds: impl Fn(CtState) -> bool) -> Condition {
     tracking_condition(text, |tracked| held.contains(&tracked.state))
 }
 
-/// The condition that this holds for what connection tracking has.
+/// The condition that `holds` is true for what connection tracking knows.
 pub fn tracking_condition(text: String, holds: impl Fn(Tracked) -> bool) -> Condition {
     Condition::Flags { text, field: Field::State, numbers: numbers(holds) }
 }
@@ -88,7 +88,7 @@ fn numbers(holds: impl Fn(Tracked) -> bool) -> Intervals {
     Intervals::each(Tracked::all().filter(|tracked| holds(*tracked)).map(Tracked::number))
 }
 
-/// The numbers in [`Field::State`] whose states are among these bits, which are as sets of nf_tables have them.
+/// The numbers in [`Field::State`] whose states are among these bits, as nf_tables' sets have them.
 pub fn of_states(bits: &Intervals) -> Intervals {
     numbers(|tracked| {
         let bit = u128::from(tracked.state.bit());
@@ -106,13 +106,13 @@ pub fn constant_condition(text: String, holds: bool) -> Condition {
 /// TCP's flags of a connection's first segment: SYN, and perhaps those of ECN.
 pub const SYN: [u8; 4] = [0x02, 0x42, 0x82, 0xc2];
 
-/// Those of the answer to it: SYN and ACK, and perhaps those of ECN.
+/// TCP's flags of the reply to it: SYN and ACK, and perhaps those of ECN.
 pub const SYN_ACK: [u8; 4] = [0x12, 0x52, 0x92, 0xd2];
 
-/// Those of a later packet: ACK, perhaps with PSH.
+/// TCP's flags of a later packet: ACK, perhaps with PSH.
 pub const ACK: [u8; 2] = [0x10, DATA];
 
-/// Those of the last packet that somebody sends at once: ACK and PSH.
+/// TCP's flags of the last packet of a write: ACK and PSH.
 pub const DATA: u8 = 0x18;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Hooks: the places in the way of a packet where base chains run.
+//! Hooks: the places on a packet's way where base chains run.
 
 use derive_more::Display;
 
-/// A place in the way of a packet (`enum nf_inet_hooks` in linux/netfilter.h).
+/// A place on a packet's way (`enum nf_inet_hooks` in linux/netfilter.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display(rename_all = "lowercase")]
 pub enum Hook {
@@ -32,7 +32,7 @@ impl Hook {
     pub const NETDEV: [Self; 2] = [Self::Ingress, Self::Egress];
 }
 
-/// Where netfilter runs the nat chains of a hook: elsewhere where sources are changed, `NF_IP_PRI_NAT_SRC`
+/// The priority at which netfilter runs the nat chains of a hook; where sources are changed, `NF_IP_PRI_NAT_SRC`
 /// (linux/netfilter_ipv4.h; `nf_nat_ipv4_ops` in net/netfilter/nf_nat_proto.c).
 pub fn nat_priority(hook: Hook) -> i32 {
     match hook {
@@ -41,15 +41,15 @@ pub fn nat_priority(hook: Hook) -> i32 {
     }
 }
 
-/// xtables' tables, and where each one's chains are in the order of a hook (`enum nf_ip_hook_priorities` in
-/// linux/netfilter_ipv4.h); of nat's, [`nat_priority`] says it.
+/// xtables' tables, and the priority of each one's chains (`enum nf_ip_hook_priorities` in linux/netfilter_ipv4.h); for
+/// nat's, see [`nat_priority`].
 pub const XTABLES: [(&str, i32); 5] =
     [("raw", -300), ("mangle", -150), (NAT, NAT_PRIORITY), ("filter", 0), ("security", 50)];
 
 /// The table in which nft mode and legacy mode keep a family's rules.
 pub const NAT: &str = "nat";
 
-/// Where in a hook's order destinations are changed, and where iptables' nat chains are: `NF_IP_PRI_NAT_DST`.
+/// The priority at which destinations are changed, and of iptables' nat chains: `NF_IP_PRI_NAT_DST`.
 pub const NAT_PRIORITY: i32 = -100;
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use std::sync::Arc;
 /// Addresses are numbers too (IPv4's 32 bits, IPv6's 128), and so are interface names: their 16 bytes, padded with
 /// zeros, as the kernel compares them.
 ///
-/// Copies are made for each rule that connections are compared with, so that they take no memory of their own.
+/// Every rule that connections are compared with copies sets, so copies share their memory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Intervals(Held);
 
-/// Most sets are a single interval. No set of one is held as a list.
+/// Most sets are a single interval, which is never held as a list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Held {
     One((u128, u128)),
@@ -26,7 +26,7 @@ impl Default for Intervals {
 }
 
 impl Intervals {
-    /// The numbers of all these intervals, which may come in any order and overlap. One that runs backwards is empty.
+    /// The numbers of all these intervals, which may be in any order and overlap. One that runs backwards is empty.
     pub fn new(intervals: impl IntoIterator<Item = (u128, u128)>) -> Self {
         let mut intervals = intervals.into_iter().filter(|(first, last)| first <= last);
         let Some(first) = intervals.next() else {
@@ -37,7 +37,7 @@ impl Intervals {
         };
         let mut sorted = vec![first, second];
         sorted.extend(intervals);
-        // Most come in order, or as one list of each family: a stable sort finds such runs and merges them.
+        // Most are in order, or two ordered lists: a stable sort merges such runs.
         sorted.sort();
         let mut merged: Vec<(u128, u128)> = Vec::with_capacity(sorted.len());
         for (first, last) in sorted {
@@ -49,7 +49,7 @@ impl Intervals {
         Self::of(merged)
     }
 
-    /// These intervals, which are sorted and neither overlap nor touch.
+    /// A set of these intervals, which must be sorted and neither overlap nor touch.
     fn of(list: Vec<(u128, u128)>) -> Self {
         match list.as_slice() {
             [] => Self::default(),
@@ -90,8 +90,8 @@ impl Intervals {
         self.as_slice().iter().flat_map(|&(first, last)| first..=last)
     }
 
-    /// Whether it holds a number of one of these intervals, which may come in any order. It is asked for each field and
-    /// each rule.
+    /// Whether it holds a number of one of these intervals, which may be in any order. This runs for each field of each
+    /// rule.
     #[inline(always)]
     pub fn meets(&self, intervals: &[(u128, u128)]) -> bool {
         intervals.iter().any(|&(first, last)| first <= last && self.meeting(first, last).next().is_some())
@@ -110,7 +110,7 @@ impl Intervals {
         }
     }
 
-    /// Its intervals that have numbers of this one.
+    /// Its intervals that overlap this one.
     #[inline(always)]
     fn meeting(&self, first: u128, last: u128) -> impl Iterator<Item = &(u128, u128)> {
         let list = self.as_slice();
@@ -146,7 +146,7 @@ impl Intervals {
     pub fn without(&self, other: &Self) -> Self {
         let mut only = Vec::with_capacity(self.as_slice().len() + 1);
         for &(first, last) in self.as_slice() {
-            // What is left of this interval; nothing where another one covers the rest.
+            // What is left of this interval; none once another one covers the rest.
             let mut rest = Some(first);
             for &(other_first, other_last) in other.meeting(first, last) {
                 only.extend(rest.filter(|start| *start < other_first).map(|start| (start, other_first - 1)));

@@ -1,6 +1,6 @@
 //! What rules are made of, as plain data: tables, chains, conditions and actions, and nft's words for them.
 //!
-//! What is wanted and what was [found](crate::found) is said in this vocabulary.
+//! What is wanted and what was [found](crate::found) have these types.
 
 mod context;
 mod direction;

@@ -32,16 +32,16 @@ impl PartialEq<str> for Name {
     }
 }
 
-/// Whether a character can't be seen where it is printed: a control character, one that turns the direction of writing
-/// around, and others without a form of their own. Names and values that others chose may hold any.
+/// Whether a character is invisible where it is printed: a control character, one that reverses the direction of writing,
+/// and others without a shape. Names and values that others chose may hold any.
 pub fn is_hidden(character: char) -> bool {
-    // Quotes and backslashes are escaped as well, which can be seen.
+    // Quotes and backslashes are visible, but `escape_debug` escapes them too.
     !matches!(character, '"' | '\'' | '\\') && character.escape_debug().len() > 1
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nearly every name.
+        // The usual case.
         if let Ok(text) = std::str::from_utf8(&self.0)
             && text.bytes().all(|byte| (b' '..0x7f).contains(&byte))
         {

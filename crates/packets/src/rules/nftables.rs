@@ -65,7 +65,7 @@ pub fn family_condition(family: Family) -> Condition {
     Condition::is(Field::Family, nfproto(family))
 }
 
-/// The number by which the kernel's chains know a family: `NFPROTO_IPV4` or `NFPROTO_IPV6` in linux/netfilter.h.
+/// A family's number in netfilter: `NFPROTO_IPV4` or `NFPROTO_IPV6` in linux/netfilter.h.
 pub fn nfproto(family: Family) -> u128 {
     match family {
         Family::V4 => 2,
@@ -96,7 +96,7 @@ impl fmt::Display for NftCondition<'_> {
     }
 }
 
-/// The condition that these bits of a field are those of the number; or, if negated, that they are not.
+/// The condition that a field under this mask is this number or, if negated, that it isn't.
 pub fn masked_condition(field: Field, mask: u128, number: u128, negated: bool) -> Condition {
     let operator = if negated { "!=" } else { "==" };
     let width = field.bits() as usize / 4 + 2;
@@ -120,7 +120,7 @@ pub fn element(field: Field, (first, last): (u128, u128)) -> String {
     }
 }
 
-/// The names of the most usual protocols in /etc/protocols, by which nft and iptables-save write them.
+/// The names of the most common protocols in /etc/protocols, by which nft and iptables-save write them.
 const PROTOCOLS: [(u128, &str); 8] =
     [(1, "icmp"), (2, "igmp"), (TCP, "tcp"), (17, "udp"), (47, "gre"), (50, "esp"), (58, "ipv6-icmp"), (132, "sctp")];
 
@@ -167,7 +167,7 @@ impl fmt::Display for NftAction<'_> {
     }
 }
 
-/// Hands the commands that would make a table's sets and rules to `tell`, one by one.
+/// Calls `tell` with each command that would make a table's sets and rules.
 pub fn commands(table: &Table, mut tell: impl FnMut(fmt::Arguments<'_>)) {
     for set in &table.sets {
         let (name, elements) = (&set.name, set_listing(set));
@@ -207,7 +207,7 @@ fn set_script(set: &Set) -> String {
     format!("\tset {name} {{\n\t\ttype {datatype}\n{flags}\t\telements = {{ {elements} }}\n\t}}\n")
 }
 
-/// nft's name for the type of a set of these, and its number (`enum datatypes` in nftables' datatype.h).
+/// nft's name for the type of a set of this field, and its number (`enum datatypes` in nftables' datatype.h).
 pub fn datatype(field: Field) -> (&'static str, u32) {
     match field {
         Field::Source(Family::V4) | Field::Destination(Family::V4) => ("ipv4_addr", 7),

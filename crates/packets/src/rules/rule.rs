@@ -9,14 +9,14 @@ use crate::rules::name::Name;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
-    /// What a packet must meet; with no condition, every packet matches.
+    /// What a packet must meet; without conditions, every packet matches.
     pub conditions: Vec<Condition>,
-    /// What else the rule does before that, beside counting.
+    /// What the rule does before its action, beside counting.
     pub effects: Vec<Effect>,
     pub action: Action,
     pub comment: Option<Name>,
-    /// It looks at what connection tracking has of a connection, or changes that: where such a rule is, connections are
-    /// tracked, as they are where one translates.
+    /// It reads or changes what connection tracking knows about a connection. A family with such a rule, or with one that
+    /// translates, has its connections tracked.
     pub needs_tracking: bool,
     /// None if it has no counter.
     pub counters: Option<Counters>,
@@ -37,12 +37,12 @@ impl Rule {
         }
     }
 
-    /// Whether it may do something that later rules see, or decides.
+    /// Whether it decides, or may do something that later rules see.
     pub fn does_something(&self) -> bool {
         self.action != Action::Continue || self.has_lasting_effect()
     }
 
-    /// Whether it may do something that later rules see, whatever it decides.
+    /// Whether it may do something that later rules see, apart from what it decides.
     pub fn has_lasting_effect(&self) -> bool {
         self.effects.iter().any(|effect| !matches!(effect, Effect::Other(_)))
     }
@@ -73,7 +73,7 @@ pub fn interface(name: &[u8]) -> u128 {
     padded(name, 0)
 }
 
-/// The interfaces whose names begin so, as an interval of numbers.
+/// The names of interfaces that begin with this, as an interval of numbers.
 pub fn names_beginning_with(name: &[u8]) -> (u128, u128) {
     (padded(name, 0), padded(name, u8::MAX))
 }
@@ -86,7 +86,7 @@ fn padded(name: &[u8], padding: u8) -> u128 {
     u128::from_be_bytes(padded)
 }
 
-/// The name that this number stands for, without its padding; none if no device can have it.
+/// The name with this number, without its padding; none if no device can have it.
 pub fn device(number: u128) -> Option<Vec<u8>> {
     let bytes = number.to_be_bytes();
     let (name, padding) = bytes.split_at(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
@@ -103,47 +103,47 @@ pub fn address(address: IpAddr) -> u128 {
 /// The protocol's number in IP's header: `IPPROTO_TCP`.
 pub const TCP: u128 = 6;
 
-/// The same of ICMPv6: `IPPROTO_ICMPV6`.
+/// ICMPv6's number there: `IPPROTO_ICMPV6`.
 pub const ICMPV6: u128 = 58;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// The field is one of these numbers or, if negated, none of them.
     In { field: Field, values: Values, negated: bool },
-    /// The same of a field whose numbers are flags that have names: `ct state new`.
+    /// The same, of a field whose numbers are flags with names: `ct state new`.
     Flags { text: String, field: Field, numbers: Intervals },
     /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
     Masked { text: String, field: Field, mask: u128, number: u128, negated: bool },
-    /// It depends on more than the packet. Without `holding`, it isn't known where it holds.
+    /// It depends on more than the packet; `holding` says where it holds, if that is known.
     Context { text: String, context: Context, holding: Option<Holding> },
     /// A condition that isn't understood: it may hold or not.
     NotUnderstood(String),
 }
 
-/// What a condition asks that looks at more than the packet: what routing says of its addresses, or how many came before.
+/// On what a condition depends beside the packet: on routing, or on how many packets came before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Context {
-    /// Whether the type that routing has for an address is one of these.
+    /// Whether routing gives an address one of these types.
     AddressType {
         is_source: bool,
         /// A bit for each type, by the number of `RTN_*` in linux/rtnetlink.h.
         types: u16,
         negated: bool,
-        /// xt's match tells types of IPv6's addresses in another way than nft's.
+        /// It is xt's match, which finds the types of IPv6 addresses in another way than nft's.
         is_xt: bool,
     },
-    /// Whether the route back to the source leaves by the device on which the packet came or, if loose, by any.
+    /// Whether the route back to the source leaves by the device on which the packet arrived or, if loose, by any.
     ReversePath { is_loose: bool, negated: bool },
-    /// Whether fewer packets came before than a limit says; or, unless it `holds_below`, as many.
+    /// Whether a limit isn't reached yet or, unless it `holds_below`, whether it is.
     Limit { holds_below: bool },
 }
 
-/// Of which packets a condition holds: where they have the field, it is one of these numbers. Of a packet that has none of
-/// the fields, that isn't known.
+/// The packets for which a condition holds: those with one of these numbers in the field that they have. For a packet with
+/// none of the fields, that isn't known.
 pub type Holding = Vec<(Field, Intervals)>;
 
 impl Condition {
-    /// What it looks at, if it is understood.
+    /// The field at which it looks, if it is understood.
     pub fn field(&self) -> Option<Field> {
         match self {
             Self::In { field, .. } | Self::Flags { field, .. } | Self::Masked { field, .. } => Some(*field),
@@ -151,7 +151,7 @@ impl Condition {
         }
     }
 
-    /// How it is written, unless that is made of its field and its values.
+    /// How it is written, unless its field and its values say that.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::In { .. } => None,
@@ -213,7 +213,7 @@ impl From<(u128, u128)> for Values {
     }
 }
 
-/// What a rule does with a packet beside deciding about it.
+/// What a rule does with a packet apart from its action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain.
@@ -221,11 +221,11 @@ pub enum Effect {
     Mark {
         /// Which one: [`Field::Mark`], [`Field::ConnectionMark`] or, as if it were one, [`Field::HopLimit`].
         field: Field,
-        /// What to; none: that isn't known.
+        /// To what; none: that isn't known.
         to: Option<Bits>,
         text: String,
     },
-    /// Something that doesn't affect the packet's way; how it is written.
+    /// Something that doesn't affect where the packet goes; the text is how it is written.
     Other(String),
 }
 
@@ -238,7 +238,7 @@ impl Effect {
     }
 }
 
-/// A number that is made of a field's: the field under a mask, with these bits turned round. A constant has no mask.
+/// A number that is computed from a field: the field under a mask, with the bits of `xor` flipped. A constant has no mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bits {
     pub field: Field,
@@ -256,7 +256,7 @@ impl Bits {
         Self { field, mask: 0, xor: number }
     }
 
-    /// What it is where the field is this number.
+    /// The result if the field is this number.
     pub fn of(self, number: u128) -> u128 {
         (number & self.mask) ^ self.xor
     }
@@ -270,7 +270,7 @@ pub enum Action {
     /// It ends the base chain for the packet; the hook's next base chain is asked.
     Accept,
     Drop,
-    /// The packet is dropped, and its sender is told. How it is written.
+    /// The packet is dropped, and its sender gets an error. The text is how it is written.
     Reject(String),
     /// The packet returns to the chain that jumped here.
     Return,
@@ -278,11 +278,11 @@ pub enum Action {
     Jump(Name),
     /// The packet goes on to another chain and doesn't come back.
     Goto(Name),
-    /// The connection goes to one of these ports of this host; none: to the port that it was for anyway.
+    /// The connection goes to one of these ports of this host; none: to the port that it has anyway.
     Redirect(Option<(u16, u16)>),
     /// The connection goes elsewhere, or comes from elsewhere.
     Nat(Nat),
-    /// What the verdict map says for the field's number. If it says nothing, the next rule is asked.
+    /// The verdict map's verdict for the field's number. Without one, the next rule is asked.
     Map(Field, Name),
     /// The connection goes to the port of this host that the map has for the field's number.
     RedirectByMap(Field, Name),
@@ -305,18 +305,18 @@ pub struct Nat {
     pub text: String,
     /// The address, if it is known.
     pub address: Option<IpAddr>,
-    /// The first and the last port, if they are known; without, a free one, or the one that it was.
+    /// The first and the last port, if they are known; otherwise a free one, or the one that it has.
     pub ports: Option<(u16, u16)>,
 }
 
 impl Nat {
-    /// To one of these addresses and one of these ports, as far as they are known; `how` is what the text begins with.
+    /// To one of these addresses and one of these ports, as far as they are known; the text begins with `how`.
     pub fn between(how: &str, addresses: Option<(IpAddr, IpAddr)>, ports: Option<(u16, u16)>) -> Self {
         let address = addresses.filter(|(first, last)| first == last).map(|(first, _)| first);
         let shown = addresses.map(span).unwrap_or_default();
         let text = match ports {
             None => format!("{how} {shown}"),
-            // Only a port makes it doubtful where an address of IPv6 ends.
+            // Only a port makes it unclear where an IPv6 address ends.
             Some(ports) if shown.contains(':') => format!("{how} [{shown}]:{}", span(ports)),
             Some(ports) => format!("{how} {shown}:{}", span(ports)),
         };
@@ -335,7 +335,7 @@ pub fn span<T: fmt::Display + PartialEq>((first, last): (T, T)) -> String {
 
 pub const LOOPBACK: &[u8] = b"lo";
 
-/// Its number, which is the same in every namespace (`LOOPBACK_IFINDEX` in net/flow.h); no other device has such a one.
+/// The loopback device's number in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
 pub const LOOPBACK_INDEX: u32 = 1;
 
 #[cfg(test)]

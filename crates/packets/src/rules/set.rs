@@ -42,7 +42,7 @@ fn as_field(field: Field, numbers: &Intervals) -> Option<Intervals> {
     if !field.facts().is_in_host_order {
         return Some(numbers.clone());
     }
-    // Where bytes are swapped, an interval is none any more; nft turns the field round before it looks it up in one.
+    // An interval whose bytes are swapped is no interval any more; nft swaps the field's bytes before it looks it up.
     let swapped = numbers.as_slice().iter().map(|&(first, last)| {
         let number = u32::try_from(first).ok().filter(|_| first == last)?;
         let number = u128::from(u32::from_ne_bytes(number.to_be_bytes()));
@@ -71,9 +71,9 @@ pub enum Shape {
     Intervals,
     /// As single numbers; 16 bits are looked up in a bitmap (nft_set_bitmap.c).
     Numbers,
-    /// As single numbers in a hash table (nft_set_hash.c), which the kernel takes for a set whose elements could
-    /// expire. None does. Adding a number to a bitmap's list takes the longer the more there are (`nft_bitmap_insert`);
-    /// from some 300 on, these are faster.
+    /// As single numbers in a hash table (nft_set_hash.c), which the kernel chooses for a set whose elements may expire,
+    /// though none does here. Adding a number to a bitmap takes longer the more it holds (`nft_bitmap_insert`); a hash table
+    /// is faster from some 300 on.
     Hashed,
 }
 

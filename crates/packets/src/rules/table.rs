@@ -22,7 +22,7 @@ pub enum Subsystem {
     Legacy,
 }
 
-/// Whose packets a table sees.
+/// Which packets a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display(rename_all = "lowercase")]
 pub enum TableFamily {
@@ -48,7 +48,7 @@ impl TableFamily {
         }
     }
 
-    /// For people: whose packets its tables see, as far as that is one IP family, or else its name.
+    /// For people: `IPv4` or `IPv6` if its tables see only that family, or else its name.
     pub fn title(self) -> String {
         match self {
             TableFamily::Ip(family) => family.to_string(),
@@ -115,7 +115,7 @@ impl Table {
         }
     }
 
-    /// What a rule of this table with this action may do: what it says, or what its verdict map does.
+    /// What a rule of this table with this action may do: the action, or those in its verdict map.
     pub fn possible_actions<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
         let (itself, map) = match action {
             Action::Map(_, map) | Action::RedirectByMap(_, map) => (None, self.set(map)),
@@ -125,7 +125,7 @@ impl Table {
         itself.into_iter().chain(verdicts.map(|(_, action)| action))
     }
 
-    /// The chains to which some of its rules lead, each once, after the rules that lead there first.
+    /// The chains to which these rules lead, each once, in the order in which they lead there.
     pub fn reached_chains<'a>(&'a self, rules: &'a [Rule]) -> Vec<&'a Chain> {
         let outcomes_of = |rules: &'a [Rule]| {
             let outcomes = rules.iter().flat_map(|rule| self.possible_actions(&rule.action));

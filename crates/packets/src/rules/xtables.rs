@@ -39,7 +39,7 @@ impl fmt::Display for IptablesRule<'_> {
             let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
             return write!(f, "-j {}", texts.join(" "));
         }
-        // Only rules of nft's have any beside a verdict.
+        // Only nft's rules have effects beside a verdict.
         for effect in effects {
             write!(f, "[{}] ", effect.text().trim_matches(['[', ']']))?;
         }
@@ -106,8 +106,8 @@ fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Re
     }
 }
 
-/// Numbers of a header's field as iptables-save writes them: it has another sign for a prefix of interfaces, and for it
-/// a single address is a subnet too.
+/// Numbers of a header's field as iptables-save writes them: `+` ends a prefix of interfaces, and a single address is a
+/// subnet too.
 fn in_header(field: Field, (first, last): (u128, u128)) -> String {
     match field {
         Field::InInterface | Field::OutInterface => interface_name(first, last).replace('*', "+"),

@@ -7,7 +7,7 @@ use crate::rules::flags::SYN;
 use crate::rules::nftables::{ARP, element, nfproto};
 use crate::rules::{Condition, Direction, Family, Field, ICMPV6, Intervals, LOOPBACK, TCP, Table, Values, interface};
 
-/// More intervals than this are not kept of a field; beyond this, results are over-approximated.
+/// The most intervals that are kept of a field; beyond this, results are over-approximated.
 const MOST_INTERVALS: usize = 64;
 
 /// A set of TCP connections, described by the packet that is on its way.
@@ -41,8 +41,8 @@ impl Connections {
             any(Field::SourcePort),
             any(Field::DestinationPort),
             any(Field::State),
-            // The kernel gives packets that come from another namespace none, and sockets send them with none
-            // (`skb_scrub_packet` in net/core/skbuff.c; SO_MARK).
+            // Packets from another namespace have no mark (`skb_scrub_packet` in net/core/skbuff.c), nor do those of
+            // sockets without SO_MARK.
             none(Field::Mark),
             (Field::TcpFlags, Intervals::each(SYN)),
             any(Field::HopLimit),
@@ -56,8 +56,8 @@ impl Connections {
         Self { fields: fields.into() }
     }
 
-    /// Every TCP connection of a family in a direction that could live: between addresses that hosts have and, inbound,
-    /// from another host by another device than lo.
+    /// Every TCP connection of a family in a direction that could exist: between addresses that hosts have and, inbound,
+    /// from another host, on another device than lo.
     pub fn living(family: Family, direction: Direction) -> Self {
         let all = Self::all(family, direction);
         let (all, addresses) = match direction {
@@ -67,8 +67,8 @@ impl Connections {
         all.narrowed(Field::Source(family), &addresses).narrowed(Field::Destination(family), &addresses)
     }
 
-    /// Packets by which neighbours find each other by these devices, in one of the two fields: over IPv6 messages of this
-    /// type, from and to these addresses; or else ARP's, of which it isn't followed what they ask and answer.
+    /// Packets of neighbour discovery that pass these devices, which are in one of the two fields: ICMPv6 messages of this
+    /// type, from and to these addresses; or ARP packets, whose contents aren't followed.
     pub(super) fn discovery(message: Option<(u8, Intervals, Intervals)>, device: (Field, Intervals)) -> Self {
         let mut fields = vec![
             (Field::Family, Intervals::one(message.as_ref().map_or(ARP, |_| nfproto(Family::V6)))),
@@ -113,7 +113,7 @@ impl Connections {
         }
     }
 
-    /// The same connections, whose field has these numbers now. One that doesn't exist still doesn't.
+    /// The same connections with these numbers in a field. A field that they don't have is left out.
     #[must_use]
     pub fn with_numbers(&self, field: Field, numbers: Intervals) -> Self {
         let mut replaced = self.clone();
@@ -121,7 +121,7 @@ impl Connections {
         replaced
     }
 
-    /// Gives a field these numbers. One that doesn't exist still doesn't.
+    /// Puts these numbers in a field. A field that they don't have is left out.
     pub(super) fn set(&mut self, field: Field, numbers: Intervals) {
         let mut fields = Arc::make_mut(&mut self.fields).iter_mut();
         if let Some((_, known)) = fields.find(|(known, _)| *known == field) {
@@ -136,21 +136,21 @@ impl Connections {
             && pairs.all(|((field, ours), (other_field, theirs))| field == other_field && ours.includes(theirs))
     }
 
-    /// The same connections, which have this field, with these numbers.
+    /// The same connections with these numbers in a field, which they need not have had before.
     #[must_use]
     pub fn with_field(&self, field: Field, numbers: Intervals) -> Self {
         let others = self.fields.iter().filter(|(other, _)| *other != field).cloned();
         Self { fields: others.chain([(field, numbers)]).collect() }
     }
 
-    /// The same connections, which don't have these fields any more.
+    /// The same connections without these fields.
     #[must_use]
     pub fn without_fields(&self, fields: &[Field]) -> Self {
         let others = self.fields.iter().filter(|(field, _)| !fields.contains(field));
         Self { fields: others.cloned().collect() }
     }
 
-    /// What a condition looks at in them; of several fields, the one that they have.
+    /// The field at which a condition looks; of several fields, the one that these connections have.
     pub fn field_of(&self, condition: &Condition) -> Option<Field> {
         match condition {
             Condition::Context { holding, .. } => {
@@ -167,7 +167,7 @@ impl Connections {
         meeting(field, field.and_then(|field| self.get(field)), table, condition)
     }
 
-    /// Whether it is plain that none of them meets a condition.
+    /// Whether it is obvious that none of them meets a condition.
     pub(super) fn all_miss(&self, condition: &Condition) -> bool {
         all_numbers_miss(condition.field().and_then(|field| self.get(field)), condition)
     }
@@ -179,8 +179,8 @@ impl Connections {
         Self { fields: fields.map(|(field, numbers)| (field.reversed(), numbers.clone())).collect() }
     }
 
-    /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many
-    /// pieces, the others are over-approximated.
+    /// Those with one of these numbers in a field, if there are any, and all others, if there are any. If the others would
+    /// be too many intervals, they are over-approximated.
     pub fn split(&self, field: Field, numbers: &Intervals) -> (Option<Self>, Option<Self>) {
         match self.get(field).map(|known| split(known, numbers, false)) {
             None | Some(Meeting::None | Meeting::NotUnderstood) => (None, Some(self.clone())),
@@ -191,7 +191,7 @@ impl Connections {
         }
     }
 
-    /// Those whose field has none of these numbers. Of too many pieces, they are over-approximated.
+    /// Those with none of these numbers in a field; over-approximated if they would be too many intervals.
     #[must_use]
     pub fn without_numbers(&self, field: Field, numbers: &Intervals) -> Self {
         let mut others = self.clone();
@@ -201,7 +201,7 @@ impl Connections {
         others
     }
 
-    /// Adds other connections with the same fields. Where that is more than can be told apart, it adds more than these.
+    /// Adds other connections with the same fields; over-approximated if they would be too many intervals.
     pub fn extend(&mut self, others: &Self) {
         for (index, (field, numbers)) in Arc::make_mut(&mut self.fields).iter_mut().enumerate() {
             // Nearly always in the same place.
@@ -218,7 +218,7 @@ impl Connections {
     }
 }
 
-/// The hop limit of neighbour discovery, which is ignored with any other (RFC 4861, sections 7.1.1 and 7.1.2).
+/// The hop limit of neighbour discovery. Packets with any other are ignored (RFC 4861, sections 7.1.1 and 7.1.2).
 pub(super) const DISCOVERY_HOPS: u128 = 255;
 
 /// The addresses that a host may have: not 0.0.0.0/8, nor those from 224.0.0.0 on, which are groups or reserved (RFC
@@ -230,19 +230,18 @@ fn host_addresses(family: Family) -> Intervals {
     }
 }
 
-/// Those of other hosts: what comes in from or to 127.0.0.0/8 or ::1 by another device than lo is dropped
-/// (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
+/// The addresses of other hosts: the kernel drops packets from or to 127.0.0.0/8 or ::1 that arrive on another device than
+/// lo (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
 pub(super) fn other_hosts(family: Family) -> Intervals {
     host_addresses(family).without(&family.loopback())
 }
 
-/// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those
-/// that RFC 6335 has for them.
+/// The ports of clients that don't ask for one: Linux's (net.ipv4.ip_local_port_range) and those of RFC 6335.
 pub(super) fn client_ports() -> Intervals {
     Intervals::new([(32768, 65535)])
 }
 
-/// The names of every device but the loopback device, as numbers.
+/// The names of all devices except the loopback device, as numbers.
 pub fn names_except_lo() -> Intervals {
     Field::InInterface.any().without(&lo_name())
 }
@@ -252,20 +251,20 @@ pub(super) fn lo_name() -> Intervals {
     Intervals::one(interface(LOOPBACK))
 }
 
-/// The numbers, one by one, if they are few.
+/// Each of the numbers, if they are few.
 pub(super) fn few_numbers(numbers: &Intervals) -> Option<Vec<u128>> {
-    /// More than TCP's flags can be.
+    /// As many as TCP's flags can be.
     const MOST: u128 = 256;
     (numbers.size() <= MOST).then(|| numbers.numbers().collect())
 }
 
-/// Whether a field may be kept in these pieces.
+/// Whether these are few enough intervals to keep.
 pub(super) fn is_few(numbers: &Intervals) -> bool {
     numbers.as_slice().len() <= MOST_INTERVALS
 }
 
-/// Whether it is plain that no number which the field may have meets a condition; none if the field doesn't exist. Most
-/// rules are for other connections: that is found out without making a set.
+/// Whether it is obvious that no number which the field may have (none: the field doesn't exist) meets a condition. Most
+/// rules are for other connections, so this makes no set.
 fn all_numbers_miss(known: Option<&Intervals>, condition: &Condition) -> bool {
     let Condition::In { values, negated: false, .. } = condition else {
         return false;
@@ -273,8 +272,8 @@ fn all_numbers_miss(known: Option<&Intervals>, condition: &Condition) -> bool {
     known.is_none_or(|known| values.listed().is_some_and(|list| !known.meets(list)))
 }
 
-/// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks
-/// at; none if the field doesn't exist.
+/// Which connections meet a condition of a rule of this table, by the numbers in the field at which it looks; none: the
+/// field doesn't exist.
 pub(super) fn meeting(
     field: Option<Field>,
     known: Option<&Intervals>,
@@ -312,7 +311,7 @@ pub(super) fn meeting(
 }
 
 fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
-    // Found out without making a set.
+    // The usual case, without making a set.
     if !negated && !known.is_empty() && numbers.includes(known) {
         return Meeting::All;
     }
@@ -326,7 +325,7 @@ fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
     }
 }
 
-/// What sets them apart, such as `to port 80`; or `all TCP connections`.
+/// What distinguishes them, such as `to port 80`; or `all TCP connections`.
 impl fmt::Display for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// At most this many intervals are listed.
@@ -346,7 +345,7 @@ impl fmt::Display for Connections {
             let all = all.unwrap_or_else(|| field.any());
             let is_usual = match field {
                 Field::SourcePort => *intervals == client_ports(),
-                // Inbound connections come in by others than lo anyway.
+                // Inbound connections arrive on other devices than lo anyway.
                 Field::InInterface => *intervals == Intervals::one(0) || *intervals == names_except_lo(),
                 Field::OutInterface => *intervals == Intervals::one(0),
                 _ => false,
@@ -354,7 +353,7 @@ impl fmt::Display for Connections {
             if is_usual || *intervals == all {
                 continue;
             }
-            // Of all but a few, those few are said.
+            // If these are all but a few, the few are named.
             let others = all.without(intervals);
             let (what, list) = match others.as_slice() {
                 few if few.len() < list.len() => (except, few),

@@ -7,13 +7,13 @@ use crate::walk::step::Reason;
 
 /// How a rule's conditions divide connections, of which some may meet them all.
 pub(super) struct Split<'a> {
-    /// The first condition that any may fail.
+    /// The first condition that some of them may fail.
     pub(super) reason: Option<Reason<'a>>,
-    /// Whether it can be told which are which. Otherwise either part may have them, and not both.
+    /// Whether it is known which connections are in which part. Otherwise each may be in either one.
     pub(super) is_exact: bool,
-    /// What conditions leave of fields, in their order.
+    /// The numbers that conditions leave in fields, in the conditions' order.
     left: Vec<(Field, Intervals)>,
-    /// How many conditions set them apart.
+    /// How many conditions divide the connections.
     setting_apart: usize,
 }
 
@@ -35,10 +35,10 @@ impl<'a> Split<'a> {
     }
 }
 
-/// Asks a rule of this table how its conditions divide connections.
+/// Divides connections by the conditions of a rule of this table.
 ///
 /// # Errors
-/// None of them meets this condition. Most rules are for others.
+/// None of them meets this condition, as most rules are for other connections.
 pub(super) fn split_by_rule<'a>(table: &Table, rule: &'a Rule, state: &State<'_>) -> Result<Split<'a>, Reason<'a>> {
     let mut split = Split { reason: None, is_exact: true, left: Vec::new(), setting_apart: 0 };
     for condition in &rule.conditions {

@@ -8,11 +8,10 @@
 //! chains. A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the
 //! hooks as a `State` (state.rs). The last two are translated as the first one was.
 //!
-//! What it decides, and what arrives, are [`Outcome`]s; whoever wants to know each [`Step`] has it recorded. What isn't
-//! known is of three kinds:
-//! - what could not be seen ([`Unseen`](crate::found::Unseen)), which the walk knows nothing of;
-//! - what is not understood, which is called that wherever it is ([`Fate::NotUnderstood`]);
-//! - what depends on something open ([`Open`]): connections that get somewhere only by one of its answers carry an
+//! Its decisions, and what arrives, are [`Outcome`]s; it can record each [`Step`] too. There are three kinds of unknowns:
+//! - what could not be seen ([`Unseen`](crate::found::Unseen)), about which the walk knows nothing;
+//! - what is not understood, and has that name everywhere ([`Fate::NotUnderstood`]);
+//! - what depends on an open question ([`Open`]): connections that get somewhere only by one of its answers carry an
 //!   assumption.
 
 mod connections;

@@ -16,7 +16,7 @@ impl Found {
         self.chains_of(hook, |of| of.sees(family))
     }
 
-    /// The same of the tables whose family is such a one.
+    /// The same, of the tables whose family `is_seen_by` accepts.
     pub(super) fn chains_of(&self, hook: Hook, is_seen_by: impl Fn(TableFamily) -> bool) -> Vec<Slot<'_>> {
         let mut slots: Vec<Slot<'_>> = Vec::new();
         for table in self.tables.iter().rev().filter(|table| !table.dormant && is_seen_by(table.family)) {
@@ -29,8 +29,8 @@ impl Found {
         slots
     }
 
-    /// Whether connections of this family are tracked: they are where a rule needs that, whether it is ever asked or
-    /// not (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c), and not for a nat chain alone.
+    /// Whether connections of this family are tracked: they are if any rule needs that, even one that no packet reaches
+    /// (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c). A nat chain alone doesn't.
     pub(super) fn tracks(&self, family: Family) -> bool {
         let tables =
             self.tables.iter().filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
@@ -44,7 +44,7 @@ fn needs_tracking(rule: &Rule, family: Family) -> bool {
     rule.needs_tracking
         || match &rule.action {
             Action::Redirect(_) | Action::RedirectByMap(..) => true,
-            // It asks for that of its addresses' family.
+            // Connection tracking is for the family of its addresses.
             Action::Nat(nat) => nat.address.is_none_or(|address| Family::of(address) == family),
             _ => false,
         }
@@ -67,7 +67,7 @@ impl PartialEq for Slot<'_> {
 impl Eq for Slot<'_> {}
 
 impl Slot<'_> {
-    /// What the kernel orders a hook's chains by.
+    /// By what the kernel orders a hook's chains.
     pub fn order(&self) -> (i32, i32) {
         match self.base.kind {
             Kind::Nat => (nat_priority(self.base.hook), self.base.priority),
@@ -94,7 +94,7 @@ impl Slot<'_> {
 #[derive(Debug)]
 pub(super) struct Orders<'a> {
     pub(super) known: Vec<Vec<Slot<'a>>>,
-    /// There are too many to try, and these are only some of them.
+    /// There are too many to try: these are only some.
     pub(super) are_more: bool,
 }
 
@@ -106,8 +106,8 @@ pub(super) fn places(mut slots: Vec<Slot<'_>>) -> Vec<Vec<Slot<'_>>> {
     places.map(<[_]>::to_vec).collect()
 }
 
-/// Divides the chains of a place where it is known which run first. That isn't known of filter chains whose priority is
-/// that of netfilter's NAT hook, at which all nat chains run together: when that was hooked isn't recorded either.
+/// Divides the chains of a place by what is known of their order. Whether a filter chain with the priority of netfilter's
+/// NAT hook runs before the nat chains, which all run there, isn't known: nothing records when that hook was made.
 pub(super) fn orders<'a>(place: &[Slot<'a>]) -> Vec<Orders<'a>> {
     let (nat, filter): (Vec<Slot<'_>>, Vec<Slot<'_>>) = place.iter().partition(|slot| slot.is_nat());
     if nat.is_empty() || filter.is_empty() {
@@ -126,7 +126,7 @@ pub(super) fn orders<'a>(place: &[Slot<'a>]) -> Vec<Orders<'a>> {
     vec![Orders { known, are_more }]
 }
 
-/// More orders than this are not tried.
+/// The most orders that are tried.
 const MOST: usize = 24;
 
 /// The orders in which chains of one kind may run.
@@ -144,7 +144,7 @@ fn arrangements<'a>(slots: &[Slot<'a>]) -> Orders<'a> {
         }
         known = longer;
         if known.len() > MOST {
-            // Each runs before each other one in one of these.
+            // In one of these two, any chain runs before any other.
             let reversed = slots.iter().rev().copied().collect();
             return Orders { known: vec![slots.to_vec(), reversed], are_more: true };
         }

@@ -18,25 +18,24 @@ pub fn first_hooks(direction: Direction) -> &'static [Hook] {
     }
 }
 
-/// What is known of the namespace beside its rules: the proxy, as far as they name it, what listens, and where packets
-/// are routed.
+/// What is known about the namespace beside its rules: the proxy, as far as the rules name it, listeners, and routing.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings<'p> {
     /// The ports of the proxy, to which connections are redirected.
     pub ports: Intervals,
-    /// The users whose connections bypass it: whose processes answer those that don't.
+    /// The users whose connections bypass the proxy. Their processes answer the redirected ones.
     pub uids: Intervals,
     pub gids: Intervals,
     /// The namespace's devices, addresses and listeners.
     pub network: &'p Network,
-    /// By which devices packets to some addresses leave: by lo, if they stay here; by none, if routing refuses them.
+    /// The devices by which packets to some addresses leave: lo for those that stay here, none if routing refuses them.
     pub routes: &'p [(IpAddr, Option<Name>)],
-    /// The device by which the replies to what comes in leave; none: by that one by which it came.
+    /// The device by which replies to inbound connections leave; none: the one on which they arrived.
     pub back: Option<&'p Name>,
 }
 
 impl Surroundings<'_> {
-    /// By which devices what a rule sends elsewhere leaves; by none, if routing refuses it.
+    /// The devices by which a connection leaves that a rule sends elsewhere; none if routing refuses it.
     fn devices_to(&self, nat: &Nat) -> Intervals {
         let route = self.routes.iter().find(|(address, _)| Some(*address) == nat.address);
         match route {
@@ -51,7 +50,7 @@ impl Surroundings<'_> {
         self.devices_to(nat) == lo_name()
     }
 
-    /// Whether any of these connections could live: between addresses that hosts have, by devices that are there.
+    /// Whether any of these connections could exist: between addresses that hosts have, on devices that exist.
     pub fn could_live(&self, connections: &Connections, family: Family, direction: Direction) -> bool {
         let names = self.network.device_names();
         let is_by_none = |field| {
@@ -65,8 +64,8 @@ impl Surroundings<'_> {
         !(is_by_none(Field::InInterface) || is_by_none(Field::OutInterface) || is_forged || is_for_none)
     }
 
-    /// Whether a reply goes to addresses of other devices than that by which the first packet has left, so that it may
-    /// come by any: the other host has a route of its own.
+    /// Whether a reply goes to addresses of another device than the one by which the first packet left. It may then arrive on
+    /// any device: the other host has a route of its own.
     fn sends_from_another_device(&self, reply: &State<'_>) -> bool {
         let Some(leaving) = reply.connections.get(Field::InInterface) else {
             return false;
@@ -78,14 +77,14 @@ impl Surroundings<'_> {
         })
     }
 
-    /// Who answers connections that arrive at these ports.
+    /// The owner of the socket that answers connections to these ports.
     fn server_owner(&self, ports: Option<&Intervals>) -> Owner {
         let listening = self.network.listeners.iter();
         let listening = listening.filter(|listener| ports == Some(&Intervals::one(listener.port.into())));
         let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
         if !uids.is_empty() {
             let uids = if uids.contains(&Listener::UNMAPPED) { Field::Uid.any() } else { Intervals::each(uids) };
-            // The kernel doesn't tell whose group a socket's file is of.
+            // The kernel doesn't tell the group of a socket's file.
             return (uids, Field::Gid.any());
         }
         let is_proxys = ports.is_some_and(|ports| self.ports.includes(ports));
@@ -96,7 +95,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// The way of a packet.
+/// The way of a packet through the hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// From outside to a socket of this namespace.
@@ -136,10 +135,9 @@ impl Way {
     }
 }
 
-/// Takes connections through all hooks that their first packet passes, the answer to it through those of its way, and
-/// then the client's answer to that, which makes the connection. If a chain is watched, decisions about those that
-/// should get there are recorded, and what becomes of those that it redirects; what arrives has got past it. Otherwise
-/// each step is recorded.
+/// Takes the first packet of connections, the reply and the client's ACK through all hooks that each passes. With a
+/// watched chain, this records what is decided about connections that should reach it, and what becomes of those that it
+/// redirects; what arrives has bypassed it. Without one, it records each step.
 pub fn there_and_back<'a>(
     found: &'a Found,
     family: Family,
@@ -151,7 +149,7 @@ pub fn there_and_back<'a>(
     let mut walker = Walker::new(found, Some(family), watched, around.network);
     walker.routes = around.routes;
     let mut first = State::new(connections, found.tracks(family));
-    // What lo brings back is known to connection tracking.
+    // Connection tracking already knows a packet that arrives on lo.
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo_name());
     let mut states = vec![first];
     for &hook in first_hooks(direction) {
@@ -164,7 +162,7 @@ pub fn there_and_back<'a>(
         let passing_by = others.iter().filter(|state| !state.after_watched && !state.is_settled);
         arrived.extend(passing_by.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?)))));
     }
-    // What comes now changes sources.
+    // From here on, nat rules change sources.
     states.iter_mut().for_each(|state| state.is_settled = !state.tracked.has_entry());
     let at = first_hooks(direction).last().copied();
     let are_flags_read = found.tables.iter().flat_map(Table::rules).any(reads_flags);
@@ -180,7 +178,7 @@ pub fn there_and_back<'a>(
         }
         let acks = back.into_iter().map(|state| ack(state, way, around)).collect();
         let made = follow(&mut walker, way, None, acks);
-        // Where none of them is tracked, the packets after them have to get through too.
+        // Where none of the three is tracked, the packets after them have to get through too.
         let (unknown, mut made): (Vec<_>, Vec<_>) = made.into_iter().partition(State::is_unknown_to_the_end);
         let next = unknown.into_iter().map(|state| set_out(state.next_reply(), way.reversed()));
         made.extend(follow(&mut walker, way.reversed(), None, next.collect()));
@@ -196,8 +194,8 @@ fn reads_flags(rule: &Rule) -> bool {
     decide || rule.conditions.iter().any(|condition| condition.field() == Some(Field::TcpFlags))
 }
 
-/// Takes what servers send after their first reply the same way; only TCP's flags tell it from that. Returns whether
-/// any of it gets through.
+/// Takes what servers send after their first reply the same way; it differs from that in TCP's flags alone. Returns
+/// whether any of it gets through.
 fn gets_through<'a>(walker: &mut Walker<'a, '_>, way: Way, replies: Vec<State<'a>>) -> bool {
     let (untracked, mut data): (Vec<_>, Vec<_>) = replies.into_iter().partition(State::is_untracked);
     for state in &mut data {
@@ -207,7 +205,7 @@ fn gets_through<'a>(walker: &mut Walker<'a, '_>, way: Way, replies: Vec<State<'a
     !(untracked.is_empty() && through.is_empty())
 }
 
-/// Neighbours who have to find each other before a connection's first packet: over IPv6 by ICMPv6, over IPv4 by ARP.
+/// Neighbours that have to find each other before a connection's first packet: by ICMPv6 over IPv6, by ARP over IPv4.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbours {
     pub family: Family,
@@ -264,8 +262,8 @@ pub fn discovery<'a>(found: &'a Found, network: &Network, neighbours: &Neighbour
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// The multicast addresses at which those are asked who have these addresses: ff02::1:ff and the last three bytes (RFC
-/// 4291, section 2.7.1).
+/// The solicited-node multicast addresses of these addresses: ff02::1:ff and the last three bytes (RFC 4291, section
+/// 2.7.1).
 fn solicited_node_addresses(addresses: &Intervals) -> Intervals {
     const PREFIX: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
     const LAST: u128 = 0xff_ffff;
@@ -278,7 +276,7 @@ fn solicited_node_addresses(addresses: &Intervals) -> Intervals {
     Intervals::new(each)
 }
 
-/// Which way connections go whose first packet is routed now.
+/// Divides connections by the way that they go once their first packet is routed.
 fn divide_by_way<'a>(
     walker: &mut Walker<'a, '_>,
     direction: Direction,
@@ -301,12 +299,12 @@ fn divide_by_way<'a>(
                 }
                 devices
             }
-            // What is redirected on its way out is routed again, to this host.
+            // The kernel routes an outbound packet again after it was redirected, to this host.
             _ if is_inbound || state.is_redirected() => lo_name(),
             _ => sent_by,
         };
         let by = [devices.and(&lo_name()), devices.without(&lo_name())];
-        // Whether what was sent elsewhere is forwarded depends on where that is.
+        // Whether a connection that was sent elsewhere is forwarded depends on where that is.
         let is_open = is_inbound && by.iter().all(|by| !by.is_empty());
         for ((by, (_, states)), assumption) in by.into_iter().zip(&mut ways).zip(delivered) {
             if !by.is_empty() {
@@ -319,7 +317,7 @@ fn divide_by_way<'a>(
     ways
 }
 
-/// Takes packets through the hooks of their way that come after one of them, or through all.
+/// Takes packets through the hooks of their way, all or those after one of them.
 fn follow<'a>(
     walker: &mut Walker<'a, '_>,
     way: Way,
@@ -342,7 +340,7 @@ fn follow<'a>(
     states
 }
 
-/// Takes packets through a hook, and through those of the devices beneath theirs, by which they come and go.
+/// Takes packets through a hook, and through the hooks of the lower devices by which they arrive and leave.
 fn pass_with_lower_devices<'a>(walker: &mut Walker<'a, '_>, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
     if hook == Hook::Ingress {
         states = pass_lower_devices(walker, hook, states, MOST_LOWER);
@@ -357,8 +355,8 @@ fn pass_with_lower_devices<'a>(walker: &mut Walker<'a, '_>, hook: Hook, mut stat
 /// The kernel allows this many devices on top of each other (`MAX_NEST_DEV` in linux/netdevice.h).
 const MOST_LOWER: usize = 8;
 
-/// Takes packets through the hooks of the devices beneath theirs: first on the way in, last on the way out. A bridge has
-/// hooks of its own between (`br_handle_frame`, `br_pass_frame_up` and `__br_forward` in net/bridge).
+/// Takes packets through the hooks of lower devices: first on the way in, last on the way out. A bridge has hooks of its
+/// own in between (`br_handle_frame`, `br_pass_frame_up` and `__br_forward` in net/bridge).
 fn pass_lower_devices<'a>(
     walker: &mut Walker<'a, '_>,
     at: Hook,
@@ -405,7 +403,7 @@ fn pass_lower_devices<'a>(
     states
 }
 
-/// Takes packets through a bridge's hook. What arrives may have a new destination by then.
+/// Takes packets through a bridge's hook. Arriving packets may have a new destination by then.
 fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
     if !(walker.network.settings.bridges_call_ip && hook == Hook::Input) {
         return walker.pass_bridge_hook(hook, states);
@@ -424,23 +422,22 @@ fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, states: Vec<State<'a
     merge_states(passed)
 }
 
-/// What changes of a packet where it comes to a hook.
+/// Changes what a packet has when it comes to a hook.
 fn enter_hook(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
     let no_device = || Intervals::one(0);
     match (way, hook) {
         (Way::Out | Way::Within, Hook::Postrouting) | (Way::Through, Hook::Forward) => {
             state.set(Field::OutInterface, state.flow.via.clone());
         }
-        // What lo brings back comes in without its socket. Its translation is settled, and connection tracking knows
-        // it.
+        // A packet arrives on lo without its socket. Its translation is settled, and connection tracking knows it.
         (Way::Within, Hook::Ingress) => {
             state.leave_socket();
             state.is_settled = true;
             state.set(Field::InInterface, lo_name());
             state.set(Field::OutInterface, no_device());
         }
-        // The kernel finds the socket of a packet before it delivers it, but for a first packet, which has none
-        // (`tcp_v4_early_demux`); what lo brings back isn't looked up.
+        // The kernel finds the socket of a packet before it delivers it, except for a first packet, which has none
+        // (`tcp_v4_early_demux`); it doesn't look up what arrives on lo.
         (Way::In, Hook::Input) if settings.finds_sockets => match state.packet {
             Packet::First | Packet::Solicitation | Packet::Advertisement => {}
             Packet::Reply => state.join_socket(false),
@@ -451,7 +448,7 @@ fn enter_hook(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
     }
 }
 
-/// The answer to a packet that has come this way.
+/// The reply to a packet that went this way.
 fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a> {
     let mut reply = state.reply(around.network.settings.keeps_mark);
     let is_from_here = way.reversed().is_from_here();
@@ -488,7 +485,7 @@ fn set_out(mut state: State<'_>, way: Way) -> State<'_> {
     state
 }
 
-/// What has become of connections that nothing has dropped.
+/// The outcome for connections that nothing has dropped.
 fn arrival(mut state: State<'_>) -> Outcome<'_> {
     state.join_socket(false);
     match state.taken {

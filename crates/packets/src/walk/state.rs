@@ -8,10 +8,10 @@ use crate::rules::{Action, Bits, Family, Field, Hook, Intervals, nat_priority};
 use crate::walk::connections::{Connections, DISCOVERY_HOPS, client_ports, few_numbers};
 use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place};
 
-/// More sets of connections than this are not told apart; beyond this, results are over-approximated.
+/// The most sets of connections that are kept apart; beyond this, results are over-approximated.
 const MOST_STATES: usize = 16;
 
-/// More than this are not compared with each other: 10,000 rules may each let others through.
+/// The most sets that are compared with each other: 10,000 rules may each let others through.
 const MOST_COMPARED: usize = 64;
 
 /// Where connection tracking sees packets: `NF_IP_PRI_CONNTRACK` in linux/netfilter_ipv4.h.
@@ -24,27 +24,28 @@ pub(super) type Owner = (Intervals, Intervals);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State<'a> {
     pub(super) connections: Connections,
-    /// What must be so for them to get here; with nothing, that they do is certain.
+    /// The assumptions under which they get here; without any, it is certain.
     pub(super) assumptions: Vec<Assumption>,
     /// They have been in the watched chain.
     pub(super) after_watched: bool,
-    /// Where they go is settled: no nat chain is asked any more.
+    /// Their translation is settled: no nat chain is asked any more.
     pub(super) is_settled: bool,
-    /// What last ended a chain for them.
+    /// The rule that last ended a chain for them.
     pub(super) left: Option<Place<'a>>,
-    /// What has translated them, and by which action; without one, it has exempted them from connection tracking.
+    /// The rule that has translated them, and its action; without an action, it has exempted them from connection
+    /// tracking.
     pub(super) taken: Option<(Place<'a>, Option<&'a Action>)>,
     pub(super) packet: Packet,
     /// Connection tracking has seen the packet, or was told to leave it alone.
     pub(super) is_seen: bool,
     pub(super) is_tracked: bool,
-    /// What connection tracking says of the packet once it has seen it.
+    /// The packet's state once connection tracking has seen it.
     pub(super) tracked: CtState,
     /// Whether the connections' source and destination were translated to others; none: that isn't known.
     pub(super) has_nat: [Option<bool>; 2],
     /// The packet's socket is the server's.
     pub(super) is_servers: bool,
-    /// What few rules change: copies share it.
+    /// What few rules change, so copies of a state share it.
     pub(super) flow: Rc<Flow>,
 }
 
@@ -54,12 +55,12 @@ pub(super) struct Flow {
     /// What the connections' fields were before they were translated, and what they were translated to.
     pub(super) original: Vec<(Field, Intervals)>,
     pub(super) translated: Vec<(Field, Intervals)>,
-    /// What fields of this packet are still to be translated to, because those of the first one were.
+    /// Fields of this packet that are still to be translated, as those of the first packet were, and to what.
     pub(super) pending: Vec<(Field, Intervals)>,
     pub(super) mark: Intervals,
     /// The port at which the first packet has arrived.
     pub(super) port: Option<Intervals>,
-    /// Whose the sockets at both ends are, as far as they are of this namespace.
+    /// The owners of the sockets at both ends, as far as they are in this namespace.
     pub(super) client: Option<Owner>,
     pub(super) server: Option<Owner>,
     /// The devices by which the client's packets leave before they are routed again.
@@ -121,7 +122,7 @@ impl<'a> State<'a> {
     pub(super) fn reply(self, keeps_mark: bool) -> Self {
         let tracked = match self.tracked {
             CtState::New => CtState::Established,
-            // It belongs to nothing that connection tracking knows of (`tcp_new` in nf_conntrack_proto_tcp.c).
+            // Connection tracking knows no connection to which it belongs (`tcp_new` in nf_conntrack_proto_tcp.c).
             _ => CtState::Invalid,
         };
         let mut this = self.with_client_ports();
@@ -141,8 +142,8 @@ impl<'a> State<'a> {
     pub(super) fn ack(mut self, tracks_from_any: bool) -> Self {
         let tracked = match self.tracked {
             CtState::Established => CtState::Established,
-            // Nothing is known of the connection, so it is taken for the first packet of one, wherever connections are
-            // tracked (net.netfilter.nf_conntrack_tcp_loose).
+            // Connection tracking doesn't know the connection, so it takes this for a first packet
+            // (net.netfilter.nf_conntrack_tcp_loose).
             _ if self.is_untracked() && self.is_tracked && tracks_from_any => CtState::New,
             // It comes too early (`tcp_conntracks` in nf_conntrack_proto_tcp.c).
             _ => CtState::Invalid,
@@ -152,8 +153,8 @@ impl<'a> State<'a> {
         Self { is_settled: tracked != CtState::New, ..self.reversed(Packet::Ack, &ACK, tracked) }
     }
 
-    /// Whether the server's next packet is taken for the first one of a connection, because none of the others were
-    /// tracked.
+    /// Whether connection tracking takes the server's next packet for a connection's first one, because it has tracked none
+    /// before.
     pub(super) fn is_unknown_to_the_end(&self) -> bool {
         self.is_tracked && self.is_untracked() && self.tracked == CtState::Untracked
     }
@@ -205,8 +206,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether connections are told apart by a field. Whose the server is, and what its connections are marked with,
-    /// may not be known, but is the same for all of them.
+    /// Whether a field tells connections apart. The server's owner, and the marks of its connections, may not be known, but
+    /// are the same for all of them.
     pub(super) fn are_told_apart_by(&self, field: Field) -> bool {
         match field {
             Field::Uid | Field::Gid => !self.is_servers,
@@ -219,7 +220,7 @@ impl<'a> State<'a> {
         self.connections.set(field, numbers);
     }
 
-    /// The same from ports that clients get, where the port isn't known.
+    /// The same connections; where their source port isn't known, those from ports that clients get.
     pub(super) fn with_client_ports(mut self) -> Self {
         if let (Some(of_clients), _) = self.connections.split(Field::SourcePort, &client_ports()) {
             self.connections = of_clients;
@@ -245,8 +246,8 @@ impl<'a> State<'a> {
         matches!(self.taken, Some((_, None)))
     }
 
-    /// The packet whatever connection tracking says of it and whatever its marks are or, where it may be translated,
-    /// whatever it is translated to.
+    /// The packet with any connection-tracking state and any marks and, where it may be translated, any addresses and
+    /// ports.
     pub(super) fn with_unknown_fields(&self, is_translated: bool) -> Connections {
         let mut fields = vec![Field::State, Field::Mark];
         if is_translated {
@@ -258,7 +259,7 @@ impl<'a> State<'a> {
         fields.into_iter().fold(marked, |packets, field| packets.with_numbers(field, field.any()))
     }
 
-    /// Whether a chain of this priority runs before connection tracking or after it; where they are equal, that isn't
+    /// Whether a chain of this priority runs before or after connection tracking; where the priorities are equal, that isn't
     /// known.
     pub(super) fn order_to_tracking(&self, hook: Hook, priority: i32) -> Ordering {
         match hook {
@@ -269,7 +270,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Has the packet look as connection tracking has it: `seen`, or not yet.
+    /// Gives the packet the state that rules read once connection tracking has `seen` it, or before.
     pub(super) fn show_tracking(&mut self, seen: bool) {
         if let Some(mark) = self.connections.get(Field::ConnectionMark).cloned()
             && mark != self.flow.mark
@@ -278,7 +279,7 @@ impl<'a> State<'a> {
         }
         // `nft_ct_get_eval` in net/netfilter/nft_ct.c
         let state = if seen { self.tracked } else { CtState::Invalid };
-        // What is taken for the first packet of a connection goes the way of that one, whoever sends it.
+        // A packet that is taken for a connection's first one counts as original, whoever sends it.
         let is_reply = state.has_entry() && self.packet == Packet::Reply && state != CtState::New;
         let [snat, dnat] = if state.has_entry() { self.has_nat } else { [Some(false); 2] };
         let may_be = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
@@ -298,15 +299,14 @@ impl<'a> State<'a> {
         };
     }
 
-    /// Whether the packet is of no connection, as far as connection tracking has told, and may still be exempted from
-    /// it.
+    /// Whether the packet's state reads as invalid, so that it may still be exempted from connection tracking.
     pub(super) fn is_invalid(&self) -> bool {
         self.connections.get(Field::State) == Some(&Intervals::one(CtState::Invalid.bit().into()))
     }
 
-    /// The same of the translation where the connection's mapping is known from its first packet; before it, if nothing is
-    /// translated at the hook. Destinations of replies are what sources were (`nf_nat_packet` in
-    /// net/netfilter/nf_nat_core.c).
+    /// Whether a chain of this priority runs before or after the hook at which this packet is translated as the first one
+    /// was; before it, if nothing is translated at this hook. A reply's destination is what the source was
+    /// (`nf_nat_packet` in net/netfilter/nf_nat_core.c).
     pub(super) fn order_to_translation(&self, hook: Hook, priority: i32) -> Ordering {
         let mut pending = self.flow.pending.iter();
         if pending.any(|(field, _)| is_translated_at(*field, hook)) {
@@ -338,7 +338,7 @@ impl<'a> State<'a> {
                 continue;
             };
             let is_same = from == to && to.size() == 1;
-            // Of many, a few may be what they are translated to.
+            // Some of many may already be what they are translated to.
             has_changed = match (has_changed, from.without(&to).is_empty()) {
                 (Some(true), _) | (_, false) => Some(true),
                 (changed, true) if is_same => changed,
@@ -385,7 +385,7 @@ impl<'a> State<'a> {
     /// What has become of them here.
     pub(super) fn outcome(&self, fate: Fate, at: Option<Place<'a>>) -> Outcome<'a> {
         Outcome {
-            // Those of a reply are told as they set out.
+            // A reply's connections are described as the client opened them.
             connections: match self.packet {
                 Packet::Reply => self.connections.reversed(),
                 _ => self.connections.clone(),
@@ -403,32 +403,32 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What packets that get to the same place must have in common to be told as one.
+    /// What packets in the same place must have in common to be merged.
     fn kind(&self) -> impl PartialEq + use<'a> {
         let action = self.taken.map(|(_, action)| action);
         let tracking = (self.packet, self.is_seen, self.tracked, self.has_nat);
         (self.after_watched, self.is_settled, tracking, action)
     }
 
-    /// Whether these are the same connections under the same assumptions, however they got here.
+    /// Whether both are the same connections under the same assumptions, however they got here.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         self.connections == other.connections && self.assumptions == other.assumptions && self.kind() == other.kind()
     }
 
-    /// Whether a rule of the watched chain tells of them where they leave it.
+    /// Whether the rule by which they leave the watched chain is reported.
     pub(super) fn is_reported(&self) -> bool {
         self.after_watched && !self.is_settled
     }
 
-    /// Whether these are all of the others too, as certainly.
+    /// Whether these include all the others, as certainly.
     fn includes(&self, other: &Self) -> bool {
         let mut assumptions = self.assumptions.iter();
         assumptions.all(|assumption| other.assumptions.contains(assumption))
             && self.connections.includes(&other.connections)
     }
 
-    /// Becomes one with another that gets to the same place, if one of them includes the other, or if both are the same
-    /// connections whatever the answer to a question is. Returns whether it has.
+    /// Merges with another state in the same place, if one of the two includes the other, or if both are the same
+    /// connections whatever the answer to a question is. Returns whether it did.
     fn try_join(&mut self, other: &Self) -> bool {
         if self.kind() != other.kind() {
             return false;
@@ -456,7 +456,7 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Adds what is known of other connections of the kind, beside their packets.
+    /// Adds what is known about other connections of the same kind, beside their packets.
     fn widen(&mut self, other: &Self) {
         let owners = |one: &Option<Owner>, other: &Option<Owner>| {
             let ((uids, gids), (other_uids, other_gids)) = (one.as_ref()?, other.as_ref()?);
@@ -498,13 +498,13 @@ fn is_translated_at(field: Field, hook: Hook) -> bool {
     }
 }
 
-/// The same states with fewer sets: one that another includes is left out, and of too many, all of a kind are taken
-/// together.
+/// The same states in fewer sets: one that another includes is left out and, if there are too many, those of a kind are
+/// merged.
 pub(super) fn merge_states(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     if states.len() < 2 {
         return states;
     }
-    // Where they were many before, those need not be compared again.
+    // Those that were too many before need not be compared again.
     let were_many = |state: &State<'_>| state.assumptions.contains(&Assumption::OF_MANY);
     if states.len() > MOST_COMPARED && states.first().is_some_and(were_many) {
         return merge_kinds(states);
@@ -512,7 +512,7 @@ pub(super) fn merge_states(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     let mut merged: Vec<State<'_>> = Vec::with_capacity(states.len().min(MOST_COMPARED));
     let mut rest = states.drain(..);
     for mut state in rest.by_ref() {
-        // A state that is made one with another may be one with a third.
+        // A state that was merged with another may merge with a third.
         while let Some(index) = merged.iter_mut().position(|known| known.try_join(&state)) {
             state = merged.remove(index);
         }
@@ -527,7 +527,7 @@ pub(super) fn merge_states(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     merged
 }
 
-/// The states of each kind taken together.
+/// Merges the states of each kind.
 fn merge_kinds<'a>(states: impl IntoIterator<Item = State<'a>>) -> Vec<State<'a>> {
     let mut few: Vec<State<'a>> = Vec::new();
     for state in states {

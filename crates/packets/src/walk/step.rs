@@ -1,4 +1,4 @@
-//! What a walk records: where something was decided, what, and what that depends on.
+//! What a walk records: decisions, where they were made, and what they depend on.
 
 use std::fmt;
 
@@ -56,14 +56,14 @@ impl fmt::Display for Place<'_> {
 /// What a rule or a policy does to connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It ends the base chain, or proxy-init's chain, before the rules after it are asked.
+    /// It ends the base chain, or the watched chain, before later rules are asked.
     Accepted,
     /// It redirects them to a port of this host, or sends them elsewhere.
     Translated,
     Dropped,
-    /// It has connection tracking leave them alone, so that they can't be redirected.
+    /// It exempts them from connection tracking, so that they can't be redirected.
     Untracked,
-    /// It does something that isn't understood, and that may be any of these.
+    /// It does something that isn't understood, which may be any of these.
     NotUnderstood,
 }
 
@@ -77,8 +77,8 @@ pub struct Assumption {
 }
 
 impl Assumption {
-    /// What is assumed of one of many sets of connections that are not told apart any more: which one it is, is every
-    /// walk's first question.
+    /// The assumption of connections that were merged from too many sets: which set they are from is every walk's first
+    /// question.
     pub(super) const OF_MANY: Self = Self::no(0);
 
     pub(super) const fn yes(question: usize) -> Self {
@@ -89,7 +89,7 @@ impl Assumption {
         Self { answer: 1, ..Self::yes(question) }
     }
 
-    /// Whether one of both is so, whatever the answer is.
+    /// Whether one of the two holds, whatever the answer is.
     pub(super) fn is_opposite(self, other: Self) -> bool {
         self.question == other.question && self.answer != other.answer && self.answers == 2
     }
@@ -98,34 +98,34 @@ impl Assumption {
 /// One of the packets of a connection, or of what comes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Packet {
-    /// The first one, which asks for the connection: a SYN.
+    /// The first one, a SYN.
     First,
     /// The reply to it, a SYN and ACK, or a later packet of the same direction.
     Reply,
-    /// The ACK with which the client answers that, and which makes the connection.
+    /// The client's ACK, which completes the handshake.
     Ack,
-    /// Before them, a neighbour's question which hardware address an address has: ICMPv6 135, or ARP's request.
+    /// Before them, a neighbour's question for a hardware address: ICMPv6 135, or an ARP request.
     Solicitation,
-    /// The answer to it: ICMPv6 136, or ARP's reply.
+    /// The answer to it: ICMPv6 136, or an ARP reply.
     Advertisement,
 }
 
 /// What has become of connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<'a> {
-    /// Where that was decided; none if nothing has decided where they go.
+    /// The rule or policy that decided it; none if none has decided where they go.
     pub at: Option<Place<'a>>,
     pub fate: Fate,
     /// Which connections. If it isn't certain, it is some of these, or none.
     pub connections: Connections,
-    /// What was done there, if that is a translation.
+    /// The action there, if that is a translation.
     pub action: Option<&'a Action>,
-    /// What must be so for this to happen; with nothing, it is certain.
+    /// The assumptions under which this happens; without any, it is certain.
     pub assumptions: Vec<Assumption>,
     /// Whether these connections passed the watched chain before.
     pub after_watched: bool,
     pub packet: Packet,
-    /// The port at which their first packet arrives, or would.
+    /// The port at which their first packet arrives, or would arrive.
     pub port: Option<Intervals>,
 }
 
@@ -149,7 +149,7 @@ pub struct Step<'a> {
 /// Whether a connection matches a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Matched<'a> {
-    /// It does, and this is done: the rule's action, or what its verdict map says.
+    /// It does, and this is the action: the rule's, or the one in its verdict map.
     Yes(&'a Action),
     No(Reason<'a>),
     Perhaps(Reason<'a>),
@@ -158,16 +158,16 @@ pub enum Matched<'a> {
 /// Why a connection doesn't match a rule, or what that depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason<'a> {
-    /// This condition decides about these connections.
+    /// A condition on these connections.
     Condition(&'a Condition, Connections),
-    /// A verdict map decides about them, by this field.
+    /// A verdict map, by this field of theirs.
     Map(Field, &'a Name, Connections),
     /// The base chain sees the packets of some devices only.
     Device(Hook),
 }
 
 impl Reason<'_> {
-    /// The numbers that the field may have which decides; none: it doesn't exist, or something else decides.
+    /// The numbers in the field that decides; none: the field doesn't exist, or something else decides.
     pub fn numbers(&self) -> Option<&Intervals> {
         match self {
             Reason::Condition(condition, connections) => connections.get(connections.field_of(condition)?),
@@ -182,15 +182,15 @@ impl Reason<'_> {
 pub enum Open<'a> {
     /// Whether this packet of the connection matches here, at this hook, and on what that depends.
     Match(Place<'a>, Reason<'a>, Packet, Hook),
-    /// Which of these base chains runs first; their priorities are equal.
+    /// Which of these base chains with equal priorities runs first.
     Order(Slot<'a>, Slot<'a>),
-    /// Whether this base chain sees the packet before connection tracking does, or before it is translated back: the
-    /// priorities are equal.
+    /// Whether this base chain sees the packet before or after connection tracking, or before or after it is translated
+    /// back: the priorities are equal.
     Side(Slot<'a>, &'static str),
-    /// In which of many orders base chains run whose priorities are equal.
+    /// The order of many base chains with equal priorities.
     Orders,
-    /// What nobody can say: what a rule does that isn't understood, which of many sets of connections these are, or whether
-    /// they stay in this namespace.
+    /// What a user can't answer: what a rule does that isn't understood, from which of many sets connections are, or
+    /// whether they stay in this namespace.
     Other,
 }
 

@@ -15,12 +15,12 @@ use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{State, merge_states};
 use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
 
-/// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
+/// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
 const DEEPEST: usize = 32;
-/// How many rules are asked in a walk before jumps are not followed any more. Chains that jump to the next several
-/// times each would take for ever otherwise; 10,000 rules take a few times as many steps.
+/// After this many rules, a walk follows no more jumps: chains that each jump to the next several times would take
+/// forever. 10,000 rules take a few times as many steps.
 const MOST_ASKED: usize = 1_000_000;
-/// When more sets of connections than this have left a base chain, they are taken together.
+/// When more sets of connections than this have left a base chain, they are merged.
 const MOST_LEFT: usize = 64;
 
 /// The chain that connections should get to.
@@ -40,31 +40,31 @@ pub struct Walk<'a> {
     pub arrived: Vec<Outcome<'a>>,
     /// What was left open, by the numbers of [`Assumption`]s.
     pub questions: Vec<Open<'a>>,
-    /// Everything that they were compared with, in the kernel's order, if that was recorded.
+    /// Every rule and policy that they were compared with, in the kernel's order, if that was recorded.
     pub steps: Vec<Step<'a>>,
 }
 
-/// What comes of base chains in one of the orders in which they may run: what they decide, and what they let through.
+/// The result of base chains in one of the orders in which they may run: what they decide, and what they let through.
 type PassedOrder<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
 
-/// A visit to a chain, and what comes of it.
+/// A visit to a chain, and its results.
 #[derive(Default)]
 struct Visit<'a> {
-    /// How many jumps and gotos lead there from the base chain.
+    /// How many jumps and gotos lead here from the base chain.
     depth: usize,
-    /// How many steps were recorded before the rule that is asked now.
+    /// How many steps had been recorded before the current rule.
     steps_before: usize,
-    /// Goes on to the next rule.
+    /// Packets that go on to the next rule.
     next: Vec<State<'a>>,
-    /// Returns to the chain that jumped here.
+    /// Packets that return to the chain that jumped here.
     returned: Vec<State<'a>>,
-    /// Has left the base chain.
+    /// Packets that have left the base chain.
     left_chain: Vec<State<'a>>,
 }
 
 pub(super) struct Walker<'a, 'g> {
     found: &'a Found,
-    /// That of the packets; none for ARP's.
+    /// The family of the packets; none for ARP.
     family: Option<Family>,
     watched: Option<Watched<'g>>,
     pub(super) network: &'g Network,
@@ -72,7 +72,7 @@ pub(super) struct Walker<'a, 'g> {
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
     decisions: Vec<Outcome<'a>>,
     questions: Vec<Open<'a>>,
-    /// What the connections were compared with, if somebody wants to know.
+    /// What the connections were compared with, if that is recorded.
     steps: Option<Vec<Step<'a>>>,
     hook: Hook,
     packet: Packet,
@@ -81,15 +81,15 @@ pub(super) struct Walker<'a, 'g> {
 }
 
 impl<'a, 'g> Walker<'a, 'g> {
-    /// A walker that watches whether connections get to a chain, or else one that records each step.
+    /// A walker that watches whether connections reach a chain or, without such a chain, records each step.
     pub(super) fn new(
         found: &'a Found,
         family: Option<Family>,
         watched: Option<Watched<'g>>,
         network: &'g Network,
     ) -> Self {
-        // Room for steps of two packets, so that they aren't copied as there are more of them. Memory that isn't touched
-        // takes no time.
+        // Room for the steps of two packets, so that the list isn't copied as it grows. Memory that isn't touched costs
+        // nothing.
         let steps = || Vec::with_capacity(2 * found.tables.iter().flat_map(Table::rules).count());
         Self {
             found,
@@ -130,7 +130,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         self.pass_base_chains(hook, slots, states)
     }
 
-    /// Takes packets somewhere, and records their steps only if something is decided about them.
+    /// Runs `take`, and keeps the steps that it records only if it decides something.
     pub(super) fn look_for_decisions(&mut self, take: impl FnOnce(&mut Self) -> Vec<State<'a>>) -> Vec<State<'a>> {
         let decisions = self.decisions.len();
         let steps = self.steps.as_ref().map_or(0, Vec::len);
@@ -148,7 +148,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         };
         self.packet = first.packet;
         for mut place in places(slots) {
-            // Where the order isn't known, chains that are for other packets don't count.
+            // Where the order isn't known, chains for other packets are left out.
             if !is_one_table(&place) {
                 let is_nat = place.iter().any(Slot::is_nat);
                 let packets: Vec<Connections> = states.iter().map(|state| state.with_unknown_fields(is_nat)).collect();
@@ -172,7 +172,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         for order in &orders.known {
             let arrived = order.iter().fold(states.clone(), |states, slot| self.pass_base_chain(*slot, states));
             ways.push((mem::take(&mut self.decisions), arrived));
-            // Of the steps, those in one order are enough.
+            // The steps in one order are enough.
             steps = steps.or(self.steps.take());
         }
         self.steps = steps;
@@ -180,7 +180,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         self.join_orders(orders, ways)
     }
 
-    /// What several orders come to. What comes of each of them doesn't depend on the order.
+    /// Joins the results of several orders. What is the same in each doesn't depend on the order.
     fn join_orders(&mut self, orders: &Orders<'a>, ways: Vec<PassedOrder<'a>>) -> Vec<State<'a>> {
         let is_in_each = |is_in: &dyn Fn(&PassedOrder<'a>) -> bool| !orders.are_more && ways.iter().all(is_in);
         let question = self.add_question(match orders.known.as_slice() {
@@ -216,7 +216,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         merge_states(arrived)
     }
 
-    /// Leaves a question open; returns its place among them.
+    /// Records a question that the rules leave open, and returns its index.
     pub(super) fn add_question(&mut self, open: Open<'a>) -> usize {
         self.questions.push(open);
         self.questions.len() - 1
@@ -233,8 +233,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
     }
 
-    /// The same for a rule. Where it isn't known how the connection gets to a chain, a rule is asked several times in
-    /// one visit to that chain: then it is one step, and if the answers differ, it isn't known.
+    /// Records a step for a rule. Where it isn't known how the connection reaches a chain, one visit to the chain asks a
+    /// rule several times: that is one step, and if the answers differ, the match isn't known.
     fn record_or_join(&mut self, visit: &Visit<'a>, at: Place<'a>, matched: Matched<'a>) {
         let depth = visit.depth;
         let steps = self.steps.as_mut().and_then(|steps| steps.get_mut(visit.steps_before..));
@@ -274,7 +274,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         merge_states(next)
     }
 
-    /// Those whose packets a base chain sees. All others go on.
+    /// Returns the packets whose devices a base chain is for. All others go on.
     fn split_by_devices(
         &mut self,
         slot: Slot<'a>,
@@ -299,8 +299,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         seen
     }
 
-    /// A packet as a base chain sees it: before connection tracking does, or after that; before it is translated back,
-    /// or after that. Where priorities are equal, either may be.
+    /// A packet as a base chain sees it: before or after connection tracking, and before or after it is translated back.
+    /// Where the priorities are equal, it may be either.
     fn split_by_view(&mut self, slot: Slot<'a>, state: State<'a>) -> Vec<State<'a>> {
         let priority = slot.order().0;
         // On a bridge, connection tracking neither sees nor translates packets.
@@ -326,8 +326,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         seen
     }
 
-    /// A packet on one side of something that the kernel does, or, where it isn't known on which, on either. `pass` is
-    /// told whether it is after that.
+    /// A packet before or after something that the kernel does or, where it isn't known which, both. `pass` gets whether
+    /// it is after.
     fn split_by_side(
         &mut self,
         side: Ordering,
@@ -362,12 +362,12 @@ impl<'a, 'g> Walker<'a, 'g> {
             if now.is_empty() {
                 break;
             }
-            // It matters only to who wants to know each step.
+            // Such a rule matters only where each step is recorded.
             if !line.rule.does_something() && self.steps.is_none() {
                 continue;
             }
             self.asked += now.len();
-            // Most rules are for other connections, which is found out without moving these.
+            // Most rules are for other connections. This check doesn't move the states.
             let conditions = &line.rule.conditions;
             let are_missed =
                 |state: &State<'a>| conditions.iter().any(|condition| state.connections.all_miss(condition));
@@ -380,15 +380,15 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
             mem::swap(&mut now, &mut visit.next);
             now = merge_states(now);
-            // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not
-            // settled in the watched chain are told by the rule that let them.
+            // The base chain merges them in the end, but 10,000 rules may each let others through. Those that the watched
+            // chain reports carry the rule that let them through.
             if visit.left_chain.len() > MOST_LEFT && !visit.left_chain.iter().any(State::is_reported) {
                 visit.left_chain = merge_states(visit.left_chain);
             }
         }
         visit.returned.extend(now);
         if is_watched {
-            // Those that a rule of the watched chain lets bypass the proxy.
+            // A rule of the watched chain lets these bypass the proxy.
             let ended = visit.returned.iter().chain(&visit.left_chain).filter(|state| !state.is_settled);
             let bypassing = ended.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?))));
             self.decisions.extend(bypassing);
@@ -440,13 +440,13 @@ impl<'a, 'g> Walker<'a, 'g> {
         self.apply_action(line, matching, &line.rule.action, visit);
     }
 
-    /// Has connection tracking leave a packet alone, unless it has an entry for it already (`nft_notrack_eval` in
+    /// Exempts a packet from connection tracking, unless that has an entry for it already (`nft_notrack_eval` in
     /// net/netfilter/nft_ct.c, `xt_ct_target` in xt_CT.c). Returns whether the packet goes on.
     fn untrack(&mut self, at: Place<'a>, state: &mut State<'a>) -> bool {
         if !state.is_invalid() {
             return true;
         }
-        // What was to be translated isn't, so that whoever waits for it gets it from a stranger, or somebody else gets it.
+        // A packet that was to be translated back isn't, so it reaches the wrong host, or comes from a wrong address.
         if !state.flow.pending.is_empty() && !self.drop_if(state.is_translated(), at, state) {
             return false;
         }
@@ -461,7 +461,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         true
     }
 
-    /// Drops a packet if this is so; where it isn't known, that is left open. Returns whether the packet goes on.
+    /// Drops a packet if `is_lost`; if that isn't known, leaves it open. Returns whether the packet goes on.
     fn drop_if(&mut self, is_lost: Option<bool>, at: Place<'a>, state: &mut State<'a>) -> bool {
         match is_lost {
             Some(true) => self.decide(state, at, Fate::Dropped),
@@ -493,7 +493,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
             Action::Redirect(_) | Action::Nat(_) if state.packet != Packet::First => {
                 if !state.is_settled {
-                    // It is of a connection that isn't tracked, and if it is changed, it is taken from it.
+                    // The packet's connection isn't tracked. If the packet is changed, the connection loses it.
                     let mut translated = state.clone();
                     translate(&mut translated, self.hook, at, action, self.network);
                     if !self.drop_if(translated.is_translated(), at, &mut state) {
@@ -514,7 +514,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                     None => visit.left_chain.push(state),
                     // What later rules say of source ports is about clients.
                     Some(_) if state.after_watched => visit.left_chain.push(state.with_client_ports()),
-                    // Where another rule has sent them doesn't matter to who watches.
+                    // Where another rule has sent them doesn't matter to the watched chain.
                     Some(_) => {}
                 }
             }
@@ -558,8 +558,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
     }
 
-    /// Whether a connection to a server of this namespace gets a source to which the server's packets may not find: an
-    /// address of another host, on lo, or without a route to it.
+    /// Whether a connection to a server of this namespace gets a source address that the server's packets may not reach:
+    /// another host's on lo, or one without a route.
     fn may_answer_elsewhere(&self, state: &State<'_>, action: &Action) -> bool {
         let Action::Nat(Nat { address: Some(to), .. }) = action else {
             return false;
@@ -577,8 +577,8 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 }
 
-/// How many rules a chain has up to the last that decides something. In a base chain that lets packets through, what
-/// lets some through before its end doesn't.
+/// How many rules a chain has up to and including the last one that decides something. In a base chain whose policy is
+/// accept, a rule that only accepts or returns decides nothing.
 fn count_deciding_rules(chain: &Chain) -> usize {
     let lets_through = chain.base.is_some_and(|base| base.policy == Policy::Accept);
     let decides = |rule: &Rule| match rule.action {
@@ -595,8 +595,8 @@ fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
     slot.base.policy == Policy::Drop || rules.any(|rule| rule.conditions.iter().all(may_meet))
 }
 
-/// Whether connections that meet all conditions of a rule match it: if a verdict map decides, they do if it says
-/// something about them.
+/// Whether connections that meet all conditions of a rule match it: with a verdict map, only if the map has an element
+/// for them.
 fn match_by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
     let action = &line.rule.action;
     let (Action::Map(field, name) | Action::RedirectByMap(field, name)) = action else {
@@ -645,7 +645,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
     }));
     match ports {
         Some((first, last)) => fields.push((port, Intervals::new([(first.into(), last.into())]))),
-        // Of a destination's port, nothing is said.
+        // A destination's port stays as it is.
         None if is_redirection || (to.is_some() && !is_source) => {}
         None => fields.push((port, port.any())),
     }
