@@ -179,7 +179,9 @@ pub fn there_and_back<'a>(
         let acks = back.into_iter().map(|state| ack(state, way, around)).collect();
         let made = follow(&mut walker, way, None, acks);
         // Where none of the three is tracked, the packets after them have to get through too.
-        let (unknown, mut made): (Vec<_>, Vec<_>) = made.into_iter().partition(State::is_unknown_to_the_end);
+        let tracks_from_any = around.network.settings.tracks_from_any;
+        let (unknown, mut made): (Vec<_>, Vec<_>) =
+            made.into_iter().partition(|state| state.is_unknown_to_the_end(tracks_from_any));
         let next = unknown.into_iter().map(|state| set_out(state.next_reply(), way.reversed()));
         made.extend(follow(&mut walker, way.reversed(), None, next.collect()));
         if watched.is_none() {

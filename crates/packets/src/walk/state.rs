@@ -155,8 +155,8 @@ impl<'a> State<'a> {
 
     /// Whether connection tracking takes the server's next packet for a connection's first one, because it has tracked none
     /// before.
-    pub(super) fn is_unknown_to_the_end(&self) -> bool {
-        self.is_tracked && self.is_untracked() && self.tracked == CtState::Untracked
+    pub(super) fn is_unknown_to_the_end(&self, tracks_from_any: bool) -> bool {
+        tracks_from_any && self.is_tracked && self.is_untracked() && self.tracked == CtState::Untracked
     }
 
     pub(super) fn next_reply(self) -> Self {

@@ -193,6 +193,18 @@ fn the_ack_of_an_untracked_connection_is_of_a_new_one() {
     assert_eq!(outbound(vec![raw(), tracking()]), ["First Untracked by raw", "at last Ack Accepted by raw"]);
 }
 
+/// By net.netfilter.nf_conntrack_tcp_loose = 0, only a SYN begins a connection: nat chains see none of the others.
+#[test]
+fn without_loose_tracking_no_later_packet_is_the_first_of_a_connection() {
+    let untracking = filter("raw", Hook::Output, -300, vec![effect_of([], Effect::Untrack)]);
+    let redirecting = nat("nat", Hook::Prerouting, vec![redirect(1)]);
+    let settings = Settings { tracks_from_any: false, ..Settings::default() };
+    let network = Network { settings, ..Network::default() };
+    let around = Surroundings { network: &network, ..Surroundings::default() };
+    let ends = ends_around(Direction::Outbound, vec![untracking, redirecting], &around);
+    assert_eq!(ends, ["First Untracked by raw", "at last Ack Accepted by raw"]);
+}
+
 #[test]
 fn what_is_sent_elsewhere_goes_where_routing_says() {
     let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
