@@ -18,7 +18,7 @@ use packets::walk::{
 
 use crate::findings::explain::proxy;
 use crate::findings::finding::{Finding, Problem, Subject};
-use crate::ours::{leads_to, own_lines, without_time};
+use crate::ours::{foreign_jumps, leads_to, own_lines, without_time};
 use crate::wanted::{ChainName, Mode, chain_of};
 
 /// The rules that keep neighbours on these devices from finding each other.
@@ -194,6 +194,13 @@ fn compare_xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
         return vec![table_finding(expected, Problem::NoRules(expected.rules().count()))];
     };
     let mut findings = compare_chains(expected, held, true);
+    for line in foreign_jumps(held).filter(|line| expected.chain(&line.chain.name).is_none()) {
+        findings.push(finding(
+            expected,
+            Subject::Chain(line.chain.name.clone()),
+            Problem::Unexpected(line.to_string()),
+        ));
+    }
     findings.extend(held.dormant.then(|| table_finding(expected, Problem::Dormant)));
     findings
 }

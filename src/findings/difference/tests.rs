@@ -153,6 +153,13 @@ fn jumps_that_differ() {
     let line = "-A PREROUTING -m tcp --dport 80 -g PROXY_INIT_REDIRECT";
     assert_eq!(too, [format!("IPv4, PREROUTING: unexpected\n  + {line}\n")]);
 
+    let elsewhere = after(|table| {
+        let jump = Action::Jump(Name::from("PROXY_INIT_REDIRECT"));
+        table.chains.push(chain("MINE", vec![rule([to_port(80)], jump)]));
+    });
+    let line = "-A MINE -m tcp --dport 80 -j PROXY_INIT_REDIRECT";
+    assert_eq!(elsewhere, [format!("IPv4, MINE: unexpected\n  + {line}\n")]);
+
     let missing = after(|table| {
         *rules_of(table, "PREROUTING") = vec![rule([to_port(80)], Action::Accept), rule([to_port(81)], Action::Drop)];
     });
