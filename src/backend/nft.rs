@@ -96,7 +96,8 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
             continue;
         }
         let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| leads_to(rule, table).is_some());
-        for jump in jumps {
+        // A verdict map may lead elsewhere too. While its rule is there, the kernel deletes none of the chains.
+        for jump in jumps.into_iter().filter(|jump| jump.action.target().is_some()) {
             edits.push(Edit::DeleteRule(id, chain.name.clone(), jump.handle));
         }
         if let Some(name) = ChainName::from_name(chain.name.as_bytes())

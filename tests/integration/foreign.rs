@@ -47,6 +47,28 @@ fn a_foreign_rule_keeps_its_chain_and_no_other() {
     assert_eq!(ruleset(&namespace), before);
 }
 
+/// A rule with a verdict map may lead elsewhere too, so it stays, and then so does everything.
+#[test]
+fn a_rule_with_a_verdict_map_is_not_removed() {
+    let elements = "{ 80 : jump PROXY_INIT_REDIRECT, 443 : jump other }";
+    for map in [elements, "@named"] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in("nft"));
+        namespace.sh("nft add chain ip nat other");
+        namespace.sh(&format!("nft add map ip nat named {{ type inet_service : verdict; elements = {elements}; }}"));
+        namespace.sh("nft add chain ip nat mine { type nat hook prerouting priority -110; }");
+        namespace.sh(&format!("nft add rule ip nat mine tcp dport vmap {map}"));
+        if map == elements {
+            namespace.sh("nft delete map ip nat named");
+        }
+        let before = ruleset(&namespace);
+        let finished = Run::new("uninstall").output(&namespace);
+        let line = finished.last_line();
+        assert!(line.contains("nothing was changed: the kernel refused `iptables-nft -t nat -X PROXY_INIT_"), "{line}");
+        assert_eq!((finished.code(), ruleset(&namespace)), (Some(1), before));
+    }
+}
+
 /// What iptables-nft makes as linkerd-init runs it has no mark, and proxy-init's taking it over adds none.
 #[test]
 fn without_a_mark_base_chains_and_tables_stay() {
