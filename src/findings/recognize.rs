@@ -32,8 +32,9 @@ pub enum NoConfig {
 /// Too little was found.
 pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
     let tables = tables(mode, found);
-    // The first table has what both families should have.
-    let first = tables.into_iter().flatten().next().ok_or(NoConfig::Nothing)?;
+    // Both families should have the same ports, owners and interfaces. Where they don't, a rule is more likely gone than new.
+    let first = tables.into_iter().flatten().rev().max_by_key(|table| count_without_subnets(table));
+    let first = first.ok_or(NoConfig::Nothing)?;
     let mut config = Config::new(port(tables, Direction::Inbound)?, port(tables, Direction::Outbound)?);
     config.ipv6 = tables.last().is_some_and(Option::is_some);
     config.ignored_inbound_subnets = subnets(tables, Direction::Inbound, is_exemption);
@@ -70,6 +71,14 @@ fn known_rules(table: &Table, direction: Direction) -> impl Iterator<Item = &Rul
     rules_of(table, ChainName::of(direction)).iter().filter(|rule| {
         rule.conditions.iter().all(|condition| matches!(condition, Condition::In { negated: false, .. }))
     })
+}
+
+/// How many rules of both directions a table has that compare no addresses.
+fn count_without_subnets(table: &Table) -> usize {
+    let rules = Direction::ALL.into_iter().flat_map(|direction| known_rules(table, direction));
+    let rules =
+        rules.filter(|rule| !matches!(compared(table, rule), Some((Field::Source(_) | Field::Destination(_), _))));
+    rules.count()
 }
 
 /// The proxy's port. The lists of subnets may leave one family without a rule that redirects.
@@ -297,6 +306,28 @@ mod tests {
     /// lo, which has a rule anyway, and others.
     fn name() -> impl Strategy<Value = Interface> {
         prop_oneof![Just("lo".to_owned()), "[a-z][a-z0-9._@-]{0,14}"].prop_map(|name| name.parse().unwrap())
+    }
+
+    /// As somebody deletes a rule by hand, or `iptables -F` does of one family.
+    #[test]
+    fn what_one_family_has_lost_is_taken_from_the_other() {
+        let port = |number| Port::new(number).unwrap();
+        let config = Config {
+            proxy_uid: OwnerId::new(2102),
+            ignored_inbound_ports: vec![PortRange::new(4190, 4191).unwrap()],
+            ignored_outbound_subnets: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+            ..Config::new(port(4143), port(4140))
+        };
+        for family in [0, 1] {
+            for name in ["proxy-init/ignore-proxy-user-id", "proxy-init/ignore-port-4190:4191"] {
+                let mut tables = expected(Mode::Nft, &config);
+                for chain in &mut tables[family].chains {
+                    chain.rules.retain(|rule| rule.comment.as_ref().is_some_and(|comment| *comment != *name));
+                }
+                let found = Found { tables, not_known: vec![] };
+                assert_eq!(super::config(Mode::Nft, &found).as_ref(), Ok(&config), "{family} {name}");
+            }
+        }
     }
 
     fn any_config() -> impl Strategy<Value = Config> {
