@@ -82,12 +82,15 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
         warnings.push(ProxyWarning::NotKnown(format!("sock_diag: {reason}")));
         return warnings;
     }
+    // Without any address, as where a sysctl disables IPv6, a family has no connections.
+    let mut families = config.families().to_vec();
+    families.retain(|&family| network.addresses.is_empty() || !network.own_addresses(family).is_empty());
     for (direction, port) in [(Direction::Inbound, config.inbound_port), (Direction::Outbound, config.outbound_port)] {
         let mut at_port: Vec<&Listener> = network.listeners.iter().collect();
         at_port.retain(|listener| listener.port == port.get() && is_reached(listener, network));
-        let mut without = config.families().to_vec();
+        let mut without = families.clone();
         without.retain(|&family| !at_port.iter().any(|listener| listener.accepts(direction, family)));
-        if without.len() == config.families().len() {
+        if without.len() == families.len() {
             // If nothing listens for any family, the families say nothing.
             warnings.push(ProxyWarning::NotListening { port, families: Vec::new() });
         } else if !without.is_empty() {
@@ -117,16 +120,29 @@ fn is_reached(listener: &Listener, network: &Network) -> bool {
     !is_bound || redirected_to().is_none_or(|to| to.meets(&[(address(own), address(own))]))
 }
 
-/// Whether something listens on all ports of the proxy, as far as these warnings tell; none: that isn't known.
-pub fn listens(warnings: &[ProxyWarning]) -> Option<bool> {
-    if warnings.iter().any(|warning| matches!(warning, ProxyWarning::NotKnown(_))) {
-        return None;
+/// Whether something listens on all ports of the proxy, in words, as far as these warnings tell.
+pub fn listening_in_words(warnings: &[ProxyWarning]) -> String {
+    let mut missing = Vec::new();
+    for warning in warnings {
+        match warning {
+            ProxyWarning::NotKnown(_) => return "not known whether the proxy listens".to_owned(),
+            ProxyWarning::NotListening { families, .. } => missing.push(families.as_slice()),
+            ProxyWarning::Config(_) | ProxyWarning::OtherUser { .. } => {}
+        }
     }
-    Some(!warnings.iter().any(|warning| matches!(warning, ProxyWarning::NotListening { .. })))
+    match missing.as_slice() {
+        [] => "the proxy listens".to_owned(),
+        [[family], others @ ..] if others.iter().all(|other| other == &[*family]) => {
+            format!("the proxy does not listen for {family}")
+        }
+        _ => "the proxy does not listen".to_owned(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use packets::found::Address;
+
     use super::*;
 
     fn config() -> Config {
@@ -155,13 +171,13 @@ mod tests {
     #[test]
     fn a_proxy_that_is_there_gives_no_warning() {
         assert_eq!(said(&config(), proxy(2102)), [""; 0]);
-        assert_eq!(listens(&warnings(&config(), &where_listen(proxy(2102)))), Some(true));
+        assert_eq!(listening_in_words(&warnings(&config(), &where_listen(proxy(2102)))), "the proxy listens");
     }
 
     #[test]
     fn each_port_needs_a_listener_for_each_family_that_has_rules() {
         assert_eq!(said(&config(), vec![]), ["nothing listens on port 4143", "nothing listens on port 4140"]);
-        assert_eq!(listens(&warnings(&config(), &where_listen(vec![]))), Some(false));
+        assert_eq!(listening_in_words(&warnings(&config(), &where_listen(vec![]))), "the proxy does not listen");
         let mut without = proxy(2102);
         without.retain(|listener| listener.address.is_ipv4() || listener.port == 4140);
         assert_eq!(
@@ -171,8 +187,14 @@ mod tests {
                  the rules with --ipv6=false"
             ]
         );
+        let for_v6 = listening_in_words(&warnings(&config(), &where_listen(without.clone())));
+        assert_eq!(for_v6, "the proxy does not listen for IPv6");
         let v4 = Config { ipv6: false, ..config() };
-        assert_eq!(said(&v4, without), [""; 0]);
+        assert_eq!(said(&v4, without.clone()), [""; 0]);
+        // As where a sysctl disables IPv6.
+        let own = Address { device: 2, address: "10.77.0.2".parse().unwrap(), prefix: 24, broadcast: None };
+        let network = Network { addresses: vec![own], ..where_listen(without) };
+        assert_eq!(warnings(&config(), &network), []);
         // Inbound connections don't come to 127.0.0.1.
         let mut local = proxy(2102);
         local.push(listener("127.0.0.1", 4143, 2102));
@@ -207,6 +229,6 @@ mod tests {
         let network = Network { listeners_not_known: Some("ENOENT".to_owned()), ..Network::default() };
         let warnings = warnings(&config(), &network);
         assert_eq!(warnings, [ProxyWarning::NotKnown("sock_diag: ENOENT".to_owned())]);
-        assert_eq!(listens(&warnings), None);
+        assert_eq!(listening_in_words(&warnings), "not known whether the proxy listens");
     }
 }

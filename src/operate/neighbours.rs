@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use netfilter::netlink::listeners::listeners;
+use netfilter::netlink::route::RouteKind;
 use netfilter::netlink::user_namespace::owns_network;
 use netfilter::netlink::{ReadError, route};
 use nix::errno::Errno;
@@ -14,8 +15,9 @@ use packets::rules::{Context, Family, Field, Intervals, LOOPBACK_INDEX, RoutingF
 
 use crate::backend::{all, proc_of_thread};
 use crate::error::Error;
-use crate::findings::neighbours::Traces;
+use crate::findings::neighbours::{Traces, signs_in_namespace};
 use crate::findings::user_namespaces::UserNamespaces;
+use crate::wanted::{Config, OwnerId};
 
 /// Reads what the thread's network namespace holds, with conditions filled in as far as they can be, and its network.
 pub(super) fn read() -> Result<(Found, Network), Error> {
@@ -98,12 +100,21 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
     Ok(asking.collect())
 }
 
-/// Why no packet can arrive or leave over this family, whatever the rules say; none if some may, or if there is no address.
-pub(super) fn unroutable_reason(
-    network: &Network,
-    family: Family,
-    uid: Option<u32>,
-) -> Result<Option<String>, ReadError> {
+/// What affects connections beside the rules: signs of other programs, and links and routes by which connections are lost.
+pub(super) fn surroundings(config: &Config, found: &Found, network: &Network) -> Vec<String> {
+    let mut surroundings = signs_in_namespace(found, &network.devices);
+    for &family in config.families() {
+        match unroutable_reason(network, family, config.proxy_uid.map(OwnerId::get)) {
+            Ok(why) => surroundings.extend(why),
+            Err(error) => surroundings.push(format!("not known: what is routed over {family} (rtnetlink: {error})")),
+        }
+    }
+    surroundings
+}
+
+/// Why no packet can arrive or leave over this family, or none that is redirected on its way out, whatever the rules say;
+/// none if some may, or if there is no address.
+fn unroutable_reason(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<String>, ReadError> {
     let is_others = |known: &&Address| known.device != LOOPBACK_INDEX && is_wide(known.address, family);
     let own: Vec<&Address> = network.addresses.iter().filter(is_others).collect();
     let is_up = |known: &&Address| network.device(known.device).is_none_or(|device| device.is_up);
@@ -113,10 +124,17 @@ pub(super) fn unroutable_reason(
     if !own.iter().any(is_up) {
         return Ok(Some(format!("no interface with an {family} address is up")));
     }
-    let route = |from: IpAddr, to: IpAddr| {
+    let route = |from: Option<IpAddr>, to: IpAddr| {
         let to = SocketAddr::new(to, 80);
-        route::route(route::Packet { to, from: Some(from), from_port: None, uid, device: None })
+        route::route(route::Packet { to, from, from_port: None, uid, device: None })
     };
+    let lost = format!("outbound {family} connections that are redirected are lost");
+    if network.device(LOOPBACK_INDEX).is_some_and(|lo| !lo.is_up) {
+        return Ok(Some(format!("lo is down: {lost}")));
+    }
+    if !route(None, family.localhost())?.is_ok_and(|route| route.kind == RouteKind::Local) {
+        return Ok(Some(format!("there is no local route to {}: {lost}", family.localhost())));
+    }
     let mut refused = None;
     for known in own {
         // The other address of the smallest network, and an address for documentation (RFC 5737, RFC 3849).
@@ -125,10 +143,12 @@ pub(super) fn unroutable_reason(
             Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
             Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
         };
-        match route(known.address, distant)? {
+        match route(Some(known.address), distant)? {
             Ok(_) => return Ok(None),
             // There is no default route, but there is one to the neighbour.
-            Err(Errno::ENETUNREACH) if route(known.address, neighbour.unwrap_or(distant))?.is_ok() => return Ok(None),
+            Err(Errno::ENETUNREACH) if route(Some(known.address), neighbour.unwrap_or(distant))?.is_ok() => {
+                return Ok(None);
+            }
             Err(errno) => refused = Some(errno),
         }
     }

@@ -12,18 +12,17 @@ use crate::backend::legacy::{self, has_sockets};
 use crate::error::Error;
 use crate::findings::difference::{differences, discovery_findings};
 use crate::findings::finding::{Finding, Problem};
-use crate::findings::neighbours::signs_in_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::findings::recognize;
 use crate::namespace;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::{devices_that_ask, read, unread_tables, unroutable_reason};
+use crate::operate::neighbours::{devices_that_ask, read, surroundings, unread_tables};
 use crate::operate::words::fill_lines;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
-use crate::wanted::{Config, Mode, ModeChoice, OwnerId};
+use crate::wanted::{Config, Mode, ModeChoice};
 
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,11 +154,7 @@ impl Verification {
         } else {
             "nothing before or after them drops connections"
         };
-        let proxy = match proxy::listens(&self.warnings) {
-            Some(true) => "the proxy listens",
-            Some(false) => "the proxy does not listen",
-            None => "not known whether the proxy listens",
-        };
+        let proxy = proxy::listening_in_words(&self.warnings);
         format!("in place in {mode} mode: rules complete, {seen}; {proxy}\n")
     }
 }
@@ -219,14 +214,11 @@ impl Install {
 impl Verification {
     /// Adds what the rules alone don't show: what is wrong with this config's proxy, and signs of other programs.
     pub(super) fn with_surroundings(mut self, config: &Config, found: &Found, network: &Network) -> Self {
-        self.neighbours = signs_in_namespace(found, &network.devices);
+        // Warnings are about the rules that are there.
+        let installed = self.other_config.as_ref().unwrap_or(config);
+        self.warnings = proxy::warnings(installed, network);
+        self.neighbours = surroundings(installed, found, network);
         for &family in config.families() {
-            match unroutable_reason(network, family, config.proxy_uid.map(OwnerId::get)) {
-                Ok(why) => self.neighbours.extend(why),
-                Err(error) => {
-                    self.neighbours.push(format!("not known: what is routed over {family} (rtnetlink: {error})"))
-                }
-            }
             match devices_that_ask(network, family) {
                 Ok(devices) => {
                     let whose = unread_tables(network, family == Family::V4 && !devices.is_empty());
@@ -239,7 +231,7 @@ impl Verification {
                     .push(format!("not known: whether neighbours find each other over {family} (rtnetlink: {error})")),
             }
         }
-        Self { warnings: proxy::warnings(config, network), ..self }
+        self
     }
 }
 
@@ -286,6 +278,7 @@ mod tests {
     use packets::rules::{Action, Hook, Kind, testing};
 
     use super::*;
+    use crate::wanted::OwnerId;
 
     fn chart() -> Config {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());

@@ -49,6 +49,8 @@ fn warnings(namespace: &Namespace, question: &str) -> Value {
 fn routes_and_devices_by_which_nothing_comes_or_goes_are_named() {
     let routes_none = "the kernel routes no packet of the proxy's over IPv4";
     let down = "no interface with an IPv4 address is up";
+    let lo_down = "lo is down: outbound IPv4 connections that are redirected are lost";
+    let no_localhost = "there is no local route to 127.0.0.1: outbound IPv4 connections that are redirected are lost";
     for (line, want) in [
         ("true", None),
         ("ip route delete default", None),
@@ -59,13 +61,15 @@ fn routes_and_devices_by_which_nothing_comes_or_goes_are_named() {
         ("ip rule add uidrange 1000-1000 unreachable", None),
         ("ip route flush table main", Some(routes_none)),
         ("ip address flush dev eth0", None),
+        ("ip link set lo down", Some(lo_down)),
+        ("ip address del 127.0.0.1/8 dev lo", Some(no_localhost)),
     ] {
         let lab = Lab::new();
         install(&lab.pod, &chart_in("nft"));
         lab.pod.sh(line);
-        for question in [QUESTIONS[1].to_owned(), format!("verify {}", chart_in("nft"))] {
+        for question in [QUESTIONS[1].to_owned(), format!("verify {}", chart_in("nft")), "show".to_owned()] {
             let said = warnings(&lab.pod, &question).to_string();
-            for warning in [routes_none, down] {
+            for warning in [routes_none, down, lo_down, no_localhost] {
                 assert_eq!(said.contains(warning), want == Some(warning), "{line}: {said}");
             }
         }
@@ -147,6 +151,18 @@ fn a_proxy_of_another_user_than_the_exempt_one_is_named() {
     let want = "what listens on port 4143 is user 2102, and the rules exempt user 1000: what it sends is redirected back to it";
     for question in ["verify -p 4143 -o 4140 -u 1000", "verify", "show"] {
         assert_eq!(warnings(&namespace, question), json!([want]), "{question}");
+    }
+}
+
+/// What the flags name isn't what the rules exempt.
+#[test]
+fn warnings_are_about_the_rules_that_are_there() {
+    let namespace = Namespace::new();
+    install(&namespace, "--iptables-mode nft -p 4143 -o 4140 -u 2102 --ipv6=false");
+    let _proxy = listen(&namespace, 2102, &["0.0.0.0:4143", "127.0.0.1:4140"]);
+    for flags in ["-u 2103", "-u 2102"] {
+        let text = Run::new(&format!("verify -p 4143 -o 4140 {flags}")).output(&namespace).stdout();
+        assert!(text.starts_with("not in place") && !text.contains("warning"), "{text}");
     }
 }
 

@@ -20,7 +20,7 @@ use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
-use crate::operate::neighbours::read;
+use crate::operate::neighbours::{read, surroundings};
 use crate::operate::recognize::spell_flags;
 use crate::operate::{detect, words};
 use crate::ours::{holders, is_ours, leads_to};
@@ -132,8 +132,10 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
         let (found, network) = read()?;
         let mut shown = Shown::of(&found, &network);
         if let Some(backend) = shown.backends.first() {
-            shown.warnings = backend.config.as_ref().map(|config| warnings(config, &network)).unwrap_or_default();
-            shown.neighbours = signs_in_namespace(&found, &network.devices);
+            (shown.warnings, shown.neighbours) = match &backend.config {
+                Some(config) => (warnings(config, &network), surroundings(config, &found, &network)),
+                None => (Vec::new(), signs_in_namespace(&found, &network.devices)),
+            };
         } else {
             let everything = detect::config_of_every_kind();
             shown.auto = Some(choose(&found, |mode| try_out(mode, &everything)));
