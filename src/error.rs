@@ -30,8 +30,8 @@ pub enum Error {
     InMode(Mode, ModeError),
 
     #[error(
-        "no connection can be made to {to}{}: this network namespace has no route for it ({errno}), so no rule is asked: \
-         check the addresses, or name the device by which it leaves", from.map(|from| format!(" from {from}")).unwrap_or_default()
+        "no connection can be made to {to}{}: routing refuses it ({errno}), so no rule is asked: check the \
+         addresses, and the routes with `ip route`", from.map(|from| format!(" from {from}")).unwrap_or_default()
     )]
     NoRoute { to: IpAddr, from: Option<IpAddr>, errno: Errno },
 

@@ -244,7 +244,7 @@ impl Problem {
                 return format!("{rule} drops {what}, so {so}");
             }
             Problem::Barred { connections, .. } => {
-                return format!("{rule} keeps out other hosts, which it names: {connections}");
+                return format!("{rule} keeps out hosts that it names: {connections}");
             }
             Problem::Dropped { connections, packet, certain, .. } => {
                 let what = match packet {

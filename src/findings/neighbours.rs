@@ -66,7 +66,7 @@ impl Program {
         if rules.any(|rule| matches!(rule.action, Action::Redirect(_))) {
             "it has rules that redirect connections too"
         } else {
-            "no rule of its is known to redirect connections"
+            "none of its rules is known to redirect connections"
         }
     }
 }
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(
             signs_in_namespace(&found(tables.into()), &[]),
             [
-                "Istio is here (chain ISTIO_INBOUND in ip nat, chain ISTIO_INBOUND in ip6 nat): no rule of its is known to \
+                "Istio is here (chain ISTIO_INBOUND in ip nat, chain ISTIO_INBOUND in ip6 nat): none of its rules is known to \
                  redirect connections"
             ]
         );

@@ -148,7 +148,7 @@ impl Verification {
         let seen = if !self.not_known.is_empty() {
             "nothing that could be seen before or after them drops connections"
         } else if self.doubts.iter().any(Finding::is_barring) {
-            "nothing before or after them drops connections but of hosts that rules name"
+            "nothing before or after them drops connections except those of hosts that rules name"
         } else if !self.doubts.is_empty() {
             "nothing before or after them certainly drops connections"
         } else {

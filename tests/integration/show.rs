@@ -461,7 +461,7 @@ fn a_filter_after_the_rules_interferes_if_connections_say_so() {
     let text = install(&lab.pod, "show");
     let told = "\n1 rule of another program runs before or among these\n\
                 rules of other programs may interfere (see proxy-init verify)\n  \
-                IPv4, inet guard c: a rule keeps out other hosts, which it names: from\n";
+                IPv4, inet guard c: a rule keeps out hosts that it names: from\n";
     assert!(text.contains(told), "{text}");
 }
 

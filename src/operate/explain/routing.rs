@@ -136,7 +136,7 @@ impl Routing {
     fn route_inbound(&self, connection: Connection) -> Result<Routed<'_>, Error> {
         let to = connection.to.ip();
         if connection.from.is_some_and(|from| self.is_source_dropped(from, &connection)) {
-            let why = "the kernel drops what comes in by another device than lo from the source address that was named: \
+            let why = "the kernel drops packets from that source address that arrive on another device than lo: \
                        name another host's";
             return refuse_connection(to, why);
         }
@@ -366,7 +366,7 @@ impl<'r> Routed<'r> {
 
     /// What becomes of a connection that arrives for an address of lo; none if the kernel lets it through.
     fn loopback_verdict(&self, to: IpAddr, what: &str) -> Option<Verdict> {
-        let why = format!("{what}, and the kernel drops what comes in to {to} by another device than lo");
+        let why = format!("{what}, and the kernel drops packets to {to} that arrive on another device than lo");
         let is_taken = if to.is_ipv4() { self.takes_localnet() } else { Some(false) };
         match is_taken {
             Some(true) => None,
