@@ -69,7 +69,7 @@ impl Server {
         let words = |reason: String| format!("namespace {namespace}: {reason}");
         let request = request.map_err(|error| words(error.to_string()))?;
         let found: Noted = within(self.client.request(request)).await.map_err(words)?;
-        found.metadata.annotations.known().map_err(words)
+        Ok(found.metadata.annotations)
     }
 
     /// The ports and target ports of the service by which pods reach the API server.

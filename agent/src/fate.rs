@@ -72,9 +72,10 @@ impl<'a> Own<'a> {
         let mut news = follow(self.server.client.clone(), which);
         while let Some(news) = news.recv().await {
             match news {
+                // Another one of the same name may follow, or the first word came from a server that was behind.
                 News::Listed(Watched { metadata }) | News::Changed(Watched { metadata }) => {
-                    if metadata.name == *name && metadata.is_going() {
-                        self.namespace_ends.set(true);
+                    if metadata.name == *name {
+                        self.namespace_ends.set(metadata.is_going());
                     }
                 }
                 News::Gone(Watched { metadata }) if metadata.name == *name => self.namespace_ends.set(true),
@@ -105,17 +106,21 @@ impl<'a> Own<'a> {
         // Where the role allows to ask about the one alone, the other may still tell.
         match get::<Namespace>(Api::all(client.clone()), namespace).await {
             Ok(None) => return unwanted("its namespace is gone"),
-            Ok(Some(namespace)) if namespace.metadata.deletion_timestamp.is_some() => {
-                return unwanted("its namespace is being deleted");
+            // Newer than all that the watch has told: this may be another one of the same name.
+            Ok(Some(namespace)) => {
+                self.namespace_ends.set(namespace.metadata.deletion_timestamp.is_some());
             }
-            Ok(Some(_)) | Err(_) => {}
+            Err(_) => {}
         }
         let pod = get::<Pod>(Api::namespaced(client.clone(), namespace), pod).await?;
         // The set is there, for all that is known, or its pods would be going, too.
         let pod = pod.ok_or("the API server doesn't know the agent's pod")?;
         let owners = pod.metadata.owner_references.unwrap_or_default();
-        let owner = owners.into_iter().find(|owner| owner.kind == "DaemonSet");
-        let owner = owner.ok_or("no DaemonSet has made the agent's pod")?;
+        // Others have a kind of this name too, such as OpenKruise's.
+        let owner = owners.into_iter().find(|owner| {
+            owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/") && owner.controller == Some(true)
+        });
+        let owner = owner.ok_or("no DaemonSet of Kubernetes has made the agent's pod")?;
         // One of the same name that is another one is there to stay, too.
         let set = get::<DaemonSet>(Api::namespaced(client.clone(), namespace), &owner.name).await?;
         let Some(set) = set else {

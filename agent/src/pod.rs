@@ -5,9 +5,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use linkerd_cni::annotations::{self, Given};
+use linkerd_cni::annotations::Given;
 use linkerd_cni::object::{self, Containers, Labels};
-use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::stream::Object;
@@ -18,9 +18,6 @@ pub const MESHED: &str = "linkerd.io/control-plane-ns";
 const VALIDATOR: &str = "linkerd-network-validator";
 /// With which exit code it says that they aren't (cni-repair-controller in linkerd2-proxy-init).
 const UNSUCCESSFUL: i32 = 95;
-/// How long all annotations that count may be together, of a pod or of a namespace. Those of real ones have some hundred
-/// bytes, and the agent keeps them for each pod, or the rules that they ask for.
-const LONGEST_ANNOTATIONS: usize = 4 << 10;
 /// How many addresses of a pod are kept. Kubernetes has two, one of each family.
 const MOST_ADDRESSES: usize = 4;
 
@@ -50,7 +47,7 @@ pub struct Metadata {
     pub resource_version: String,
     deletion_timestamp: Option<IgnoredAny>,
     /// Those that count.
-    pub annotations: Annotations,
+    pub annotations: Given,
     labels: Labels,
 }
 
@@ -83,10 +80,6 @@ enum Phase {
     #[serde(other)]
     Other,
 }
-
-/// The annotations of a pod or a namespace that count, if they aren't too long.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Annotations(Option<Given>);
 
 /// The pod's addresses that make sense.
 #[derive(Debug, Clone, Default)]
@@ -188,7 +181,7 @@ pub fn case(pod: &Meshed) -> Case {
 /// # Errors
 /// Why that can't be told.
 pub fn known(pod: &Meshed) -> Result<object::Pod, String> {
-    let annotations = pod.metadata.annotations.clone().known()?;
+    let annotations = pod.metadata.annotations.clone();
     match pod.spec.containers {
         // Kubernetes has no pod without containers and none of them without a name.
         Some(containers) if containers.is_any && !containers.is_one_unnamed => Ok(object::Pod {
@@ -198,59 +191,6 @@ pub fn known(pod: &Meshed) -> Result<object::Pod, String> {
             init_containers: pod.spec.init_containers.unwrap_or_default(),
         }),
         _ => Err("the API server's words about the pod make no sense: it has no containers".to_owned()),
-    }
-}
-
-impl Annotations {
-    /// What they are.
-    ///
-    /// # Errors
-    /// They are too long.
-    pub fn known(self) -> Result<Given, String> {
-        self.0.ok_or_else(|| {
-            format!(
-                "its annotations that change rules have more than {LONGEST_ANNOTATIONS} bytes together: the agent keeps \
-                 no more"
-            )
-        })
-    }
-}
-
-impl Default for Annotations {
-    fn default() -> Self {
-        Self(Some(Given::default()))
-    }
-}
-
-impl<'de> Deserialize<'de> for Annotations {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-
-        impl<'de> Visitor<'de> for Read {
-            type Value = Annotations;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("annotations")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
-                let (mut kept, mut length) = (Vec::new(), 0);
-                while let Some(key) = map.next_key::<String>()? {
-                    if !annotations::counts(&key) {
-                        map.next_value::<IgnoredAny>()?;
-                        continue;
-                    }
-                    let value = map.next_value::<String>()?;
-                    length += value.len();
-                    if length <= LONGEST_ANNOTATIONS {
-                        kept.push((key, value));
-                    }
-                }
-                Ok(Annotations((length <= LONGEST_ANNOTATIONS).then(|| kept.into_iter().collect())))
-            }
-        }
-
-        deserializer.deserialize_map(Read)
     }
 }
 
@@ -456,22 +396,6 @@ mod tests {
         // No pod is without containers; whoever says so is asked again.
         let none = super::known(&pod(|pod| pod["spec"]["containers"] = json!([])));
         assert!(none.is_err());
-    }
-
-    #[test]
-    fn annotations_that_are_too_long_are_not_taken_for_others() {
-        let annotated = |length: usize| {
-            pod(|pod| {
-                pod["metadata"]["annotations"] = json!({
-                    "config.linkerd.io/skip-outbound-ports": "1", "config.linkerd.io/skip-inbound-ports": "1".repeat(length),
-                    "example.com/other": "x".repeat(length)
-                });
-            })
-        };
-        let kept = annotated(LONGEST_ANNOTATIONS - 1);
-        assert!(known(&kept).unwrap().annotations != Given::default());
-        let long = annotated(LONGEST_ANNOTATIONS);
-        assert!(known(&long).unwrap_err().contains("4096 bytes"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use proxy_init::{Config, InvalidValue, PortRange};
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
@@ -62,16 +62,35 @@ pub fn counts(key: &str) -> bool {
     key == PROXY_VERSION || KEYS.contains(&key)
 }
 
-/// How long all annotations of an object may be together: `TotalAnnotationSizeLimitB` in Kubernetes' apimachinery
-/// (pkg/api/validation/objectmeta.go).
-const LONGEST: usize = 256 << 10;
+/// How long the values that change rules may be together, of a pod or of a namespace, in bytes. Real ones have some hundred.
+/// Kubernetes allows 256 KiB (`TotalAnnotationSizeLimitB`), of which the rules fill 44 MiB of the kernel's memory, and take
+/// the node's agent, which has 64 MiB, longer than a runtime waits.
+pub const LONGEST: usize = 4 << 10;
 
 /// The annotations of one object that count, whatever else it has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Given {
     /// Whether the injector has added a proxy.
     pub is_injected: bool,
+    /// Those that change rules; none of them, if they are too long.
     values: BTreeMap<&'static str, String>,
+    length: usize,
+}
+
+impl Given {
+    /// How long the values that change rules are, as far as they are kept.
+    pub fn kept(&self) -> usize {
+        self.values.values().map(String::len).sum()
+    }
+
+    fn insert(&mut self, key: &'static str, value: String) {
+        self.length += value.len();
+        if self.length > LONGEST {
+            self.values.clear();
+        } else {
+            self.values.insert(key, value);
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Given {
@@ -91,10 +110,7 @@ impl<'de> Deserialize<'de> for Given {
                     if let Some(known) = KEYS.into_iter().find(|known| *known == key) {
                         // Go's null is an empty string.
                         let value = map.next_value::<Option<String>>()?.unwrap_or_default();
-                        if value.len() > LONGEST {
-                            return Err(A::Error::invalid_length(value.len(), &"at most 256 KiB"));
-                        }
-                        given.values.insert(known, value);
+                        given.insert(known, value);
                     } else {
                         given.is_injected |= key == PROXY_VERSION;
                         map.next_value::<IgnoredAny>()?;
@@ -114,7 +130,7 @@ impl FromIterator<(String, String)> for Given {
         for (key, value) in pairs {
             given.is_injected |= key == PROXY_VERSION;
             if let Some(known) = KEYS.into_iter().find(|known| *known == key) {
-                given.values.insert(known, value);
+                given.insert(known, value);
             }
         }
         given
@@ -123,7 +139,11 @@ impl FromIterator<(String, String)> for Given {
 
 /// The annotations that count for one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Annotations(BTreeMap<&'static str, Annotation>);
+pub struct Annotations {
+    values: BTreeMap<&'static str, Annotation>,
+    /// The first object whose annotations are too long.
+    too_long: Option<String>,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Annotation {
@@ -135,24 +155,30 @@ impl Annotations {
     /// Adds those of an object, which `holder` names, whose keys none of the objects before had. As in upstream's plugin, an
     /// empty value is none.
     pub fn add(&mut self, given: Given, holder: &str) {
+        if given.length > LONGEST {
+            self.too_long.get_or_insert_with(|| holder.to_owned());
+        }
         for (key, value) in given.values {
             if !value.is_empty() {
                 let holder = holder.to_owned();
-                self.0.entry(key).or_insert(Annotation { value, holder });
+                self.values.entry(key).or_insert(Annotation { value, holder });
             }
         }
     }
 
     /// Whether another object may have something to add.
     pub fn lack_any(&self) -> bool {
-        self.0.len() < KEYS.len()
+        self.values.len() < KEYS.len()
     }
 
     /// Makes the changes.
     ///
     /// # Errors
-    /// [`Error::Annotation`]: the first value that is invalid.
+    /// [`Error::LongAnnotations`], or [`Error::Annotation`]: the first value that is invalid.
     pub fn apply(&self, config: &mut Config) -> Result<(), Error> {
+        if let Some(holder) = self.too_long.clone() {
+            return Err(Error::LongAnnotations { holder });
+        }
         if let Some(ports) = self.read(SKIP_OUTBOUND_PORTS, list)? {
             config.ignored_outbound_ports = ports;
         }
@@ -194,7 +220,7 @@ impl Annotations {
         key: &'static str,
         read: impl FnOnce(&str) -> Result<T, E>,
     ) -> Result<Option<T>, Error> {
-        let Some(annotation) = self.0.get(key) else {
+        let Some(annotation) = self.values.get(key) else {
             return Ok(None);
         };
         read(&annotation.value).map(Some).map_err(|invalid| Error::Annotation {
@@ -288,6 +314,34 @@ mod tests {
         assert_eq!(changed.proxy_gid, proxy_init::OwnerId::new(9));
     }
 
+    /// Those of a pod and of its namespace each for themselves, whoever tells of them.
+    #[test]
+    fn annotations_that_are_too_long_are_an_error_and_not_kept() {
+        let of_length = |length: usize| {
+            let (first, second) = ("25", "7,".repeat(length / 2 - 1));
+            let pairs =
+                [(SKIP_OUTBOUND_PORTS, first), (SKIP_UID, &second), ("example.com/other", &"x".repeat(LONGEST))];
+            let from_api_server = annotations(&pairs);
+            let from_runtime: Given =
+                pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect();
+            assert_eq!(from_api_server, from_runtime);
+            from_runtime
+        };
+        let apply = |given: [Given; 2]| {
+            let mut annotations = Annotations::default();
+            let [pod, namespace] = given;
+            annotations.add(pod, "pod shop/web");
+            annotations.add(namespace, "namespace shop");
+            annotations.apply(&mut config())
+        };
+        let (longest, too_long) = (of_length(LONGEST), of_length(LONGEST + 2));
+        assert_eq!((longest.kept(), too_long.kept()), (LONGEST, 0));
+        assert!(apply([longest.clone(), longest.clone()]).is_ok());
+        let error = apply([longest, too_long]).unwrap_err();
+        assert_eq!(error.code(), 102);
+        assert!(error.message().contains("namespace shop that change rules have more than 4096 bytes"), "{error}");
+    }
+
     #[test]
     fn a_bad_value_names_the_annotation_its_holder_and_itself() {
         for (key, value, words) in [
@@ -324,7 +378,7 @@ mod tests {
     #[test]
     fn a_long_value_and_a_hostile_one_stay_short_and_on_their_line() {
         let mut all = Annotations::default();
-        let value = format!("\u{1b}[31m\n{}", "é".repeat(100_000));
+        let value = format!("\u{1b}[31m\n{}", "é".repeat(2_000));
         all.add(annotations(&[(SKIP_SUBNETS, &value)]), "pod a/b");
         let text = all.apply(&mut config()).unwrap_err().to_string();
         assert!(!text.contains('\u{1b}') && !text.contains('\n'), "{text:.300}");
@@ -345,9 +399,6 @@ mod tests {
         let pairs = [("a", "b"), (PROXY_VERSION, "x"), (PROXY_UID, ""), (PROXY_GID, "9")];
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
         assert_eq!(pairs.into_iter().collect::<Given>(), given);
-        // No object of Kubernetes' is allowed that.
-        let long = format!("{{{SKIP_SUBNETS:?}: {:?}}}", ",".repeat(LONGEST + 1));
-        assert!(serde_json::from_str::<Given>(&long).unwrap_err().to_string().contains("256 KiB"));
     }
 
     #[test]

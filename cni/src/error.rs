@@ -10,6 +10,7 @@ use serde_json::error::Category;
 use serde_json::json;
 use thiserror::Error;
 
+use crate::annotations;
 use crate::pod::PodName;
 use crate::verb::Verb;
 use crate::version::Version;
@@ -103,6 +104,17 @@ pub enum Error {
         reason: String,
     },
 
+    /// The annotations that change rules are too long.
+    #[error(
+        "the annotations of {holder} that change rules have more than {} bytes together: shorten them, with ranges \
+             such as 8000-8100",
+        annotations::LONGEST
+    )]
+    LongAnnotations {
+        /// Which object carries them: `pod NAMESPACE/NAME` or `namespace NAME`.
+        holder: String,
+    },
+
     /// The API server knows no such pod, namespace or service.
     #[error("{request}: the API server has no such object (404)")]
     NotFound {
@@ -155,7 +167,7 @@ impl Error {
             Error::Unavailable(_) => 50,
             Error::Rules(_) => 100,
             Error::NotInPlace(_) => 101,
-            Error::Annotation { .. } => 102,
+            Error::Annotation { .. } | Error::LongAnnotations { .. } => 102,
             Error::NotFound { .. } => 103,
             Error::Api { .. } => 104,
             Error::Kubeconfig { .. } => 105,

@@ -3,9 +3,8 @@
 
 #![allow(missing_docs, reason = "api.proto and request.proto say what each field is")]
 
-use std::collections::BTreeMap;
-
 use prost::Message;
+use prost::bytes::Bytes;
 
 /// What a caller asks for (ttrpc).
 #[derive(Clone, PartialEq, Message)]
@@ -15,8 +14,8 @@ pub struct Request {
     #[prost(string, tag = "2")]
     pub method: String,
     /// The message that the method takes.
-    #[prost(bytes = "vec", tag = "3")]
-    pub payload: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub payload: Bytes,
 }
 
 /// The answer (ttrpc).
@@ -124,10 +123,20 @@ pub struct PodSandbox {
     pub uid: String,
     #[prost(string, tag = "4")]
     pub namespace: String,
-    #[prost(btree_map = "string, string", tag = "6")]
-    pub annotations: BTreeMap<String, String>,
+    /// [`Annotation`]s that aren't decoded yet: whoever makes a pod may give it 80,000, of which few count.
+    #[prost(bytes = "bytes", repeated, tag = "6")]
+    pub annotations: Vec<Bytes>,
     #[prost(message, optional, tag = "8")]
     pub linux: Option<LinuxPodSandbox>,
+}
+
+/// An entry of a pod's annotations.
+#[derive(Clone, PartialEq, Message)]
+pub struct Annotation {
+    #[prost(string, tag = "1")]
+    pub key: String,
+    #[prost(string, tag = "2")]
+    pub value: String,
 }
 
 /// What a pod has on Linux alone.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
+use prost::bytes::Bytes;
 use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
@@ -138,7 +139,7 @@ impl Agent<'_> {
         let request = Request {
             service: "nri.pkg.api.v1alpha1.Runtime".to_owned(),
             method: "RegisterPlugin".to_owned(),
-            payload: registration.encode_to_vec(),
+            payload: registration.encode_to_vec().into(),
         };
         let message =
             Message { connection: Connection::Runtime, stream: 1, kind: Kind::Request, body: request.encode_to_vec() };
@@ -151,7 +152,7 @@ impl Agent<'_> {
             let message = wire.receive().await.map_err(|error| error.to_string())?;
             match (message.connection, message.kind) {
                 (Connection::Plugin, Kind::Request) => {
-                    let answer = self.answer(&message.body, &mut listed).await;
+                    let answer = self.answer(message.body.into(), &mut listed).await;
                     let (status, payload) =
                         answer.map_or_else(|status| (Some(status), Vec::new()), |payload| (None, payload));
                     let answer =
@@ -172,7 +173,7 @@ impl Agent<'_> {
         }
     }
 
-    async fn answer(&self, body: &[u8], listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
+    async fn answer(&self, body: Bytes, listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
         let start = Instant::now();
         let request: Request = decoded(body)?;
         let answer = self.perform(&request, listed).await;
@@ -188,7 +189,7 @@ impl Agent<'_> {
             let message = format!("there is no service {:?}", request.service);
             return Err(status(UNIMPLEMENTED, message));
         }
-        let payload = request.payload.as_slice();
+        let payload = request.payload.clone();
         // The rest is for the way there and back, and for a runtime that is slow itself.
         let patience = self.patience.get() * 3 / 4;
         match request.method.as_str() {
@@ -278,12 +279,12 @@ fn status(code: i32, message: String) -> Status {
     Status { code, message }
 }
 
-fn decoded<T: prost::Message + Default>(bytes: &[u8]) -> Result<T, Status> {
+fn decoded<T: prost::Message + Default>(bytes: Bytes) -> Result<T, Status> {
     T::decode(bytes).map_err(|error| status(INVALID_ARGUMENT, format!("the agent cannot read the request: {error}")))
 }
 
 /// The pod that a request is about.
-fn pod(payload: &[u8]) -> Result<PodSandbox, Status> {
+fn pod(payload: Bytes) -> Result<PodSandbox, Status> {
     known(decoded::<PodRequest>(payload)?.pod)
 }
 

@@ -8,18 +8,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use linkerd_cni::annotations::{self, Given};
+use linkerd_cni::annotations::Given;
 use linkerd_cni::configuration::{Configuration, PodInfo};
 use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
 use linkerd_cni::redirect;
+use prost::Message as _;
 use proxy_init::{Install, Namespace, OperationNotice, Simulate};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, error, info, warn};
 
-use super::message::PodSandbox;
+use super::message::{Annotation, PodSandbox};
 use crate::admin::Health;
 use crate::events::Events;
 use crate::netns::Identity;
@@ -79,9 +80,11 @@ impl Sandbox {
     /// # Errors
     /// What the runtime doesn't tell of a meshed pod, or tells wrong.
     pub fn read(pod: PodSandbox) -> Result<Option<Self>, Refusal> {
-        let counting = pod.annotations.iter().filter(|(key, _)| annotations::counts(key));
-        let size = 1024 + pod.id.len() + pod.uid.len() + counting.map(|(_, value)| value.len()).sum::<usize>();
-        let given: Given = pod.annotations.into_iter().collect();
+        let annotations =
+            pod.annotations.into_iter().map(|entry| Annotation::decode(entry).map(|it| (it.key, it.value)));
+        let given = annotations.collect::<Result<Given, _>>();
+        let given = given.map_err(|error| Refusal::new(4, format!("the runtime: a pod's annotations: {error}")))?;
+        let size = 1024 + pod.id.len() + pod.uid.len() + given.kept();
         if !given.is_injected {
             return Ok(None);
         }

@@ -104,7 +104,7 @@ fn annotations_that_are_too_long_to_be_kept_leave_a_pods_rules_unknown() {
     });
     assert!(networks.iter().all(|network| !rules(network).contains("PROXY_INIT")));
     let said = watched.agent.terminate();
-    for words in ["pod shop/noted: its annotations", "pod long/noted: namespace long: its annotations"] {
+    for words in ["the annotations of pod shop/noted", "the annotations of namespace long"] {
         assert!(said.contains(words), "{said}");
     }
 }

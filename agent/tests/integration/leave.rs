@@ -302,7 +302,7 @@ fn the_plugin_goes_if_the_api_server_says_for_certain_that_no_agent_follows() {
 
 #[test]
 fn in_doubt_the_plugin_stays() {
-    let cases: [Change; 22] = [
+    let cases: [Change; 24] = [
         ("an update", |_| ()),
         ("the role is gone", |cluster| cluster.answer_all(Plan::Answer(403, ""))),
         ("the account was made anew, or its key was rotated", |cluster| {
@@ -346,6 +346,18 @@ fn in_doubt_the_plugin_stays() {
         }),
         ("another namespace is being deleted", |cluster| {
             cluster.add("namespaces/shop", json!({"metadata": {"name": "shop", "deletionTimestamp": WHEN}}));
+        }),
+        ("its namespace was deleted and made anew", |cluster| {
+            cluster.end_namespace();
+            cluster.add("namespaces/linkerd-cni", json!({"metadata": {"name": "linkerd-cni"}}));
+        }),
+        ("another program's kind of DaemonSet", |cluster| {
+            let owner = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "linkerd-cni",
+                "uid": "set", "controller": true});
+            let pod =
+                json!({"metadata": {"name": "agent", "ownerReferences": [owner]}, "spec": {"nodeName": "node-1"}});
+            cluster.add("namespaces/linkerd-cni/pods/agent", pod);
+            cluster.remove_daemon_set();
         }),
         ("the node may not be read", |cluster| cluster.remove("nodes/node-1")),
         ("a node without labels", |cluster| {

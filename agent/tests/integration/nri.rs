@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use lab::network::Namespace;
 use lab::wait;
 use linkerd_cni_agent::nri::message::{
-    ConfigureRequest, ConfigureResponse, LinuxNamespace, LinuxPodSandbox, PodRequest, PodSandbox,
+    Annotation, ConfigureRequest, ConfigureResponse, LinuxNamespace, LinuxPodSandbox, PodRequest, PodSandbox,
     RegisterPluginRequest, Request, Response, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
 };
 use prost::Message;
+use prost::bytes::Bytes;
 
 use crate::node::{Agent, Node, program, traced, until, until_within};
 use crate::watch::rules;
@@ -94,7 +95,7 @@ impl Plugin {
             (request.service.as_str(), request.method.as_str()),
             ("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin")
         );
-        let registration = RegisterPluginRequest::decode(request.payload.as_slice()).unwrap();
+        let registration = RegisterPluginRequest::decode(request.payload).unwrap();
         assert_eq!((registration.plugin_idx.as_str(), registration.plugin_name.as_str()), ("10", "linkerd-proxy-init"));
         self.send(2, stream, 2, &Response::default().encode_to_vec());
         let configuration =
@@ -116,7 +117,7 @@ impl Plugin {
         let request = Request {
             service: "nri.pkg.api.v1alpha1.Plugin".to_owned(),
             method: method.to_owned(),
-            payload: message.encode_to_vec(),
+            payload: message.encode_to_vec().into(),
         };
         self.send(1, stream, 1, &request.encode_to_vec());
         let (connection, answered, kind, body) = self.receive().unwrap();
@@ -166,7 +167,7 @@ fn pod(name: &str, network: &Path) -> PodSandbox {
         name: name.to_owned(),
         uid: "00000000-0000-4000-8000-000000000001".to_owned(),
         namespace: "shop".to_owned(),
-        annotations: [("linkerd.io/proxy-version".to_owned(), "edge-1".to_owned())].into(),
+        annotations: vec![annotation("linkerd.io/proxy-version", "edge-1")],
         linux: Some(LinuxPodSandbox {
             namespaces: vec![
                 namespace("pid", ""),
@@ -175,6 +176,10 @@ fn pod(name: &str, network: &Path) -> PodSandbox {
             ],
         }),
     }
+}
+
+fn annotation(key: &str, value: &str) -> Bytes {
+    Annotation { key: key.to_owned(), value: value.to_owned() }.encode_to_vec().into()
 }
 
 fn namespace(kind: &str, path: &str) -> LinuxNamespace {
@@ -257,14 +262,17 @@ fn a_sandbox_fails_with_the_reason_and_nothing_is_changed() {
     let file = node.path().join("file");
     fs::write(&file, "").unwrap();
     let mut wrong = pod("wrong", &network.path());
-    let key = "config.linkerd.io/skip-outbound-ports".to_owned();
-    wrong.annotations.insert(key, "3306,http".to_owned());
+    wrong.annotations.push(annotation("config.linkerd.io/skip-outbound-ports", "3306,http"));
+    // Kubernetes allows 256 KiB, of which the rules would take more memory than the agent may have.
+    let mut long = pod("long", &network.path());
+    long.annotations.push(annotation("proxy-init.io/outbound-interfaces-to-ignore", &"a,".repeat(130_000)));
     let mut nameless = pod("nameless", &network.path());
     nameless.name = "../x".to_owned();
     let mut not_told = pod("not-told", &network.path());
     not_told.linux = None;
     for (pod, words) in [
         (&wrong, "skip-outbound-ports of pod shop/wrong has the invalid value \"3306,http\""),
+        (&long, "annotations of pod shop/long that change rules have more than 4096 bytes"),
         (&nameless, "no name in Kubernetes"),
         (&not_told, "doesn't tell its namespaces"),
         (&pod("nowhere", Path::new("")), "doesn't tell where"),
@@ -282,7 +290,7 @@ fn a_sandbox_fails_with_the_reason_and_nothing_is_changed() {
     for network in [&network, &node.network] {
         assert!(!has_rules(network));
     }
-    assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="102"}"#).unwrap(), "1");
+    assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="102"}"#).unwrap(), "2");
     agent.terminate();
 }
 

@@ -372,9 +372,7 @@ fn remove_input(table: Option<&Table>) -> Input {
 fn failure_in_family((restore, failure): (&Restore, Failure)) -> (Family, Error) {
     let family = restore.family;
     let error = match failure {
-        Failure::Ended(ended) if ended.status.success() => {
-            Error::NoEffect { command: restore.program.clone(), family }
-        }
+        Failure::Ended(ended) if ended.status.success() => Error::NoEffect { command: restore.program.clone(), family },
         failure => command_failure(&restore.program, failure),
     };
     (family, error)
