@@ -11,6 +11,7 @@ use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server,
 use lab::wait;
 use serde_json::Value;
 
+use crate::proxy::listen;
 use crate::support::{Folder, Run, chart_in, feed, install, unfolded};
 
 /// A pod with Linkerd's rules.
@@ -147,6 +148,17 @@ fn routing_says_how_an_outbound_connection_leaves() {
         let said = text(&lab, &format!("outbound --to 192.0.2.1:80 --uid {uid}"));
         assert!(said.contains(connection), "{said}");
     }
+    // By the source, which the first route has told: IPv4's connect() then asks again.
+    lab.pod.sh("ip rule add from 10.77.0.2 table 7");
+    let said = text(&lab, "outbound --to 192.0.2.1:80");
+    assert!(said.contains("from 10.77.0.2 to 192.0.2.1:80, leaving by other"), "{said}");
+    let routed = lab.pod.sh("ip route get 192.0.2.1 from 10.77.0.2");
+    assert!(routed.contains("dev other"), "{routed}");
+    lab.pod.sh("ip rule delete from 10.77.0.2");
+    // What goes to an address of its own never leaves by the device to which the socket is bound.
+    for to in ["10.77.0.2:80", "[fd77::2]:80"] {
+        assert_eq!(first_line(&lab, &format!("outbound --to {to} --out eth0")), "bypasses the proxy");
+    }
     // Whoever it is, the socket's device decides, by whichever name it was given.
     lab.pod.sh("ip link property add dev eth0 altname second");
     for name in ["eth0", "second"] {
@@ -269,7 +281,7 @@ fn a_connection_that_cannot_be_made_is_an_error() {
     for (line, words) in [
         (
             "outbound --to 203.0.113.1:80",
-            "no connection can be made to 203.0.113.1: this network namespace has no route",
+            "no connection can be made to 203.0.113.1: routing refuses it (EHOSTUNREACH: ",
         ),
         ("outbound --to 198.51.100.1:80", "(EACCES: "),
         ("outbound --to [2001:db8::1]:80", "(ENETUNREACH: "),
@@ -778,6 +790,36 @@ fn what_routing_says_of_addresses_is_known() {
             assert_eq!(arrives, passes, "{rule} {from}");
         }
     }
+}
+
+/// The reply goes where `ip rule` sends it by the address to which the connection came, and by whoever listens on that.
+#[test]
+fn a_reply_is_routed_by_its_source_and_by_the_user_who_listens() {
+    let lab = pod_with_chart("nft");
+    for line in [
+        "ip address add 10.77.0.3/24 dev eth0",
+        "ip address add 10.77.0.4/24 dev eth0",
+        "ip rule add uidrange 1003-1003 blackhole",
+    ] {
+        lab.pod.sh(line);
+    }
+    let listeners = [(1003, "10.77.0.3:4191"), (1004, "10.77.0.4:4191")];
+    let _listeners = listeners.map(|(uid, address)| listen(&lab.pod, uid, &[address]));
+    let expect = |to: &str, want: &str| {
+        assert_eq!(first_line(&lab, &format!("inbound --to {to} --from 10.77.0.1 --in eth0")), want);
+        let client = || TcpStream::connect_timeout(&to.parse().unwrap(), Duration::from_millis(500));
+        let is_lost = lab.outside.run(client).is_err_and(|error| error.kind() == ErrorKind::TimedOut);
+        assert_eq!(is_lost, want.starts_with("dropped"), "{to}");
+    };
+    let lost =
+        "dropped: the reply, which the kernel does not route from 10.77.0.3 to 10.77.0.1 (EINVAL: Invalid argument)";
+    expect("10.77.0.3:4191", lost);
+    expect("10.77.0.4:4191", "bypasses the proxy");
+    // A filter by the way back asks about that source, too.
+    lab.pod.sh("ip rule add from 10.77.0.4 blackhole");
+    lab.pod.sh("iptables-nft -t raw -A PREROUTING -m rpfilter --invert -j DROP");
+    expect("10.77.0.2:80", "to the proxy, port 4143");
+    expect("10.77.0.4:80", "dropped");
 }
 
 /// What holds as long as a limit isn't reached is the answer, with that condition.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::{Run, chart_in, install, unfolded};
 
 /// Sockets of a user that listen in a namespace until they are dropped.
-fn listen(namespace: &Namespace, uid: u32, addresses: &[&str]) -> Vec<TcpListener> {
+pub(crate) fn listen(namespace: &Namespace, uid: u32, addresses: &[&str]) -> Vec<TcpListener> {
     namespace.run(|| {
         // Of this thread alone, which ends after it. A socket belongs to its maker's.
         setfsuid(Uid::from_raw(uid));

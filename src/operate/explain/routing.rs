@@ -67,19 +67,28 @@ impl Routing {
         to: SocketAddr,
         connection: &Connection,
     ) -> Option<Result<Route, Errno>> {
-        let to_it = packet(to, connection);
+        let device = match bound {
+            Some(bound) => Some(self.known_device(self.network.device_named(bound))?.index),
+            None => None,
+        };
+        let to_it = Packet { device, ..packet(to, connection) };
         let leaving = Packet { from: connection.from, from_port: connection.from_port, ..to_it };
-        let Some(bound) = bound else {
-            return self.route(leaving);
-        };
-        let device = Some(self.known_device(self.network.device_named(bound))?.index);
-        // With a source, the device is only a wish to IPv6 (`ip6_route_output_flags`).
-        let refused = match self.route(Packet { device, ..to_it })? {
-            Err(refused) if connection.from.is_some() => refused,
-            found => return Some(found),
-        };
-        let found = self.route(Packet { device, ..leaving })?.ok();
-        Some(found.filter(|found| Some(found.device) == device).ok_or(refused))
+        if to.is_ipv6() && device.is_some() {
+            // With a source, the device is only a wish to IPv6 (`ip6_route_output_flags`).
+            let refused = match self.route(to_it)? {
+                Err(refused) if connection.from.is_some() => refused,
+                found => return Some(found),
+            };
+            let found = self.route(leaving)?.ok();
+            return Some(found.filter(|found| Some(found.device) == device).ok_or(refused));
+        }
+        match self.route(leaving)? {
+            // IPv4's connect() asks again when the first route has told the source (`ip_route_connect` in net/route.h).
+            Ok(Route { source: Some(source), .. }) if to.is_ipv4() && connection.from.is_none() => {
+                self.route(Packet { from: Some(source), ..leaving })
+            }
+            found => Some(found),
+        }
     }
 
     /// Returns a listed device. If it is missing, it was made since, so it isn't known where routes lead.
@@ -198,8 +207,8 @@ impl Routing {
         let mut destination = Destination::Usual;
         match (&connection.device, found) {
             // An address of this namespace is reached by lo, whatever device the socket is bound to.
-            (Some(_), Some(found)) if is_link_local && found.kind == RouteKind::Local => {
-                connection.device = Some(Name::from(LOOPBACK));
+            (Some(_), Some(found)) if found.kind == RouteKind::Local => {
+                connection.device = self.device_name(found).cloned();
             }
             (Some(named), _) if named.as_bytes() != LOOPBACK => destination = Destination::Bound,
             (None, Some(found)) if found.kind == RouteKind::NotUnicast => return refuse_connection(to, NOT_UNICAST),
@@ -257,15 +266,19 @@ impl<'r> Routed<'r> {
     /// The names of lo and of the device by which the route back to the other host leaves, if there is one. None: that host
     /// isn't known, or routing can't be asked.
     pub(super) fn device_back(&self) -> Option<Intervals> {
-        let to = match self.connection.direction {
-            Direction::Inbound => self.connection.from?,
-            Direction::Outbound => self.connection.to.ip(),
+        let (to, from) = match self.connection.direction {
+            Direction::Inbound => {
+                let is_here = self.destination == Destination::Usual;
+                (self.connection.from?, is_here.then_some(self.connection.to.ip()))
+            }
+            Direction::Outbound => (self.connection.to.ip(), self.connection.from),
         };
         if is_link_local(to) {
             return Some(Field::InInterface.any());
         }
         let lo = interface(LOOPBACK);
-        let back = self.routing.route(Packet { uid: None, ..packet(SocketAddr::new(to, 0), &self.connection) })?;
+        let back = Packet { from, uid: None, ..packet(SocketAddr::new(to, 0), &self.connection) };
+        let back = self.routing.route(back)?;
         let Ok(route) = back else {
             return Some(Intervals::one(lo));
         };
@@ -448,8 +461,13 @@ impl<'r> Routed<'r> {
             _ if is_inbound => (to.ip(), to.port()),
             _ => return None,
         };
-        let mut listening = self.network().listeners.iter().filter(|listener| listener.port == port);
-        let uid = match listening.find(|listener| listener.accepts(direction, family)) {
+        let listening = self.network().listeners.iter().filter(|listener| {
+            let bound = listener.address.to_canonical();
+            let takes_address = bound.is_unspecified() || bound == address;
+            listener.port == port && takes_address && listener.accepts(direction, family)
+        });
+        // Who is bound to the address goes before who takes any.
+        let uid = match listening.min_by_key(|listener| listener.address.to_canonical().is_unspecified()) {
             Some(listener) => Some(listener.uid).filter(|uid| *uid != Listener::UNMAPPED),
             None if matches!(answer.verdict, Verdict::Proxy(_)) => {
                 proxy(&found.tables).uids.as_slice().first().and_then(|&(first, _)| u32::try_from(first).ok())

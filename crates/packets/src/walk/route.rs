@@ -165,11 +165,12 @@ pub fn there_and_back<'a>(
     // From here on, nat rules change sources.
     states.iter_mut().for_each(|state| state.is_settled = !state.tracked.has_entry());
     let at = first_hooks(direction).last().copied();
-    let are_flags_read = found.tables.iter().flat_map(Table::rules).any(reads_flags);
+    let Settings { always_sends_cookies, tracks_from_any, .. } = around.network.settings;
+    let is_data_different = always_sends_cookies || found.tables.iter().flat_map(Table::rules).any(reads_flags);
     for (way, states) in divide_by_way(&mut walker, direction, states, around) {
         let there = follow(&mut walker, way, at, states);
         let replies: Vec<_> = there.into_iter().map(|state| reply(state, way, around)).collect();
-        let data = are_flags_read.then(|| replies.clone());
+        let data = is_data_different.then(|| replies.clone());
         let mut back = follow(&mut walker, way.reversed(), None, replies);
         if let Some(data) = data.filter(|_| !back.is_empty())
             && !gets_through(&mut walker, way.reversed(), data)
@@ -179,7 +180,6 @@ pub fn there_and_back<'a>(
         let acks = back.into_iter().map(|state| ack(state, way, around)).collect();
         let made = follow(&mut walker, way, None, acks);
         // Where none of the three is tracked, the packets after them have to get through too.
-        let tracks_from_any = around.network.settings.tracks_from_any;
         let (unknown, mut made): (Vec<_>, Vec<_>) =
             made.into_iter().partition(|state| state.is_unknown_to_the_end(tracks_from_any));
         let next = unknown.into_iter().map(|state| set_out(state.next_reply(), way.reversed()));
@@ -196,12 +196,15 @@ fn reads_flags(rule: &Rule) -> bool {
     decide || rule.conditions.iter().any(|condition| condition.field() == Some(Field::TcpFlags))
 }
 
-/// Takes what servers send after their first reply the same way; it differs from that in TCP's flags alone. Returns
-/// whether any of it gets through.
+/// Takes what servers send after their first reply the same way; it differs from that in TCP's flags, and always has a
+/// socket. Returns whether any of it gets through.
 fn gets_through<'a>(walker: &mut Walker<'a, '_>, way: Way, replies: Vec<State<'a>>) -> bool {
     let (untracked, mut data): (Vec<_>, Vec<_>) = replies.into_iter().partition(State::is_untracked);
     for state in &mut data {
         state.set(Field::TcpFlags, Intervals::one(DATA.into()));
+        if way.is_from_here() {
+            state.join_socket(true);
+        }
     }
     let through = walker.look_for_decisions(|walker| follow(walker, way, None, data));
     !(untracked.is_empty() && through.is_empty())
@@ -464,7 +467,12 @@ fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a>
     }
     let server = is_from_here.then(|| around.server_owner(reply.flow.port.as_ref()));
     reply.flow_mut().server = server;
-    set_out(reply, way.reversed())
+    let mut reply = set_out(reply, way.reversed());
+    // A reply with a cookie has no socket (`tcp_make_synack` in net/ipv4/tcp_output.c).
+    if around.network.settings.always_sends_cookies {
+        reply.drop_socket();
+    }
+    reply
 }
 
 /// The client's answer to a reply, on the way of the first packet.

@@ -821,6 +821,29 @@ fn the_socket_is_found_before_a_packet_is_delivered() {
     assert_eq!(ends(Settings { finds_sockets: false, ..Settings::default() }), arrives);
 }
 
+/// The server's first reply has no socket where that is a cookie; what follows has one.
+#[test]
+fn a_reply_with_a_cookie_is_nobodys() {
+    let listener = Listener { address: Ipv4Addr::UNSPECIFIED.into(), port: 80, device: 0, is_ipv6_only: false, uid: 7 };
+    let ends = |always_sends_cookies, rules| {
+        let settings = Settings { always_sends_cookies, ..Settings::default() };
+        let network = Network { settings, ..listening(&[listener]) };
+        let around = Surroundings { network: &network, ..Surroundings::default() };
+        ends_around(Direction::Inbound, vec![filter("f", Hook::Output, 0, rules)], &around)
+    };
+    let (lost, arrives) = (["Reply Dropped by f"], ["at last Ack Accepted"]);
+    let of_servers = || Condition::is(Field::Uid, 7);
+    let only_of_servers = || vec![rule([of_servers()], Action::Accept), rule([], Action::Drop)];
+    assert_eq!(ends(false, only_of_servers()), arrives);
+    assert_eq!(ends(true, only_of_servers()), lost);
+    assert_eq!(ends(true, drop_if(of_servers())), lost);
+    let numbers = Intervals::each(flags::SYN_ACK);
+    let is_syn = Condition::Flags { text: "tcp flags syn,ack".to_owned(), field: Field::TcpFlags, numbers };
+    let first_of_servers = || vec![rule([is_syn.clone(), of_servers()], Action::Drop)];
+    assert_eq!(ends(false, first_of_servers()), lost);
+    assert_eq!(ends(true, first_of_servers()), arrives);
+}
+
 #[test]
 fn connection_tracking_tells_the_reply_from_the_packets_of_the_client() {
     let of_reply = |is_reply| flags::tracking_condition("ct direction".to_owned(), move |is| is.is_reply == is_reply);
