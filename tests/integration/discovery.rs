@@ -22,7 +22,7 @@ const fn firewall(rules: &'static str, is_found: bool, finds: bool) -> Firewall 
     Firewall { rules, is_found, finds }
 }
 
-const FIREWALLS: [Firewall; 20] = [
+const FIREWALLS: [Firewall; 23] = [
     // The most usual firewall of IPv6.
     firewall(
         "table ip6 f { chain in { type filter hook input priority 0; policy drop; ct state established,related accept; iif lo accept; tcp dport { 4143, 4190 } accept; }; }",
@@ -94,6 +94,14 @@ const FIREWALLS: [Firewall; 20] = [
     firewall("ip6tables-legacy -A OUTPUT -p ipv6-icmp --icmpv6-type neighbour-advertisement -j DROP", false, true),
     firewall("ip6tables-legacy -A OUTPUT -p ipv6-icmp --icmpv6-type echo-request -j DROP", true, true),
     firewall("ip6tables -A INPUT -m conntrack --ctstate UNTRACKED -j DROP", false, false),
+    // The kernel's own packets are of another user to xt's match, and of none to nft.
+    firewall("ip6tables -A OUTPUT -p ipv6-icmp -m owner ! --uid-owner 7 -j DROP", false, false),
+    firewall("ip6tables-legacy -A OUTPUT -p ipv6-icmp -m owner ! --gid-owner 7 -j DROP", false, false),
+    firewall(
+        "table ip6 f { chain out { type filter hook output priority 0; policy accept; meta l4proto icmpv6 meta skuid != 7 drop; }; }",
+        true,
+        true,
+    ),
 ];
 
 /// A script for nft, or a command.

@@ -282,6 +282,10 @@ pub(super) fn meeting(
 ) -> Meeting {
     match (condition, known) {
         (Condition::NotUnderstood(_), _) | (Condition::Context { .. }, None) => Meeting::NotUnderstood,
+        // What has no socket has another owner to xt's match (`owner_mt` in net/netfilter/xt_owner.c), and none to nft.
+        (Condition::In { field: Field::Uid | Field::Gid, negated: true, .. }, None) if table.is_xtables() => {
+            Meeting::All
+        }
         (_, None) => Meeting::None,
         _ if all_numbers_miss(known, condition) => Meeting::None,
         (Condition::Flags { numbers, .. }, Some(known)) => split(known, numbers, false),
@@ -490,6 +494,23 @@ mod tests {
         ] {
             assert_eq!(to_80.all_miss(&condition), misses, "{condition:?}");
             assert!(!misses || to_80.meeting(&table, &condition) == Meeting::None, "{condition:?}");
+        }
+    }
+
+    /// Nobody of this namespace sends what arrives. To xt's match, that is somebody else's.
+    #[test]
+    fn an_owner_is_compared_without_a_socket_too_by_xt() {
+        let arriving = Connections::all(Family::V4, Direction::Inbound);
+        for (name, negated, want) in [
+            ("ip filter", true, Meeting::All),
+            ("legacy ip filter", true, Meeting::All),
+            ("legacy ip filter", false, Meeting::None),
+            ("inet mine", true, Meeting::None),
+        ] {
+            for field in [Field::Uid, Field::Gid] {
+                let of_proxy = Condition::compare(field, (2102, 2102), negated);
+                assert_eq!(arriving.meeting(&table(name, vec![]), &of_proxy), want, "{name} {field:?} {negated}");
+            }
         }
     }
 

@@ -141,7 +141,6 @@ fn nothing_that_decides_leaves_the_way_free() {
             vec![rule([Condition::is(Field::Uid, 7)], Action::Drop)],
             vec![],
         ),
-        ("not a user", vec![rule([not(Condition::is(Field::Uid, 7))], Action::Drop)], vec![]),
         (
             "a way out by a device",
             vec![rule([Condition::is(Field::OutInterface, interface(b"lo"))], Action::Drop)],
