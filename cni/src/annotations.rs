@@ -57,15 +57,10 @@ pub(crate) const KEYS: [&str; 11] = [
     OUTBOUND_INTERFACES_TO_IGNORE,
 ];
 
-/// Whether the plugin looks at the annotation with this key.
-pub fn counts(key: &str) -> bool {
-    key == PROXY_VERSION || KEYS.contains(&key)
-}
-
 /// How long the values that change rules may be together, of a pod or of a namespace, in bytes. Real ones have some hundred.
 /// Kubernetes allows 256 KiB (`TotalAnnotationSizeLimitB`), of which the rules fill 44 MiB of the kernel's memory, and take
 /// the node's agent, which has 64 MiB, longer than a runtime waits.
-pub const LONGEST: usize = 4 << 10;
+const LONGEST: usize = 4 << 10;
 
 /// The annotations of one object that count, whatever else it has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -177,7 +172,7 @@ impl Annotations {
     /// [`Error::LongAnnotations`], or [`Error::Annotation`]: the first value that is invalid.
     pub fn apply(&self, config: &mut Config) -> Result<(), Error> {
         if let Some(holder) = self.too_long.clone() {
-            return Err(Error::LongAnnotations { holder });
+            return Err(Error::LongAnnotations { holder, most: LONGEST });
         }
         if let Some(ports) = self.read(SKIP_OUTBOUND_PORTS, list)? {
             config.ignored_outbound_ports = ports;

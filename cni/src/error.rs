@@ -10,7 +10,6 @@ use serde_json::error::Category;
 use serde_json::json;
 use thiserror::Error;
 
-use crate::annotations;
 use crate::pod::PodName;
 use crate::verb::Verb;
 use crate::version::Version;
@@ -106,13 +105,14 @@ pub enum Error {
 
     /// The annotations that change rules are too long.
     #[error(
-        "the annotations of {holder} that change rules have more than {} bytes together: shorten them, with ranges \
-             such as 8000-8100",
-        annotations::LONGEST
+        "the annotations of {holder} that change rules have more than {most} bytes together: shorten them, with ranges \
+             such as 8000-8100"
     )]
     LongAnnotations {
         /// Which object carries them: `pod NAMESPACE/NAME` or `namespace NAME`.
         holder: String,
+        /// How many bytes they may have.
+        most: usize,
     },
 
     /// The API server knows no such pod, namespace or service.
