@@ -247,6 +247,11 @@ mod tests {
         let recognized = of(&found(both), &Network::default(), None).unwrap();
         assert!(!recognized.is_in_place());
         assert_eq!((recognized.mode, &recognized.others[..]), (Some(Mode::Nft), &[Mode::Legacy][..]));
-        assert!(recognized.to_string().contains("proxy-init's rules are in legacy mode too"), "{recognized}");
+        let text = recognized.to_string();
+        assert!(
+            text.starts_with("not in place: rules complete in nft mode, but other modes hold some too\n\n"),
+            "{text}"
+        );
+        assert!(text.contains("proxy-init's rules are in legacy mode too"), "{text}");
     }
 }

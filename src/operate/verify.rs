@@ -142,6 +142,9 @@ impl fmt::Display for Verification {
 impl Verification {
     fn headline(&self) -> String {
         let mode = self.mode;
+        if !self.others.is_empty() && self.findings.is_empty() {
+            return format!("not in place: rules complete in {mode} mode, but other modes hold some too\n");
+        }
         if !self.is_in_place() {
             return format!("not in place: in {mode} mode, - is expected and + was found\n");
         }

@@ -5,13 +5,24 @@ use packets::rules::nftables::{element, interface_name, is_implied};
 use packets::rules::{Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Nat, Rule, Table, Values};
 use packets::walk::Reason;
 
-use crate::wanted::Purpose;
+use crate::wanted::{Mode, Purpose};
 
 /// Lines are no longer than this, where names allow.
 pub(super) const WIDTH: usize = 80;
 
 /// The length at which a list is cut off.
 const LONGEST: usize = 32;
+
+/// That proxy-init's rules are in several modes, if they are.
+pub(super) fn several_modes(holders: impl Iterator<Item = Mode>) -> Option<String> {
+    let modes: Vec<String> = holders.map(|mode| mode.to_string()).collect();
+    let words = format!(
+        "proxy-init's rules are in several modes at once, {}: connections pass all of them; `proxy-init uninstall` removes \
+         them",
+        modes.join(" and ")
+    );
+    (modes.len() > 1).then_some(words)
+}
 
 /// Which connections a rule matches.
 pub(super) fn conditions_in_words(table: &Table, rule: &Rule) -> String {

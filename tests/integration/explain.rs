@@ -74,6 +74,31 @@ fn the_answer_alone_is_one_line_and_the_deciding_rule_is_marked() {
     assert!(refused.stderr().contains("--output short is for explain"), "{refused:?}");
 }
 
+#[test]
+fn dormant_tables_and_rules_in_two_modes_are_warned_of() {
+    let lab = pod_with_chart("nft");
+    let warnings = |line: &str| -> Value {
+        let json: Value = serde_json::from_str(&text(&lab, &format!("{line} --output json"))).unwrap();
+        let mut warnings = json["warnings"].as_array().unwrap().clone();
+        warnings.retain(|warning| !warning.as_str().unwrap().starts_with("nothing listens"));
+        warnings.into()
+    };
+    lab.pod.sh("nft add table ip x { flags dormant ; }");
+    lab.pod.sh("nft add chain ip x c { type filter hook input priority 0 ; policy drop ; }");
+    lab.pod.sh("nft add table ip empty { flags dormant ; }");
+    assert_eq!(warnings("inbound --to [fd77::2]:80"), serde_json::json!([]));
+    let of_others = "the table ip x is dormant: none of its chains is hooked";
+    assert_eq!(warnings("inbound --to 10.77.0.2:80"), serde_json::json!([of_others]));
+    lab.pod.sh("nft add table ip nat { flags dormant ; }");
+    let told = text(&lab, "inbound --to 10.77.0.2:80");
+    let own = "\nwarning: the table ip nat is dormant: none of its chains is hooked\n";
+    assert!(told.starts_with("bypasses the proxy\n") && told.contains(own), "{told}");
+    lab::linkerd::Flags::default().add_with_iptables(&lab.pod, "legacy");
+    let told = text(&lab, "outbound --to [2001:db8::1]:80");
+    let twice = "warning: proxy-init's rules are in several modes at once, nft and legacy:";
+    assert!(told.contains(twice), "{told}");
+}
+
 /// Without --uid, --gid or --in, the answer names those to whom it doesn't apply.
 #[test]
 fn whom_the_rules_exempt_is_said_in_the_answer() {

@@ -36,6 +36,8 @@ pub struct Explained<'a> {
     pub by: Option<Decider>,
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
+    /// What is wrong with the tables themselves, in words.
+    table_warnings: Vec<String>,
     /// Every rule and policy that it was compared with, in the kernel's order; there may be thousands.
     steps: Vec<Step<'a>>,
     /// The users, groups and devices for which the answer differs, in words.
@@ -204,6 +206,7 @@ impl<'a> Explained<'a> {
             by,
             verdict: answer.verdict,
             warnings: Vec::new(),
+            table_warnings: table_warnings(found, Family::of(connection.to.ip())),
         }
     }
 
@@ -225,6 +228,14 @@ impl<'a> Explained<'a> {
             (rule, _) => words::action(rule.map_or(&[], |rule| &rule.effects), action),
         }
     }
+}
+
+/// That several modes hold rules of proxy-init's, and which tables do nothing to connections of this family.
+fn table_warnings(found: &Found, family: Family) -> Vec<String> {
+    let dormant =
+        found.tables.iter().filter(|table| table.dormant && table.family.sees(family) && !table.chains.is_empty());
+    let dormant = dormant.map(|table| format!("the table {table} is dormant: none of its chains is hooked"));
+    words::several_modes(holders(found)).into_iter().chain(dormant).collect()
 }
 
 /// Which program's chain it is in, as far as its name tells: ` (Istio's)`.

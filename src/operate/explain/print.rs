@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Explained, is_match, owner_in_brackets};
 use crate::findings::explain::Verdict;
-use crate::operate::json::{object, strings};
+use crate::operate::json::object;
 use crate::operate::style::Style;
 use crate::operate::words::{self, WIDTH, fill_lines, fold_line};
 
@@ -57,10 +57,14 @@ impl Explained<'_> {
             ("rule", by.map(|by| by.rule.as_str()).into()),
             ("mode", by.and_then(|by| by.mode).map(|mode| mode.to_string()).into()),
             ("connection", self.connection.as_str().into()),
-            ("warnings", strings(&self.warnings)),
+            ("warnings", self.all_warnings().into()),
             ("steps", self.steps.iter().map(|step| self.step_json(step)).collect()),
         ])
         .to_string()
+    }
+
+    fn all_warnings(&self) -> Vec<String> {
+        self.table_warnings.iter().cloned().chain(self.warnings.iter().map(ToString::to_string)).collect()
     }
 
     fn text(&self, colour: bool) -> String {
@@ -72,7 +76,7 @@ impl Explained<'_> {
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
         }
-        for warning in &self.warnings {
+        for warning in self.all_warnings() {
             text += &Style::Trouble.paint(fill_lines(&format!("warning: {warning}")).trim_end(), colour);
             text.push('\n');
         }

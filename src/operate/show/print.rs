@@ -11,7 +11,7 @@ use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, ho
 use crate::findings::finding::{Finding, FindingKind};
 use crate::operate::json::object;
 use crate::operate::style::Style;
-use crate::operate::words::{WIDTH, fill_lines, length, split_in_lines, wrap_flags};
+use crate::operate::words::{WIDTH, fill_lines, length, several_modes, split_in_lines, wrap_flags};
 
 /// The most rules of other programs that are listed for a chain; there may be thousands.
 const MOST: usize = 10;
@@ -43,13 +43,7 @@ impl Shown<'_> {
 
     fn text(&self, colour: bool) -> String {
         let mut text = String::new();
-        if let [_, _, ..] = self.backends.as_slice() {
-            let modes: Vec<String> = self.backends.iter().map(|backend| backend.mode.to_string()).collect();
-            let twice = format!(
-                "proxy-init's rules are in several modes at once, {}: connections pass all of them; `proxy-init uninstall` \
-                 removes them",
-                modes.join(" and ")
-            );
+        if let Some(twice) = several_modes(self.backends.iter().map(|backend| backend.mode)) {
             text += &Style::Trouble.paint(fill_lines(&twice).trim_end(), colour);
             text.push('\n');
         }
