@@ -82,6 +82,11 @@ impl ShownChain<'_> {
         self.table.is(table) && self.chain.name == chain.name
     }
 
+    /// Whether it is proxy-init's, or where the jump to that belongs.
+    fn is_own(&self) -> bool {
+        self.is_in_own_table && ChainName::from_name(self.chain.name.as_bytes()).is_some()
+    }
+
     /// Its name; of a chain in another table than that of proxy-init's rules, after the name of the table.
     fn name(&self) -> String {
         if self.is_in_own_table { self.chain.name.to_string() } else { full_name(self.table, self.chain) }

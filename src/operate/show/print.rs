@@ -1,6 +1,6 @@
 //! What is shown, as text and as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use packets::rules::{Direction, Family, Field, TableFamily};
@@ -15,6 +15,9 @@ use crate::operate::words::{WIDTH, fill_lines, length, several_modes, split_in_l
 
 /// The most rules of other programs that are listed for a chain; there may be thousands.
 const MOST: usize = 10;
+
+/// The most chains of other programs that are listed for a direction.
+const MOST_CHAINS: usize = 20;
 
 /// For people; `{:#}` has a terminal's colours.
 impl fmt::Display for Shown<'_> {
@@ -328,8 +331,16 @@ impl Backend<'_> {
         screen.add_titles();
         for direction in Direction::ALL {
             screen.add_line(Style::Bold, direction.to_string());
+            let mut others = 0;
             for (first, second) in self.side_by_side(direction) {
-                add_chain(&mut screen, first, second);
+                others += usize::from(!first.is_own());
+                if first.is_own() || others <= MOST_CHAINS {
+                    add_chain(&mut screen, first, second);
+                }
+            }
+            if others > MOST_CHAINS {
+                let more = others - MOST_CHAINS;
+                screen.add_line(Style::Trouble, format!("  ... {more} more chains of other programs"));
             }
             screen.add_line(Style::Plain, "");
         }
@@ -341,9 +352,12 @@ impl Backend<'_> {
                 ("after these, and drop nothing that is redirected", Style::Plain)
             };
             screen.add_line(Style::Bold, heading);
-            for Slot { table, chain, base } in &self.later {
+            for Slot { table, chain, base } in self.later.iter().take(MOST_CHAINS) {
                 let (name, hooked, policy) = (full_name(table, chain), hook_in_words(*base, chain), base.policy);
                 screen.add_line(style, format!("  {name} ({hooked}, policy {policy})"));
+            }
+            if self.later.len() > MOST_CHAINS {
+                screen.add_line(style, format!("  ... {} more", self.later.len() - MOST_CHAINS));
             }
             screen.add_line(Style::Plain, "");
         }
@@ -373,8 +387,12 @@ impl Backend<'_> {
 
     /// Whether rules of other programs come first, and what they and later ones do to connections.
     fn tell_interference(&self, screen: &mut Screen, is_all_seen: bool) {
-        let deeds: Vec<String> = self.others.iter().filter_map(Finding::interference).collect();
-        let foreign = self.chains.iter().flat_map(before_jump).filter(|rule| !rule.is_ours()).count();
+        let mut deeds: Vec<String> = self.others.iter().filter_map(Finding::interference).collect();
+        // Both directions may lead to a rule.
+        let mut known = HashSet::new();
+        deeds.retain(|deed| known.insert(deed.clone()));
+        let foreign = self.chains.iter().flat_map(before_jump).filter(|rule| !rule.is_ours());
+        let foreign = foreign.map(|rule| std::ptr::from_ref(rule.line.rule)).collect::<HashSet<_>>().len();
         let (rules, run, take) = match foreign {
             1 => ("rule of another program", "runs", "takes"),
             _ => ("rules of other programs", "run", "take"),
@@ -518,7 +536,7 @@ fn before_jump<'a>(chain: &'a ShownChain<'a>) -> impl Iterator<Item = &'a ShownR
 #[cfg(test)]
 mod tests {
     use packets::found::{self, Found, Network};
-    use packets::rules::{self, Action, Condition, Counters, Field, Name, Nat, Subsystem};
+    use packets::rules::{self, Action, Condition, Counters, Field, Hook, Kind, Name, Nat, Subsystem, testing};
     use serde_json::json;
 
     use super::*;
@@ -749,6 +767,43 @@ inbound
              rules of other programs interfere (see proxy-init verify)\n  \
              IPv4, PREROUTING: a rule redirects connections: to port 81"
         );
+    }
+
+    #[test]
+    fn a_rule_to_which_both_directions_lead_counts_once() {
+        let to_shared = || vec![testing::rule([], Action::Jump(Name::from("shared")))];
+        let mut found = installed(Mode::Nft, &chart());
+        found.tables.push(testing::table(
+            "ip mangle",
+            vec![
+                testing::base("early", Kind::Filter, Hook::Prerouting, -150, to_shared()),
+                testing::base("leaving", Kind::Filter, Hook::Output, -150, to_shared()),
+                testing::chain("shared", vec![testing::rule([testing::to_port(81)], Action::Drop)]),
+            ],
+        ));
+        let text = Shown::of(&found, &Network::default()).text(false);
+        assert!(text.contains("\n3 rules of other programs run before or among these\n"), "{text}");
+        assert_eq!(text.matches("ip mangle shared: a rule drops connections").count(), 1, "{text}");
+        assert_eq!(text.matches("\n  mangle shared\n").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn of_many_chains_the_first_are_shown_and_all_of_proxy_inits() {
+        let mut found = installed(Mode::Nft, &chart());
+        let many = |hook, priority| {
+            (0..30).map(move |index| {
+                let rules = vec![testing::rule([testing::to_port(81)], Action::Drop)];
+                testing::base(&format!("{hook}{index}"), Kind::Filter, hook, priority, rules)
+            })
+        };
+        let chains = many(Hook::Prerouting, -150).chain(many(Hook::Postrouting, 0)).collect();
+        found.tables.push(testing::table("inet many", chains));
+        let text = Shown::of(&found, &Network::default()).text(false);
+        assert_eq!(text.matches("\n  inet many prerouting").count(), 20, "{text}");
+        let own = text.find("\n  PROXY_INIT_REDIRECT\n").unwrap();
+        assert!(text.find("\n  ... 10 more chains of other programs\n\noutbound\n").unwrap() > own, "{text}");
+        assert_eq!(text.matches("\n  inet many postrouting").count(), 20, "{text}");
+        assert!(text.contains("policy accept)\n  ... 10 more\n"), "{text}");
     }
 
     #[test]
