@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use packets::rules::Family;
 use thiserror::Error;
 
-pub(crate) use self::cause::PRIVILEGE;
 pub use self::cause::{Errno, Lack, Privilege};
+pub(crate) use self::cause::{PRIVILEGE, netlink_advice};
 use self::cause::{UNCHANGED, advice};
 pub use self::mode::ModeError;
 use crate::wanted::Mode;

@@ -13,7 +13,7 @@ use super::native;
 use super::nft;
 use crate::backend::commit::{self, can_be_read, commit_fresh, transact};
 use crate::backend::refusal;
-use crate::error::{self, Error, ModeError, PRIVILEGE};
+use crate::error::{self, Error, ModeError, PRIVILEGE, netlink_advice};
 use crate::ours::holds_rules;
 use crate::wanted::tables::expected;
 use crate::wanted::{Config, Mode};
@@ -83,10 +83,13 @@ fn nf_tables() -> Result<Found, Error> {
         Err(ReadError::NotAsked(Errno::EPROTONOSUPPORT) | ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
             return Ok(Found::default());
         }
-        Err(ReadError::Socket(Errno::EPERM) | ReadError::NotAsked(Errno::EPERM)) => {
-            (true, format!("EPERM: {PRIVILEGE}"))
+        Err(ReadError::Socket(Errno::EPERM)) => (true, format!("EPERM: {PRIVILEGE}")),
+        Err(ReadError::Socket(errno)) => (false, error::Errno::of(errno).to_string()),
+        // Not the kernel's answer, which alone would tell of a capability.
+        Err(ReadError::NotAsked(refused)) => {
+            let errno = error::Errno::of(refused);
+            (refused == Errno::EPERM, format!("{errno}: {}", netlink_advice(errno)))
         }
-        Err(ReadError::Socket(errno) | ReadError::NotAsked(errno)) => (false, error::Errno::of(errno).to_string()),
         Err(error) => return Err(refusal::unreadable(error).in_mode(Mode::Nft)),
     };
     let unseen = Unseen { subsystem: Subsystem::NfTables, not_permitted, reason };

@@ -50,7 +50,7 @@ pub(super) fn advice(errno: Errno) -> &'static str {
 }
 
 /// What to do about a system call on a netlink socket that failed with this number.
-pub(super) fn netlink_advice(errno: Errno) -> &'static str {
+pub(crate) fn netlink_advice(errno: Errno) -> &'static str {
     match errno.raw() {
         libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE => advice(errno),
         _ => "if a seccomp profile or sandbox is in force, allow AF_NETLINK sockets",

@@ -118,7 +118,8 @@ fn uninstalling_without_proc_removes_what_it_can_and_says_so() {
     install(&namespace, &chart_in("nft"));
     let line = Run::new("uninstall").after_mounting("mount -t tmpfs tmpfs /proc").output(&namespace).last_line();
     assert!(
-        line.contains("the rules of nft mode were removed") && line.contains("cannot list legacy tables: ENOENT"),
+        line.contains("the rules of nft mode were removed")
+            && line.contains("cannot list legacy tables in /proc/self/net: ENOENT"),
         "{line}"
     );
     assert!(!line.contains("CAP_NET_ADMIN"), "{line}");

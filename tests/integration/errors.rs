@@ -104,6 +104,16 @@ fn auto_says_what_it_cannot_choose_by() {
     assert!(line.contains(words), "{line}");
 }
 
+/// As under a seccomp filter: then it's no capability that is missing.
+#[test]
+fn a_refused_netlink_socket_is_no_missing_capability() {
+    for line in ["explain inbound --to 10.77.0.2:80", "verify", &format!("--iptables-mode auto {PORTS}")] {
+        let line = Run::new(line).failing("socket", "EPERM").output(&Namespace::new()).said();
+        assert!(line.contains("EPERM: Operation not permitted: if a seccomp profile or sandbox is in force"), "{line}");
+        assert!(!line.contains("run as root"), "{line}");
+    }
+}
+
 /// Each try's batch gets another generation on its way to the kernel, as if somebody had committed just before it.
 #[test]
 fn somebody_who_commits_before_every_batch() {

@@ -157,6 +157,9 @@ fn somebody_with_net_admin_and_net_raw_can() {
     assert!(line.contains("needs CAP_NET_RAW") && line.contains("nft mode needs NET_ADMIN alone"), "{line}");
     let line = Run::new(&chart()).in_pod(&[]).output(&Namespace::new()).last_line();
     assert!(line.contains("needs CAP_NET_ADMIN"), "{line}");
+    // Where /run is root's, too.
+    let line = Run::new(&chart()).nobody(&[]).output(&Namespace::new()).last_line();
+    assert!(line.contains("needs CAP_NET_ADMIN"), "{line}");
 }
 
 /// Only root can see that legacy tables hold rules; whoever installed them there by an image's only iptables commands

@@ -351,7 +351,7 @@ fn without_proc_nothing_is_said_about_legacy_tables() {
     install(&namespace, &chart_in("legacy"));
     let before = saved(&namespace, "legacy");
     let line = Run::new("uninstall").after_mounting(&hide).output(&namespace).last_line();
-    assert!(line.contains("cannot list legacy tables: ENOENT"), "{line}");
+    assert!(line.contains("cannot list legacy tables in /proc/self/net: ENOENT"), "{line}");
     assert_eq!(saved(&namespace, "legacy"), before);
     let detected = Run::new("detect").after_mounting(&hide).output(&namespace).success();
     let kernel = format!("kernel      {}", namespace.sh("uname -r"));

@@ -109,7 +109,11 @@ impl Legacy {
                 refuse_on_owner(change.rules_afterwards(wanted))?;
             }
         }
-        let lock = lock::take(self.wait)?;
+        let lock = lock::take(self.wait).map_err(|error| match error {
+            // Whoever lacks a capability mostly may not open root's file either.
+            Error::LockFile { .. } if child::missing_capability().is_some() => not_permitted(Privilege::Change),
+            error => error,
+        })?;
         let changes = self.changes(wanted)?;
         let prepared = prepare(&changes, &lock.0, wanted);
         // If the process ended between the two commits, or between a failed one and the rollback, one family would be changed

@@ -182,7 +182,7 @@ fn unseen_lists(error: &io::Error) -> Unseen {
         reason: if not_permitted {
             "only root can list legacy tables".to_owned()
         } else {
-            format!("cannot list legacy tables: {}", Errno::of_io(error))
+            format!("cannot list legacy tables in {}/net: {}", proc_of_thread(), Errno::of_io(error))
         },
     }
 }
