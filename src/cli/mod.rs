@@ -109,12 +109,12 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>)
             Some(ModeChoice::Mode(mode)) => Command::Recognize(settings.netns, Some(mode), output),
             _ => Command::Recognize(settings.netns, None, output),
         },
-        Subcommand::Verify => Command::Verify(Box::new(install(settings, environment)?), output),
+        Subcommand::Verify => Command::Verify(Box::new(install(subcommand, settings, environment)?), output),
         Subcommand::Install => match settings.simulate {
-            Some(simulate) => Command::Simulate(Box::new(install(settings, environment)?), simulate),
+            Some(simulate) => Command::Simulate(Box::new(install(subcommand, settings, environment)?), simulate),
             None => {
                 let log = log(&settings)?;
-                Command::Install(Box::new(install(settings, environment)?), log)
+                Command::Install(Box::new(install(subcommand, settings, environment)?), log)
             }
         },
         Subcommand::Show => Command::Show(settings.netns, output),
@@ -231,11 +231,14 @@ fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
     Ok(Command::Explain(settings.netns, Box::new(connection), settings.expect, settings.output))
 }
 
-fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, String> {
+fn install(subcommand: Subcommand, settings: Settings, environment: Environment<'_>) -> Result<Install, String> {
     let choice = choice(&settings, environment)?;
-    let config = settings.rules.finish().map_err(|direction| match direction {
-        Direction::Inbound => required(INCOMING_PROXY_PORT, 4143),
-        Direction::Outbound => required(OUTGOING_PROXY_PORT, 4140),
+    let config = settings.rules.finish().map_err(|direction| {
+        let missing = match direction {
+            Direction::Inbound => required(INCOMING_PROXY_PORT, 4143),
+            Direction::Outbound => required(OUTGOING_PROXY_PORT, 4140),
+        };
+        see_help(&missing, subcommand)
     })?;
     let chosen = &config.redirected_outbound_subnets;
     if !chosen.is_empty() && !chosen.iter().any(|subnet| config.families().contains(&subnet.family())) {

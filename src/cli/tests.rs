@@ -293,7 +293,7 @@ fn a_mistake_is_explained_and_says_where_help_is() {
         ("-o 2", "--incoming-proxy-port must be a valid TCP port number: it is required"),
         (
             "-p 1",
-            "--outgoing-proxy-port must be a valid TCP port number: it is required, e.g. --outgoing-proxy-port 4140",
+            "--outgoing-proxy-port must be a valid TCP port number: it is required, e.g. --outgoing-proxy-port 4140 (see proxy-init --help)",
         ),
         ("-p 1 -o 2 --simulate=ipv6 --ipv6=false", "there are no rules for IPv6"),
         ("-p 1 -o 2 --simulate=ipv4 --iptables-mode native", "write --simulate alone"),
@@ -323,6 +323,7 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
     for flags in ["-u 2102", "--ipv6=false", "-p 1", "--inbound-ports-to-ignore 80"] {
         let error = try_parse(&format!("proxy-init verify {flags}"), None).unwrap_err();
         assert!(error.contains("it is required"), "{flags}: {error}");
+        assert!(error.ends_with(" (see proxy-init verify --help)"), "{flags}: {error}");
     }
 }
 

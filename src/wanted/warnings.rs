@@ -14,8 +14,7 @@ use crate::wanted::flags::{
 pub enum Warning {
     /// No rule lets the proxy's own connections through.
     #[display(
-        "neither {PROXY_UID} nor {PROXY_GID} is given: the proxy's own connections will be redirected back \
-         to the proxy"
+        "{PROXY_UID} and {PROXY_GID} are 0 or not given: the proxy's own connections will be redirected back to the proxy"
     )]
     NoOwner,
     /// Inbound and outbound connections go to the same port of the proxy.

@@ -186,7 +186,7 @@ fn what_is_probably_a_mistake_is_one_warning_each() {
     assert_eq!(warnings(PORTS), [""; 0]);
     assert_eq!(warnings(&format!("{PORTS} --subnets-to-ignore fd00::/8")), [""; 0]);
     for (arguments, words) in [
-        ("-p 4143 -o 4140 -u 0 -g -1", "neither proxy-uid nor proxy-gid is given"),
+        ("-p 4143 -o 4140 -u 0 -g -1", "proxy-uid and proxy-gid are 0 or not given"),
         ("-p 4143 -o 4143 -g 7", "incoming-proxy-port and outgoing-proxy-port are both 4143"),
         (
             "-p 4143 -o 4140 -u 7 --subnets-to-ignore 0.0.0.0/0",
