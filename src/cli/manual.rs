@@ -209,7 +209,9 @@ pub(super) fn completions(shell: &str) -> String {
     let name = if shell == Shell::Bash { "proxy_init" } else { Subcommand::Install.name() };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut program(), name, &mut script);
-    String::from_utf8_lossy(&script).replace(" proxy_init\n", " proxy-init\n")
+    let script = String::from_utf8_lossy(&script).replace(" proxy_init\n", " proxy-init\n");
+    // For zsh, it doesn't escape the colon in a placeholder, which ends it there.
+    script.replace(":ADDRESS:PORT:", ":ADDRESS\\:PORT:").replace(":ADDRESS[:PORT]:", ":ADDRESS[\\:PORT]:")
 }
 
 /// A subcommand in the whole program, so that it knows its full name.
@@ -226,6 +228,14 @@ mod tests {
     #[test]
     fn clap_finds_nothing_wrong_with_the_table() {
         program().debug_assert();
+    }
+
+    #[test]
+    fn zsh_reads_placeholders_whole() {
+        let script = completions("zsh");
+        for placeholder in [r":ADDRESS\:PORT:_default'", r":ADDRESS[\:PORT]:_default'"] {
+            assert!(script.contains(placeholder), "{script}");
+        }
     }
 
     #[test]
