@@ -37,7 +37,7 @@ pub enum Access {
 pub async fn run(installation: &Installation, told: &watch::Sender<Access>) -> Infallible {
     let mut pauses = DefaultBackoff::default();
     loop {
-        let access = match check_own_pod(installation).await {
+        let access = match check_pod(installation).await {
             Ok(()) => Access::Given,
             Err(reason) => Access::Refused(reason),
         };
@@ -61,8 +61,9 @@ pub async fn run(installation: &Installation, told: &watch::Sender<Access>) -> I
     }
 }
 
-/// Asks about the agent's own pod, as the plugin would about any.
-async fn check_own_pod(installation: &Installation) -> Result<(), String> {
+/// Asks about a pod as the plugin would, which there needn't be. It is in another namespace than the agent's own: a role in
+/// that alone isn't enough for the plugin.
+async fn check_pod(installation: &Installation) -> Result<(), String> {
     let configuration = installation.entry()?.configuration("1.0.0").to_string();
     let configuration = Configuration::read(configuration.as_bytes()).map_err(|error| error.to_string())?;
     if configuration.pod_info() == PodInfo::Annotations {
@@ -70,12 +71,13 @@ async fn check_own_pod(installation: &Installation) -> Result<(), String> {
     }
     let path = installation.paths.service_account.join("namespace");
     let namespace = match std::fs::read_to_string(&path) {
-        Ok(namespace) => namespace,
+        Ok(own) if own.trim() == "default" => "kube-system",
+        Ok(_) => "default",
         // It isn't in a pod, and knows of none.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(format!("{}: {error}", path.display())),
     };
-    let pod = PodName::new(namespace.trim(), &installation.pod)?;
+    let pod = PodName::new(namespace, &installation.pod)?;
     let kubeconfig = installation.paths.net.join(&installation.paths.kubeconfig);
     let (answer, answered) = oneshot::channel();
     // The plugin's requests block, and whoever ends the agent doesn't wait for one.

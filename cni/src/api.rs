@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use ureq::Agent;
 use ureq::http::{Response, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
@@ -103,8 +104,8 @@ impl Client {
         })
     }
 
-    /// Asks about a pod once, as [`Client::pod`] does, for whoever wants to know whether there is an answer: also that there
-    /// is no such pod.
+    /// Asks about a pod once, as [`Client::pod`] does, for whoever wants to know whether there is an answer: also the API
+    /// server's own word that there is no such pod.
     ///
     /// # Errors
     /// [`Error::Api`], also for what may pass.
@@ -112,7 +113,8 @@ impl Client {
         let (namespace, name) = (pod.namespace(), pod.name());
         let (request, path) = (format!("pod {pod}"), format!("namespaces/{namespace}/pods/{name}"));
         match self.attempt(&format!("{}/api/v1/{path}", self.server)) {
-            Ok((StatusCode::OK | StatusCode::NOT_FOUND, ..)) => Ok(()),
+            Ok((StatusCode::OK, ..)) => Ok(()),
+            Ok((StatusCode::NOT_FOUND, _, body)) if is_without_pod(&body, name) => Ok(()),
             Ok((status, _, body)) => Err(refusal(&request, status, &body)),
             Err(error) => Err(self.failure(&request, &error)),
         }
@@ -229,6 +231,19 @@ fn is_final(error: &ureq::Error) -> bool {
     }
 }
 
+/// Whether that is the API server's word that it has no such pod (`NewNotFound` in apimachinery/pkg/api/errors/errors.go).
+/// For a path that it doesn't serve, it names none, and a proxy's 404 is no `Status` at all.
+fn is_without_pod(body: &[u8], name: &str) -> bool {
+    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    let facts = [
+        ("/code", json!(404)),
+        ("/reason", json!("NotFound")),
+        ("/details/kind", json!("pods")),
+        ("/details/name", json!(name)),
+    ];
+    facts.iter().all(|(path, value)| status.pointer(path) == Some(value))
+}
+
 /// Retry-After, in whole seconds, as the API server sends it with 429.
 fn retry_after<T>(response: &Response<T>) -> Duration {
     let header = response.headers().get("Retry-After");
@@ -274,6 +289,7 @@ fn refusal(request: &str, status: StatusCode, body: &[u8]) -> Error {
              linkerd-cni -o wide"
         }
         StatusCode::FORBIDDEN => ": the token's service account needs get for pods, namespaces and services",
+        StatusCode::NOT_FOUND => ", which is not about the pod: is another server at the kubeconfig's address?",
         _ => "",
     };
     Error::Api { request: request.to_owned(), reason: format!("{}{advice}", said(status, body)) }

@@ -1,8 +1,11 @@
 //! Readiness where the plugin asks the API server about each pod.
 
+use std::fs;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
+
+use lab::api_double::Plan;
 
 use crate::cluster::Cluster;
 use crate::node::{CALICO, ENTRY, Node, until};
@@ -25,20 +28,49 @@ fn it_is_ready_only_while_the_api_server_takes_the_plugins_token() {
     cluster.expect_token("another");
     until("it is not ready", || !is_ready(&node));
     assert!(
-        agent.says("the plugin could not set up a pod: pod linkerd-cni/agent: the API server answered 401"),
+        agent.says("the plugin could not set up a pod: pod default/agent: the API server answered 401"),
         "{}",
         agent.terminate()
     );
     // The pauses between questions grow.
-    let before = cluster.questions_about_agent();
+    let before = cluster.questions_about_access();
     sleep(Duration::from_secs(6));
-    let asked = cluster.questions_about_agent() - before;
+    let asked = cluster.questions_about_access() - before;
     assert!(asked <= 5, "{asked} times in six seconds");
     cluster.expect_token("token-1");
     until("it is ready again", || is_ready(&node));
     let said = agent.terminate();
     assert_eq!(said.matches("the plugin could not set up a pod").count(), 1, "{said}");
     assert!(said.contains("the API server answers the plugin again"), "{said}");
+}
+
+/// A role in the agent's own namespace isn't enough, nor is what a proxy says.
+#[test]
+fn it_is_ready_only_while_the_api_server_answers_about_pods_of_other_namespaces() {
+    for (own, other) in [("linkerd-cni", "default"), ("default", "kube-system")] {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        let cluster = Cluster::start(&node);
+        fs::write(node.path().join("account/namespace"), own).unwrap();
+        let path = format!("namespaces/{other}/pods/agent");
+        cluster.answer_for(&path, Plan::Answer(403, ""));
+        let agent = node.agent_of(&cluster, "linkerd2-cni-install", &["--probe-addr", "127.0.0.1:9991"]);
+        let says = |status: &str| {
+            let line =
+                format!("the plugin could not set up a pod: pod {other}/agent: the API server answered {status}");
+            until("it says what the answer was", || agent.says(&line));
+            assert!(!is_ready(&node), "{status}");
+        };
+        says("403");
+        cluster.answer_for(&path, Plan::Failure(404, "<html>404</html>".to_owned()));
+        says("404 Not Found, which is not about the pod");
+        // For a path that it doesn't serve.
+        cluster.answer_for(&path, Plan::Answer(404, ""));
+        says("404 Not Found: the double's words for 404, which is not about the pod");
+        cluster.answer_for(&path, Plan::Late(Duration::ZERO));
+        until("it is ready", || is_ready(&node));
+        agent.terminate();
+    }
 }
 
 #[test]

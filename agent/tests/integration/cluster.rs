@@ -108,10 +108,10 @@ impl Cluster {
         self.server.expect_token(token);
     }
 
-    /// How often somebody has asked about the agent's own pod.
-    pub(crate) fn questions_about_agent(&self) -> usize {
+    /// How often the agent has asked what the plugin would.
+    pub(crate) fn questions_about_access(&self) -> usize {
         let requests = self.server.requests().into_iter();
-        requests.filter(|path| path == "/api/v1/namespaces/linkerd-cni/pods/agent").count()
+        requests.filter(|path| path == "/api/v1/namespaces/default/pods/agent").count()
     }
 
     /// Nothing is answered any more.
