@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use linkerd_cni::configuration::Configuration;
+use linkerd_cni::error::Error as PluginError;
+use linkerd_cni::version::Version;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -121,6 +123,9 @@ pub enum Unusable {
     /// A list without a name.
     #[error("it has no name")]
     NoName,
+    /// A list for another version of the specification than those that the plugin knows, in the plugin's words.
+    #[error("{0}")]
+    Version(String),
     /// A `.conf` that names the plugin alone.
     #[error("its only plugin is {PLUGIN}, which makes no network")]
     Alone,
@@ -131,6 +136,10 @@ struct File<'a> {
     #[serde(rename = "type")]
     kind: Option<Value>,
     name: Option<Value>,
+    #[serde(rename = "cniVersion")]
+    version: Option<Value>,
+    #[serde(rename = "cniVersions")]
+    versions: Option<Value>,
     #[serde(borrow)]
     plugins: Option<&'a RawValue>,
 }
@@ -168,6 +177,18 @@ impl<'a> File<'a> {
         }
         Ok(plugins)
     }
+
+    /// Checks that the plugin knows the version in which runtimes call it: newer ones take one of `cniVersions`, if there
+    /// are any, and without a version there is an empty one (`NetworkConfFromBytes` in containernetworking/cni).
+    fn check_version(&self) -> Result<(), Unusable> {
+        let newer = self.versions.iter().filter_map(Value::as_array).flatten();
+        let mut names = self.version.iter().chain(newer).filter_map(Value::as_str);
+        if names.any(|name| Version::named(name).is_some()) {
+            return Ok(());
+        }
+        let asked = self.version.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+        Err(Unusable::Version(PluginError::Version { asked }.message()))
+    }
 }
 
 /// Whether each plugin of a list is ours.
@@ -190,10 +211,12 @@ fn range(text: &str, part: &RawValue) -> std::ops::Range<usize> {
 /// A list with the entry last in it; none if it is there already.
 ///
 /// # Errors
-/// Why the text is no list of plugins.
+/// Why the text is no list of plugins, or none that the plugin could be in.
 pub fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusable> {
-    let plugins = File::read(text)?.plugins()?;
+    let file = File::read(text)?;
+    let plugins = file.plugins()?;
     let ours = ours(&plugins)?;
+    file.check_version()?;
     if let ([.., true], 1) = (&ours[..], ours.iter().filter(|it| **it).count())
         && let Some(last) = plugins.last()
         && serde_json::from_str::<Value>(last.get()).is_ok_and(|value| value == entry.value)
@@ -283,13 +306,15 @@ pub fn names_plugin(text: &str) -> bool {
 /// Whether a runtime that takes this list has the plugin set up pods.
 ///
 /// # Errors
-/// Why a runtime can't take it (`NetworkConfFromBytes` in containernetworking/cni).
+/// Why a runtime can't take it (`NetworkConfFromBytes` in containernetworking/cni), or the plugin would fail.
 pub fn has_plugin(text: &str) -> Result<bool, Unusable> {
     let has_plugin = unchain(text)?.is_some();
-    match File::read(text)?.name {
-        Some(Value::String(_)) => Ok(has_plugin),
-        _ => Err(Unusable::NoName),
+    let file = File::read(text)?;
+    if !matches!(file.name, Some(Value::String(_))) {
+        return Err(Unusable::NoName);
     }
+    file.check_version()?;
+    Ok(has_plugin)
 }
 
 /// A program that keeps others' entries out of its file, by the type of its plugin, and the setting that makes it stop
@@ -338,7 +363,7 @@ mod tests {
     #[test]
     fn the_plugin_is_told_whose_pods_the_agents_are() {
         let entry = entry().of_agent("linkerd-cni/linkerd-cni");
-        let list = chain(r#"{"plugins": [{"type": "calico"}]}"#, &entry).unwrap().unwrap();
+        let list = chain(r#"{"cniVersion": "1.0.0", "plugins": [{"type": "calico"}]}"#, &entry).unwrap().unwrap();
         let value: Value = serde_json::from_str(&list).unwrap();
         assert_eq!(value["plugins"][1]["linkerd"]["agent"], "linkerd-cni/linkerd-cni");
         assert_eq!(value["plugins"][1]["linkerd"]["incoming-proxy-port"], 4143);
@@ -347,10 +372,10 @@ mod tests {
 
     #[test]
     fn a_list_gets_the_entry_last_and_keeps_its_bytes() {
-        let before = "{ \"plugins\" : [ {\"type\":\"calico\", \"big\": 123456789012345678901234567890, \"b\":1,\"a\":1e400} ,\n{\"type\":\"portmap\"}  ] , \"z\": 1 }\n";
+        let before = "{ \"cniVersion\": \"1.0.0\", \"plugins\" : [ {\"type\":\"calico\", \"big\": 123456789012345678901234567890, \"b\":1,\"a\":1e400} ,\n{\"type\":\"portmap\"}  ] , \"z\": 1 }\n";
         let after = chain(before, &entry()).unwrap().unwrap();
         assert!(after.starts_with(
-            "{ \"plugins\" : [ {\"type\":\"calico\", \"big\": 123456789012345678901234567890, \"b\":1,\"a\":1e400} ,\n{\"type\":\"portmap\"},\n    { \"name\""
+            "{ \"cniVersion\": \"1.0.0\", \"plugins\" : [ {\"type\":\"calico\", \"big\": 123456789012345678901234567890, \"b\":1,\"a\":1e400} ,\n{\"type\":\"portmap\"},\n    { \"name\""
         ), "{after}");
         assert_eq!(types(&after.replace("1e400", "1")), ["calico", "portmap", PLUGIN]);
         assert_eq!(chain(&after, &entry()).unwrap(), None);
@@ -361,9 +386,9 @@ mod tests {
     #[test]
     fn wherever_the_entry_was_and_however_often_it_is_last_and_once_afterwards() {
         for before in [
-            r#"{"plugins": [{"type": "linkerd-cni"}, {"type": "calico"}]}"#,
-            r#"{"plugins": [{"type": "calico"}, {"type": "linkerd-cni", "old": true}]}"#,
-            r#"{"plugins": [{"type": "linkerd-cni"}, {"type": "linkerd-cni"}, {"type": "calico"}, {"type": "linkerd-cni"}]}"#,
+            r#"{"cniVersion": "1.0.0", "plugins": [{"type": "linkerd-cni"}, {"type": "calico"}]}"#,
+            r#"{"cniVersion": "1.0.0", "plugins": [{"type": "calico"}, {"type": "linkerd-cni", "old": true}]}"#,
+            r#"{"cniVersion": "1.0.0", "plugins": [{"type": "linkerd-cni"}, {"type": "linkerd-cni"}, {"type": "calico"}, {"type": "linkerd-cni"}]}"#,
         ] {
             let after = chain(before, &entry()).unwrap().unwrap();
             assert_eq!(types(&after), ["calico", PLUGIN], "{before}");
@@ -379,7 +404,7 @@ mod tests {
     #[test]
     fn however_often_the_entry_is_there_the_list_is_read_a_few_times() {
         let entries = vec![r#"{"type": "linkerd-cni"}"#; 1000].join(",");
-        let before = format!(r#"{{"plugins": [{entries}, {{"type": "calico"}}, {entries}]}}"#);
+        let before = format!(r#"{{"cniVersion": "1.0.0", "plugins": [{entries}, {{"type": "calico"}}, {entries}]}}"#);
         READ.set(0);
         assert_eq!(types(&unchain(&before).unwrap().unwrap()), ["calico"]);
         assert_eq!(types(&chain(&before, &entry()).unwrap().unwrap()), ["calico", PLUGIN]);
@@ -409,9 +434,38 @@ mod tests {
         for text in [r#"{"plugins": [1, 2]}"#, r#"{"plugins": [{}]}"#, r#"{"plugins": [["linkerd-cni"]]}"#] {
             assert_eq!(chain(text, &entry()), Err(Unusable::NotAPlugin(0)), "{text}");
         }
-        let alone = r#"{"plugins": [{"type": "linkerd-cni"}]}"#;
+        let alone = r#"{"cniVersion": "1.0.0", "plugins": [{"type": "linkerd-cni"}]}"#;
         assert_eq!(chain(alone, &entry()), Err(Unusable::Alone));
         assert_eq!(unchain(alone), Err(Unusable::Alone));
+    }
+
+    #[test]
+    fn a_list_of_a_version_that_the_plugin_does_not_know_is_left_alone() {
+        let refused = |asked: &str| {
+            Err(Unusable::Version(format!(
+                "cniVersion {asked:?} is not supported: use one of 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"
+            )))
+        };
+        for (versions, asked) in [
+            ("", ""),
+            (r#""cniVersion": null,"#, ""),
+            (r#""cniVersion": 1,"#, ""),
+            (r#""cniVersion": "0.1.0","#, "0.1.0"),
+            (r#""cniVersion": "0.2.0", "cniVersions": ["0.1.0"],"#, "0.2.0"),
+            (r#""cniVersion": "9.9.9", "cniVersions": "1.0.0","#, "9.9.9"),
+        ] {
+            for entry_before in ["", r#", {"type": "linkerd-cni"}"#] {
+                let text = format!(r#"{{{versions} "name": "n", "plugins": [{{"type": "a"}}{entry_before}]}}"#);
+                assert_eq!(chain(&text, &entry()), refused(asked), "{text}");
+                assert_eq!(list(&text, &entry()).map(Some), refused(asked), "{text}");
+                assert_eq!(has_plugin(&text).map(|_| None), refused(asked), "{text}");
+                assert_eq!(unchain(&text).unwrap().is_some(), !entry_before.is_empty(), "{text}");
+            }
+        }
+        for versions in [r#""cniVersions": ["0.4.0", "9.9.9"]"#, r#""cniVersion": "0.2.0", "cniVersions": ["1.1.0"]"#] {
+            let text = format!(r#"{{{versions}, "name": "n", "plugins": [{{"type": "a"}}]}}"#);
+            assert_eq!(has_plugin(&chain(&text, &entry()).unwrap().unwrap()), Ok(true), "{text}");
+        }
     }
 
     #[test]
@@ -431,7 +485,10 @@ mod tests {
         assert_eq!(chain(&text, &entry()).unwrap(), None);
         assert_eq!(list(r#"{"type": "linkerd-cni"}"#, &entry()), Err(Unusable::Alone));
         assert_eq!(list("{}", &entry()), Err(Unusable::NoPlugins));
-        assert_eq!(types(&list(r#"{"plugins": [{"type": "a"}]}"#, &entry()).unwrap()), ["a", PLUGIN]);
+        assert_eq!(
+            types(&list(r#"{"cniVersion": "1.0.0", "plugins": [{"type": "a"}]}"#, &entry()).unwrap()),
+            ["a", PLUGIN]
+        );
     }
 
     #[test]
@@ -475,6 +532,7 @@ mod tests {
                 .map(|(kind, value)| serde_json::json!({"type": kind, "x": value})).collect();
             prop_assume!(!plugins.is_empty());
             let mut file: serde_json::Map<_, _> = rest.into_iter().filter(|(key, _)| key != "type").collect();
+            file.insert("cniVersion".to_owned(), "1.0.0".into());
             file.insert("plugins".to_owned(), plugins.clone().into());
             let file = Value::Object(file);
             let text = if pretty { serde_json::to_string_pretty(&file).unwrap() } else { file.to_string() };

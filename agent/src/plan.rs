@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::conflist::{self, Entry};
+use crate::conflist::{self, Entry, Unusable};
 use crate::folder::{Content, Text};
 
 /// The permissions of a list that takes the place of nothing: as upstream's.
@@ -255,7 +255,14 @@ impl Look<'_> {
                     wanted = Some(copy);
                     break;
                 }
-                Err(reason) => plan.skip(name, reason),
+                Err(reason) => {
+                    plan.skip(name, reason);
+                    let chained = text(content).map(|(_, text)| conflist::chain(text, self.entry));
+                    if let Ok(Err(Unusable::Version(_))) = chained {
+                        // Runtimes take it: a copy of the next one would be another network.
+                        break;
+                    }
+                }
             }
         }
         // After a reboot, the network's own program may not have written its file yet. Ours is what it was.
@@ -477,8 +484,9 @@ mod tests {
         files.keys().filter(|name| is_configuration(name)).map(String::as_str).collect()
     }
 
-    const CALICO: &str = r#"{"name": "k8s", "plugins": [{"type": "calico"}]}"#;
-    const OLD: &str = r#"{"plugins": [{"type": "linkerd-cni", "old": 1}, {"type": "a"}]}"#;
+    const CALICO: &str = r#"{"name": "k8s", "cniVersion": "1.0.0", "plugins": [{"type": "calico"}]}"#;
+    const UNKNOWN: &str = r#"{"name": "k8s", "cniVersion": "0.2.0", "plugins": [{"type": "calico"}]}"#;
+    const OLD: &str = r#"{"cniVersion": "1.0.0", "plugins": [{"type": "linkerd-cni", "old": 1}, {"type": "a"}]}"#;
     const CONF: &str = r#"{"type": "bridge", "cniVersion": "0.4.0"}"#;
 
     #[test]
@@ -506,7 +514,7 @@ mod tests {
 
     #[test]
     fn runtimes_take_the_first_file() {
-        let chained = r#"{"name": "n", "plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#;
+        let chained = r#"{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#;
         let alone = r#"{"name": "n", "plugins": [{"type": "linkerd-cni"}]}"#;
         let mut files = folder(&[("10-a.conflist", chained), ("20-b.conflist", CALICO)]);
         assert_eq!(first(&Files::new()), First::Nothing);
@@ -578,6 +586,9 @@ mod tests {
         let mut changed = whole.clone();
         changed.insert("10-calico.conflist".to_owned(), file(&CALICO.replace("calico", "cilium")));
         assert_eq!(plan(&changed, &own).changes.len(), 1);
+        // One that the plugin can't be in, and that runtimes take nevertheless.
+        let unknown = folder(&[("10-calico.conflist", UNKNOWN), ("20-x.conflist", CALICO)]);
+        assert_eq!(plan(&unknown, &own).changes, []);
         // A reboot: there is only ours.
         let only: Files = whole.clone().into_iter().take(1).collect();
         assert_eq!(plan(&only, &own).changes, []);
@@ -613,6 +624,8 @@ mod tests {
             2 => Just(file(CONF)),
             2 => Just(file(OLD)),
             1 => Just(file(r#"{"plugins": [{"type": "linkerd-cni"}]}"#)),
+            1 => Just(file(UNKNOWN)),
+            1 => Just(file(&OLD.replace("1.0.0", "9.9.9"))),
             1 => Just(file("{")),
             1 => Just(file("")),
             1 => Just(Content::Other("it is a symbolic link".to_owned())),

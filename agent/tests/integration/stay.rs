@@ -107,7 +107,7 @@ fn a_file_that_cannot_be_opened_holds_up_no_other() {
     let node = Node::new();
     // A device on a mount that has none: not even root may open it.
     let mounts = "mount -t tmpfs -o nodev tmpfs $NET; mknod $NET/20-device.conflist c 1 3; \
-                  mknod $NET/ZZZ-linkerd-cni-kubeconfig c 1 3; echo '{\"name\": \"n\", \"plugins\": [{\"type\": \"calico\"}]}' > $NET/10-calico.conflist";
+                  mknod $NET/ZZZ-linkerd-cni-kubeconfig c 1 3; echo '{\"name\": \"n\", \"cniVersion\": \"1.0.0\", \"plugins\": [{\"type\": \"calico\"}]}' > $NET/10-calico.conflist";
     let agent = node.agent_in_mounts(mounts, &[]);
     until("the list beside has the entry", || {
         fs::read_to_string(agent.net(&node, "10-calico.conflist"))
@@ -123,7 +123,7 @@ fn a_file_that_cannot_be_opened_holds_up_no_other() {
 #[test]
 fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
     type Put = fn(&Node);
-    let first: [(&str, Put); 6] = [
+    let first: [(&str, Put); 7] = [
         (".a.conflist", |node| {
             // Runtimes follow it.
             let other = node.path().join("other.conflist");
@@ -139,7 +139,11 @@ fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
             nix::unistd::mkfifo(&node.net("05-fifo.conflist"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         }),
         ("05-nameless.conflist", |node| {
-            node.write("05-nameless.conflist", r#"{"plugins": [{"type": "calico"}]}"#);
+            node.write("05-nameless.conflist", r#"{"cniVersion": "1.0.0", "plugins": [{"type": "calico"}]}"#);
+        }),
+        ("05-old.conflist", |node| {
+            // For a runtime, it is fine; the plugin would fail.
+            node.write("05-old.conflist", r#"{"name": "n", "plugins": [{"type": "calico"}]}"#);
         }),
     ];
     for (name, put) in first {
@@ -194,7 +198,7 @@ fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
 fn what_cannot_be_written_is_named_and_tried_again_at_growing_pauses() {
     let node = Node::new();
     let calls = node.path().join("calls");
-    let list = "{\"name\": \"n\", \"plugins\": [{\"type\": \"calico\"}]}";
+    let list = "{\"name\": \"n\", \"cniVersion\": \"1.0.0\", \"plugins\": [{\"type\": \"calico\"}]}";
     let mounts = format!(
         "mount -t tmpfs tmpfs $NET; echo '{list}' | tee $NET/10-calico.conflist > $NET/20-immutable.conflist; \
          chattr +i $NET/20-immutable.conflist; \
@@ -218,7 +222,7 @@ fn what_cannot_be_written_is_named_and_tried_again_at_growing_pauses() {
 #[test]
 fn a_full_disk_is_named_and_waited_for() {
     let node = Node::new();
-    let mounts = "mount -t tmpfs -o size=64k tmpfs $NET; echo '{\"name\": \"n\", \"plugins\": [{\"type\": \"calico\"}]}' > $NET/10-calico.conflist; \
+    let mounts = "mount -t tmpfs -o size=64k tmpfs $NET; echo '{\"name\": \"n\", \"cniVersion\": \"1.0.0\", \"plugins\": [{\"type\": \"calico\"}]}' > $NET/10-calico.conflist; \
                   dd if=/dev/zero of=$NET/full bs=4k status=none || true";
     let agent = node.agent_in_mounts(mounts, &[]);
     until("it says what is wrong", || agent.says("No space left on device"));
