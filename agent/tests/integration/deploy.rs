@@ -220,6 +220,11 @@ fn by_nri_the_agent_has_the_socket_and_the_namespaces_and_nothing_else() {
     let pod = set(&objects).spec.template.spec.unwrap();
     assert_eq!((pod.host_pid, pod.automount_service_account_token), (None, Some(false)));
     let container = &pod.containers[0];
+    // It has to answer in time on a busy node.
+    assert_eq!(
+        json!(container.resources),
+        json!({"requests": {"cpu": "50m", "memory": "24Mi"}, "limits": {"memory": "64Mi"}})
+    );
     let security = container.security_context.as_ref().unwrap();
     let capabilities = security.capabilities.as_ref().unwrap();
     assert_eq!(capabilities.add.as_deref().unwrap(), ["SYS_ADMIN", "NET_ADMIN", "NET_RAW"]);
