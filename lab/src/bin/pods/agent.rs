@@ -194,7 +194,7 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
     server.add(
         "namespaces/linkerd-cni/pods/linkerd-cni-agent",
         json!({"metadata": {"name": "linkerd-cni-agent", "namespace": "linkerd-cni", "uid": "agent", "ownerReferences": [
-            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "linkerd-cni", "uid": "set"}]}}),
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "linkerd-cni", "uid": "set", "controller": true}]}}),
     );
     let before = tree()?;
     let notes = |reason: &str| server.notes().iter().filter(|note| note["reason"] == reason).count();
