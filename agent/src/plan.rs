@@ -250,16 +250,23 @@ impl Look<'_> {
         };
         let mut wanted = None;
         for (name, content) in self.folder.iter().filter(|(name, _)| *name != own) {
-            match copy(name, content, self.entry) {
+            let text = match text(content) {
+                Ok((_, text)) => text,
+                Err(reason) => {
+                    plan.skip(name, reason);
+                    continue;
+                }
+            };
+            match copy(name, text, self.entry) {
                 Ok(copy) => {
                     wanted = Some(copy);
                     break;
                 }
-                Err(reason) => {
-                    plan.skip(name, reason);
-                    let chained = text(content).map(|(_, text)| conflist::chain(text, self.entry));
-                    if let Ok(Err(Unusable::Version(_))) = chained {
-                        // Runtimes take it: a copy of the next one would be another network.
+                Err(unusable) => {
+                    // Runtimes take one of any version: a copy of the next one would be another network.
+                    let is_taken = matches!(unusable, Unusable::Version(_));
+                    plan.skip(name, unusable);
+                    if is_taken {
                         break;
                     }
                 }
@@ -342,14 +349,11 @@ fn without_entry(list: &str) -> Option<serde_json::Value> {
 }
 
 /// What the agent's own file holds where this is the main configuration.
-fn copy(name: &str, content: &Content, entry: &Entry) -> Result<String, String> {
-    let (_, text) = text(content)?;
-    let copy = if is_list(name) {
-        conflist::chain(text, entry).map(|chained| chained.unwrap_or_else(|| text.to_owned()))
-    } else {
-        conflist::list(text, entry)
-    };
-    copy.map_err(|unusable| unusable.to_string())
+fn copy(name: &str, text: &str, entry: &Entry) -> Result<String, Unusable> {
+    if !is_list(name) {
+        return conflist::list(text, entry);
+    }
+    Ok(conflist::chain(text, entry)?.unwrap_or_else(|| text.to_owned()))
 }
 
 fn take_out(plan: &mut Plan, name: &str, content: &Content) {

@@ -129,7 +129,7 @@ fn unroutable_reason(network: &Network, family: Family, uid: Option<u32>) -> Res
         route::route(route::Packet { to, from, from_port: None, uid, device: None })
     };
     let lost = format!("outbound {family} connections that are redirected are lost");
-    if network.device(LOOPBACK_INDEX).is_some_and(|lo| !lo.is_up) {
+    if network.is_lo_down() {
         return Ok(Some(format!("lo is down: {lost}")));
     }
     if !route(None, family.localhost())?.is_ok_and(|route| route.kind == RouteKind::Local) {

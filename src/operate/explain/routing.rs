@@ -9,8 +9,7 @@ use netfilter::netlink::route::{self, Neighbour, Packet, Route, RouteKind};
 use nix::errno::Errno;
 use packets::found::{Device, Found, Listener, Network};
 use packets::rules::{
-    Action, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address,
-    interface, ip,
+    Action, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Table, address, interface, ip,
 };
 use packets::walk::{self, Matched, Neighbours, Place, Step, names_except_lo};
 
@@ -101,10 +100,6 @@ impl Routing {
 
     fn device_name(&self, route: Route) -> Option<&Name> {
         Some(&self.known_device(self.network.device(route.device))?.name)
-    }
-
-    fn is_lo_down(&self) -> bool {
-        self.network.device(LOOPBACK_INDEX).is_some_and(|lo| !lo.is_up)
     }
 
     /// The answer or, if routing did not answer a question that may decide otherwise, that it isn't known.
@@ -349,7 +344,7 @@ impl<'r> Routed<'r> {
             }
             return;
         }
-        if answer.verdict == Verdict::Bypass && self.is_by_lo() && self.routing.is_lo_down() {
+        if answer.verdict == Verdict::Bypass && self.is_by_lo() && self.network().is_lo_down() {
             lose_connection(direction, answer, "lo is down".to_owned());
         }
         let to = to.ip();
@@ -411,7 +406,7 @@ impl<'r> Routed<'r> {
             _ => self.connection.to.port(),
         };
         let route = self.routing.route(packet(SocketAddr::new(localhost, port), &self.connection))?;
-        if self.routing.is_lo_down() {
+        if self.network().is_lo_down() {
             return Some(format!("it is redirected to {localhost}, and lo is down"));
         }
         let is_local = route.is_ok_and(|route| route.kind == RouteKind::Local);

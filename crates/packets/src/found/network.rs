@@ -97,6 +97,10 @@ impl Network {
         self.devices.iter().find(|device| device.index == index)
     }
 
+    pub fn is_lo_down(&self) -> bool {
+        self.device(LOOPBACK_INDEX).is_some_and(|lo| !lo.is_up)
+    }
+
     pub fn device_named(&self, name: &Name) -> Option<&Device> {
         self.devices.iter().find(|device| device.name == *name)
     }
