@@ -8,14 +8,14 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use packets::rules::Family;
+use ruleset::Family;
 use thiserror::Error;
 
 pub use self::cause::{Errno, Lack, Privilege};
 pub(crate) use self::cause::{PRIVILEGE, netlink_advice};
 use self::cause::{UNCHANGED, advice};
 pub use self::mode::ModeError;
-use crate::wanted::Mode;
+use crate::config::Mode;
 
 /// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has
 /// changed.

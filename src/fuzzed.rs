@@ -3,14 +3,15 @@
 
 use std::net::SocketAddr;
 
-use packets::found::{Found, Line, Network};
-use packets::rules::{Direction, Table};
+use ruleset::{Direction, Table};
+use ruleset::{Line, Network, Ruleset};
 
-use crate::findings::difference::differences;
-use crate::findings::explain::Connection;
-use crate::operate::explain::Explained;
-use crate::wanted::tables::expected;
-use crate::wanted::{Config, Mode, Port, PortRange, Subnet, plan};
+use crate::config::{Config, Mode, Port, PortRange, Subnet};
+use crate::diagnose::explain::Explained;
+use crate::diagnose::explain::answer::Connection;
+use crate::diagnose::verify::difference::differences;
+use crate::plan::plan;
+use crate::plan::tables::expected;
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
@@ -29,15 +30,15 @@ fn exercise(table: Table) {
             let _ = line.to_string();
         }
     }
-    let found = Found { tables: vec![table], not_known: Vec::new() };
+    let ruleset = Ruleset { tables: vec![table], not_known: Vec::new() };
     for direction in Direction::ALL {
         let connection = Connection::new(direction, SocketAddr::from(([10, 0, 0, 1], 80)));
-        let _ = Explained::of(&found, &connection).to_string();
+        let _ = Explained::of(&ruleset, &connection).to_string();
     }
     if let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) {
         let config = Config::new(inbound, outbound);
         for mode in [Mode::Nft, Mode::Legacy] {
-            let findings = differences(mode, &expected(mode, &config), &found, &Network::default());
+            let findings = differences(mode, &expected(mode, &config), &ruleset, &Network::default());
             assert!(!findings.is_empty(), "a single chain can't pass for an installation");
         }
     }
@@ -46,11 +47,11 @@ fn exercise(table: Table) {
 #[cfg(test)]
 mod tests {
     use netfilter::tests::written_and_read;
-    use packets::rules::testing::random;
     use proptest::prelude::*;
+    use ruleset::testing::random;
 
     use super::*;
-    use crate::backend::all::batch as batch_of;
+    use crate::modes::netlink::batch as batch_of;
 
     fn batch(config: &Config) -> Vec<u8> {
         batch_of(Mode::Nft, config).unwrap()

@@ -100,57 +100,60 @@
 #[cfg(test)]
 mod specification;
 
-mod backend;
+mod config;
+mod diagnose;
 // What is hidden is the program's own, not for others.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 pub mod error;
-mod findings;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+mod install;
 #[doc(hidden)]
 pub mod log;
-mod namespace;
-mod operate;
-mod ours;
+mod modes;
+mod netns;
+mod notice;
+mod ownership;
+mod plan;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod report;
-mod wanted;
+mod uninstall;
 
 /// For this project's own benchmarks and fuzzers: not for others.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::backend::all::batch;
-    pub use crate::wanted::plan;
+    pub use crate::modes::netlink::batch;
+    pub use crate::plan::plan;
 }
 
 /// The version, the commit and what it was built with: what `--version` says after a program's name.
 #[doc(hidden)]
 pub const BUILD: &str = env!("PROXY_INIT_BUILD");
 
-pub use backend::all::Stamp;
-pub use error::Error;
-pub use findings::explain::{Connection, Verdict};
-pub use findings::finding::{Finding, FindingKind};
-pub use findings::proxy::ProxyWarning;
-pub use findings::user_namespaces::UserNamespaces;
-pub use namespace::Namespace;
-pub use operate::choose::Reason;
-pub use operate::detect::{Detected, Feature, detect};
-pub use operate::explain::{Decider, Explained, explain};
-pub use operate::host_network::HostNetwork;
-pub use operate::install::{Install, Installed, Simulate};
-pub use operate::neighbours::user_namespaces;
-pub use operate::notice::{OperationNotice, Warning};
-pub use operate::recognize::{Recognized, recognize};
-pub use operate::show::{Shown, show};
-pub use operate::uninstall::{Uninstall, Uninstalled};
-pub use operate::verify::Verification;
-pub use packets::found::Unseen;
-pub use packets::rules::{Direction, Family, Name, Subsystem};
-pub use wanted::warnings::Warning as ConfigWarning;
-pub use wanted::{
+pub use config::warnings::Warning as ConfigWarning;
+pub use config::{
     Config, IdRange, Interface, InvalidValue, Mode, ModeChoice, NumberRange, OwnerId, Port, PortRange, Subnet,
 };
+pub use diagnose::detect::user_namespaces::UserNamespaces;
+pub use diagnose::detect::{Detected, Feature, detect};
+pub use diagnose::explain::answer::{Connection, Verdict};
+pub use diagnose::explain::{Decider, Explained, explain};
+pub use diagnose::proxy::ProxyWarning;
+pub use diagnose::recognize::{Recognized, recognize};
+pub use diagnose::show::{Shown, show};
+pub use diagnose::snapshot::user_namespaces;
+pub use diagnose::verify::Verification;
+pub use diagnose::verify::finding::{Finding, FindingKind};
+pub use error::Error;
+pub use install::choose::Reason;
+pub use install::host_network::HostNetwork;
+pub use install::{Install, Installed, Simulate};
+pub use modes::netlink::Stamp;
+pub use netns::Namespace;
+pub use notice::{OperationNotice, Warning};
+pub use ruleset::Unseen;
+pub use ruleset::{Direction, Family, Name, Subsystem};
+pub use uninstall::{Uninstall, Uninstalled};

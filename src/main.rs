@@ -68,8 +68,8 @@ fn as_asked(is_same: bool) -> Exit {
 }
 
 /// Prints what a subcommand has found, which is in the form that was asked for, or the error in that form.
-fn answer(output: Output, found: Result<(String, Exit), Error>) -> Exit {
-    match found {
+fn answer(output: Output, ruleset: Result<(String, Exit), Error>) -> Exit {
+    match ruleset {
         Ok((text, exit)) => match print(&text) {
             printed if exit == Exit::Done => printed,
             _ => exit,

@@ -1,13 +1,13 @@
 //! The log of installing and uninstalling: the only place that puts their outcome into words.
 
-use packets::rules::{Family, Table, TableFamily};
+use ruleset::{Family, Table, TableFamily};
 
+use crate::diagnose::validate::{NotValidated, Progress, Validate};
 use crate::error::Error;
+use crate::install::Install;
 use crate::log::{Level, Log};
-use crate::operate::install::Install;
-use crate::operate::notice::{OperationNotice, Warning};
-use crate::operate::uninstall::Uninstall;
-use crate::operate::validate::{NotValidated, Progress, Validate};
+use crate::notice::{OperationNotice, Warning};
+use crate::uninstall::Uninstall;
 
 /// Installs the rules, and logs what was done.
 pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {

@@ -8,9 +8,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use packets::rules::Direction;
+use ruleset::Direction;
 
-use crate::wanted::{Config, IdRange, Interface, Port, PortRange, Subnet};
+use crate::config::{Config, IdRange, Interface, Port, PortRange, Subnet};
 
 /// A connection, seen from the pod.
 #[derive(Debug, Clone, Copy)]
@@ -80,17 +80,17 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
 #[cfg(test)]
 mod tests {
     use netfilter::tests::replay::replayed;
-    use packets::found::Found;
-    use packets::rules::Name;
-    use packets::rules::testing::random;
     use proptest::prelude::*;
     use proptest::sample::select;
+    use ruleset::Name;
+    use ruleset::Ruleset;
+    use ruleset::testing::random;
 
     use super::*;
-    use crate::backend::{native, nft};
-    use crate::findings::explain::{self, Verdict, explain};
-    use crate::wanted::tables::expected;
-    use crate::wanted::{Mode, OwnerId};
+    use crate::config::{Mode, OwnerId};
+    use crate::diagnose::explain::answer::{self, Verdict, explain};
+    use crate::modes::{native, nft};
+    use crate::plan::tables::expected;
 
     /// Few, so that connections meet configs; the ends of all ranges among them.
     const PORTS: [u16; 8] = [1, 2, 25, 80, 81, 443, 4190, 65535];
@@ -185,17 +185,17 @@ mod tests {
     }
 
     /// Where the rules that were found send a connection.
-    fn goes(found: &Found, connection: &Connection) -> Verdict {
+    fn goes(ruleset: &Ruleset, connection: &Connection) -> Verdict {
         let outbound = connection.direction == Direction::Outbound;
-        let connection = explain::Connection {
+        let connection = answer::Connection {
             from: Some(connection.from),
             from_port: Some(40_000),
             uid: outbound.then_some(connection.owner.0),
             gid: outbound.then_some(connection.owner.1),
             device: Some(Name::from(connection.device)),
-            ..explain::Connection::new(connection.direction, connection.to)
+            ..answer::Connection::new(connection.direction, connection.to)
         };
-        explain(found, &connection).verdict
+        explain(ruleset, &connection).verdict
     }
 
     proptest! {
@@ -210,13 +210,13 @@ mod tests {
                 (Mode::Legacy, expected(Mode::Legacy, &config)),
             ];
             for (mode, tables) in modes {
-                let found = Found { tables, not_known: Vec::new() };
+                let ruleset = Ruleset { tables, not_known: Vec::new() };
                 for connection in &connections {
                     let wanted = match redirects(&config, connection) {
                         Some(port) => Verdict::Proxy(port.get()),
                         None => Verdict::Bypass,
                     };
-                    prop_assert_eq!(goes(&found, connection), wanted, "{} mode, {:?}", mode, connection);
+                    prop_assert_eq!(goes(&ruleset, connection), wanted, "{} mode, {:?}", mode, connection);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! A config in the making.
 
-use packets::rules::Direction;
+use ruleset::Direction;
 
-use crate::wanted::{Config, Port};
+use crate::config::{Config, Port};
 
 /// What flags say of a config, which may leave out the proxy's ports.
 #[derive(Debug)]

@@ -5,14 +5,14 @@ use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use packets::rules::Name;
+use ruleset::Name;
 
 use super::draft::Draft;
 use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output, list, named, to_redirect};
-use crate::operate::install::Simulate;
-use crate::operate::validate::Validate;
-use crate::wanted::{ModeChoice, flags};
+use crate::config::{ModeChoice, flags};
+use crate::diagnose::validate::Validate;
+use crate::install::Simulate;
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]

@@ -13,7 +13,7 @@ mod values;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use packets::rules::{Direction, Family};
+use ruleset::{Direction, Family};
 use thiserror::Error;
 
 pub use self::exit::Exit;
@@ -22,14 +22,14 @@ use self::parse::Stop;
 use self::subcommand::{IPTABLES_MODE, LOG_FORMAT, LOG_LEVEL, NO_FALLBACK, Subcommand};
 pub use self::values::{Expected, Output};
 use self::values::{LOG_FORMATS, named};
-use crate::findings::explain::Connection;
+use crate::config::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
+use crate::config::{Mode, ModeChoice};
+use crate::diagnose::explain::answer::Connection;
+use crate::diagnose::validate::Validate;
+use crate::install::host_network::HostNetwork;
+use crate::install::{Install, Simulate};
 use crate::log::{Format, Level, Log};
-use crate::operate::host_network::HostNetwork;
-use crate::operate::install::{Install, Simulate};
-use crate::operate::uninstall::Uninstall;
-use crate::operate::validate::Validate;
-use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
-use crate::wanted::{Mode, ModeChoice};
+use crate::uninstall::Uninstall;
 
 #[derive(Debug)]
 pub enum Command {
@@ -64,7 +64,7 @@ const VALIDATOR: &str = "linkerd2-network-validator";
 /// kubelet sets this variable in every container of a pod.
 pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
 
-type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Reads the command line, the program's name first, and those variables of the environment that stand for flags.
 ///
@@ -89,7 +89,7 @@ pub fn parse(
     })
 }
 
-fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>) -> Result<Command, String> {
+fn read(subcommand: Subcommand, rest: &[OsString], environment: Variables<'_>) -> Result<Command, String> {
     let given = match parse::parse(rest, subcommand) {
         Ok(given) => given,
         Err(Stop::Help { is_long }) => return Ok(Command::Print(manual::help(subcommand, is_long))),
@@ -158,7 +158,7 @@ fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[O
 /// What a variable of the environment says, read as the flag for which it stands; none where it is not set, or empty.
 fn from_environment<T>(
     name: &str,
-    environment: Environment<'_>,
+    environment: Variables<'_>,
     read: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<T>, String> {
     let value = environment(name).filter(|value| !value.is_empty());
@@ -168,7 +168,7 @@ fn from_environment<T>(
 
 /// linkerd-network-validator has two variables in the environment, for where the flags are not given. It refuses a format
 /// that it doesn't know, and takes any word for a level.
-fn validate(settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
+fn validate(settings: Settings, environment: Variables<'_>) -> Result<Command, String> {
     let format = match &settings.log_format {
         Some(text) => named(text, &LOG_FORMATS).map_err(|reason| format!("--log-format {reason}"))?,
         None => from_environment(LOG_FORMAT, environment, |text| named(text, &LOG_FORMATS))?.unwrap_or_default(),
@@ -231,7 +231,7 @@ fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
     Ok(Command::Explain(settings.netns, Box::new(connection), settings.expect, settings.output))
 }
 
-fn install(subcommand: Subcommand, settings: Settings, environment: Environment<'_>) -> Result<Install, String> {
+fn install(subcommand: Subcommand, settings: Settings, environment: Variables<'_>) -> Result<Install, String> {
     let choice = choice(&settings, environment)?;
     let config = settings.rules.finish().map_err(|direction| {
         let missing = match direction {
@@ -285,7 +285,7 @@ fn iptables_dir(path: &str) -> Option<PathBuf> {
 }
 
 /// The mode of the flag, or else of the environment, or else of the iptables binary's name, or else linkerd-init's.
-fn choice(settings: &Settings, environment: Environment<'_>) -> Result<ModeChoice, String> {
+fn choice(settings: &Settings, environment: Variables<'_>) -> Result<ModeChoice, String> {
     if let Some(choice) = settings.iptables_mode {
         return Ok(choice);
     }

@@ -233,8 +233,8 @@ fn similar<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::testing::random;
     use proptest::prelude::*;
+    use ruleset::testing::random;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! The subcommands, and what help and the man page say of each.
 
-use packets::rules::Direction;
+use ruleset::Direction;
 
 use super::exit::Exit;
 

@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 
-use packets::rules::testing::random;
+use ruleset::testing::random;
 
 use super::flags::{FLAGS, RULES};
 use super::*;
-use crate::wanted::flags::arguments;
-use crate::wanted::{Config, Port};
+use crate::config::flags::arguments;
+use crate::config::{Config, Port};
 
 fn read_back(arguments: Vec<String>) -> (Config, ModeChoice) {
     let all = std::iter::once("proxy-init".to_owned()).chain(arguments);
@@ -190,8 +190,8 @@ fn each_other_flag_arrives() {
 
 fn validation(line: &str, environment: &[(&str, &str)]) -> Result<(Validate, Log), String> {
     let look = |name: &str| {
-        let found = environment.iter().find(|(known, _)| *known == name);
-        found.map(|(_, value)| OsString::from(value))
+        let ruleset = environment.iter().find(|(known, _)| *known == name);
+        ruleset.map(|(_, value)| OsString::from(value))
     };
     match parse(line.split(' ').map(OsString::from), look) {
         Ok(Command::Validate(validate, log)) => Ok((validate, log)),

@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use packets::rules::{Family, Name};
+use ruleset::{Family, Name};
 
 use super::subcommand::Subcommand;
-use crate::findings::explain::Verdict;
+use crate::config::{InvalidValue, ModeChoice, OwnerId, Port};
+use crate::diagnose::explain::answer::Verdict;
+use crate::install::Simulate;
 use crate::log::{Format, Level};
-use crate::operate::install::Simulate;
-use crate::wanted::{InvalidValue, ModeChoice, OwnerId, Port};
 
 /// Whether the output is for people, scripts or programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

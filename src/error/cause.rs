@@ -4,7 +4,7 @@ use std::io;
 
 use derive_more::Display;
 
-use crate::wanted::Mode;
+use crate::config::Mode;
 
 /// How errors say that nothing was changed.
 pub(super) const UNCHANGED: &str = "nothing was changed: ";

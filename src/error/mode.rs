@@ -1,10 +1,10 @@
 //! What can go wrong in a mode.
 
-use packets::rules::Family;
+use ruleset::Family;
 use thiserror::Error;
 
 use super::cause::{Errno, Lack, Privilege, netlink_advice};
-use crate::wanted::{IdRange, Mode};
+use crate::config::{IdRange, Mode};
 
 /// Why a mode could not do its work.
 #[derive(Debug, Error)]

@@ -136,17 +136,16 @@ mod tests {
         assert_eq!(unnamed(listed), None);
         let hidden = "pub proxy_init::Install::mode: core::option::Option<proxy_init::operate::ModeChoice>";
         assert_eq!(unnamed(&format!("{listed}\n{hidden}")), Some(hidden));
-        let beneath = "pub fn proxy_init::Mode::walk(self) -> packets::walk::step::Step";
+        let beneath = "pub fn proxy_init::Mode::walk(self) -> trace::step::Step";
         assert_eq!(unnamed(&format!("{listed}\n{beneath}")), Some(beneath));
     }
 
     #[test]
     fn what_is_offered_from_the_crate_beneath_is_listed() {
-        let own =
-            "pub mod proxy_init\npub use proxy_init::Family\npub fn proxy_init::f(packets::rules::family::Family, u8)";
-        let beneath = "pub mod packets\npub enum packets::rules::Family\npub packets::rules::Family::V4\n\
-                       pub packets::rules::Field::Family\nimpl core::fmt::Display for packets::rules::Family\n\
-                       pub fn packets::rules::subnet(packets::rules::Family)";
+        let own = "pub mod proxy_init\npub use proxy_init::Family\npub fn proxy_init::f(ruleset::family::Family, u8)";
+        let beneath = "pub mod packets\npub enum ruleset::Family\npub ruleset::Family::V4\n\
+                       pub ruleset::Field::Family\nimpl core::fmt::Display for ruleset::Family\n\
+                       pub fn ruleset::subnet(ruleset::Family)";
         assert_eq!(
             with_offered(own, beneath),
             "pub mod proxy_init\npub fn proxy_init::f(proxy_init::Family, u8)\npub enum proxy_init::Family\n\

@@ -1,7 +1,7 @@
 //! Legacy tables: what the bytes of one mean.
 
-use packets::rules::flags::constant_condition;
-use packets::rules::{
+use ruleset::flags::constant_condition;
+use ruleset::{
     Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Policy, Rule, Subsystem, Table,
     TableFamily, XTABLES, nat_priority,
 };
@@ -157,9 +157,9 @@ fn read_rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Re
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.counters + 16;
     while place < end {
-        let found = read_extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        xt::read_match(&mut rule, found, layout.family)?;
-        place += XT_ENTRY + found.info.len();
+        let ruleset = read_extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
+        xt::read_match(&mut rule, ruleset, layout.family)?;
+        place += XT_ENTRY + ruleset.info.len();
     }
     rule.action = match entry.target {
         // The standard target, whose verdict is a place in the table, or below 0.
@@ -260,7 +260,7 @@ fn priority(table: &str, hook: Hook) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::xtables::IptablesRule;
+    use ruleset::xtables::IptablesRule;
 
     use super::*;
     use crate::netlink::message::put;

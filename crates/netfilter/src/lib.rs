@@ -2,7 +2,7 @@
 //!
 //! [`netlink`] sends and receives: batches, dumps, routes, listeners, and ip_tables' socket options; all `unsafe` is
 //! there. [`nf_tables`] writes and reads tables, chains, rules and sets as nf_tables has them, [`ip_tables`]
-//! reads legacy tables, and [`xt`] has the matches and targets of both. A rule is one of [`packets::rules`].
+//! reads legacy tables, and [`xt`] has the matches and targets of both. A rule is one of [`ruleset`].
 
 // Nothing panics, on any input or kernel answer. Tests may: that is how they fail.
 #![cfg_attr(

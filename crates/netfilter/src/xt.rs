@@ -5,11 +5,9 @@
 
 use std::net::IpAddr;
 
-use packets::rules::flags::{CtState, Tracked, constant_condition, tracking_condition};
-use packets::rules::xtables::MULTIPORT_REFERENCES;
-use packets::rules::{
-    Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values, span,
-};
+use ruleset::flags::{CtState, Tracked, constant_condition, tracking_condition};
+use ruleset::xtables::MULTIPORT_REFERENCES;
+use ruleset::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values, span};
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
 
@@ -470,7 +468,7 @@ fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed>
         let (first, last) = (held(first)?, held(first + 16)?);
         let negated = options & bit << 4 != 0;
         let text = text_of_next(&conditions, "iprange", negated, &format!("--{side}-range {first}-{last}"));
-        let numbers = Intervals::new([(packets::rules::address(first), packets::rules::address(last))]);
+        let numbers = Intervals::new([(ruleset::address(first), ruleset::address(last))]);
         conditions.push(flags_condition(text, field, numbers, negated));
     }
     Ok(conditions)
@@ -504,7 +502,7 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
     Ok(Condition::Context {
         text: format!("-m {} {words}", Name::from(name)),
         context: Context::Limit { holds_below },
-        holding: is_always.then(|| packets::rules::always(holds_below)),
+        holding: is_always.then(|| ruleset::always(holds_below)),
     })
 }
 
@@ -740,7 +738,7 @@ mod tests {
             let want = Condition::Context {
                 text: "-m recent [...]".to_owned(),
                 context: Context::Limit { holds_below },
-                holding: is_always.then(|| packets::rules::always(holds_below)),
+                holding: is_always.then(|| ruleset::always(holds_below)),
             };
             assert_eq!(rule.conditions, [want]);
         }

@@ -2,7 +2,7 @@
 
 use mnl::Bus;
 use nix::errno::Errno;
-use packets::found::Listener;
+use ruleset::Listener;
 
 use super::message::{Malformed, Message, address, put, u8_at, u16_at, u32_at};
 use super::sockopt::has_ipv6;
@@ -37,7 +37,7 @@ pub fn listeners() -> Result<Vec<Listener>, ReadError> {
             |message| listener(message).map(Some),
         ) {
             Err(ReadError::Socket(Errno::ENOENT)) if family == libc::AF_INET6 && !has_ipv6() => {}
-            found => listeners.extend(found?),
+            ruleset => listeners.extend(ruleset?),
         }
     }
     // Users of a namespace that belongs to another user namespace have other numbers there, which the rules compare
@@ -70,8 +70,8 @@ pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::testing::random;
     use proptest::prelude::*;
+    use ruleset::testing::random;
 
     use super::*;
 

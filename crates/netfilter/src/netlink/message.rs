@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::net::IpAddr;
 
 use nftnl::ProtoFamily;
-use packets::rules::{Field, interface, names_beginning_with};
+use ruleset::{Field, interface, names_beginning_with};
 use thiserror::Error;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
@@ -82,8 +82,8 @@ impl<'a> Attributes<'a> {
 
     pub(crate) fn find(self, kind: u16) -> Result<Option<&'a [u8]>, Malformed> {
         for attribute in self {
-            let (found, value) = attribute?;
-            if found == kind {
+            let (ruleset, value) = attribute?;
+            if ruleset == kind {
                 return Ok(Some(value));
             }
         }
@@ -357,8 +357,8 @@ pub struct Header {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::testing::random;
     use proptest::prelude::*;
+    use ruleset::testing::random;
 
     use super::*;
 

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use mnl::Bus;
 use nix::errno::Errno;
-use packets::found::{Address, Device};
-use packets::rules::{Family, LOOPBACK_INDEX, Name};
+use ruleset::{Address, Device};
+use ruleset::{Family, LOOPBACK_INDEX, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
 use super::{ReadError, Socket};
@@ -260,7 +260,7 @@ fn read_local_entry(message: &Message<'_>, family: Family) -> Result<Option<Loca
     let free = bits.checked_sub(length.into()).ok_or(Malformed)?;
     let attributes = message.attributes_after(RTMSG)?;
     let to = attributes.find(libc::RTA_DST)?.map(address).transpose()?;
-    let first = to.map_or(0, packets::rules::address);
+    let first = to.map_or(0, ruleset::address);
     let last = first | u128::MAX.checked_shr(128 - free).unwrap_or(0);
     Ok(Some((kind, family, (first, last))))
 }
@@ -313,8 +313,8 @@ fn dump<T>(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use packets::rules::testing::random;
     use proptest::prelude::*;
+    use ruleset::testing::random;
 
     use super::super::message::Messages;
     use super::*;

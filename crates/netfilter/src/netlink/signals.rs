@@ -73,8 +73,8 @@ mod tests {
         keep_ended_children().unwrap();
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         // SAFETY: it has no handler.
-        let found = unsafe { sigaction(Signal::SIGCHLD, &default) }.unwrap();
-        assert!(matches!(found.handler(), SigHandler::Handler(_)));
+        let ruleset = unsafe { sigaction(Signal::SIGCHLD, &default) }.unwrap();
+        assert!(matches!(ruleset.handler(), SigHandler::Handler(_)));
     }
 
     #[test]

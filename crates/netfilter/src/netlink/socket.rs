@@ -202,12 +202,12 @@ impl Socket {
     ) -> Result<Vec<T>, ReadError> {
         let mut request = Writer::with_capacity(128);
         request.any_message(kind, flags, 0, subheader, write);
-        let mut found = Vec::new();
+        let mut ruleset = Vec::new();
         self.request(request, &mut |message| {
-            found.extend(read(message)?);
+            ruleset.extend(read(message)?);
             Ok(())
         })?;
-        Ok(found)
+        Ok(ruleset)
     }
 
     /// Sends a request, and passes each message of the answer to `read`. A request that can't be written is the kernel's error

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use packets::rules::Family;
+use ruleset::Family;
 
 use super::message::{put, u32_at};
 

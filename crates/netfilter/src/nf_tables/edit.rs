@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use packets::rules::{Family, NAT_PRIORITY, Name, Set, TableFamily};
+use ruleset::{Family, NAT_PRIORITY, Name, Set, TableFamily};
 
 use super::rule::NewRule;
 use super::set::{self, Element};
@@ -140,8 +140,8 @@ fn iptables(family: Family) -> String {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::testing::{ports, rule};
-    use packets::rules::{Action, Condition, Field, Hook, TCP};
+    use ruleset::testing::{ports, rule};
+    use ruleset::{Action, Condition, Field, Hook, TCP};
 
     use super::*;
     use crate::netlink::message::Messages;

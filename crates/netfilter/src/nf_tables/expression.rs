@@ -1,7 +1,7 @@
 //! nf_tables expressions, the pieces that a rule is made of. Each is one line of `nft --debug=netlink list ruleset`, and
 //! described once, for writing and for reading.
 
-use packets::rules::Field;
+use ruleset::Field;
 
 use super::header::{META_FIELDS, PAYLOAD_FIELDS};
 use super::uapi::*;

@@ -2,7 +2,7 @@
 //! families and hooks. Each fact is here once, for writing and for reading.
 
 use nftnl::ProtoFamily;
-use packets::rules::{Effect, Family, Field, Hook, TableFamily};
+use ruleset::{Effect, Family, Field, Hook, TableFamily};
 
 /// Bytes of a packet: the header that they are in (`NFT_PAYLOAD_*_HEADER`), and their offset and length there.
 pub(crate) type Place = (i32, u32, u32);

@@ -7,7 +7,7 @@
 //! instead.)
 
 use nix::errno::Errno;
-use packets::rules::{Family, Hook, Kind, NAT, TableFamily, XTABLES};
+use ruleset::{Family, Hook, Kind, NAT, TableFamily, XTABLES};
 
 use super::header;
 use super::read;
@@ -96,8 +96,8 @@ fn table_at(priority: i32) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use nftnl::ProtoFamily;
-    use packets::rules::testing::random;
     use proptest::prelude::*;
+    use ruleset::testing::random;
 
     use super::*;
     use crate::netlink::Generation;

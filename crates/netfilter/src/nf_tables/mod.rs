@@ -1,11 +1,11 @@
 //! What nft mode and native mode both know of nf_tables: how expressions, rules, tables and sets are written and read,
 //! and how to read all of them as one consistent snapshot.
 
+pub mod decode;
 pub mod edit;
 pub mod expression;
 pub mod header;
 pub mod hooks;
-pub mod meaning;
 mod nftables;
 pub mod read;
 mod register;
@@ -17,7 +17,7 @@ pub mod user_data;
 mod xtables;
 
 use derive_more::Display;
-use packets::rules::{Hook, TableFamily};
+use ruleset::{Hook, TableFamily};
 
 /// What a kernel lacks: the thing, its module, and the kernel option.
 pub type Missing = (String, &'static str, &'static str);

@@ -1,7 +1,7 @@
 //! A rule's conditions and redirections as nft writes them, without xtables' extensions. [`meaning`](super::meaning) reads
 //! them back.
 
-use packets::rules::{Action, Condition, Field, Rule, Set, Values, device};
+use ruleset::{Action, Condition, Field, Rule, Set, Values, device};
 
 use super::Missing;
 use super::expression::{ByteOrder, Data, Expression, Lookup, REGISTER, Range, Redirect, Text, Value};

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use nftnl::ProtoFamily;
 use nix::errno::Errno;
-use packets::rules::{Chain, Name, Rule, Set, Table, TableFamily};
+use ruleset::{Chain, Name, Rule, Set, Table, TableFamily};
 
+use super::decode;
 use super::header;
-use super::meaning;
 use super::set::Elements;
 use super::table;
 use super::uapi::*;
@@ -124,7 +124,7 @@ fn tables(socket: &impl Respondent) -> Result<Vec<Table>, ReadError> {
         if let Some(Table { sets, chains, .. }) = tables.get_mut(last.0)
             && let Some(chain) = chains.get_mut(last.1)
         {
-            let rule = meaning::read(attributes, family, sets, name_of_device)?;
+            let rule = decode::read(attributes, family, sets, name_of_device)?;
             let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
             is_torn |= !follows(&chain.rules, &rule, position);
             chain.rules.push(rule);
@@ -155,7 +155,7 @@ fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
 /// The name of the device with this number; none if there is no such device, or if that can't be asked.
 fn name_of_device(index: u32) -> Option<Vec<u8>> {
     let asked = || Some(route::device_numbered(index).ok()?.name.as_bytes().to_vec());
-    meaning::only_loopback(index).or_else(asked)
+    decode::only_loopback(index).or_else(asked)
 }
 
 /// Which of the tables has this name; none if it was made since they were listed, so that the generation has changed.
@@ -201,9 +201,9 @@ fn read_sets(socket: &impl Respondent, tables: &mut [Table]) -> Result<(), ReadE
 mod tests {
     use std::cell::Cell;
 
-    use packets::rules::nftables::NftRule;
-    use packets::rules::testing::ports;
-    use packets::rules::{Family, LOOPBACK, LOOPBACK_INDEX};
+    use ruleset::nftables::NftRule;
+    use ruleset::testing::ports;
+    use ruleset::{Family, LOOPBACK, LOOPBACK_INDEX};
 
     use super::*;
     use crate::netlink::message::{Messages, put};

@@ -1,6 +1,6 @@
 //! The registers in which a rule's expressions pass values to each other, and the numbers that their bytes stand for.
 
-use packets::rules::{Bits, Field, Name};
+use ruleset::{Bits, Field, Name};
 
 use super::header::Place;
 use crate::netlink::message::{devices, number, under_mask};
@@ -187,7 +187,7 @@ impl Registers {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::{interface, names_beginning_with};
+    use ruleset::{interface, names_beginning_with};
 
     use super::*;
 
@@ -228,7 +228,7 @@ mod tests {
     /// 16 bytes from register 1 on are those of the registers 8 to 11.
     #[test]
     fn what_is_loaded_fills_as_many_registers_as_it_has_bytes() {
-        let v6 = Field::Source(packets::rules::Family::V6);
+        let v6 = Field::Source(ruleset::Family::V6);
         let (name, bytes) = (Name::from("map"), Place::default());
         for (loaded, last) in [
             (Loaded::Field(Part::whole(v6)), 11),
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn fields_side_by_side_are_looked_up_together() {
-        let (v4, port) = (Part::whole(Field::Source(packets::rules::Family::V4)), Part::whole(Field::SourcePort));
+        let (v4, port) = (Part::whole(Field::Source(ruleset::Family::V4)), Part::whole(Field::SourcePort));
         let mut registers = Registers::default();
         registers.load(1, Loaded::Field(v4));
         registers.load(9, Loaded::Field(port));
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_network_has_the_addresses_under_a_mask_without_holes() {
-        let v4 = Field::Destination(packets::rules::Family::V4);
+        let v4 = Field::Destination(ruleset::Family::V4);
         assert_eq!(network(v4, &[10, 0, 0, 0], &[255, 0, 0, 0]), Some((0x0a00_0000, 0x0aff_ffff)));
         assert_eq!(network(v4, &[10, 128], &[255, 128]), Some((0x0a80_0000, 0x0aff_ffff)));
         for (address, mask) in [([10, 0, 0, 1], [255, 0, 0, 0]), ([10, 0, 0, 1], [255, 0, 0, 255])] {
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_first_bytes_of_an_address_or_a_name_are_an_interval() {
-        let source = |bytes| Part { bytes, ..Part::whole(Field::Source(packets::rules::Family::V4)) };
+        let source = |bytes| Part { bytes, ..Part::whole(Field::Source(ruleset::Family::V4)) };
         assert_eq!(source(4).interval(&[10, 0, 0, 1]), Some((0x0a00_0001, 0x0a00_0001)));
         assert_eq!(source(1).interval(&[10]), Some((0x0a00_0000, 0x0aff_ffff)));
         assert_eq!(source(2).interval(&[10]), None);

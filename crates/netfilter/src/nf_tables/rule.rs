@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use packets::rules::nftables::{NftAction, NftCondition, NftRule};
-use packets::rules::xtables::IptablesRule;
-use packets::rules::{Action, Condition, Counters, Field, Rule, Set, TCP, TableFamily};
+use ruleset::nftables::{NftAction, NftCondition, NftRule};
+use ruleset::xtables::IptablesRule;
+use ruleset::{Action, Condition, Counters, Field, Rule, Set, TCP, TableFamily};
 
 use super::expression::{Counter, Expression};
 use super::uapi::*;

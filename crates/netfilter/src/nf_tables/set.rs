@@ -1,12 +1,12 @@
 //! Sets and maps: the messages that make them, and reading them.
 
-use packets::rules::nftables::datatype;
-use packets::rules::{Action, Intervals, Set, Shape, set_elements, set_field, set_size};
+use ruleset::nftables::datatype;
+use ruleset::{Action, Intervals, Set, Shape, set_elements, set_field, set_size};
 
 use super::TableId;
+use super::decode::action;
 use super::expression::{Data, Expression, Part as _, Verdict};
 use super::header;
-use super::meaning::action;
 use super::uapi::*;
 use crate::netlink::Batch;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, number};
@@ -170,7 +170,7 @@ impl Elements {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::testing::ports;
+    use ruleset::testing::ports;
 
     use super::*;
 

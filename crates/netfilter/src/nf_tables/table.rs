@@ -1,6 +1,6 @@
 //! Tables and chains: the messages that change them, and reading them.
 
-use packets::rules::{
+use ruleset::{
     Base, Chain, Hook, Intervals, Kind, Name, Policy, Subsystem, Table, TableFamily, interface, names_beginning_with,
 };
 

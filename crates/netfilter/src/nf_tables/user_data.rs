@@ -2,8 +2,8 @@
 //! length (1 byte) and value (`struct nftnl_udata` in libnftnl). Type 0 is a comment, a C string that nft shows
 //! (`NFTNL_UDATA_RULE_COMMENT`, and the same of chains and tables).
 
-use packets::rules::Name;
-use packets::rules::nftables::LONGEST_COMMENT;
+use ruleset::Name;
+use ruleset::nftables::LONGEST_COMMENT;
 
 use crate::netlink::message::{Writer, string};
 

@@ -2,7 +2,7 @@
 //! [`meaning`](super::meaning) reads them back.
 
 use nix::errno::Errno;
-use packets::rules::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
+use ruleset::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
 
 use super::Missing;
 use super::expression::{Data, Expression, Mask, Match, REGISTER, Target, Text};

@@ -1,7 +1,7 @@
 //! The readers of what the kernel answers, for the fuzzer and for the tests that run its corpus. Nothing that they are
 //! given may make them panic, or pass for a rule that wouldn't be written the same.
 
-use packets::rules::{Chain, Family, Name, Rule, Subsystem, Table, TableFamily};
+use ruleset::{Chain, Family, Name, Rule, Subsystem, Table, TableFamily};
 
 use super::written_and_read;
 use crate::ip_tables;
@@ -10,7 +10,7 @@ use crate::netlink::sockopt::Entries;
 use crate::netlink::{route, socket};
 use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
-use crate::nf_tables::{meaning, table, user_data};
+use crate::nf_tables::{decode, table, user_data};
 
 /// Feeds one input to every reader. Each rule that comes of it is handed on, in a table.
 pub fn read_all(input: &[u8], mut hand_on: impl FnMut(Table)) {
@@ -42,7 +42,7 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mu
     let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
     assert!(verdicts.is_empty() || numbers.is_some());
     let chain = table::read_chain(family, attributes);
-    let Ok(rule) = meaning::read(attributes, family, &[], meaning::only_loopback) else {
+    let Ok(rule) = decode::read(attributes, family, &[], decode::only_loopback) else {
         return;
     };
     // Whatever is taken to be written, is written as what it is.

@@ -1,19 +1,19 @@
 //! That a rule is read back as it was written, whatever it is: one that can't be written is refused, and never written as
 //! something else.
 
-use packets::rules::flags::{CtState, ct_state_condition};
-use packets::rules::testing::random;
-use packets::rules::{
+use proptest::prelude::*;
+use ruleset::flags::{CtState, ct_state_condition};
+use ruleset::testing::random;
+use ruleset::{
     Action, Condition, Counters, Effect, Family, Field, Name, Nat, Rule, Set, TCP, TableFamily, Values, addresses,
     interface,
 };
-use proptest::prelude::*;
 
 use super::written_and_read;
 
 /// The sets of native mode's table.
 fn sets() -> Vec<Set> {
-    let set = |name: &str, bits| Set { bits, ..packets::rules::testing::ports(name, &[(1, 2)]) };
+    let set = |name: &str, bits| Set { bits, ..ruleset::testing::ports(name, &[(1, 2)]) };
     vec![set("ports", 16), set("v4", 32), set("v6", 128)]
 }
 
@@ -126,7 +126,7 @@ fn subnets_of_the_tables_family_are_written() {
 #[test]
 fn what_is_refused_is_named() {
     let tcp = || Condition::is(Field::Protocol, TCP);
-    let not = packets::rules::testing::not;
+    let not = ruleset::testing::not;
     let many = Values::Listed((1..=16).map(|port| (port, port)).collect());
     for (condition, nft, native) in [
         (not(tcp()), Some("meta l4proto != tcp"), None),
@@ -162,7 +162,7 @@ fn what_is_refused_is_named() {
         ),
         (ct_state_condition(|state| state == CtState::New), Some("ct state new"), Some("ct state new")),
     ] {
-        let rule = packets::rules::testing::rule([tcp(), condition], Action::Return);
+        let rule = ruleset::testing::rule([tcp(), condition], Action::Return);
         for (result, wanted) in [
             (written_and_read(TableFamily::Ip(Family::V4), &rule, &[]), nft),
             (written_and_read(TableFamily::Inet, &rule, &sets()), native),
@@ -187,7 +187,7 @@ fn what_is_refused_is_named() {
         (Action::Redirect(Some((80, 90))), true, false),
         (Action::Redirect(None), true, false),
     ] {
-        let rule = packets::rules::testing::rule([tcp()], action);
+        let rule = ruleset::testing::rule([tcp()], action);
         assert_eq!(written_and_read(TableFamily::Ip(Family::V4), &rule, &[]).is_ok(), nft, "{rule:?}");
         assert_eq!(written_and_read(TableFamily::Inet, &rule, &sets()).is_ok(), native, "{rule:?}");
     }

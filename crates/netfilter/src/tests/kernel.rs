@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
-use packets::found::Listener;
-use packets::rules::testing::{ports, rule, to_port};
-use packets::rules::{Action, Condition, Family, Field, Hook, NAT, Policy, Rule, TCP, TableFamily};
+use ruleset::Listener;
+use ruleset::testing::{ports, rule, to_port};
+use ruleset::{Action, Condition, Family, Field, Hook, NAT, Policy, Rule, TCP, TableFamily};
 
 use super::namespace::{CHILDREN, in_a_namespace};
 use super::replay::replayed;

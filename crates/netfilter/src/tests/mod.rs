@@ -16,7 +16,7 @@ pub mod replay;
 #[cfg(test)]
 mod xtables;
 
-use packets::rules::{Hook, Rule, Set, TableFamily};
+use ruleset::{Hook, Rule, Set, TableFamily};
 
 use crate::netlink::FinishedBatch;
 use crate::netlink::message::Messages;
@@ -24,7 +24,7 @@ use crate::netlink::message::Messages;
 use crate::netlink::message::{Message, Writer};
 use crate::nf_tables::edit::{Edit, batch};
 use crate::nf_tables::rule::NewRule;
-use crate::nf_tables::{ChainId, TableId, meaning};
+use crate::nf_tables::{ChainId, TableId, decode};
 
 /// Bytes that were recorded as hexadecimal digits.
 #[cfg(test)]
@@ -60,5 +60,5 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
     let FinishedBatch(bytes) = batch(&[edit], None).map_err(|error| error.what.to_string())?;
     let message = Messages(&bytes).flatten().nth(1).expect("the batch has a message");
     let attributes = message.attributes().expect("it has attributes");
-    Ok(meaning::read(attributes, family, sets, meaning::only_loopback).expect("what was written can be read"))
+    Ok(decode::read(attributes, family, sets, decode::only_loopback).expect("what was written can be read"))
 }

@@ -1,8 +1,8 @@
 //! What nft and the kernel make of rules, against what is read of them.
 
-use packets::rules::flags::{CtState, Tracked};
-use packets::rules::nftables::NftRule;
-use packets::rules::{Condition, Context, Field, Intervals, Rule};
+use ruleset::flags::{CtState, Tracked};
+use ruleset::nftables::NftRule;
+use ruleset::{Condition, Context, Field, Intervals, Rule};
 
 use super::recording::Recording;
 use crate::nf_tables::read::snapshot;

@@ -1,6 +1,6 @@
 //! A batch's messages as the answers to requests, as if the kernel had committed it: what tests read back without root.
 
-use packets::rules::Table;
+use ruleset::Table;
 
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
 use crate::netlink::{FinishedBatch, Generation, ReadError, Respondent};

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use packets::rules::flags::{CtState, Tracked};
-use packets::rules::xtables::IptablesRule;
-use packets::rules::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Rule, address};
+use ruleset::flags::{CtState, Tracked};
+use ruleset::xtables::IptablesRule;
+use ruleset::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Rule, address};
 
 use super::recorded;
 use crate::xt::{XtEntry, read_match, read_target, redirect};

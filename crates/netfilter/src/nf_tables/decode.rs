@@ -1,0 +1,928 @@
+//! What a rule's expressions mean, as conditions and an action.
+//!
+//! This reads what the kernel will do with a packet, whichever program wrote the rule: iptables-nft alone writes the same
+//! condition in several ways, depending on its version. What isn't understood is recorded as such, with the names of its
+//! expressions.
+
+use ruleset::flags::{constant_condition, ct_state_condition, tracking_condition};
+use ruleset::nftables::{ARP, family_condition, masked_condition, nfproto};
+use ruleset::{
+    Action, Bits, Condition, Context, Counters, Effect, Family, Field, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
+    Rule, Set, TableFamily, Values, interface, set_size,
+};
+
+use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
+use super::header::{
+    self, ETHER_TYPE, ICMPV6_TYPE, IPV4_FRAGMENT, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS,
+    TCP_FLAGS,
+};
+use super::register::{Loaded, Part, Registers, bits_of, network};
+use super::uapi::*;
+use super::user_data;
+use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
+use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED, XtEntry};
+
+/// The name of the only device whose number says which one it is.
+pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
+    (index == LOOPBACK_INDEX).then(|| LOOPBACK.to_vec())
+}
+
+/// Reads one rule of a dump, from a table of this family with these sets. `device` returns the name of the device with a
+/// number, if it is known.
+pub(crate) fn read(
+    attributes: Attributes<'_>,
+    family: TableFamily,
+    sets: &[Set],
+    device: fn(u32) -> Option<Vec<u8>>,
+) -> Result<Rule, Malformed> {
+    let mut reader = Reader::new(family, sets, device);
+    for expression in Expression::each(None, attributes.find(NFTA_RULE_EXPRESSIONS)?) {
+        reader.read_expression(expression?)?;
+    }
+    let comment = attributes.find(NFTA_RULE_USERDATA)?.and_then(user_data::read_comment);
+    reader.rule.comment = comment.or(reader.rule.comment);
+    reader.rule.handle = attributes.find(NFTA_RULE_HANDLE)?.map_or(Ok(0), be64)?;
+    Ok(reader.finish())
+}
+
+struct Reader<'a> {
+    sets: &'a [Set],
+    device: fn(u32) -> Option<Vec<u8>>,
+    /// The family of all packets that reach the current expression, if it is known.
+    family: Option<Family>,
+    /// The table is for ARP, whose packets have other things where IP has its addresses.
+    is_arp: bool,
+    registers: Registers,
+    rule: Rule,
+    /// The expression that changes the packet, and so perhaps where it goes, if there is one.
+    changes: Option<String>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(family: TableFamily, sets: &'a [Set], device: fn(u32) -> Option<Vec<u8>>) -> Self {
+        Self {
+            sets,
+            device,
+            family: if let TableFamily::Ip(family) = family { Some(family) } else { None },
+            is_arp: family == TableFamily::Arp,
+            registers: Registers::default(),
+            rule: Rule::new(Vec::new(), Action::Continue),
+            changes: None,
+        }
+    }
+
+    fn finish(mut self) -> Rule {
+        match (&self.rule.action, self.changes.take()) {
+            (Action::Continue, Some(change)) => self.rule.action = Action::NotUnderstood(change),
+            // It decides about a packet that it has changed in a way that isn't understood, so it isn't known whether the
+            // packet gets here.
+            (_, Some(change)) => self.rule.conditions.push(Condition::NotUnderstood(change)),
+            _ => {}
+        }
+        self.rule
+    }
+
+    fn load(&mut self, register: u32, loaded: Loaded) {
+        let loaded = match &self.changes {
+            // The packet's content after the change isn't followed.
+            Some(change) if !matches!(loaded, Loaded::Value(_)) => Loaded::Other(change.clone()),
+            _ => loaded,
+        };
+        self.registers.load(register, loaded);
+    }
+
+    fn add_unknown(&mut self, text: impl Into<String>) {
+        self.rule.conditions.push(Condition::NotUnderstood(text.into()));
+    }
+
+    /// Adds an expression's condition on the content of a register; none: the condition isn't understood.
+    fn add_condition_on(&mut self, register: u32, expression: &str, condition: Option<Condition>) {
+        match condition {
+            Some(condition) => self.add_condition(condition),
+            None => self.add_unknown(self.registers.describe(register) + expression),
+        }
+    }
+
+    fn add_effect(&mut self, text: impl Into<String>) {
+        self.rule.effects.push(Effect::Other(text.into()));
+    }
+
+    fn read_expression(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
+        // A verdict ends the rule: no later expression runs.
+        if self.rule.action != Action::Continue {
+            return Ok(());
+        }
+        let before = self.rule.conditions.len();
+        self.apply(expression)?;
+        let done = self.rule.effects.iter().find(|effect| !matches!(effect, Effect::Other(_)));
+        if let Some(done) = done
+            && self.rule.conditions.len() > before
+        {
+            // It was done whether the condition holds or not.
+            self.rule.action = Action::NotUnderstood(done.text().to_owned());
+            self.rule.conditions.truncate(before);
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
+        match expression {
+            Expression::Counter(expression::Counter { packets, bytes }) => {
+                self.rule.counters = self.rule.counters.or(Some(Counters { packets, bytes }));
+            }
+            Expression::Meta(meta) => self.load(meta.register, self.loaded_meta(meta.key)),
+            Expression::Conntrack(conntrack) => {
+                self.rule.needs_tracking = true;
+                self.load(conntrack.register, self.loaded_conntrack(conntrack.key));
+            }
+            Expression::Payload(payload) => self.load(payload.register, self.loaded_payload(payload)),
+            Expression::Value(constant) => self.load(constant.register, Loaded::Value(constant.value.0.to_vec())),
+            Expression::Mask(mask) => {
+                let loaded = self.loaded_under_mask(mask);
+                let loaded = loaded.unwrap_or_else(|| Loaded::Other(self.registers.describe(mask.from) + "[bitwise]"));
+                self.load(mask.to, loaded);
+            }
+            Expression::ByteOrder(order) if order.operation == libc::NFT_BYTEORDER_HTON => {
+                let loaded = match self.registers.get(order.from) {
+                    Some(&Loaded::Field(part)) => Loaded::Field(Part { host_order: false, ..part }),
+                    Some(other) => other.clone(),
+                    None => Loaded::Other("[byteorder]".to_owned()),
+                };
+                self.load(order.to, loaded);
+            }
+            Expression::ByteOrder(_) => self.apply_other(b"byteorder"),
+            Expression::Compare(compare) => {
+                self.add_condition_on(compare.register, "[cmp]", self.comparison_condition(compare))
+            }
+            Expression::Range(range) => self.add_condition_on(range.register, "[range]", self.range_condition(range)),
+            Expression::Lookup(lookup) => self.add_lookup(lookup),
+            Expression::Match(expression::Match { name, revision, info }) => {
+                self.add_xt_match(XtEntry { name: name.0, revision, info })?;
+            }
+            Expression::Target(expression::Target { name, revision, info }) => {
+                let target = XtEntry { name: name.0, revision, info };
+                self.rule.action = xt::read_target(&mut self.rule, target, self.family.unwrap_or(Family::V4))?;
+            }
+            Expression::SetMeta(meta) => match meta.key {
+                // It decides for which host the packet is.
+                libc::NFT_META_PKTTYPE => self.changes = Some("[meta pkttype]".to_owned()),
+                libc::NFT_META_MARK => self.add_mark(Field::Mark, meta.register),
+                _ => self.add_effect("[meta]"),
+            },
+            Expression::SetConntrack(conntrack) => {
+                self.rule.needs_tracking = true;
+                match conntrack.key {
+                    libc::NFT_CT_MARK => self.add_mark(Field::ConnectionMark, conntrack.register),
+                    // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here:
+                    // they may not be translated.
+                    libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood("[ct zone]".to_owned()),
+                    _ => self.apply_other(b"ct"),
+                }
+            }
+            Expression::SetPayload(change) => self.apply_set_payload(change),
+            Expression::LoadOption(option) => self.load(option.register, Loaded::Other("[exthdr]".to_owned())),
+            // It may only become smaller (`nft_exthdr_tcp_set_eval` in net/netfilter/nft_exthdr.c).
+            Expression::SetOption(option)
+                if (option.operation, option.kind) == (NFT_EXTHDR_OP_TCPOPT, TCPOPT_MAXSEG) =>
+            {
+                self.add_effect("[exthdr]");
+            }
+            Expression::SetOption(_) => self.apply_other(b"exthdr"),
+            Expression::SetObject(object) => match object.kind {
+                NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT => self.add_unknown("[objref]"),
+                NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.add_effect("[objref]"),
+                kind => {
+                    self.rule.needs_tracking = true;
+                    match kind {
+                        NFT_OBJECT_CONNLIMIT => self.add_unknown("[objref]"),
+                        NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => {
+                            self.add_effect("[objref]")
+                        }
+                        NFT_OBJECT_SYNPROXY => self.apply_other(b"synproxy"),
+                        _ => self.apply_other(b"objref"),
+                    }
+                }
+            },
+            Expression::Decide(decide) => self.rule.action = action(decide.verdict),
+            Expression::Redirect(redirect) => self.set_redirect(redirect),
+            Expression::Nat(nat) => self.set_nat(nat),
+            Expression::Reject(reject) => self.rule.action = Action::Reject(rejection(reject)),
+            Expression::Fib(fib) => self.load(fib.register, loaded_by_routing(fib)),
+            Expression::Limit(limit) => {
+                let units = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604_800, "week")];
+                let unit = units.iter().find(|(seconds, _)| *seconds == limit.seconds);
+                // `NFT_LIMIT_PKT_BYTES`
+                let bytes = if limit.kind == 1 { " bytes" } else { "" };
+                let (rate, unit) = (limit.rate, unit.map_or("[...]", |(_, name)| name));
+                self.add_limit(limit.flags, |over| format!("limit rate {over}{rate}{bytes}/{unit}"));
+            }
+            Expression::Quota(quota) => self.add_limit(quota.flags, |over| {
+                let until = if over.is_empty() { "until " } else { over };
+                format!("quota {until}{} bytes", quota.bytes)
+            }),
+            Expression::Connlimit(connlimit) => {
+                self.add_limit(connlimit.flags, |over| format!("ct count {over}{}", connlimit.count));
+            }
+            Expression::Dynset(dynset) => self.add_meter(dynset)?,
+            Expression::Other(name) => self.apply_other(name),
+        }
+        Ok(())
+    }
+
+    fn loaded_meta(&self, key: i32) -> Loaded {
+        if let Some((field, _)) = META_FIELDS.into_iter().find(|(_, known)| *known == key) {
+            return self.loaded_field(field);
+        }
+        match key {
+            libc::NFT_META_PROTOCOL => Loaded::EtherType,
+            libc::NFT_META_IIF => Loaded::Index(Field::InInterface),
+            libc::NFT_META_OIF => Loaded::Index(Field::OutInterface),
+            _ => Loaded::Other("[meta]".to_owned()),
+        }
+    }
+
+    fn loaded_conntrack(&self, key: i32) -> Loaded {
+        match key {
+            libc::NFT_CT_STATE => Loaded::State(u32::MAX),
+            libc::NFT_CT_STATUS => Loaded::Status(u32::MAX),
+            libc::NFT_CT_DIRECTION => Loaded::Direction,
+            libc::NFT_CT_MARK => self.loaded_field(Field::ConnectionMark),
+            _ => Loaded::Other("[ct]".to_owned()),
+        }
+    }
+
+    /// A whole field, as `meta` and `ct` load it.
+    fn loaded_field(&self, field: Field) -> Loaded {
+        let is_set = |effect: &Effect| matches!(effect, Effect::Mark { field: set, .. } if *set == field);
+        if self.rule.effects.iter().any(is_set) {
+            // Conditions are on what it was before.
+            return Loaded::Other("[meta]".to_owned());
+        }
+        Loaded::Field(Part::whole(field))
+    }
+
+    fn loaded_payload(&self, Payload { base, offset, length, .. }: Payload) -> Loaded {
+        let place = (base, offset, length);
+        if self.is_arp {
+            return Loaded::Other("[payload]".to_owned());
+        }
+        match (self.family, place) {
+            (Some(Family::V4), IPV4_PROTOCOL) | (Some(Family::V6), IPV6_PROTOCOL) => {
+                return self.loaded_field(Field::Protocol);
+            }
+            (Some(Family::V6), IPV6_HOPS) => return self.loaded_field(Field::HopLimit),
+            // In another protocol's packet, it is something else.
+            (_, ICMPV6_TYPE) if self.rule.conditions.contains(&Condition::is(Field::Protocol, ICMPV6)) => {
+                return self.loaded_field(Field::IcmpType);
+            }
+            // In a frame: nft's `ether type`.
+            (_, ETHER_TYPE) => return Loaded::EtherType,
+            (_, TCP_FLAGS) => return Loaded::Bits(Bits::all(Field::TcpFlags)),
+            _ => {}
+        }
+        for (field, (known_base, known_offset, known_length)) in PAYLOAD_FIELDS {
+            // iptables-nft loads only the bytes that a prefix covers, if it ends on a whole byte. Such a load is
+            // unambiguous only if the packet's family is known.
+            let is_length = match (field, self.family) {
+                (Field::Source(family) | Field::Destination(family), Some(known)) => {
+                    known == family && (1..=known_length).contains(&length)
+                }
+                _ => length == known_length,
+            };
+            if (base, offset) == (known_base, known_offset) && is_length {
+                return Loaded::Field(Part { field, bytes: length as usize, host_order: false });
+            }
+        }
+        Loaded::Bytes(place, None)
+    }
+
+    /// The content of a register under a mask and with bits flipped; none if it isn't understood.
+    fn loaded_under_mask(&self, Mask { from, mask, xor, .. }: Mask<'_>) -> Option<Loaded> {
+        let (mask, xor) = (mask.0, xor.0);
+        let is_plain = xor.iter().all(|&byte| byte == 0);
+        let field = match self.registers.get(from)? {
+            Loaded::State(_) if is_plain => return Some(Loaded::State(u32_at(mask, 0).ok()?)),
+            Loaded::Status(_) if is_plain => return Some(Loaded::Status(u32_at(mask, 0).ok()?)),
+            &Loaded::Bytes(place, None) => return Some(Loaded::Bytes(place, Some(mask.to_vec()))),
+            &Loaded::Bits(Bits { field, xor: 0, .. }) => field,
+            &Loaded::Field(Part { field, bytes, host_order }) => match field {
+                Field::Source(_) | Field::Destination(_) if is_plain && mask.len() == bytes => {
+                    return Some(Loaded::Masked(field, mask.to_vec()));
+                }
+                Field::SourcePort | Field::DestinationPort => field,
+                _ if host_order && is_mark(field) => field,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let (mask, xor) = (bits_of(field, mask)?, bits_of(field, xor)?);
+        Some(Loaded::Bits(Bits { field, mask, xor }))
+    }
+
+    /// Adds a condition. nft writes `80-90` as two conditions, at least 80 and at most 90; these are joined into one.
+    fn add_condition(&mut self, condition: Condition) {
+        let Condition::In { field, values: Values::Interval((first, last)), negated: false } = condition else {
+            return self.rule.conditions.push(condition);
+        };
+        if let Some(Condition::In { field: before, values: Values::Interval((least, most)), negated: false }) =
+            self.rule.conditions.last_mut()
+            && (*before, *most) == (field, field.largest())
+            && first == 0
+            && *least <= last
+        {
+            *most = last;
+            return;
+        }
+        if field == Field::Family && self.family.is_none() {
+            let is_this = |family: &Family| (first, last) == (nfproto(*family), nfproto(*family));
+            self.family = Family::ALL.into_iter().find(is_this);
+        }
+        self.rule.conditions.push(condition);
+    }
+
+    /// A comparison as a condition; none if it isn't understood.
+    fn comparison_condition(&self, compare: Compare<'_>) -> Option<Condition> {
+        let loaded = self.registers.get(compare.register)?;
+        if let &Loaded::Field(part) = loaded {
+            let values = compared_values(part, compare)?;
+            let negated = compare.operation == libc::NFT_CMP_NEQ;
+            return Some(Condition::compare(part.field, values, negated));
+        }
+        let negated = match compare.operation {
+            libc::NFT_CMP_EQ => false,
+            libc::NFT_CMP_NEQ => true,
+            _ => return None,
+        };
+        let value = compare.value.0;
+        let number = value.try_into().map(u32::from_ne_bytes).ok();
+        Some(match *loaded {
+            Loaded::Masked(field, ref mask) => Condition::compare(field, network(field, value, mask)?, negated),
+            Loaded::EtherType => {
+                let number = match value {
+                    [0x08, 0x00] => nfproto(Family::V4),
+                    [0x86, 0xdd] => nfproto(Family::V6),
+                    [0x08, 0x06] => ARP,
+                    _ => 0,
+                };
+                Condition::compare(Field::Family, number, negated)
+            }
+            Loaded::AddressType { .. } | Loaded::Index(_) | Loaded::State(_) => {
+                self.membership_condition(loaded, &[number?], negated)?
+            }
+            // `missing` is 0: no device.
+            Loaded::ReversePath { is_loose } if value.iter().all(|&byte| byte == 0) => {
+                reverse_path_condition(is_loose, !negated)
+            }
+            Loaded::ReversePath { is_loose } if value.first() == Some(&1) => reverse_path_condition(is_loose, negated),
+            Loaded::Bits(Bits { field, mask, xor }) => {
+                masked_condition(field, mask, bits_of(field, value)? ^ xor, negated)
+            }
+            Loaded::Bytes(place, Some(ref mask))
+                if self.family == Some(Family::V4)
+                    && (place, mask.as_slice()) == (IPV4_FRAGMENT.0, &IPV4_FRAGMENT.1) =>
+            {
+                // Connection tracking puts fragments together before, and those of a handshake are none.
+                let is_first = value.iter().all(|&byte| byte == 0);
+                let text = if is_first == negated { "-f" } else { "! -f" };
+                constant_condition(text.to_owned(), is_first != negated)
+            }
+            Loaded::Status(mask) if mask & !IPS_SRC_NAT & !IPS_DST_NAT == 0 => {
+                let number = number?;
+                let operator = if negated { "!=" } else { "==" };
+                let text = format!("ct status & {mask:#x} {operator} {number:#x}");
+                tracking_condition(text, |tracked| {
+                    let source = if tracked.has_snat { IPS_SRC_NAT } else { 0 };
+                    let destination = if tracked.has_dnat { IPS_DST_NAT } else { 0 };
+                    tracked.state.has_entry() && ((source + destination) & mask == number) != negated
+                })
+            }
+            Loaded::Direction => {
+                let &[way] = value else { return None };
+                let not = if negated { "!= " } else { "" };
+                let name = if way == IP_CT_DIR_ORIGINAL { "original" } else { "reply" };
+                tracking_condition(format!("ct direction {not}{name}"), |tracked| {
+                    tracked.state.has_entry() && (u8::from(tracked.is_reply) == way) != negated
+                })
+            }
+            _ => return None,
+        })
+    }
+
+    /// The condition that a state, an address type or a device is one of these or, if negated, none of them.
+    fn membership_condition(&self, loaded: &Loaded, numbers: &[u32], negated: bool) -> Option<Condition> {
+        match *loaded {
+            Loaded::State(mask) => Some(ct_state_condition(|state| numbers.contains(&(state.bit() & mask)) != negated)),
+            Loaded::AddressType { is_source } => {
+                let mut types = 0;
+                for &number in numbers {
+                    types |= 1u16.checked_shl(number)?;
+                }
+                Some(address_type_condition(is_source, types, negated))
+            }
+            Loaded::Index(field) => {
+                let mut names = Vec::new();
+                for &index in numbers {
+                    let name = interface(&(self.device)(index)?);
+                    names.push((name, name));
+                }
+                let values = if let [only] = *names { only.into() } else { Values::Listed(names) };
+                Some(Condition::compare(field, values, negated))
+            }
+            _ => None,
+        }
+    }
+
+    /// A comparison with an interval as a condition; none if it isn't understood.
+    fn range_condition(&self, range: Range<'_>) -> Option<Condition> {
+        let &Loaded::Field(part) = self.registers.get(range.register)? else {
+            return None;
+        };
+        // The kernel compares the bytes in network order.
+        if part.host_order {
+            return None;
+        }
+        let (first, _) = part.interval(range.first.0)?;
+        let (_, last) = part.interval(range.last.0)?;
+        let negated = range.operation == libc::NFT_RANGE_NEQ;
+        Some(Condition::compare(part.field, (first, last), negated))
+    }
+
+    fn add_lookup(&mut self, lookup: Lookup<'_>) {
+        let negated = lookup.flags.unwrap_or_default() as i32 & libc::NFT_LOOKUP_F_INV != 0;
+        let set = self.sets.iter().find(|set| set.name.as_bytes() == lookup.set.0);
+        if !negated && set.is_some_and(|set| self.add_lookup_of_fields(lookup, set).is_some()) {
+            return;
+        }
+        let (condition, field) = set.and_then(|set| self.set_condition(lookup.register, set, negated)).unzip();
+        let field = field.flatten();
+        if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
+            self.rule.action = match field {
+                Some(field) => Action::Map(field, Name::from(lookup.set.0)),
+                None => Action::NotUnderstood("[vmap]".to_owned()),
+            };
+            return;
+        }
+        self.add_condition_on(lookup.register, "[lookup]", condition);
+        if let Some(to) = lookup.to {
+            let mapped = field.map(|field| Loaded::Mapped(field, Name::from(lookup.set.0)));
+            self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
+        }
+    }
+
+    /// Adds a lookup of several fields together, such as `ip daddr . tcp dport`, as a condition on each field: it has a number
+    /// that an element has in its place. That is exact only if the elements are all combinations. None if it isn't understood.
+    fn add_lookup_of_fields(&mut self, lookup: Lookup<'_>, set: &Set) -> Option<()> {
+        /// A set may have as many elements as it likes.
+        const MOST: u128 = 1024;
+        let fields = self.registers.fields(lookup.register, set.bits / 8)?;
+        let elements = set.elements.as_ref().filter(|_| set_size(set) <= MOST)?;
+        let (mut numbers, mut count) = (vec![Vec::new(); fields.len()], 0);
+        for element in elements.numbers() {
+            let key = element.to_be_bytes();
+            let mut rest = key.get(key.len().checked_sub(set.bits as usize / 8)?..)?;
+            for (part, numbers) in fields.iter().zip(&mut numbers) {
+                let number = part.interval(rest.get(..part.bytes)?)?;
+                if !numbers.contains(&number) {
+                    numbers.push(number);
+                }
+                rest = rest.get(part.bytes.next_multiple_of(4)..)?;
+            }
+            count += 1;
+        }
+        // Each combination is an element.
+        let is_exact = numbers.iter().map(Vec::len).product::<usize>() == count;
+        for (part, numbers) in fields.into_iter().zip(numbers) {
+            self.add_condition(Condition::is(part.field, Values::Listed(numbers)));
+        }
+        if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
+            let mut verdicts = set.verdicts.iter().map(|(_, action)| action);
+            self.rule.action = match verdicts.next() {
+                Some(action) if is_exact && verdicts.all(|other| other == action) => action.clone(),
+                Some(_) => Action::NotUnderstood("[vmap]".to_owned()),
+                None => Action::Continue,
+            };
+            return Some(());
+        }
+        if !is_exact {
+            self.add_unknown("[lookup]");
+        }
+        if let Some(to) = lookup.to {
+            self.load(to, Loaded::Other("[map]".to_owned()));
+        }
+        Some(())
+    }
+
+    /// The condition that the content of a register is in a set or, if negated, isn't; and the field, if a verdict map may have
+    /// its numbers as keys. None if it isn't understood.
+    fn set_condition(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
+        match *self.registers.get(register)? {
+            ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::Index(_)) => {
+                // Numbers of states, types and devices are in the machine's order, as marks are.
+                let numbers = set.numbers_of(Field::Mark)?;
+                let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
+                let field = matches!(loaded, Loaded::State(_)).then_some(Field::State);
+                Some((self.membership_condition(loaded, &numbers, negated)?, field))
+            }
+            // A set whose elements have several fields is looked up by several registers; this one is only a part of
+            // the key.
+            Loaded::Field(Part { field, bytes, host_order }) if bytes == field.bytes() && set.bits == field.bits() => {
+                set.elements.as_ref()?;
+                let values = if host_order {
+                    // The set's elements are in the machine's byte order.
+                    Values::Listed(set.numbers_of(field)?.as_slice().to_vec())
+                } else {
+                    Values::Set(set.name.clone())
+                };
+                // An interval's elements are in network order, which the map doesn't tell.
+                let field_of_map = (host_order == field.facts().is_in_host_order).then_some(field);
+                Some((Condition::compare(field, values, negated), field_of_map))
+            }
+            _ => None,
+        }
+    }
+
+    fn add_xt_match(&mut self, entry: XtEntry<'_>) -> Result<(), Malformed> {
+        let before = self.rule.conditions.len();
+        xt::read_match(&mut self.rule, entry, self.family.unwrap_or(Family::V4))?;
+        if let Some(change) = self.changes.clone().filter(|_| self.rule.conditions.len() > before) {
+            self.rule.conditions.truncate(before);
+            self.add_unknown(change);
+        }
+        Ok(())
+    }
+
+    fn apply_set_payload(&mut self, change: expression::SetPayload) {
+        let place = (change.base, change.offset, change.length);
+        let kept = match self.registers.get(change.register) {
+            Some(Loaded::Bytes(from, Some(mask))) if *from == place => mask.as_slice(),
+            _ => &[],
+        };
+        match header::rewritten(self.family, place, kept) {
+            Some(effect) => self.rule.effects.push(effect),
+            None => self.changes = Some("[payload]".to_owned()),
+        }
+    }
+
+    fn add_mark(&mut self, field: Field, register: u32) {
+        let to = match self.registers.get(register) {
+            Some(Loaded::Value(value)) => u32_at(value, 0).ok().map(|mark| Bits::constant(field, mark.into())),
+            Some(&Loaded::Field(part)) if part.host_order && is_mark(part.field) => Some(Bits::all(part.field)),
+            Some(&Loaded::Bits(bits)) if is_mark(bits.field) => Some(bits),
+            _ => None,
+        };
+        let what = match to {
+            Some(Bits { mask: 0, xor, .. }) => format!("{xor:#x}"),
+            Some(bits) if bits == Bits::all(bits.field) => bits.field.facts().nft.to_owned(),
+            Some(Bits { field, mask, xor }) => format!("{} & {mask:#x} ^ {xor:#x}", field.facts().nft),
+            None => "[...]".to_owned(),
+        };
+        let text = format!("{} set {what}", field.facts().nft);
+        self.rule.effects.push(Effect::Mark { field, to, text });
+    }
+
+    /// A limit, which holds as long as it isn't reached or, with its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
+    fn add_limit(&mut self, flags: u32, text: impl FnOnce(&str) -> String) {
+        let holds_below = flags & 1 == 0;
+        let text = text(if holds_below { "" } else { "over " });
+        self.rule.conditions.push(Condition::in_context(text, Context::Limit { holds_below }));
+    }
+
+    /// Limits of each element of a set: each holds as a limit without a set does, and all of them as long as the set has room
+    /// (`nft_dynset_eval` in net/netfilter/nft_dynset.c).
+    fn add_meter(&mut self, dynset: Dynset<'a>) -> Result<(), Malformed> {
+        /// `NFT_DYNSET_OP_DELETE`
+        const DELETE: u32 = 2;
+        let limits = Expression::each(dynset.expression, dynset.expressions).collect::<Result<Vec<_>, _>>()?;
+        let is_understood = |limit: &Expression<'_>| {
+            use Expression::{Connlimit, Counter, Limit, Quota};
+            matches!(limit, Limit(_) | Quota(_) | Connlimit(_) | Counter(_))
+        };
+        let flags = dynset.flags.unwrap_or_default();
+        // The set may have limits of its own, where none are here.
+        if dynset.operation == DELETE || flags != 0 || limits.is_empty() || !limits.iter().all(is_understood) {
+            self.apply_other(b"dynset");
+            return Ok(());
+        }
+        self.add_limit(0, |_| format!("meter in @{}", Name::from(dynset.set.0)));
+        for limit in limits {
+            if !matches!(limit, Expression::Counter(_)) {
+                self.apply(limit)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_redirect(&mut self, Redirect { first, last, flags }: Redirect) {
+        // Flags beside that of the ports (random, persistent) don't change which port it may be.
+        if first.is_some() && flags.unwrap_or_default() & NF_NAT_RANGE_PROTO_SPECIFIED == 0 {
+            return self.apply_other(b"redir");
+        }
+        let is_single = last.is_none_or(|last| Some(last) == first);
+        self.rule.action = match first.map(|first| self.registers.get(first)) {
+            None => Action::Redirect(None),
+            Some(Some(Loaded::Mapped(field, map))) if is_single => Action::RedirectByMap(*field, map.clone()),
+            // What several fields or a changing map say isn't followed.
+            Some(_) => Action::Redirect(self.constant_ports(first, last).or(Some((0, u16::MAX)))),
+        };
+    }
+
+    fn set_nat(&mut self, nat: expression::Nat) {
+        // Packets of the other family go on to the next rule (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
+        let family = Family::ALL.into_iter().find(|&of| nfproto(of) == nat.family as u128);
+        if let (None, Some(family)) = (self.family, family) {
+            self.add_condition(family_condition(family));
+        }
+        let verb = if nat.kind == libc::NFT_NAT_DNAT { "dnat" } else { "snat" };
+        let held = |register| message::address(self.registers.constant(register)?).ok();
+        let first = nat.first_address.and_then(held);
+        let addresses = first.zip(nat.last_address.map_or(first, held));
+        let ports = self.constant_ports(nat.first_port, nat.last_port);
+        // An address or a port may come from a map.
+        let is_mapped =
+            (addresses.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
+        self.rule.action = Action::Nat(if is_mapped {
+            Nat::somewhere(format!("{verb} to a mapped port"))
+        } else {
+            Nat::between(&format!("{verb} to"), addresses, ports)
+        });
+    }
+
+    /// The ports in these registers, if they are constants of the rule; without a last one, that is the first.
+    fn constant_ports(&self, first: Option<u32>, last: Option<u32>) -> Option<(u16, u16)> {
+        let port = |register| {
+            let bytes = self.registers.constant(register)?;
+            bytes.first_chunk().copied().map(u16::from_be_bytes)
+        };
+        port(first?).zip(port(last.or(first)?))
+    }
+
+    fn apply_other(&mut self, name: &[u8]) {
+        let text = format!("[{}]", Name::from(name));
+        // It may load something, into any register.
+        self.registers.clear();
+        self.rule.needs_tracking |= matches!(name, b"ct" | b"connlimit" | b"synproxy" | b"flow_offload");
+        match name {
+            b"masq" => self.rule.action = Action::Nat(Nat::somewhere("masquerade")),
+            b"notrack" => self.rule.effects.push(Effect::Untrack),
+            b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.add_effect(text),
+            // It writes into the packet, perhaps into the destination.
+            b"payload" | b"exthdr" => self.changes = Some(text),
+            // These only look at the packet, or load something.
+            b"bitwise" | b"byteorder" | b"cmp" | b"connlimit" | b"dynset" | b"fib" | b"hash" | b"immediate"
+            | b"inner" | b"limit" | b"lookup" | b"match" | b"numgen" | b"osf" | b"quota" | b"range" | b"rt"
+            | b"socket" | b"tunnel" | b"xfrm" => self.add_unknown(text),
+            // queue, synproxy and fwd take the packet; tproxy needs a listener that is transparent, and does nothing
+            // without one.
+            _ => self.rule.action = Action::NotUnderstood(text),
+        }
+    }
+}
+
+/// What `fib` loads from routing: `fib daddr type`, or `fib saddr . iif oif`.
+fn loaded_by_routing(fib: expression::Fib) -> Loaded {
+    // `NFTA_FIB_F_*`: by the source or the destination, the mark, the device of either way; and whether there is one.
+    const SOURCE: u32 = 1;
+    const DESTINATION: u32 = 2;
+    const MARK: u32 = 4;
+    const SOURCE_BY_DEVICE: u32 = 9;
+    const PRESENT: u32 = 32;
+    // Marks are 0 until a rule sets them, and then routing is not followed.
+    match (fib.result, fib.flags & !MARK & !PRESENT) {
+        // `NFT_FIB_RESULT_OIF` and `NFT_FIB_RESULT_ADDRTYPE`
+        (1, SOURCE) => Loaded::ReversePath { is_loose: true },
+        (1, SOURCE_BY_DEVICE) => Loaded::ReversePath { is_loose: false },
+        (3, SOURCE) => Loaded::AddressType { is_source: true },
+        (3, DESTINATION) => Loaded::AddressType { is_source: false },
+        _ => Loaded::Other("[fib]".to_owned()),
+    }
+}
+
+fn address_type_condition(is_source: bool, types: u16, negated: bool) -> Condition {
+    let side = if is_source { "saddr" } else { "daddr" };
+    let not = if negated { "!= " } else { "" };
+    let text = match xt::address_types(types).as_slice() {
+        [only] => format!("fib {side} type {not}{only}"),
+        list => format!("fib {side} type {not}{{ {} }}", list.join(", ")),
+    };
+    let context = Context::AddressType { is_source, types, negated, is_xt: false };
+    Condition::in_context(text, context)
+}
+
+/// Whether there is a route back, by the device on which the packet came or by any; if negated, whether there is none.
+fn reverse_path_condition(is_loose: bool, negated: bool) -> Condition {
+    let by = if is_loose { "" } else { " . iif" };
+    let so = if negated { "missing" } else { "exists" };
+    let context = Context::ReversePath { is_loose, negated };
+    Condition::in_context(format!("fib saddr{by} oif {so}"), context)
+}
+
+fn is_mark(field: Field) -> bool {
+    matches!(field, Field::Mark | Field::ConnectionMark)
+}
+
+/// The numbers for which a comparison holds, apart from negation; none if it isn't understood.
+fn compared_values(part: Part, compare: Compare<'_>) -> Option<Values> {
+    let (field, (first, last)) = (part.field, part.interval(compare.value.0)?);
+    let numbers = match compare.operation {
+        libc::NFT_CMP_EQ | libc::NFT_CMP_NEQ => Some((first, last)),
+        // The kernel compares the bytes in network order.
+        _ if part.host_order => return None,
+        libc::NFT_CMP_LT => first.checked_sub(1).map(|last| (0, last)),
+        libc::NFT_CMP_LTE => Some((0, last)),
+        libc::NFT_CMP_GT => last.checked_add(1).map(|first| (first, field.largest())),
+        libc::NFT_CMP_GTE => Some((first, field.largest())),
+        _ => return None,
+    };
+    let numbers = numbers.filter(|(first, _)| *first <= field.largest());
+    Some(numbers.map_or(Values::Listed(Vec::new()), Values::Interval))
+}
+
+/// How nft writes it: port-unreachable goes without saying.
+fn rejection(expression::Reject { kind, code }: expression::Reject) -> String {
+    const ICMPX: [&str; 4] = ["no-route", "port-unreachable", "host-unreachable", "admin-prohibited"];
+    match (kind, code.and_then(|code| ICMPX.get(usize::from(code)))) {
+        (libc::NFT_REJECT_TCP_RST, _) => "reject with tcp reset".to_owned(),
+        (libc::NFT_REJECT_ICMPX_UNREACH, Some(&"port-unreachable")) => "reject".to_owned(),
+        (libc::NFT_REJECT_ICMPX_UNREACH, Some(name)) => format!("reject with icmpx {name}"),
+        _ => format!("reject with icmp {}", code.unwrap_or_default()),
+    }
+}
+
+pub(crate) fn action(Verdict { code, chain }: Verdict<'_>) -> Action {
+    match (code, chain.map(|chain| Name::from(chain.0))) {
+        (libc::NF_ACCEPT, _) => Action::Accept,
+        (libc::NF_DROP, _) => Action::Drop,
+        (libc::NFT_CONTINUE, _) => Action::Continue,
+        (libc::NFT_RETURN, _) => Action::Return,
+        (libc::NFT_JUMP, Some(chain)) => Action::Jump(chain),
+        (libc::NFT_GOTO, Some(chain)) => Action::Goto(chain),
+        _ => Action::NotUnderstood(format!("[verdict {code}]")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::Intervals;
+    use ruleset::flags::{CtState, of_states};
+    use ruleset::nftables::NftRule;
+    use ruleset::testing;
+    use ruleset::xtables::IptablesRule;
+
+    use super::*;
+    use crate::nf_tables::expression::Data;
+    use crate::tests::recorded;
+
+    /// The sets of the tables that the recorded rules are from.
+    fn sets() -> Vec<Set> {
+        let map = Set {
+            verdicts: vec![
+                (Intervals::one(80), Action::Accept),
+                (Intervals::one(443), Action::Jump(Name::from("other"))),
+            ],
+            ..testing::ports("m", &[(80, 80), (443, 443)])
+        };
+        let [a, b] = [0xc000_0201u128, 0xc000_0202];
+        let of_fields = |name: &str, bits, keys: &[u128]| Set {
+            bits,
+            ..testing::ports(name, &keys.iter().map(|&key| (key, key)).collect::<Vec<_>>())
+        };
+        let in_host_order = |name: &str, numbers: &[u32]| {
+            of_fields(name, 32, &numbers.iter().map(|number| number.to_le().swap_bytes().into()).collect::<Vec<_>>())
+        };
+        let square = [a << 32 | 80 << 16, a << 32 | 443 << 16];
+        let of_square = |name: &str, second| Set {
+            verdicts: vec![(Intervals::one(square[0]), Action::Accept), (Intervals::one(square[1]), second)],
+            ..of_fields(name, 64, &square)
+        };
+        let service = a << 64 | 6 << 56 | 80 << 16;
+        let services = Set {
+            verdicts: vec![(Intervals::one(service), Action::Goto(Name::from("other")))],
+            ..of_fields("services", 96, &[service])
+        };
+        vec![
+            testing::ports("ports", &[(80, 80), (8000, 8100)]),
+            map,
+            services,
+            of_fields("none", 96, &[]),
+            of_fields("pairs", 64, &[a << 32 | 80 << 16, b << 32 | 443 << 16]),
+            of_square("same", Action::Accept),
+            of_square("differ", Action::Drop),
+            of_fields("square", 64, &square),
+            Set {
+                verdicts: vec![(Intervals::one(80), Action::Redirect(Some((8080, 8080))))],
+                ..testing::ports("to", &[(80, 80)])
+            },
+            in_host_order("types", &[2, 3]),
+            in_host_order("states", &[CtState::New.bit(), CtState::Established.bit()]),
+            in_host_order("links", &[LOOPBACK_INDEX]),
+            in_host_order("users", &[7, 9]),
+        ]
+    }
+
+    /// What has an effect that doesn't matter is written as what isn't understood.
+    fn unless_known(rule: &Rule) -> &'static str {
+        let is_unknown = |condition: &Condition| matches!(condition, Condition::NotUnderstood(_));
+        let is_open = matches!(rule.action, Action::NotUnderstood(_)) || rule.conditions.iter().any(is_unknown);
+        if is_open { " (not known)" } else { "" }
+    }
+
+    #[test]
+    fn rules_are_read_as_the_kernel_dumps_them() {
+        let mut wrong = Vec::new();
+        let recorded_rules = include_str!("../recorded/rules.txt").lines().filter(|line| !line.starts_with('#'));
+        for line in recorded_rules {
+            let [family, written, wanted, hex] = line.split(" ; ").collect::<Vec<_>>().try_into().unwrap();
+            let family = match family {
+                "ip" => TableFamily::Ip(Family::V4),
+                "ip6" => TableFamily::Ip(Family::V6),
+                "arp" => TableFamily::Arp,
+                _ => TableFamily::Inet,
+            };
+            let message = recorded(hex);
+            // The header of nfnetlink comes before the attributes.
+            let rule = read(Attributes(&message[4..]), family, &sets(), only_loopback).unwrap();
+            assert!(rule.handle > 0, "{written}");
+            let shown = match written.strip_prefix("-A ") {
+                Some(_) => format!("-A OUTPUT {}", IptablesRule(&rule)),
+                None => NftRule(&rule).to_string(),
+            };
+            // What such a condition comes to isn't in its text.
+            let fixed = rule.conditions.iter().find_map(|condition| match condition {
+                Condition::Flags { numbers, .. } => {
+                    let held =
+                        |state: &&CtState| of_states(&Intervals::one(state.bit().into())).meets(numbers.as_slice());
+                    Some(format!(" (of {} states)", CtState::ALL.iter().filter(held).count()))
+                }
+                _ => None,
+            });
+            let tracking = if rule.needs_tracking { " (tracking)" } else { "" };
+            let shown = shown + &fixed.unwrap_or_default() + tracking + unless_known(&rule);
+            if shown != wanted {
+                wrong.push(format!("{written}\n    wanted {wanted}\n    read   {shown}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    /// A message may name any register, also one that the kernel doesn't have.
+    #[test]
+    fn no_register_overflows() {
+        let mut reader = Reader::new(TableFamily::Inet, &[], only_loopback);
+        for register in [u32::MAX, u32::MAX - 1, 0, 1, 8] {
+            let (value, key) = (Data(&[1; 64]), libc::NFT_META_IIFNAME);
+            let operation = libc::NFT_CMP_EQ;
+            for expression in [
+                Expression::Value(expression::Value { register, value }),
+                Expression::Meta(expression::Meta { key, register }),
+                Expression::Compare(Compare { operation, register, value }),
+            ] {
+                reader.read_expression(expression).unwrap();
+            }
+        }
+        assert_eq!(reader.finish().conditions.len(), 5);
+    }
+
+    /// Whoever writes rules may hand the kernel other expressions than nft and iptables do.
+    #[test]
+    fn what_nft_does_not_write_is_read_too() {
+        let [mask, xor, five] = [0xff, 3, 5].map(u32::to_ne_bytes);
+        let mark = || Expression::Meta(expression::Meta { key: libc::NFT_META_MARK, register: 1 });
+        let is_five = || Expression::Compare(Compare { operation: libc::NFT_CMP_EQ, register: 1, value: Data(&five) });
+        let turned =
+            |operation| Expression::ByteOrder(expression::ByteOrder { from: 1, to: 1, operation, length: 4, size: 4 });
+        let port = || Expression::Value(expression::Value { register: 1, value: Data(&[0, 80]) });
+        let redirected = |flags| Expression::Redirect(Redirect { first: Some(1), last: None, flags });
+        let masked = Expression::Mask(Mask { from: 1, to: 1, length: 4, mask: Data(&mask), xor: Data(&xor) });
+        let base = libc::NFT_PAYLOAD_NETWORK_HEADER;
+        let bytes_at = |offset| Expression::Payload(Payload { register: 1, base, offset, length: 2 });
+        let kept =
+            || Expression::Mask(Mask { from: 1, to: 1, length: 2, mask: Data(&[0xff, 0x0f]), xor: Data(&[0, 0]) });
+        let written = || Expression::SetPayload(expression::SetPayload { register: 1, base, offset: 0, length: 2 });
+        for (expressions, words) in [
+            // nft writes the number that this comes to.
+            (vec![mark(), masked, is_five()], "meta mark & 0x000000ff == 0x00000006"),
+            (vec![mark(), turned(libc::NFT_BYTEORDER_NTOH), is_five()], "[byteorder] [cmp] (not known)"),
+            (vec![port(), redirected(Some(NF_NAT_RANGE_PROTO_SPECIFIED))], "redirect to :80"),
+            // As kernels take it that look at the flag alone.
+            (vec![port(), redirected(None)], "[redir] (not known)"),
+            // Bits are as they were only where they are written to where they come from.
+            (vec![bytes_at(0), kept(), written()], "[payload]"),
+            (vec![bytes_at(4), kept(), written()], "[payload] (not known)"),
+        ] {
+            let mut reader = Reader::new(TableFamily::Inet, &[], only_loopback);
+            for expression in expressions {
+                reader.read_expression(expression).unwrap();
+            }
+            let rule = reader.finish();
+            assert_eq!(NftRule(&rule).to_string().trim_end().to_owned() + unless_known(&rule), words);
+        }
+    }
+
+    /// The kernel compares all 16 bytes, and no device's name has more after its NUL.
+    #[test]
+    fn a_name_ends_at_its_nul() {
+        let whole = |name: &[u8; 16]| Part::whole(Field::InInterface).interval(name);
+        assert_eq!(whole(b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), Some((interface(b"lo"), interface(b"lo"))));
+        assert_eq!(whole(b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0x"), None);
+    }
+}

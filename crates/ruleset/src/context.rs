@@ -1,0 +1,245 @@
+//! Where conditions hold that depend on more than the packet.
+
+use std::net::IpAddr;
+
+use crate::family::Family;
+use crate::field::Field;
+use crate::intervals::Intervals;
+use crate::rule::{Context, Holding, LOOPBACK, address, interface};
+
+/// All packets, or none.
+pub fn always(holds: bool) -> Holding {
+    let all = if holds { Field::Family.any() } else { Intervals::default() };
+    vec![(Field::Family, all)]
+}
+
+/// Facts of the namespace's routing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RoutingFacts {
+    /// The entries of the local table: the number of their type, and the addresses.
+    pub local: Vec<(u8, Family, (u128, u128))>,
+    /// The names of lo and of the device by which the route back to the other host leaves, if there is one. None: that isn't
+    /// known.
+    pub back: Option<Intervals>,
+}
+
+/// `RTN_*`
+const UNSPEC: u8 = 0;
+const UNICAST: u8 = 1;
+const LOCAL: u8 = 2;
+const BROADCAST: u8 = 3;
+const ANYCAST: u8 = 4;
+const MULTICAST: u8 = 5;
+
+impl RoutingFacts {
+    /// Adds one of the namespace's own addresses.
+    pub fn add_own(&mut self, own: IpAddr) {
+        self.local.push((LOCAL, Family::of(own), (address(own), address(own))));
+    }
+
+    /// Where a condition holds; none if that isn't known.
+    pub fn holding(&self, context: Context) -> Option<Holding> {
+        match context {
+            Context::AddressType { is_source, types, negated, is_xt } => {
+                let field = if is_source { Field::Source } else { Field::Destination };
+                let held = Family::ALL.into_iter().filter_map(|family| {
+                    let (field, addresses) = (field(family), self.of_types(family, types, is_xt)?);
+                    Some((field, if negated { field.any().without(&addresses) } else { addresses }))
+                });
+                Some(held.collect())
+            }
+            Context::ReversePath { is_loose, negated } => {
+                let back = self.back.as_ref()?;
+                // lo always counts as the right device (`rpfilter_is_loopback`, `nft_fib_is_loopback`).
+                let lo = Intervals::one(interface(LOOPBACK));
+                let any = Field::InInterface.any();
+                let by = if is_loose && *back != lo { any.clone() } else { back.clone() };
+                let held = if negated { any.without(&by) } else { by };
+                Some(vec![(Field::InInterface, held)])
+            }
+            Context::Limit { .. } => None,
+        }
+    }
+
+    /// The addresses that have one of these types; none if that depends on more than the local table.
+    fn of_types(&self, family: Family, types: u16, is_xt: bool) -> Option<Intervals> {
+        let has = |kind: u8| types & 1 << kind != 0;
+        let table = |wanted: u8| {
+            let entries = self.local.iter().filter(|(kind, of, _)| (*kind, *of) == (wanted, family));
+            Intervals::new(entries.map(|(.., addresses)| *addresses))
+        };
+        let (unspecified, broadcast, multicast) = match family {
+            // `__inet_dev_addr_type` in net/ipv4/fib_frontend.c
+            Family::V4 => {
+                let broadcast = Intervals::new([(0, (1 << 24) - 1), (u32::MAX.into(), u32::MAX.into())]);
+                (Intervals::default(), broadcast.or(&table(BROADCAST)), (0xe0 << 24, (0xf0 << 24) - 1))
+            }
+            Family::V6 => (Intervals::one(0), Intervals::default(), (0xff << 120, u128::MAX)),
+        };
+        let multicast = Intervals::new([multicast]);
+        // Without an address of its own, the namespace takes no packet.
+        if table(LOCAL).without(&family.loopback()).is_empty() {
+            return None;
+        }
+        let anycast = table(ANYCAST);
+        // The narrower entries come first.
+        let local = table(LOCAL).without(&broadcast).without(&anycast);
+        let all = Field::Source(family).any();
+        if family == Family::V6 && is_xt {
+            // `match_type6` in net/netfilter/xt_addrtype.c: the address must have each of the types.
+            return match types.trailing_zeros() as u8 {
+                _ if !types.is_power_of_two() => None,
+                LOCAL => Some(local),
+                MULTICAST => Some(multicast),
+                UNSPEC => Some(unspecified),
+                UNICAST => Some(all.without(&unspecified).without(&multicast)),
+                _ => None,
+            };
+        }
+        // IPv6 addresses without a route have other types.
+        const UNROUTED: u16 = 0b1111 << 6;
+        let unrouted = if has(UNICAST) { UNROUTED } else { 0 };
+        if family == Family::V6 && types & UNROUTED != unrouted {
+            return None;
+        }
+        let named =
+            [(UNSPEC, unspecified), (BROADCAST, broadcast), (MULTICAST, multicast), (ANYCAST, anycast), (LOCAL, local)];
+        let of_unicast = named.iter().fold(all, |rest, (_, addresses)| rest.without(addresses));
+        let named = named.into_iter().chain([(UNICAST, of_unicast)]);
+        let held = named.filter(|(kind, _)| has(*kind));
+        Some(held.fold(Intervals::default(), |held, (_, addresses)| held.or(&addresses)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip;
+
+    const OWN: u128 = 0x0a4d_0002;
+
+    fn facts() -> RoutingFacts {
+        let entry = |kind, family, first: u128, last| (kind, family, (first, last));
+        let mut facts = RoutingFacts {
+            local: vec![
+                entry(LOCAL, Family::V4, 127 << 24, (128 << 24) - 1),
+                entry(BROADCAST, Family::V4, 0x0a4d_00ff, 0x0a4d_00ff),
+                entry(BROADCAST, Family::V4, (128 << 24) - 1, (128 << 24) - 1),
+                entry(LOCAL, Family::V6, 1, 1),
+                entry(LOCAL, Family::V6, 0xfd << 120 | 2, 0xfd << 120 | 2),
+                entry(ANYCAST, Family::V6, 0xfd << 120, 0xfd << 120),
+            ],
+            back: None,
+        };
+        facts.add_own(ip(Family::V4, OWN).unwrap());
+        facts
+    }
+
+    /// Whether an address of a family is of these types; none: that isn't known.
+    fn holds(types: &[u8], is_xt: bool, negated: bool, family: Family, address: u128) -> Option<bool> {
+        let context = Context::AddressType {
+            is_source: true,
+            types: types.iter().fold(0, |types, kind| types | 1 << kind),
+            negated,
+            is_xt,
+        };
+        let holding = facts().holding(context)?;
+        let (_, numbers) = holding.into_iter().find(|(field, _)| *field == Field::Source(family))?;
+        Some(numbers.meets(&[(address, address)]))
+    }
+
+    /// As `ip route get` names them, and tests with iptables and nft found them.
+    #[test]
+    fn each_address_is_of_one_type() {
+        for (address, kind) in [
+            (OWN, LOCAL),
+            ((127 << 24) | 1, LOCAL),
+            ((128 << 24) - 1, BROADCAST),
+            (0x0a4d_00ff, BROADCAST),
+            (u32::MAX.into(), BROADCAST),
+            (1, BROADCAST),
+            ((1 << 24) - 1, BROADCAST),
+            (1 << 24, UNICAST),
+            (0xe0 << 24, MULTICAST),
+            ((0xf0 << 24) - 1, MULTICAST),
+            (0xf0 << 24, UNICAST),
+            (0xc000_0201, UNICAST),
+        ] {
+            for other in [UNICAST, LOCAL, BROADCAST, MULTICAST] {
+                for negated in [false, true] {
+                    let want = Some((other == kind) != negated);
+                    assert_eq!(holds(&[other], true, negated, Family::V4, address), want, "{address:x} {other}");
+                }
+            }
+        }
+        assert_eq!(holds(&[UNICAST, LOCAL], false, false, Family::V4, OWN), Some(true));
+    }
+
+    #[test]
+    fn of_ipv6s_addresses_nft_asks_for_a_route_and_xt_does_not() {
+        let (own, other, group) = (0xfd << 120 | 2, 0x2 << 124, 0xff << 120);
+        let v6 = |types: &[u8], is_xt, address| holds(types, is_xt, false, Family::V6, address);
+        for is_xt in [false, true] {
+            assert_eq!(v6(&[LOCAL], is_xt, own), Some(true));
+            assert_eq!(v6(&[LOCAL], is_xt, other), Some(false));
+            assert_eq!(v6(&[MULTICAST], is_xt, group), Some(true));
+        }
+        assert_eq!(v6(&[UNICAST], true, own), Some(true));
+        for (kinds, address, is_so) in
+            [(UNSPEC, 0, true), (UNSPEC, own, false), (UNICAST, 0, false), (UNICAST, group, false)]
+        {
+            assert_eq!(v6(&[kinds], true, address), Some(is_so), "{kinds} {address:x}");
+        }
+        assert_eq!(v6(&[UNICAST], false, other), None);
+        assert_eq!(v6(&[UNICAST, 6, 7, 8, 9], false, other), Some(true));
+        assert_eq!(v6(&[UNICAST, 6, 7, 8, 9], false, own), Some(false));
+        assert_eq!(v6(&[7], false, other), None);
+        assert_eq!(v6(&[LOCAL, MULTICAST], true, own), None);
+    }
+
+    /// Of what comes in, nothing can be said.
+    #[test]
+    fn without_an_address_nothing_is_known() {
+        let mut facts = facts();
+        facts.local.retain(|(_, _, (first, _))| *first != OWN);
+        let context = Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: false };
+        let fields = facts.holding(context).into_iter().flatten().map(|(field, _)| field);
+        assert_eq!(fields.collect::<Vec<_>>(), [Field::Destination(Family::V6)]);
+    }
+
+    #[test]
+    fn the_way_back_is_by_a_device_or_by_any() {
+        let (lo, eth0, eth1) = (interface(LOOPBACK), interface(b"eth0"), interface(b"eth1"));
+        let holds = |back: &[u128], is_loose, negated, by: u128| {
+            let facts = RoutingFacts {
+                back: (!back.is_empty()).then(|| Intervals::each(back.iter().copied())),
+                ..RoutingFacts::default()
+            };
+            let holding = facts.holding(Context::ReversePath { is_loose, negated })?;
+            Some(holding.iter().any(|(_, numbers)| numbers.meets(&[(by, by)])))
+        };
+        for (back, is_loose, by, want) in [
+            (&[lo, eth0][..], false, eth0, Some(true)),
+            (&[lo, eth0], false, eth1, Some(false)),
+            (&[lo, eth0], false, lo, Some(true)),
+            (&[lo, eth0], true, eth1, Some(true)),
+            (&[lo], true, eth1, Some(false)),
+            (&[lo], false, eth0, Some(false)),
+            (&[], false, eth0, None),
+        ] {
+            assert_eq!(holds(back, is_loose, false, by), want);
+            assert_eq!(holds(back, is_loose, true, by), want.map(|holds| !holds));
+        }
+    }
+
+    #[test]
+    fn an_address_of_the_namespace_s_own_is_local() {
+        let mut facts = RoutingFacts::default();
+        let local = Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: true };
+        assert_eq!(facts.holding(local), Some(vec![]), "without an address, that isn't known");
+        let own: IpAddr = "10.77.0.2".parse().unwrap();
+        facts.add_own(own);
+        let to_it = (Field::Destination(Family::V4), Intervals::one(address(own)));
+        assert_eq!(facts.holding(local), Some(vec![to_it]));
+    }
+}

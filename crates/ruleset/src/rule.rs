@@ -1,0 +1,495 @@
+//! Rules: conditions on the fields of a packet, and an action.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::field::Field;
+use crate::intervals::Intervals;
+use crate::name::Name;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rule {
+    /// What a packet must meet; without conditions, every packet matches.
+    pub conditions: Vec<Condition>,
+    /// What the rule does before its action, beside counting.
+    pub effects: Vec<Effect>,
+    pub action: Action,
+    pub comment: Option<Name>,
+    /// It reads or changes what connection tracking knows about a connection. A family with such a rule, or with one that
+    /// translates, has its connections tracked.
+    pub needs_tracking: bool,
+    /// None if it has no counter.
+    pub counters: Option<Counters>,
+    /// Its number in its table (`NFTA_RULE_HANDLE`); 0 in legacy tables, which have none.
+    pub handle: u64,
+}
+
+impl Rule {
+    pub fn new(conditions: Vec<Condition>, action: Action) -> Self {
+        Self { conditions, action, ..Self::default() }
+    }
+
+    /// The port of this host to which it redirects, if it is a single one.
+    pub fn redirects_to(&self) -> Option<u16> {
+        match self.action {
+            Action::Redirect(Some((first, last))) if first == last => Some(first),
+            _ => None,
+        }
+    }
+
+    /// Whether it decides, or may do something that later rules see.
+    pub fn does_something(&self) -> bool {
+        self.action != Action::Continue || self.has_lasting_effect()
+    }
+
+    /// Whether it may do something that later rules see, apart from what it decides.
+    pub fn has_lasting_effect(&self) -> bool {
+        self.effects.iter().any(|effect| !matches!(effect, Effect::Other(_)))
+    }
+
+    /// Whether both say the same; the order of conditions, counters and handles don't matter.
+    pub fn same_rule(&self, other: &Self) -> bool {
+        fn sorted(rule: &Rule) -> Vec<&Condition> {
+            let mut conditions: Vec<&Condition> = rule.conditions.iter().collect();
+            conditions.sort();
+            conditions
+        }
+        (self.conditions == other.conditions || sorted(self) == sorted(other))
+            && self.effects == other.effects
+            && self.action == other.action
+            && self.comment == other.comment
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// An interface's name as a number; see [`Field::InInterface`]. Bytes after the 16th are ignored: the kernel has no
+/// longer names (`IFNAMSIZ`).
+pub fn interface(name: &[u8]) -> u128 {
+    padded(name, 0)
+}
+
+/// The names of interfaces that begin with this, as an interval of numbers.
+pub fn names_beginning_with(name: &[u8]) -> (u128, u128) {
+    (padded(name, 0), padded(name, u8::MAX))
+}
+
+fn padded(name: &[u8], padding: u8) -> u128 {
+    let mut padded = [padding; 16];
+    for (slot, byte) in padded.iter_mut().zip(name) {
+        *slot = *byte;
+    }
+    u128::from_be_bytes(padded)
+}
+
+/// The name with this number, without its padding; none if no device can have it.
+pub fn device(number: u128) -> Option<Vec<u8>> {
+    let bytes = number.to_be_bytes();
+    let (name, padding) = bytes.split_at(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
+    padding.iter().all(|&byte| byte == 0).then(|| name.to_vec())
+}
+
+pub fn address(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
+/// The protocol's number in IP's header: `IPPROTO_TCP`.
+pub const TCP: u128 = 6;
+
+/// ICMPv6's number there: `IPPROTO_ICMPV6`.
+pub const ICMPV6: u128 = 58;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    /// The field is one of these numbers or, if negated, none of them.
+    In { field: Field, values: Values, negated: bool },
+    /// The same, of a field whose numbers are flags with names: `ct state new`.
+    Flags { text: String, field: Field, numbers: Intervals },
+    /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
+    Masked { text: String, field: Field, mask: u128, number: u128, negated: bool },
+    /// It depends on more than the packet; `holding` says where it holds, if that is known.
+    Context { text: String, context: Context, holding: Option<Holding> },
+    /// A condition that isn't understood: it may hold or not.
+    NotUnderstood(String),
+}
+
+/// On what a condition depends beside the packet: on routing, or on how many packets came before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Context {
+    /// Whether routing gives an address one of these types.
+    AddressType {
+        is_source: bool,
+        /// A bit for each type, by the number of `RTN_*` in linux/rtnetlink.h.
+        types: u16,
+        negated: bool,
+        /// It is xt's match, which finds the types of IPv6 addresses in another way than nft's.
+        is_xt: bool,
+    },
+    /// Whether the route back to the source leaves by the device on which the packet arrived or, if loose, by any.
+    ReversePath { is_loose: bool, negated: bool },
+    /// Whether a limit isn't reached yet or, unless it `holds_below`, whether it is.
+    Limit { holds_below: bool },
+}
+
+/// The packets for which a condition holds: those with one of these numbers in the field that they have. For a packet with
+/// none of the fields, that isn't known.
+pub type Holding = Vec<(Field, Intervals)>;
+
+impl Condition {
+    /// The field at which it looks, if it is understood.
+    pub fn field(&self) -> Option<Field> {
+        match self {
+            Self::In { field, .. } | Self::Flags { field, .. } | Self::Masked { field, .. } => Some(*field),
+            Self::Context { .. } | Self::NotUnderstood(_) => None,
+        }
+    }
+
+    /// How it is written, unless its field and its values say that.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::In { .. } => None,
+            Self::Flags { text, .. }
+            | Self::Masked { text, .. }
+            | Self::Context { text, .. }
+            | Self::NotUnderstood(text) => Some(text),
+        }
+    }
+
+    pub fn in_context(text: String, context: Context) -> Self {
+        Self::Context { text, context, holding: None }
+    }
+
+    pub fn is(field: Field, values: impl Into<Values>) -> Self {
+        Self::compare(field, values, false)
+    }
+
+    pub fn compare(field: Field, values: impl Into<Values>, negated: bool) -> Self {
+        Self::In { field, values: values.into(), negated }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Values {
+    Interval((u128, u128)),
+    /// These intervals, in the order in which they were written. A list of one isn't the same as the interval: iptables
+    /// writes `-m multiport --dports 80` for the list and `-m tcp --dport 80` for the interval.
+    Listed(Vec<(u128, u128)>),
+    Set(Name),
+}
+
+impl Values {
+    pub fn listed(&self) -> Option<&[(u128, u128)]> {
+        match self {
+            Self::Interval(interval) => Some(std::slice::from_ref(interval)),
+            Self::Listed(list) => Some(list),
+            Self::Set(_) => None,
+        }
+    }
+
+    pub fn number(&self) -> Option<u128> {
+        match self.listed()? {
+            &[(first, last)] if first == last => Some(first),
+            _ => None,
+        }
+    }
+}
+
+impl From<u128> for Values {
+    fn from(number: u128) -> Self {
+        Self::Interval((number, number))
+    }
+}
+
+impl From<(u128, u128)> for Values {
+    fn from(interval: (u128, u128)) -> Self {
+        Self::Interval(interval)
+    }
+}
+
+/// What a rule does with a packet apart from its action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain.
+    Untrack,
+    Mark {
+        /// Which one: [`Field::Mark`], [`Field::ConnectionMark`] or, as if it were one, [`Field::HopLimit`].
+        field: Field,
+        /// To what; none: that isn't known.
+        to: Option<Bits>,
+        text: String,
+    },
+    /// Something that doesn't affect where the packet goes; the text is how it is written.
+    Other(String),
+}
+
+impl Effect {
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Untrack => "notrack",
+            Self::Mark { text, .. } | Self::Other(text) => text,
+        }
+    }
+}
+
+/// A number that is computed from a field: the field under a mask, with the bits of `xor` flipped. A constant has no mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bits {
+    pub field: Field,
+    pub mask: u128,
+    pub xor: u128,
+}
+
+impl Bits {
+    pub fn all(field: Field) -> Self {
+        Self { field, mask: field.largest(), xor: 0 }
+    }
+
+    /// This number, whatever the field is.
+    pub fn constant(field: Field, number: u128) -> Self {
+        Self { field, mask: 0, xor: number }
+    }
+
+    /// The result if the field is this number.
+    pub fn of(self, number: u128) -> u128 {
+        (number & self.mask) ^ self.xor
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Action {
+    /// The next rule is asked.
+    #[default]
+    Continue,
+    /// It ends the base chain for the packet; the hook's next base chain is asked.
+    Accept,
+    Drop,
+    /// The packet is dropped, and its sender gets an error. The text is how it is written.
+    Reject(String),
+    /// The packet returns to the chain that jumped here.
+    Return,
+    /// The packet goes through another chain and, at its end, comes back.
+    Jump(Name),
+    /// The packet goes on to another chain and doesn't come back.
+    Goto(Name),
+    /// The connection goes to one of these ports of this host; none: to the port that it has anyway.
+    Redirect(Option<(u16, u16)>),
+    /// The connection goes elsewhere, or comes from elsewhere.
+    Nat(Nat),
+    /// The verdict map's verdict for the field's number. Without one, the next rule is asked.
+    Map(Field, Name),
+    /// The connection goes to the port of this host that the map has for the field's number.
+    RedirectByMap(Field, Name),
+    /// Something that isn't understood: it may do anything.
+    NotUnderstood(String),
+}
+
+impl Action {
+    /// The chain to which it leads, for good or not.
+    pub fn target(&self) -> Option<&Name> {
+        match self {
+            Action::Jump(chain) | Action::Goto(chain) => Some(chain),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nat {
+    pub text: String,
+    /// The address, if it is known.
+    pub address: Option<IpAddr>,
+    /// The first and the last port, if they are known; otherwise a free one, or the one that it has.
+    pub ports: Option<(u16, u16)>,
+}
+
+impl Nat {
+    /// To one of these addresses and one of these ports, as far as they are known; the text begins with `how`.
+    pub fn between(how: &str, addresses: Option<(IpAddr, IpAddr)>, ports: Option<(u16, u16)>) -> Self {
+        let address = addresses.filter(|(first, last)| first == last).map(|(first, _)| first);
+        let shown = addresses.map(span).unwrap_or_default();
+        let text = match ports {
+            None => format!("{how} {shown}"),
+            // Only a port makes it unclear where an IPv6 address ends.
+            Some(ports) if shown.contains(':') => format!("{how} [{shown}]:{}", span(ports)),
+            Some(ports) => format!("{how} {shown}:{}", span(ports)),
+        };
+        Self { text, address, ports }
+    }
+
+    pub fn somewhere(text: impl Into<String>) -> Self {
+        Self { text: text.into(), address: None, ports: None }
+    }
+}
+
+/// One thing, or both ends of an interval.
+pub fn span<T: fmt::Display + PartialEq>((first, last): (T, T)) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
+pub const LOOPBACK: &[u8] = b"lo";
+
+/// The loopback device's number in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
+pub const LOOPBACK_INDEX: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Family;
+    use crate::testing::{commented, rule, to_port};
+
+    #[test]
+    fn rules_do_the_same_whatever_they_have_counted() {
+        let one = commented("mine", rule([to_port(80)], Action::Accept));
+        let counted = Rule { counters: Some(Counters { packets: 1, bytes: 60 }), handle: 7, ..one.clone() };
+        assert!(one.same_rule(&counted));
+        let tcp = || Condition::is(Field::Protocol, TCP);
+        let both = |conditions| rule(conditions, Action::Accept);
+        assert!(both([tcp(), to_port(80)]).same_rule(&both([to_port(80), tcp()])));
+        assert!(!both([tcp(), tcp()]).same_rule(&both([to_port(80), tcp()])));
+        for other in [
+            commented("mine", rule([to_port(81)], Action::Accept)),
+            commented("mine", rule([to_port(80)], Action::Drop)),
+            commented("yours", rule([to_port(80)], Action::Accept)),
+            rule([to_port(80)], Action::Accept),
+        ] {
+            assert!(!one.same_rule(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_only_counts_does_nothing() {
+        let with = |effects: &[Effect], action| Rule { effects: effects.to_vec(), ..rule([to_port(80)], action) };
+        let mark = Effect::Mark { field: Field::Mark, to: None, text: "meta mark set 1".to_owned() };
+        let log = Effect::Other("log".to_owned());
+        let goes_on = || Action::Continue;
+        for (rule, does) in [
+            (with(&[], goes_on()), false),
+            (with(std::slice::from_ref(&log), goes_on()), false),
+            (with(&[log, mark], goes_on()), true),
+            (with(&[], Action::Accept), true),
+        ] {
+            assert_eq!(rule.does_something(), does, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn bits_are_those_under_the_mask_turned_round() {
+        let bits = |mask, xor| Bits { field: Field::Mark, mask, xor };
+        assert_eq!(bits(6, 0).of(5), 4);
+        assert_eq!(bits(6, 5).of(4), 1);
+        assert_eq!(Bits::all(Field::Mark).of(5), 5);
+        assert_eq!(Bits::constant(Field::Mark, 9).of(5), 9);
+    }
+
+    #[test]
+    fn a_translation_is_written_with_its_ports() {
+        let one = |text: &str| Some((text.parse().unwrap(), text.parse().unwrap()));
+        let two = |first: &str, last: &str| Some((first.parse().unwrap(), last.parse().unwrap()));
+        for (addresses, ports, text) in [
+            (one("192.0.2.1"), Some((80, 80)), "dnat to 192.0.2.1:80"),
+            (one("2001:db8::1"), Some((80, 90)), "dnat to [2001:db8::1]:80-90"),
+            (one("192.0.2.1"), None, "dnat to 192.0.2.1"),
+            (one("2001:db8::1"), None, "dnat to 2001:db8::1"),
+            (two("192.0.2.1", "192.0.2.9"), None, "dnat to 192.0.2.1-192.0.2.9"),
+            (None, Some((80, 80)), "dnat to :80"),
+        ] {
+            let nat = Nat::between("dnat to", addresses, ports);
+            let address = addresses.filter(|(first, last)| first == last).map(|(first, _)| first);
+            assert_eq!((nat.text.as_str(), nat.address), (text, address));
+        }
+    }
+
+    #[test]
+    fn numbers_are_as_large_as_their_fields() {
+        for (field, largest) in [
+            (Field::Family, 255),
+            (Field::Protocol, 255),
+            (Field::SourcePort, 65535),
+            (Field::DestinationPort, 65535),
+            (Field::Uid, 4_294_967_295),
+            (Field::Gid, 4_294_967_295),
+            (Field::Source(Family::V4), 4_294_967_295),
+            (Field::Destination(Family::V4), 4_294_967_295),
+            (Field::Source(Family::V6), u128::MAX),
+            (Field::Destination(Family::V6), u128::MAX),
+            (Field::InInterface, u128::MAX),
+            (Field::OutInterface, u128::MAX),
+        ] {
+            assert_eq!(field.largest(), largest, "{field:?}");
+        }
+        assert_eq!((Field::Protocol.bits(), Field::Uid.bits()), (8, 32));
+    }
+
+    #[test]
+    fn an_interfaces_name_is_its_bytes_and_zeros() {
+        assert_eq!(interface(b""), 0);
+        assert_eq!(interface(b"lo"), 0x6c6f_0000_0000_0000_0000_0000_0000_0000);
+        assert_eq!(interface(b"0123456789abcdef"), interface(b"0123456789abcdefgh"));
+        for name in [&b""[..], b"lo", b"0123456789abcdef"] {
+            assert_eq!(device(interface(name)).as_deref(), Some(name));
+        }
+        assert_eq!(device(interface(b"lo\0p")), None);
+    }
+
+    #[test]
+    fn interfaces_that_begin_alike_are_an_interval() {
+        let is_among = |prefix: &[u8], name: &[u8]| {
+            let (first, last) = names_beginning_with(prefix);
+            (first..=last).contains(&interface(name))
+        };
+        for (prefix, name, begins_so) in [
+            (&b"eth"[..], &b"eth"[..], true),
+            (b"eth", b"eth0", true),
+            (b"eth", b"eth\xff\xff", true),
+            (b"eth", b"et", false),
+            (b"eth", b"eti", false),
+            (b"", b"eth0", true),
+            (b"", b"", true),
+            (b"0123456789abcdef", b"0123456789abcdef", true),
+            (b"0123456789abcdef", b"0123456789abcdeg", false),
+        ] {
+            assert_eq!(is_among(prefix, name), begins_so, "{}", name.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn only_a_redirection_to_one_port_has_a_port() {
+        for (action, port) in [
+            (Action::Redirect(Some((4143, 4143))), Some(4143)),
+            (Action::Redirect(Some((4143, 4150))), None),
+            (Action::Redirect(None), None),
+            (Action::Accept, None),
+        ] {
+            assert_eq!(rule([], action).redirects_to(), port);
+        }
+    }
+
+    #[test]
+    fn a_condition_is_made_of_a_number_or_an_interval() {
+        let interval =
+            |interval| Condition::In { field: Field::Uid, values: Values::Interval(interval), negated: false };
+        assert_eq!(Condition::is(Field::Uid, 7), interval((7, 7)));
+        assert_eq!(Condition::is(Field::Uid, (7, 9)), interval((7, 9)));
+    }
+
+    #[test]
+    fn a_single_number_is_one_however_it_is_written() {
+        for (values, number) in [
+            (Values::from(7), Some(7)),
+            (Values::Listed(vec![(7, 7)]), Some(7)),
+            (Values::from((7, 8)), None),
+            (Values::Listed(vec![(7, 7), (9, 9)]), None),
+            (Values::Listed(vec![]), None),
+            (Values::Set(Name::from("ids")), None),
+        ] {
+            assert_eq!(values.number(), number, "{values:?}");
+        }
+    }
+}

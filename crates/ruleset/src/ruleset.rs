@@ -1,0 +1,156 @@
+//! All tables of a network namespace, and the subsystems that couldn't be read.
+
+use crate::{Condition, Context, Holding, Hook, NAT, Subsystem, Table, TableFamily};
+
+/// The tables of a network namespace that decide where a TCP connection goes; neither routes nor BPF programs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ruleset {
+    /// The tables of nf_tables, in the order in which they were made, then the legacy tables.
+    pub tables: Vec<Table>,
+    /// What could not be seen: it may hold more tables.
+    pub not_known: Vec<Unseen>,
+}
+
+/// What could not be seen, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unseen {
+    pub subsystem: Subsystem,
+    /// The process lacks the privilege to see it.
+    pub not_permitted: bool,
+    pub reason: String,
+}
+
+impl Ruleset {
+    /// Whether a condition depends on a context that `is_such` accepts and that isn't known.
+    pub fn has_context(&self, is_such: impl Fn(Context) -> bool) -> bool {
+        self.tables.iter().flat_map(Table::rules).flat_map(|rule| &rule.conditions).any(
+            |condition| matches!(condition, Condition::Context { context, holding: None, .. } if is_such(*context)),
+        )
+    }
+
+    /// Fills in where conditions hold that depend on a context, as far as `holding` knows. At input, nft's lookup of the
+    /// route back fails for packets that arrive on lo, which isn't followed.
+    pub fn settle(&mut self, holding: impl Fn(Context) -> Option<Holding>) {
+        for table in &mut self.tables {
+            let is_xtables = table.is_xtables();
+            for chain in &mut table.chains {
+                let hook = chain.base.map(|base| base.hook);
+                let is_first = is_xtables || matches!(hook, Some(Hook::Ingress | Hook::Prerouting));
+                for condition in chain.rules.iter_mut().flat_map(|rule| &mut rule.conditions) {
+                    if let Condition::Context { context, holding: held, .. } = condition
+                        && held.is_none()
+                        && (is_first || !matches!(context, Context::ReversePath { .. }))
+                    {
+                        *held = holding(*context);
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn tables_of(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+        self.tables.iter().filter(move |table| table.subsystem == subsystem)
+    }
+
+    pub fn table(&self, subsystem: Subsystem, family: TableFamily, name: &str) -> Option<&Table> {
+        self.tables_of(subsystem).find(|table| table.family == family && table.name == *name)
+    }
+
+    /// The `ip nat` and `ip6 nat` tables of a subsystem.
+    pub fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+        self.tables_of(subsystem).filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
+    }
+
+    /// How many rules these hold together, as iptables-save would print them.
+    pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
+        self.nat_tables(subsystem).flat_map(Table::rules).count()
+    }
+
+    pub fn unseen_subsystems(&self) -> Vec<Subsystem> {
+        self.not_known.iter().map(|unseen| unseen.subsystem).collect()
+    }
+
+    /// Why a subsystem could not be seen; none if it could.
+    pub fn unseen(&self, subsystem: Subsystem) -> Option<&Unseen> {
+        self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{base, chain, ports, rule, table};
+    use crate::{Action, Family, Kind, Name, always};
+
+    #[test]
+    fn a_table_is_found_by_all_of_its_name() {
+        let mut nat = table("ip nat", vec![chain("A", vec![]), chain("B", vec![])]);
+        nat.sets = vec![ports("a", &[]), ports("b", &[(1, 2)])];
+        assert_eq!(nat.chain(&Name::from("B")), Some(&nat.chains[1]));
+        assert_eq!(nat.chain(&Name::from("b")), None);
+        assert_eq!(nat.set(&Name::from("b")), Some(&nat.sets[1]));
+        assert_eq!(nat.set(&Name::from("B")), None);
+
+        let names = ["legacy ip nat", "ip filter", "ip6 nat", "ip nat", "inet nat"];
+        let ruleset = Ruleset { tables: names.map(|name| table(name, vec![])).into(), not_known: vec![] };
+        let v4 = TableFamily::Ip(Family::V4);
+        for (subsystem, family, name, want) in [
+            (Subsystem::NfTables, v4, "nat", Some("ip nat")),
+            (Subsystem::NfTables, TableFamily::Ip(Family::V6), "nat", Some("ip6 nat")),
+            (Subsystem::NfTables, TableFamily::Inet, "nat", Some("inet nat")),
+            (Subsystem::NfTables, TableFamily::Inet, "filter", None),
+            (Subsystem::Legacy, v4, "nat", Some("legacy ip nat")),
+            (Subsystem::Legacy, v4, "filter", None),
+        ] {
+            let got = ruleset.table(subsystem, family, name).map(ToString::to_string);
+            assert_eq!(got.as_deref(), want);
+        }
+        assert_eq!(ruleset.tables_of(Subsystem::NfTables).count(), 4);
+        assert_eq!(ruleset.tables_of(Subsystem::Legacy).count(), 1);
+    }
+
+    /// nft's lookup of the route back is another one at input. What is known already stays.
+    #[test]
+    fn conditions_are_settled_where_what_they_ask_is_known() {
+        let back = Context::ReversePath { is_loose: false, negated: false };
+        let limit = Context::Limit { holds_below: true };
+        let known = Condition::Context { text: "known".to_owned(), context: limit, holding: Some(always(true)) };
+        let asking = |context| Condition::in_context("asking".to_owned(), context);
+        let table = |name: &str, hook| {
+            let rule = rule([asking(back), asking(limit), known.clone()], Action::Accept);
+            table(name, vec![base("chain", Kind::Filter, hook, 0, vec![rule])])
+        };
+        for (name, hook, is_back_settled) in [
+            ("inet mine", Hook::Input, false),
+            ("inet mine", Hook::Prerouting, true),
+            ("netdev mine", Hook::Ingress, true),
+            ("ip filter", Hook::Input, true),
+        ] {
+            let mut ruleset = Ruleset { tables: vec![table(name, hook)], not_known: vec![] };
+            assert!(ruleset.has_context(|context| context == back) && ruleset.has_context(|context| context == limit));
+            ruleset.settle(|_| Some(always(false)));
+            assert_eq!(ruleset.has_context(|context| context == back), !is_back_settled, "{name} {hook}");
+            assert!(!ruleset.has_context(|context| context == limit));
+            assert_eq!(ruleset.tables[0].chains[0].rules[0].conditions[2], known);
+        }
+    }
+
+    #[test]
+    fn nat_rules_are_counted_in_both_families() {
+        let rules = |count| vec![chain("A", vec![rule([], Action::Accept); count])];
+        let ruleset = Ruleset {
+            tables: vec![
+                table("ip nat", rules(2)),
+                table("ip6 nat", rules(3)),
+                table("ip filter", rules(1)),
+                table("inet nat", rules(1)),
+            ],
+            not_known: vec![Unseen { subsystem: Subsystem::Legacy, not_permitted: true, reason: "EPERM".to_owned() }],
+        };
+        assert_eq!(ruleset.nat_rules(Subsystem::NfTables), 5);
+        assert_eq!(ruleset.nat_rules(Subsystem::Legacy), 0);
+        assert_eq!(ruleset.unseen(Subsystem::Legacy).map(|unseen| unseen.reason.as_str()), Some("EPERM"));
+        assert_eq!(ruleset.unseen(Subsystem::NfTables), None);
+        assert_eq!(ruleset.unseen_subsystems(), [Subsystem::Legacy]);
+    }
+}

@@ -1,0 +1,236 @@
+//! What a walk records: decisions, where they were made, and what they depend on.
+
+use std::fmt;
+
+use crate::connections::Connections;
+use crate::order::Slot;
+use ruleset::Line;
+use ruleset::{Action, Chain, Condition, Field, Hook, Intervals, Name, Rule, Table};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place<'a> {
+    Rule(Line<'a>),
+    Policy(Slot<'a>),
+}
+
+impl<'a> Place<'a> {
+    pub fn table(&self) -> &'a Table {
+        match self {
+            Place::Rule(line) => line.table,
+            Place::Policy(slot) => slot.table,
+        }
+    }
+
+    pub fn chain(&self) -> &'a Chain {
+        match self {
+            Place::Rule(line) => line.chain,
+            Place::Policy(slot) => slot.chain,
+        }
+    }
+
+    pub fn line(&self) -> Option<Line<'a>> {
+        if let Place::Rule(line) = self { Some(*line) } else { None }
+    }
+
+    pub fn rule(&self) -> Option<&'a Rule> {
+        self.line().map(|line| line.rule)
+    }
+
+    /// Whether both are in the same chain.
+    pub fn is_in_chain_of(&self, other: &Self) -> bool {
+        self.chain().name == other.chain().name && self.table().is(other.table())
+    }
+}
+
+/// The rule, or that it is the policy, and where it is.
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (table, chain) = (self.table(), &self.chain().name);
+        match self {
+            Place::Rule(line) => write!(f, "`{}` in {table}, chain {chain}", line.to_string().trim_end()),
+            Place::Policy(_) => write!(f, "the policy of {table}, chain {chain}"),
+        }
+    }
+}
+
+/// What a rule or a policy does to connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// It ends the base chain, or the watched chain, before later rules are asked.
+    Accepted,
+    /// It redirects them to a port of this host, or sends them elsewhere.
+    Translated,
+    Dropped,
+    /// It exempts them from connection tracking, so that they can't be redirected.
+    Untracked,
+    /// It does something that isn't understood, which may be any of these.
+    NotUnderstood,
+}
+
+/// One of the answers to a question that the rules leave open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assumption {
+    /// Its place in `Walk::questions`.
+    pub question: usize,
+    pub(super) answer: usize,
+    pub(super) answers: usize,
+}
+
+impl Assumption {
+    /// The assumption of connections that were merged from too many sets: which set they are from is every walk's first
+    /// question.
+    pub(super) const OF_MANY: Self = Self::no(0);
+
+    pub(super) const fn yes(question: usize) -> Self {
+        Self { question, answer: 0, answers: 2 }
+    }
+
+    pub(super) const fn no(question: usize) -> Self {
+        Self { answer: 1, ..Self::yes(question) }
+    }
+
+    /// Whether one of the two holds, whatever the answer is.
+    pub(super) fn is_opposite(self, other: Self) -> bool {
+        self.question == other.question && self.answer != other.answer && self.answers == 2
+    }
+}
+
+/// One of the packets of a connection, or of what comes before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Leg {
+    /// The first one, a SYN.
+    First,
+    /// The reply to it, a SYN and ACK, or a later packet of the same direction.
+    Reply,
+    /// The client's ACK, which completes the handshake.
+    Ack,
+    /// Before them, a neighbour's question for a hardware address: ICMPv6 135, or an ARP request.
+    Solicitation,
+    /// The answer to it: ICMPv6 136, or an ARP reply.
+    Advertisement,
+}
+
+/// What has become of connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome<'a> {
+    /// The rule or policy that decided it; none if none has decided where they go.
+    pub at: Option<Place<'a>>,
+    pub fate: Fate,
+    /// Which connections. If it isn't certain, it is some of these, or none.
+    pub connections: Connections,
+    /// The action there, if that is a translation.
+    pub action: Option<&'a Action>,
+    /// The assumptions under which this happens; without any, it is certain.
+    pub assumptions: Vec<Assumption>,
+    /// Whether these connections passed the watched chain before.
+    pub after_watched: bool,
+    pub packet: Leg,
+    /// The port at which their first packet arrives, or would arrive.
+    pub port: Option<Intervals>,
+}
+
+impl Outcome<'_> {
+    pub fn is_certain(&self) -> bool {
+        self.assumptions.is_empty() && self.fate != Fate::NotUnderstood
+    }
+}
+
+/// A rule or a policy that a connection on its way was compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step<'a> {
+    pub packet: Leg,
+    pub hook: Hook,
+    /// How many jumps and gotos lead to the chain from its base chain.
+    pub depth: usize,
+    pub at: Place<'a>,
+    pub matched: Matched<'a>,
+}
+
+/// Whether a connection matches a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matched<'a> {
+    /// It does, and this is the action: the rule's, or the one in its verdict map.
+    Yes(&'a Action),
+    No(Reason<'a>),
+    Perhaps(Reason<'a>),
+}
+
+/// Why a connection doesn't match a rule, or what that depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason<'a> {
+    /// A condition on these connections.
+    Condition(&'a Condition, Connections),
+    /// A verdict map, by this field of theirs.
+    Map(Field, &'a Name, Connections),
+    /// The base chain sees the packets of some devices only.
+    Device(Hook),
+}
+
+impl Reason<'_> {
+    /// The numbers in the field that decides; none: the field doesn't exist, or something else decides.
+    pub fn numbers(&self) -> Option<&Intervals> {
+        match self {
+            Reason::Condition(condition, connections) => connections.get(connections.field_of(condition)?),
+            Reason::Map(field, _, connections) => connections.get(*field),
+            Reason::Device(_) => None,
+        }
+    }
+}
+
+/// Something that the rules leave open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Open<'a> {
+    /// Whether this packet of the connection matches here, at this hook, and on what that depends.
+    Match(Place<'a>, Reason<'a>, Leg, Hook),
+    /// Which of these base chains with equal priorities runs first.
+    Order(Slot<'a>, Slot<'a>),
+    /// Whether this base chain sees the packet before or after connection tracking, or before or after it is translated
+    /// back: the priorities are equal.
+    Side(Slot<'a>, &'static str),
+    /// The order of many base chains with equal priorities.
+    Orders,
+    /// What a user can't answer: what a rule does that isn't understood, from which of many sets connections are, or
+    /// whether they stay in this namespace.
+    Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ruleset::testing::{base, chain, rule, table};
+    use ruleset::{Direction, Family, Kind};
+
+    #[test]
+    fn a_place_is_told_with_what_is_there() {
+        let table = table("ip one", vec![base("a", Kind::Filter, Hook::Input, 0, vec![rule([], Action::Drop)])]);
+        let chain = &table.chains[0];
+        let rule = Line::all(&table, chain).map(Place::Rule).next().unwrap();
+        assert_eq!(rule.to_string(), "`drop` in ip one, chain a");
+        let policy = Place::Policy(Slot { table: &table, chain, base: chain.base.unwrap() });
+        assert_eq!(policy.to_string(), "the policy of ip one, chain a");
+    }
+
+    /// What advice to give depends on which connections are meant.
+    #[test]
+    fn a_reason_has_the_numbers_of_the_field_that_decides() {
+        let connections = Connections::all(Family::V4, Direction::Inbound);
+        let to_80 = connections.narrowed(Field::DestinationPort, &Intervals::one(80));
+        let port = Condition::is(Field::DestinationPort, 443);
+        assert_eq!(Reason::Condition(&port, to_80.clone()).numbers(), Some(&Intervals::one(80)));
+        let user = Condition::is(Field::Uid, 7);
+        assert_eq!(Reason::Condition(&user, to_80).numbers(), None, "who sends what comes in isn't here");
+        assert_eq!(Reason::Device(Hook::Ingress).numbers(), None);
+    }
+
+    #[test]
+    fn places_are_in_the_same_chain_by_its_name_and_its_table() {
+        let rules = || vec![rule([], Action::Drop), rule([], Action::Accept)];
+        let one = table("ip one", vec![chain("a", rules()), chain("b", rules())]);
+        let two = table("ip two", vec![chain("a", rules())]);
+        let places = |table, chain| Line::all(table, chain).map(Place::Rule).collect::<Vec<_>>();
+        let (a, b) = (places(&one, &one.chains[0]), places(&one, &one.chains[1]));
+        assert!(a[0].is_in_chain_of(&a[1]));
+        assert!(!a[0].is_in_chain_of(&b[0]));
+        assert!(!a[0].is_in_chain_of(&places(&two, &two.chains[0])[0]));
+    }
+}

@@ -1,0 +1,659 @@
+//! Takes sets of connections through base chains.
+
+use std::cmp::Ordering;
+use std::mem;
+use std::net::IpAddr;
+
+use crate::connections::{Connections, Meeting, lo_name, other_hosts};
+use crate::evaluate::split_by_rule;
+use crate::order::{Orders, Slot, chains_at, chains_of, is_one_table, orders, places};
+use crate::state::{State, merge_states};
+use crate::step::{Assumption, Fate, Leg, Matched, Open, Outcome, Place, Reason, Step};
+use ruleset::flags::CtState;
+use ruleset::{
+    Action, Chain, Effect, Family, Field, Hook, Intervals, Name, Nat, Policy, Rule, Table, TableFamily, address,
+};
+use ruleset::{Line, Network, Ruleset};
+
+/// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
+const DEEPEST: usize = 32;
+/// After this many rules, a walk follows no more jumps: chains that each jump to the next several times would take
+/// forever. 10,000 rules take a few times as many steps.
+const MOST_ASKED: usize = 1_000_000;
+/// When more sets of connections than this have left a base chain, they are merged.
+const MOST_LEFT: usize = 64;
+
+/// The chain that connections should get to.
+#[derive(Debug, Clone, Copy)]
+pub struct Watched<'g> {
+    /// Its table, or one of the same name, family and subsystem.
+    pub table: &'g Table,
+    pub chain: &'g str,
+}
+
+/// What has become of connections on their way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Walk<'a> {
+    /// Everything that was decided about them on the way, in the order in which the kernel does.
+    pub decisions: Vec<Outcome<'a>>,
+    /// What becomes of those that nothing has dropped.
+    pub arrived: Vec<Outcome<'a>>,
+    /// What was left open, by the numbers of [`Assumption`]s.
+    pub questions: Vec<Open<'a>>,
+    /// Every rule and policy that they were compared with, in the kernel's order, if that was recorded.
+    pub steps: Vec<Step<'a>>,
+}
+
+/// The result of base chains in one of the orders in which they may run: what they decide, and what they let through.
+type PassedOrder<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
+
+/// A visit to a chain, and its results.
+#[derive(Default)]
+struct Visit<'a> {
+    /// How many jumps and gotos lead here from the base chain.
+    depth: usize,
+    /// How many steps had been recorded before the current rule.
+    steps_before: usize,
+    /// Packets that go on to the next rule.
+    next: Vec<State<'a>>,
+    /// Packets that return to the chain that jumped here.
+    returned: Vec<State<'a>>,
+    /// Packets that have left the base chain.
+    left_chain: Vec<State<'a>>,
+}
+
+pub(super) struct Walker<'a, 'g> {
+    ruleset: &'a Ruleset,
+    /// The family of the packets; none for ARP.
+    family: Option<Family>,
+    watched: Option<Watched<'g>>,
+    pub(super) network: &'g Network,
+    /// By which devices packets to some addresses leave.
+    pub(super) routes: &'g [(IpAddr, Option<Name>)],
+    decisions: Vec<Outcome<'a>>,
+    questions: Vec<Open<'a>>,
+    /// What the connections were compared with, if that is recorded.
+    steps: Option<Vec<Step<'a>>>,
+    hook: Hook,
+    packet: Leg,
+    /// How many rules were asked so far.
+    asked: usize,
+}
+
+impl<'a, 'g> Walker<'a, 'g> {
+    /// A walker that watches whether connections reach a chain or, without such a chain, records each step.
+    pub(super) fn new(
+        ruleset: &'a Ruleset,
+        family: Option<Family>,
+        watched: Option<Watched<'g>>,
+        network: &'g Network,
+    ) -> Self {
+        // Room for the steps of two packets, so that the list isn't copied as it grows. Memory that isn't touched costs
+        // nothing.
+        let steps = || Vec::with_capacity(2 * ruleset.tables.iter().flat_map(Table::rules).count());
+        Self {
+            ruleset,
+            family,
+            watched,
+            network,
+            routes: &[],
+            decisions: Vec::new(),
+            // See `Assumption::OF_MANY`.
+            questions: vec![Open::Other],
+            steps: watched.is_none().then(steps),
+            hook: Hook::Prerouting,
+            packet: Leg::First,
+            asked: 0,
+        }
+    }
+
+    pub(super) fn finish(self, arrived: Vec<Outcome<'a>>) -> Walk<'a> {
+        Walk { decisions: self.decisions, arrived, questions: self.questions, steps: self.steps.unwrap_or_default() }
+    }
+
+    /// Takes connections through the base chains of a hook.
+    pub(super) fn pass_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
+        let slots = match self.family {
+            Some(family) => chains_at(self.ruleset, family, hook),
+            None => chains_of(self.ruleset, hook, |of| matches!(of, TableFamily::Arp | TableFamily::Netdev)),
+        };
+        let mut states = self.pass_base_chains(hook, slots, states);
+        for state in &mut states {
+            state.is_seen |= hook != Hook::Ingress;
+            state.translate_pending(hook);
+        }
+        states
+    }
+
+    pub(super) fn pass_bridge_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
+        let slots = chains_of(self.ruleset, hook, |of| of == TableFamily::Bridge);
+        self.pass_base_chains(hook, slots, states)
+    }
+
+    /// Runs `take`, and keeps the steps that it records only if it decides something.
+    pub(super) fn look_for_decisions(&mut self, take: impl FnOnce(&mut Self) -> Vec<State<'a>>) -> Vec<State<'a>> {
+        let decisions = self.decisions.len();
+        let steps = self.steps.as_ref().map_or(0, Vec::len);
+        let taken = take(self);
+        if let Some(recorded) = self.steps.as_mut().filter(|_| self.decisions.len() == decisions) {
+            recorded.truncate(steps);
+        }
+        taken
+    }
+
+    fn pass_base_chains(&mut self, hook: Hook, slots: Vec<Slot<'a>>, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+        self.hook = hook;
+        let Some(first) = states.first() else {
+            return states;
+        };
+        self.packet = first.packet;
+        for mut place in places(slots) {
+            // Where the order isn't known, chains for other packets are left out.
+            if !is_one_table(&place) {
+                let is_nat = place.iter().any(Slot::is_nat);
+                let packets: Vec<Connections> = states.iter().map(|state| state.with_unknown_fields(is_nat)).collect();
+                place.retain(|slot| packets.iter().any(|packets| may_decide(slot, packets)));
+            }
+            for orders in orders(&place) {
+                states = self.pass_in_each_order(&orders, states);
+            }
+        }
+        states
+    }
+
+    /// Takes connections through base chains in each order in which they may run.
+    fn pass_in_each_order(&mut self, orders: &Orders<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
+        if let [order] = orders.known.as_slice() {
+            return order.iter().fold(states, |states, slot| self.pass_base_chain(*slot, states));
+        }
+        let before = mem::take(&mut self.decisions);
+        let mut steps = None;
+        let mut ways = Vec::new();
+        for order in &orders.known {
+            let arrived = order.iter().fold(states.clone(), |states, slot| self.pass_base_chain(*slot, states));
+            ways.push((mem::take(&mut self.decisions), arrived));
+            // The steps in one order are enough.
+            steps = steps.or(self.steps.take());
+        }
+        self.steps = steps;
+        self.decisions = before;
+        self.join_orders(orders, ways)
+    }
+
+    /// Joins the results of several orders. What is the same in each doesn't depend on the order.
+    fn join_orders(&mut self, orders: &Orders<'a>, ways: Vec<PassedOrder<'a>>) -> Vec<State<'a>> {
+        let is_in_each = |is_in: &dyn Fn(&PassedOrder<'a>) -> bool| !orders.are_more && ways.iter().all(is_in);
+        let question = self.add_question(match orders.known.as_slice() {
+            [first, second, ..] if !orders.are_more => {
+                let differing = first.iter().zip(second).find(|(one, two)| one != two);
+                differing.map_or(Open::Orders, |(one, two)| Open::Order(*one, *two))
+            }
+            _ => Open::Orders,
+        });
+        let mut arrived = Vec::new();
+        for (answer, (decisions, states)) in ways.iter().enumerate() {
+            let assumption = Assumption { question, answer, answers: ways.len() };
+            for decision in decisions {
+                let is_certain = is_in_each(&|(decisions, _)| decisions.contains(decision));
+                if is_certain && answer > 0 {
+                    continue;
+                }
+                let mut decision = decision.clone();
+                decision.assumptions.extend((!is_certain).then_some(assumption));
+                self.decisions.push(decision);
+            }
+            for state in states {
+                let is_certain = is_in_each(&|(_, states)| states.iter().any(|other| other.is_same_as(state)));
+                let mut state = state.clone();
+                state.assumptions.extend((!is_certain).then_some(assumption));
+                arrived.push(state);
+            }
+        }
+        if orders.are_more {
+            let all = arrived.iter().map(|state| state.outcome(Fate::NotUnderstood, None));
+            self.decisions.extend(all);
+        }
+        merge_states(arrived)
+    }
+
+    /// Records a question that the rules leave open, and returns its index.
+    pub(super) fn add_question(&mut self, open: Open<'a>) -> usize {
+        self.questions.push(open);
+        self.questions.len() - 1
+    }
+
+    pub(super) fn decide(&mut self, state: &State<'a>, at: Place<'a>, fate: Fate) {
+        self.decisions.push(state.outcome(fate, Some(at)));
+    }
+
+    fn record(&mut self, depth: usize, at: Place<'a>, matched: Matched<'a>) {
+        let (hook, packet) = (self.hook, self.packet);
+        if let Some(steps) = &mut self.steps {
+            steps.push(Step { packet, hook, depth, at, matched });
+        }
+    }
+
+    /// Records a step for a rule. Where it isn't known how the connection reaches a chain, one visit to the chain asks a
+    /// rule several times: that is one step, and if the answers differ, the match isn't known.
+    fn record_or_join(&mut self, visit: &Visit<'a>, at: Place<'a>, matched: Matched<'a>) {
+        let depth = visit.depth;
+        let steps = self.steps.as_mut().and_then(|steps| steps.get_mut(visit.steps_before..));
+        let mut same = steps.into_iter().flatten().rev();
+        let Some(step) = same.find(|step| step.depth == depth && step.at == at) else {
+            return self.record(depth, at, matched);
+        };
+        let reason = match (&step.matched, matched) {
+            (Matched::Perhaps(..), _) | (Matched::Yes(_), Matched::Yes(_)) | (Matched::No(_), Matched::No(_)) => return,
+            (_, Matched::Perhaps(reason)) => {
+                step.matched = Matched::Perhaps(reason);
+                return;
+            }
+            (Matched::Yes(_), Matched::No(reason)) => reason,
+            (Matched::No(reason), Matched::Yes(_)) => reason.clone(),
+        };
+        step.matched = Matched::Perhaps(reason.clone());
+        self.add_question(Open::Match(at, reason, self.packet, self.hook));
+    }
+
+    fn pass_base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
+        let (mut next, entering): (Vec<_>, Vec<_>) =
+            states.into_iter().partition(|state| slot.is_nat() && state.is_settled);
+        let entering = self.split_by_devices(slot, entering, &mut next);
+        let entering = entering.into_iter().flat_map(|state| self.split_by_view(slot, state)).collect();
+        let out = self.pass_chain(slot.table, slot.chain, entering, 0);
+        for state in out.returned {
+            if slot.base.policy == Policy::Accept {
+                next.push(state);
+                continue;
+            }
+            self.record(0, Place::Policy(slot), Matched::Yes(&Action::Drop));
+            self.decide(&state, Place::Policy(slot), Fate::Dropped);
+        }
+        next.extend(out.left_chain);
+        next.iter_mut().for_each(|state| state.show_tracking(true));
+        merge_states(next)
+    }
+
+    /// Returns the packets whose devices a base chain is for. All others go on.
+    fn split_by_devices(
+        &mut self,
+        slot: Slot<'a>,
+        states: Vec<State<'a>>,
+        next: &mut Vec<State<'a>>,
+    ) -> Vec<State<'a>> {
+        let Some(devices) = &slot.chain.devices else {
+            return states;
+        };
+        let field = if self.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
+        let mut seen = Vec::new();
+        for state in states {
+            let (of_these, of_others) = state.split(field, devices);
+            if of_these.is_some() && of_others.is_some() && self.steps.is_some() {
+                let policy = Place::Policy(slot);
+                self.add_question(Open::Match(policy, Reason::Device(self.hook), self.packet, self.hook));
+                self.record(0, policy, Matched::Perhaps(Reason::Device(self.hook)));
+            }
+            seen.extend(of_these);
+            next.extend(of_others);
+        }
+        seen
+    }
+
+    /// A packet as a base chain sees it: before or after connection tracking, and before or after it is translated back.
+    /// Where the priorities are equal, it may be either.
+    fn split_by_view(&mut self, slot: Slot<'a>, state: State<'a>) -> Vec<State<'a>> {
+        let priority = slot.order().0;
+        // On a bridge, connection tracking neither sees nor translates packets.
+        let hook = if slot.table.family == TableFamily::Bridge { Hook::Ingress } else { self.hook };
+        let side = state.order_to_translation(hook, priority);
+        let translated =
+            self.split_by_side(side, Open::Side(slot, "translates the packet"), state, |state, is_after| {
+                if is_after {
+                    state.translate_pending(hook);
+                }
+            });
+        let mut seen = Vec::new();
+        for mut state in translated.into_iter().rev() {
+            let side = state.order_to_tracking(hook, priority);
+            state.is_seen |= side == Ordering::Greater;
+            seen.extend(self.split_by_side(
+                side,
+                Open::Side(slot, "tracks the connection"),
+                state,
+                State::show_tracking,
+            ));
+        }
+        seen
+    }
+
+    /// A packet before or after something that the kernel does or, where it isn't known which, both. `pass` gets whether
+    /// it is after.
+    fn split_by_side(
+        &mut self,
+        side: Ordering,
+        open: Open<'a>,
+        mut state: State<'a>,
+        pass: impl Fn(&mut State<'a>, bool),
+    ) -> Vec<State<'a>> {
+        if side != Ordering::Equal {
+            pass(&mut state, side == Ordering::Greater);
+            return vec![state];
+        }
+        let question = self.add_question(open);
+        let mut other = state.clone();
+        pass(&mut state, false);
+        pass(&mut other, true);
+        state.assumptions.push(Assumption::yes(question));
+        other.assumptions.push(Assumption::no(question));
+        vec![state, other]
+    }
+
+    fn pass_chain(&mut self, table: &'a Table, chain: &'a Chain, mut now: Vec<State<'a>>, depth: usize) -> Visit<'a> {
+        let mut visit = Visit { depth, ..Visit::default() };
+        let is_watched = self.watched.is_some_and(|watched| chain.name == *watched.chain && watched.table.is(table));
+        if is_watched {
+            for state in &mut now {
+                state.after_watched = true;
+                state.left = None;
+            }
+        }
+        let asked = if self.watched.is_some() { count_deciding_rules(chain) } else { chain.rules.len() };
+        for line in Line::all(table, chain).take(asked) {
+            if now.is_empty() {
+                break;
+            }
+            // Such a rule matters only where each step is recorded.
+            if !line.rule.does_something() && self.steps.is_none() {
+                continue;
+            }
+            self.asked += now.len();
+            // Most rules are for other connections. This check doesn't move the states.
+            let conditions = &line.rule.conditions;
+            let are_missed =
+                |state: &State<'a>| conditions.iter().any(|condition| state.connections.all_miss(condition));
+            if self.steps.is_none() && now.iter().all(are_missed) {
+                continue;
+            }
+            visit.steps_before = self.steps.as_ref().map_or(0, Vec::len);
+            for state in now.drain(..) {
+                self.pass_rule(line, state, &mut visit);
+            }
+            mem::swap(&mut now, &mut visit.next);
+            now = merge_states(now);
+            // The base chain merges them in the end, but 10,000 rules may each let others through. Those that the watched
+            // chain reports carry the rule that let them through.
+            if visit.left_chain.len() > MOST_LEFT && !visit.left_chain.iter().any(State::is_reported) {
+                visit.left_chain = merge_states(visit.left_chain);
+            }
+        }
+        visit.returned.extend(now);
+        if is_watched {
+            // A rule of the watched chain lets these bypass the proxy.
+            let ended = visit.returned.iter().chain(&visit.left_chain).filter(|state| !state.is_settled);
+            let bypassing = ended.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?))));
+            self.decisions.extend(bypassing);
+        }
+        visit
+    }
+
+    fn pass_rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
+        let at = Place::Rule(line);
+        let mut split = match split_by_rule(line.table, line.rule, &state) {
+            Ok(split) => split,
+            Err(reason) => {
+                self.record_or_join(visit, at, Matched::No(reason));
+                return visit.next.push(state);
+            }
+        };
+        let is_exact = split.is_exact;
+        let matched = match split.reason.take() {
+            Some(reason) => Matched::Perhaps(reason),
+            None if self.steps.is_some() => match_by_map(line, &state.connections),
+            None => Matched::Yes(&line.rule.action),
+        };
+        let question = match &matched {
+            Matched::Perhaps(reason) if !is_exact || self.steps.is_some() => {
+                Some(self.add_question(Open::Match(at, reason.clone(), self.packet, self.hook)))
+            }
+            _ => None,
+        };
+        self.record_or_join(visit, at, matched);
+        let (mut matching, mut rest) = split.parts(state);
+        if let Some(question) = question.filter(|_| !is_exact) {
+            matching.assumptions.push(Assumption::yes(question));
+            let others = rest.iter_mut();
+            others.for_each(|others| others.assumptions.push(Assumption::no(question)));
+        }
+        visit.next.extend(rest);
+        for effect in &line.rule.effects {
+            let goes_on = match effect {
+                Effect::Untrack => self.untrack(at, &mut matching),
+                Effect::Mark { field, to, .. } if !matching.set_mark(*field, *to) => return visit.next.push(matching),
+                // Neighbours ignore packets with another hop limit than theirs.
+                Effect::Mark { .. } => self.drop_if(matching.is_ignored(), at, &mut matching),
+                Effect::Other(_) => true,
+            };
+            if !goes_on {
+                return;
+            }
+        }
+        self.apply_action(line, matching, &line.rule.action, visit);
+    }
+
+    /// Exempts a packet from connection tracking, unless that has an entry for it already (`nft_notrack_eval` in
+    /// net/netfilter/nft_ct.c, `xt_ct_target` in xt_CT.c). Returns whether the packet goes on.
+    fn untrack(&mut self, at: Place<'a>, state: &mut State<'a>) -> bool {
+        if !state.is_invalid() {
+            return true;
+        }
+        // A packet that was to be translated back isn't, so it reaches the wrong host, or comes from a wrong address.
+        if !state.flow.pending.is_empty() && !self.drop_if(state.is_translated(), at, state) {
+            return false;
+        }
+        if state.packet == Leg::First {
+            self.decide(state, at, Fate::Untracked);
+            state.taken = Some((at, None));
+        }
+        state.is_settled = true;
+        state.is_seen = true;
+        state.tracked = CtState::Untracked;
+        state.show_tracking(true);
+        true
+    }
+
+    /// Drops a packet if `is_lost`; if that isn't known, leaves it open. Returns whether the packet goes on.
+    fn drop_if(&mut self, is_lost: Option<bool>, at: Place<'a>, state: &mut State<'a>) -> bool {
+        match is_lost {
+            Some(true) => self.decide(state, at, Fate::Dropped),
+            Some(false) => {}
+            None => self.leave_open(at, state),
+        }
+        is_lost != Some(true)
+    }
+
+    /// Leaves open what a rule's action makes of a packet. It goes on as if that were nothing.
+    fn leave_open(&mut self, at: Place<'a>, state: &mut State<'a>) {
+        self.decide(state, at, Fate::NotUnderstood);
+        let question = self.add_question(Open::Other);
+        state.assumptions.push(Assumption::no(question));
+    }
+
+    fn apply_action(&mut self, line: Line<'a>, mut state: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {
+        let at = Place::Rule(line);
+        match action {
+            Action::Continue => visit.next.push(state),
+            Action::Accept => {
+                state.left = Some(at);
+                visit.left_chain.push(state);
+            }
+            Action::Drop | Action::Reject(_) => self.decide(&state, at, Fate::Dropped),
+            Action::Return => {
+                state.left = Some(at);
+                visit.returned.push(state);
+            }
+            Action::Redirect(_) | Action::Nat(_) if state.packet != Leg::First => {
+                if !state.is_settled {
+                    // The packet's connection isn't tracked. If the packet is changed, the connection loses it.
+                    let mut translated = state.clone();
+                    translate(&mut translated, self.hook, at, action, self.network);
+                    if !self.drop_if(translated.is_translated(), at, &mut state) {
+                        return;
+                    }
+                    state.is_settled = true;
+                }
+                visit.left_chain.push(state);
+            }
+            Action::Redirect(_) | Action::Nat(_) => {
+                if self.may_answer_elsewhere(&state, action) {
+                    self.leave_open(at, &mut state);
+                }
+                self.decide(&state, at, Fate::Translated);
+                state.is_settled = true;
+                translate(&mut state, self.hook, at, action, self.network);
+                match self.watched {
+                    None => visit.left_chain.push(state),
+                    // What later rules say of source ports is about clients.
+                    Some(_) if state.after_watched => visit.left_chain.push(state.with_client_ports()),
+                    // Where another rule has sent them doesn't matter to the watched chain.
+                    Some(_) => {}
+                }
+            }
+            Action::NotUnderstood(_) => {
+                self.leave_open(at, &mut state);
+                visit.next.push(state);
+            }
+            Action::Jump(name) | Action::Goto(name) => {
+                let may_follow = visit.depth < DEEPEST && self.asked < MOST_ASKED;
+                let Some(target) = line.table.chain(name).filter(|_| may_follow) else {
+                    self.decide(&state, at, Fate::NotUnderstood);
+                    return visit.next.push(state);
+                };
+                let through = self.pass_chain(line.table, target, vec![state], visit.depth + 1);
+                visit.left_chain.extend(through.left_chain);
+                if matches!(action, Action::Jump(_)) {
+                    visit.next.extend(through.returned);
+                } else {
+                    let left = Some(at);
+                    let returned = through.returned.into_iter();
+                    visit.returned.extend(returned.map(|state| State { left, ..state }));
+                }
+            }
+            Action::Map(field, name) | Action::RedirectByMap(field, name) => {
+                let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
+                    self.decide(&state, at, Fate::NotUnderstood);
+                    return visit.next.push(state);
+                };
+                for (numbers, action) in verdicts {
+                    let (taken, others) = state.split(*field, &numbers);
+                    if let Some(taken) = taken {
+                        self.apply_action(line, taken, action, visit);
+                    }
+                    let Some(others) = others else {
+                        return;
+                    };
+                    state = others;
+                }
+                visit.next.push(state);
+            }
+        }
+    }
+
+    /// Whether a connection to a server of this namespace gets a source address that the server's packets may not reach:
+    /// another host's on lo, or one without a route.
+    fn may_answer_elsewhere(&self, state: &State<'_>, action: &Action) -> bool {
+        let Action::Nat(Nat { address: Some(to), .. }) = action else {
+            return false;
+        };
+        let mut own = self.network.addresses.iter();
+        let is_others = self.network.links_not_known.is_none() && own.all(|known| known.address != *to);
+        let is_on_lo = |field| state.connections.get(field) == Some(&lo_name());
+        let is_routed = || self.routes.iter().any(|(address, device)| address == to && device.is_some());
+        is_others
+            && match self.hook {
+                Hook::Input => is_on_lo(Field::InInterface) || !is_routed(),
+                Hook::Postrouting => is_on_lo(Field::OutInterface),
+                _ => false,
+            }
+    }
+}
+
+/// How many rules a chain has up to and including the last one that decides something. In a base chain whose policy is
+/// accept, a rule that only accepts or returns decides nothing.
+fn count_deciding_rules(chain: &Chain) -> usize {
+    let lets_through = chain.base.is_some_and(|base| base.policy == Policy::Accept);
+    let decides = |rule: &Rule| match rule.action {
+        Action::Accept | Action::Return => !lets_through || rule.has_lasting_effect(),
+        _ => rule.does_something(),
+    };
+    chain.rules.iter().rposition(decides).map_or(0, |last| last + 1)
+}
+
+/// Whether a base chain may do anything with these packets.
+fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
+    let mut rules = slot.chain.rules.iter().filter(|rule| rule.does_something());
+    let may_meet = |condition| packets.meeting(slot.table, condition) != Meeting::None;
+    slot.base.policy == Policy::Drop || rules.any(|rule| rule.conditions.iter().all(may_meet))
+}
+
+/// Whether connections that meet all conditions of a rule match it: with a verdict map, only if the map has an element
+/// for them.
+fn match_by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
+    let action = &line.rule.action;
+    let (Action::Map(field, name) | Action::RedirectByMap(field, name)) = action else {
+        return Matched::Yes(action);
+    };
+    let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
+        return Matched::Yes(action);
+    };
+    let reason = Reason::Map(*field, name, connections.clone());
+    for (numbers, action) in verdicts {
+        match connections.split(*field, &numbers) {
+            (None, _) => {}
+            (Some(_), None) => return Matched::Yes(action),
+            (Some(_), Some(_)) => return Matched::Perhaps(reason),
+        }
+    }
+    Matched::No(reason)
+}
+
+/// Has a nat rule's action change connections.
+///
+/// A redirected connection goes to this host: on its way out to the loopback address, on its way in to an address of
+/// the device (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in net/netfilter/nf_nat_redirect.c).
+fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action, network: &Network) {
+    let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
+    let (port, field): (Field, fn(Family) -> Field) =
+        if is_source { (Field::SourcePort, Field::Source) } else { (Field::DestinationPort, Field::Destination) };
+    let (to, ports) = match action {
+        Action::Redirect(ports) => (None, *ports),
+        Action::Nat(nat) => (nat.address, nat.ports),
+        _ => (None, None),
+    };
+    let is_redirection = matches!(action, Action::Redirect(_));
+    let devices = state.connections.get(Field::InInterface).cloned().unwrap_or_default();
+    let mut fields = Vec::from(Family::ALL.map(|family| {
+        let field = field(family);
+        let to = match to {
+            Some(known) => Intervals::one(address(known)),
+            None if is_redirection && hook == Hook::Output => Intervals::one(address(family.localhost())),
+            None if is_redirection => {
+                network.redirect_addresses(family, &devices).unwrap_or_else(|| other_hosts(family))
+            }
+            None => field.any(),
+        };
+        (field, to)
+    }));
+    match ports {
+        Some((first, last)) => fields.push((port, Intervals::new([(first.into(), last.into())]))),
+        // A destination's port stays as it is.
+        None if is_redirection || (to.is_some() && !is_source) => {}
+        None => fields.push((port, port.any())),
+    }
+    state.translate(is_source, fields);
+    if !is_source {
+        state.taken = Some((at, Some(action)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

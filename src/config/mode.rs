@@ -1,0 +1,209 @@
+//! The modes by name, and how to choose one.
+
+use std::str::FromStr;
+
+use derive_more::Display;
+use ruleset::{Family, NAT, Subsystem, Table, TableFamily};
+
+use crate::config::InvalidValue;
+
+/// The table in which native mode keeps the rules of both families.
+pub const NATIVE: &str = "proxy-init";
+
+/// A backend, as `--iptables-mode` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[non_exhaustive]
+#[display("{}", self.as_str())]
+pub enum Mode {
+    /// xtables-compatible nat chains in nf_tables.
+    Nft,
+    /// ip_tables, by way of iptables-legacy-restore.
+    Legacy,
+    /// One inet table with sets in nf_tables.
+    Native,
+}
+
+impl Mode {
+    /// Every mode.
+    pub const ALL: &'static [Self] = &[Self::Nft, Self::Native, Self::Legacy];
+
+    /// The iptables command that shows a family's rules in this mode. None shows native mode's rules; for those, this is the
+    /// command that would make corresponding rules.
+    pub fn iptables(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Mode::Nft, Family::V4) => "iptables-nft",
+            (Mode::Nft, Family::V6) => "ip6tables-nft",
+            (Mode::Legacy, Family::V4) => "iptables-legacy",
+            (Mode::Legacy, Family::V6) => "ip6tables-legacy",
+            (Mode::Native, family) => family.iptables(),
+        }
+    }
+
+    /// The mode to fall back to where this one can't be used: nft mode needs no iptables, native mode no xtables.
+    pub(crate) fn fallback(self) -> Option<Self> {
+        match self {
+            Mode::Legacy => Some(Mode::Nft),
+            Mode::Nft => Some(Mode::Native),
+            Mode::Native => None,
+        }
+    }
+
+    /// The subsystem that holds the mode's rules.
+    pub fn subsystem(self) -> Subsystem {
+        match self {
+            Mode::Nft | Mode::Native => Subsystem::NfTables,
+            Mode::Legacy => Subsystem::Legacy,
+        }
+    }
+
+    /// The table that holds the mode's rules for packets of a family, if it is among these.
+    pub(crate) fn table_among(self, tables: &[Table], family: Family) -> Option<&Table> {
+        let (family, name) = match self {
+            Mode::Native => (TableFamily::Inet, NATIVE),
+            Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
+        };
+        let mut tables = tables.iter().filter(|table| table.subsystem == self.subsystem());
+        tables.find(|table| table.family == family && table.name == *name)
+    }
+
+    /// The mode whose rules a table holds, or would hold if there were any.
+    pub(crate) fn of(table: &Table) -> Option<Self> {
+        let tables = std::slice::from_ref(table);
+        let holds = |mode: &Self| Family::ALL.iter().any(|&family| mode.table_among(tables, family).is_some());
+        Mode::ALL.iter().copied().find(holds)
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Mode::Nft => "nft",
+            Mode::Legacy => "legacy",
+            Mode::Native => "native",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        Self::ALL.iter().copied().find(|mode| mode.as_str() == text).ok_or_else(|| InvalidValue::Mode(text.to_owned()))
+    }
+}
+
+/// What `--iptables-mode` asks for. Its text is what [`FromStr`] reads; [`ModeChoice::Default`] is `default`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[non_exhaustive]
+#[display("{}", self.name().unwrap_or("default"))]
+pub enum ModeChoice {
+    /// No mode was named, so it is linkerd-init's default, legacy.
+    Default,
+    /// This mode.
+    Mode(Mode),
+    /// Legacy or nft, whichever `iptables-restore` on PATH works with.
+    Plain,
+    /// Whichever mode fits the kernel and what the namespace holds.
+    Auto,
+}
+
+impl ModeChoice {
+    /// Every choice that can be named, by its name.
+    pub const NAMED: &'static [(&'static str, Self)] = &[
+        (Mode::Legacy.as_str(), ModeChoice::Mode(Mode::Legacy)),
+        (Mode::Nft.as_str(), ModeChoice::Mode(Mode::Nft)),
+        (Mode::Native.as_str(), ModeChoice::Mode(Mode::Native)),
+        ("auto", ModeChoice::Auto),
+        ("plain", ModeChoice::Plain),
+    ];
+
+    /// Its name, as `--iptables-mode` takes it; the default has none.
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMED.iter().find_map(|&(name, choice)| (choice == self).then_some(name))
+    }
+
+    /// The choice of this name. Linkerd's documentation calls legacy mode `iptables`, so that name is accepted too.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = if name == "iptables" { "legacy" } else { name };
+        Self::NAMED.iter().find_map(|&(own, choice)| (own == name).then_some(choice))
+    }
+}
+
+/// The name of a mode, `plain`, `auto`, `default`, or `iptables`, which is what Linkerd's documentation calls legacy.
+impl FromStr for ModeChoice {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        match text {
+            "default" => Ok(ModeChoice::Default),
+            name => ModeChoice::from_name(name).ok_or_else(|| InvalidValue::ModeChoice(name.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_displayed_is_read_again() {
+        for &mode in Mode::ALL {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+            assert_eq!(ModeChoice::Mode(mode).to_string().parse(), Ok(ModeChoice::Mode(mode)));
+        }
+        for choice in [ModeChoice::Default, ModeChoice::Plain, ModeChoice::Auto] {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        assert_eq!("iptables".parse(), Ok(ModeChoice::Mode(Mode::Legacy)));
+    }
+
+    #[test]
+    fn what_is_no_mode_is_named() {
+        for text in ["", "NFT", "nft ", "auto"] {
+            assert_eq!(text.parse::<Mode>(), Err(InvalidValue::Mode(text.to_owned())));
+        }
+        let error = "nftables".parse::<ModeChoice>().unwrap_err().to_string();
+        assert!(error.contains("\"nftables\"") && error.contains("auto"), "{error}");
+    }
+
+    #[test]
+    fn every_name_is_read_back() {
+        for &(name, choice) in ModeChoice::NAMED {
+            assert_eq!(ModeChoice::from_name(name), Some(choice));
+            assert_eq!(choice.name(), Some(name));
+            if let ModeChoice::Mode(mode) = choice {
+                assert_eq!(mode.to_string(), name);
+            }
+        }
+        assert_eq!(ModeChoice::Default.name(), None);
+        assert_eq!(ModeChoice::from_name("iptables"), Some(ModeChoice::Mode(Mode::Legacy)));
+        assert_eq!(ModeChoice::from_name("default"), None);
+    }
+
+    #[test]
+    fn a_mode_has_tables_by_subsystem_family_and_name() {
+        for (table, mode) in [
+            ("ip nat", Some(Mode::Nft)),
+            ("ip6 nat", Some(Mode::Nft)),
+            ("legacy ip nat", Some(Mode::Legacy)),
+            ("legacy ip6 nat", Some(Mode::Legacy)),
+            ("inet proxy-init", Some(Mode::Native)),
+            ("ip proxy-init", None),
+            ("inet nat", None),
+            ("ip filter", None),
+            ("legacy ip filter", None),
+        ] {
+            assert_eq!(Mode::of(&ruleset::testing::table(table, vec![])), mode, "{table}");
+        }
+    }
+
+    #[test]
+    fn each_mode_has_its_iptables() {
+        for (mode, commands) in [
+            (Mode::Nft, ["iptables-nft", "ip6tables-nft"]),
+            (Mode::Legacy, ["iptables-legacy", "ip6tables-legacy"]),
+            (Mode::Native, ["iptables", "ip6tables"]),
+        ] {
+            assert_eq!(Family::ALL.map(|family| mode.iptables(family)), commands);
+        }
+        assert_eq!(ModeChoice::Default.to_string(), "default");
+    }
+}

@@ -1,0 +1,270 @@
+//! Explaining: would this connection go to the proxy, and which rule says so?
+
+pub mod answer;
+mod print;
+mod routing;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use ruleset::Ruleset;
+use ruleset::{Context, Direction, Family, Field, Name, Rule, always};
+use trace::{Leg, Matched, Place, Step};
+
+use self::routing::{Routed, Routing};
+use crate::config::Mode;
+use crate::diagnose::explain::answer::{Answer, Connection, Verdict};
+use crate::diagnose::other_programs::owner_of;
+use crate::diagnose::proxy::{ProxyWarning, warnings};
+use crate::diagnose::recognize::config::config;
+use crate::diagnose::snapshot::{settle, unread_tables};
+use crate::diagnose::words;
+use crate::error::Error;
+use crate::modes::netlink::{self, must_see};
+use crate::netns;
+use crate::ownership::{holders, is_ours};
+
+/// What becomes of a connection, and why. Its `Display` is for people, [`Explained::json`] for machines.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Explained<'a> {
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// The connection, in words: what was given, and what the kernel's routing adds.
+    pub connection: String,
+    /// The rule or the policy that decides; none if no rule does.
+    pub by: Option<Decider>,
+    /// What is probably wrong with the proxy that the rules are for.
+    pub warnings: Vec<ProxyWarning>,
+    /// What is wrong with the tables themselves, in words.
+    table_warnings: Vec<String>,
+    /// Every rule and policy that it was compared with, in the kernel's order; there may be thousands.
+    steps: Vec<Step<'a>>,
+    /// The users, groups and devices for which the answer differs, in words.
+    exceptions: Vec<String>,
+    /// The rules on whose limits it depends, in words.
+    limits: Vec<String>,
+    at: Option<Place<'a>>,
+    ports: Vec<u16>,
+}
+
+/// The rule or the policy that decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decider {
+    /// The rule, in iptables' syntax or, in native mode's and nft's own tables, in nft's; `policy drop` for a policy.
+    pub rule: String,
+    /// Where it is, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
+    pub place: String,
+    /// The mode of proxy-init whose table it is in, if the rule is proxy-init's.
+    pub mode: Option<Mode>,
+}
+
+/// Where it is, and the rule; with `{:#}` the rule on lines of its own, if both together don't fit a terminal's line.
+impl fmt::Display for Decider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = self.mode.map_or(String::new(), |mode| format!(", {mode} mode"));
+        let (place, rule) = (&self.place, &self.rule);
+        let line = format!("{place}{mode}: {rule}");
+        if f.alternate() && "by ".len() + line.len() > words::WIDTH {
+            return write!(f, "{place}{mode}:\n{}", words::fold_line(&format!("  {rule}"), 2));
+        }
+        f.write_str(&line)
+    }
+}
+
+/// Whether the connection matches; none: that isn't known.
+fn is_match(step: &Step<'_>) -> Option<bool> {
+    match step.matched {
+        Matched::Yes(_) => Some(true),
+        Matched::No(_) => Some(false),
+        Matched::Perhaps(_) => None,
+    }
+}
+
+/// Explains what becomes of a connection in the network namespace at `netns`, or in that of the calling thread. Nothing
+/// is changed, and no connection is made. Returns what `report` makes of the explanation.
+///
+/// The kernel's routing gives what was left open of an outbound connection.
+///
+/// # Errors
+/// The namespace cannot be entered, what it holds cannot be read, or there is no such connection: the kernel has no
+/// route to its destination, that is no address to which TCP connects, or there is no such device.
+pub fn explain<T: Send>(
+    netns: Option<&Path>,
+    connection: &Connection,
+    report: impl FnOnce(&Explained<'_>) -> T + Send,
+) -> Result<T, Error> {
+    netns::run_in(netns, || {
+        let routing = Routing::read();
+        let asked = routing.check(connection)?;
+        let mut routed = routing.route_connection(asked.clone())?;
+        let mut ruleset = netlink::read()?;
+        must_see(&ruleset, Mode::Nft)?;
+        if !answer::open_exemptions(&ruleset, &routed.connection, Field::InInterface).is_empty() {
+            routed.connection.device = routing.network.only_device().map(|device| device.name.clone());
+        }
+        settle(&mut ruleset, &routing.network, routed.device_back());
+        let mut below = None;
+        let mut answer = answer_by_routing(&ruleset, &asked, &routed);
+        let has_limits = || ruleset.has_context(|context| matches!(context, Context::Limit { .. }));
+        if matches!(answer.verdict, Verdict::NotKnown(_)) && has_limits() {
+            let below = below.insert(ruleset.clone());
+            below.settle(|context| match context {
+                Context::Limit { holds_below } => Some(always(holds_below)),
+                Context::AddressType { .. } | Context::ReversePath { .. } => None,
+            });
+            let conditional = answer_by_routing(below, &asked, &routed);
+            if !matches!(conditional.verdict, Verdict::NotKnown(_)) {
+                answer = answer::add_limits(conditional);
+            }
+        }
+        let answer = answer::doubt_if_unseen(&ruleset, routing.doubt_if_unasked(answer));
+        let mut explained = Explained::new(&ruleset, &routed.connection, answer);
+        let config = holders(&ruleset).next().and_then(|mode| config(mode, &ruleset).ok());
+        explained.warnings = config.map(|config| warnings(&config, &routing.network)).unwrap_or_default();
+        explained.warnings.retain(|warning| warning.is_about(&routed.connection, &explained.verdict));
+        Ok(report(&explained))
+    })
+}
+
+/// What becomes of a connection by what was found and by routing; `asked` is the connection that was asked about.
+fn answer_by_routing<'a>(ruleset: &'a Ruleset, asked: &Connection, routed: &Routed<'_>) -> Answer<'a> {
+    let network = routed.network();
+    let is_inbound = asked.direction == Direction::Inbound;
+    let answer_for = |routed: &Routed<'_>, back: Option<&Name>| {
+        let mut answer =
+            answer::follow_connection(ruleset, &routed.connection, network, &routed.routes_of_nat(ruleset), back);
+        routed.deliver(&mut answer);
+        answer
+    };
+    let mut answer = answer_for(routed, None);
+    match routed.way_back(ruleset, &answer) {
+        Some(Ok(device)) if is_inbound && routed.connection.device.as_ref() != Some(device) => {
+            answer = answer_for(routed, Some(device));
+        }
+        Some(Err(why)) => {
+            answer.steps.retain(|step| step.packet == Leg::First);
+            answer.verdict = Verdict::Lost(why);
+        }
+        _ => {}
+    }
+    for other in routed.for_other_users(ruleset, asked) {
+        let is_same = other.is_some_and(|other| answer_for(&other, None).verdict == answer.verdict);
+        if !is_same {
+            answer.verdict =
+                Verdict::NotKnown("it depends on the user, by whom `ip rule` routes: give --uid".to_owned());
+        }
+    }
+    if let Some(at) = routed.marking_rule(&answer) {
+        let why = format!("{at} sets a mark, by which `ip rule` routes, which is not followed");
+        answer.verdict = Verdict::NotKnown(why);
+    }
+    let neighbours = routed.neighbours(&answer);
+    if let Some(neighbours) = &neighbours {
+        answer = answer::add_discovery(ruleset, network, neighbours, answer);
+    }
+    // A packet that stays in this namespace meets neither ARP nor a bridge.
+    let is_open = match answer.verdict {
+        Verdict::Bypass => !routed.is_by_lo(),
+        Verdict::Proxy(_) | Verdict::Elsewhere(_) => is_inbound,
+        _ => false,
+    };
+    let asks_by_arp = neighbours.is_some_and(|asking| asking.family == Family::V4);
+    match unread_tables(network, asks_by_arp) {
+        Some(whose) if is_open => answer.in_doubt(&format!("{whose}'s tables are not read; by all others")),
+        _ => answer,
+    }
+}
+
+impl<'a> Explained<'a> {
+    /// Explains by what was read, without routing.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn of(ruleset: &'a Ruleset, connection: &Connection) -> Self {
+        Self::new(ruleset, connection, answer::explain(ruleset, connection))
+    }
+
+    fn new(ruleset: &Ruleset, connection: &Connection, answer: Answer<'a>) -> Self {
+        let by = answer.at.map(|at| {
+            let (what, rule) = match at {
+                Place::Rule(line) => (format!("rule {}", line.number), line.to_string().trim_end().to_owned()),
+                Place::Policy(_) => ("the policy".to_owned(), "policy drop".to_owned()),
+            };
+            let place = format!("{what} of chain {} in {}{}", at.chain().name, at.table(), owner_in_brackets(at));
+            Decider { rule, place, mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(is_ours)) }
+        });
+        let stands = matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Bypass | Verdict::Elsewhere(_));
+        let exceptions = answer.exceptions.iter().filter(|_| stands);
+        let limits = answer.limits.iter().map(ToString::to_string).collect();
+        Self {
+            exceptions: exceptions.map(|(field, numbers)| words::numbers(*field, numbers)).collect(),
+            limits,
+            steps: answer.steps,
+            at: answer.at,
+            ports: answer::proxy_ports(&ruleset.tables),
+            connection: connection_in_words(connection),
+            by,
+            verdict: answer.verdict,
+            warnings: Vec::new(),
+            table_warnings: table_warnings(ruleset, Family::of(connection.to.ip())),
+        }
+    }
+
+    /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
+    fn why(&self, step: &Step<'_>) -> String {
+        let (at, table) = (step.at, step.at.table());
+        let action = match &step.matched {
+            Matched::Yes(action) => action,
+            Matched::No(reason) => return words::mismatch_in_words(table, reason),
+            Matched::Perhaps(reason) => return words::doubt_in_words(reason),
+        };
+        let port = at.rule().and_then(Rule::redirects_to).filter(|port| self.ports.contains(port));
+        if let Some(port) = port {
+            return Verdict::Proxy(port).to_string();
+        }
+        match (at.rule(), action.target().and_then(|chain| table.chain(chain))) {
+            (Some(_), _) if self.at == Some(at) => self.verdict.to_string(),
+            (_, Some(chain)) if chain.rules.is_empty() => format!("to {}, which has no rules", chain.name),
+            (rule, _) => words::action(rule.map_or(&[], |rule| &rule.effects), action),
+        }
+    }
+}
+
+/// That several modes hold rules of proxy-init's, and which tables do nothing to connections of this family.
+fn table_warnings(ruleset: &Ruleset, family: Family) -> Vec<String> {
+    let dormant =
+        ruleset.tables.iter().filter(|table| table.dormant && table.family.sees(family) && !table.chains.is_empty());
+    let dormant = dormant.map(|table| format!("the table {table} is dormant: none of its chains is hooked"));
+    words::several_modes(holders(ruleset)).into_iter().chain(dormant).collect()
+}
+
+/// Which program's chain it is in, as far as its name tells: ` (Istio's)`.
+fn owner_in_brackets(at: Place<'_>) -> String {
+    let owner = owner_of(at.table(), &at.chain().name);
+    owner.map_or_else(String::new, |owner| format!(" ({owner}'s)"))
+}
+
+fn connection_in_words(connection: &Connection) -> String {
+    let Connection { direction, to, .. } = connection;
+    let from = match (connection.from, connection.from_port) {
+        (Some(from), Some(port)) => SocketAddr::new(from, port).to_string(),
+        (Some(from), None) => from.to_string(),
+        (None, _) => "any address".to_owned(),
+    };
+    let way = match direction {
+        Direction::Inbound => "arriving on",
+        Direction::Outbound => "leaving by",
+    };
+    let device = connection.device.as_ref();
+    let device = device.map_or("any interface except lo".to_owned(), ToString::to_string);
+    let mut words = format!("{direction}, from {from} to {to}, {way} {device}");
+    if *direction == Direction::Outbound {
+        words += &match connection.uid {
+            Some(uid) => format!(", from user {uid}"),
+            None => ", from any user except the proxy's".to_owned(),
+        };
+        words += &connection.gid.map_or(String::new(), |gid| format!(" and group {gid}"));
+    }
+    words
+}

@@ -1,0 +1,260 @@
+//! With which flags the rules were installed, and whether it is complete and untouched.
+
+pub mod config;
+
+use std::fmt;
+use std::path::Path;
+
+use ruleset::Subsystem;
+use ruleset::{Network, Ruleset};
+use serde_json::Value;
+
+use crate::config::flags::{self, arguments};
+use crate::config::{Config, Mode, ModeChoice};
+use crate::diagnose::json::{object, strings};
+use crate::diagnose::recognize::config::{NoConfig, config};
+use crate::diagnose::snapshot::read;
+use crate::diagnose::verify::{Verification, verdict};
+use crate::diagnose::words::{fill_lines, wrap_flags};
+use crate::error::Error;
+use crate::modes::netlink::must_see;
+use crate::netns;
+use crate::ownership::holders;
+use crate::plan::tables::expected;
+
+/// The result of a verification without the flags of the installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recognized {
+    /// The mode that was looked at: the one that was named, or else the first that holds proxy-init's rules.
+    pub mode: Option<Mode>,
+    /// How what was found differs from what these flags install. If too little was found to tell the flags: why.
+    pub(crate) compared: Result<(Verification, Vec<String>), NoConfig>,
+    /// The other modes that hold rules of proxy-init's.
+    pub others: Vec<Mode>,
+    /// What could not be seen, so that it may hold rules of proxy-init's too.
+    pub not_known: Vec<Subsystem>,
+}
+
+impl Recognized {
+    /// Whether what is installed is one complete, untouched installation.
+    pub fn is_in_place(&self) -> bool {
+        matches!(&self.compared, Ok((verdict, _)) if verdict.is_in_place())
+    }
+
+    /// The flags that install what was found or, if it isn't in place, come closest to it, as far as that can be told.
+    pub fn flags(&self) -> Option<&[String]> {
+        self.compared.as_ref().ok().map(|(_, flags)| flags.as_slice())
+    }
+
+    /// For machines; docs/verify.md has the schema.
+    pub fn json(&self) -> String {
+        let nothing = Value::Array(Vec::new());
+        let mut pairs = match &self.compared {
+            Ok((verdict, _)) => verdict.pairs(),
+            Err(reason) => vec![
+                ("schema", 1.into()),
+                ("in_place", false.into()),
+                ("mode", self.mode.map(|mode| mode.to_string()).into()),
+                ("findings", nothing.clone()),
+                ("other_backends", nothing.clone()),
+                ("not_known", strings(&self.not_known)),
+                ("warnings", nothing),
+                ("reason", reason.to_string().into()),
+            ],
+        };
+        pairs.push(("flags", self.flags().map(<[String]>::to_vec).into()));
+        object(pairs).to_string()
+    }
+}
+
+impl fmt::Display for Recognized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.compared {
+            Ok((verdict, flags)) => {
+                let which = if verdict.is_in_place() {
+                    "these flags install what was found:"
+                } else {
+                    "the flags that come closest to what was found:"
+                };
+                write!(f, "{verdict}{which}\n{}\n", wrap_flags(flags))
+            }
+            Err(reason) => {
+                let mode = self.mode.map_or(String::new(), |mode| format!(" in {mode} mode"));
+                f.write_str(&fill_lines(&format!("not in place: {reason}{mode}")))?;
+                for subsystem in &self.not_known {
+                    writeln!(f, "not known: whether {subsystem} tables hold rules of proxy-init's")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether what is installed in the network namespace at `netns`, or in that of the calling thread, is one complete,
+/// untouched installation, whatever flags it was made with; `mode` is the mode to look at, if not the one that holds
+/// proxy-init's rules.
+///
+/// # Errors
+/// The namespace cannot be entered, or what the mode's rules are kept in cannot be read.
+pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized, Error> {
+    netns::run_in(netns, || {
+        let (ruleset, network) = read()?;
+        of(&ruleset, &network, mode)
+    })
+}
+
+fn of(ruleset: &Ruleset, network: &Network, mode: Option<Mode>) -> Result<Recognized, Error> {
+    let mode = mode.or_else(|| holders(ruleset).next());
+    let looked_at = mode.unwrap_or(Mode::Nft);
+    must_see(ruleset, looked_at)?;
+    let compared = match config(looked_at, ruleset) {
+        Ok(config) => {
+            let verdict = verdict(looked_at, &expected(looked_at, &config), ruleset, network)?;
+            let verdict = verdict.with_surroundings(&config, ruleset, network);
+            Ok((verdict, spell_flags(&config, looked_at)))
+        }
+        Err(reason) => Err(reason),
+    };
+    Ok(Recognized {
+        mode,
+        compared,
+        others: holders(ruleset).filter(|&other| other != looked_at).collect(),
+        not_known: ruleset.unseen_subsystems(),
+    })
+}
+
+/// The flags of a config, the mode first.
+pub(super) fn spell_flags(config: &Config, mode: Mode) -> Vec<String> {
+    let mut flags = vec![format!("--{}", flags::IPTABLES_MODE), mode.to_string()];
+    flags.extend(arguments(config, ModeChoice::Default));
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::{Direction, Table};
+
+    use super::*;
+    use crate::config::OwnerId;
+    use crate::plan::ChainName;
+    use crate::plan::tables::expected;
+
+    fn ruleset(tables: Vec<Table>) -> Ruleset {
+        Ruleset { tables, not_known: vec![] }
+    }
+
+    fn chart() -> Config {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = OwnerId::new(2102);
+        config.ignored_inbound_ports = ["4190", "4191", "4567", "4568"].map(|port| port.parse().unwrap()).into();
+        config
+    }
+
+    #[test]
+    fn flags_come_back_as_they_were_written() {
+        let mut config = chart();
+        config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        config.redirected_ports = vec!["443".parse().unwrap(), "80".parse().unwrap()];
+        for &mode in Mode::ALL {
+            let installed = ruleset(expected(mode, &config));
+            assert_eq!(super::config(mode, &installed), Ok(config.clone()));
+            let recognized = of(&installed, &Network::default(), None).unwrap();
+            assert!(recognized.is_in_place(), "{recognized}");
+            assert_eq!(
+                recognized.flags().unwrap().join(" "),
+                format!(
+                    "--iptables-mode {mode} --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 \
+                     --ports-to-redirect 443,80 --inbound-ports-to-ignore 4190,4191,4567,4568 \
+                     --inbound-subnets-to-ignore 10.1.2.3/8,fd00::/8"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_tampered_with_is_no_installation() {
+        for &mode in Mode::ALL {
+            let whole = expected(mode, &chart());
+            // One rule less, whichever.
+            for (table, chain, rule) in whole.iter().enumerate().flat_map(|(index, table)| {
+                let chains = table.chains.iter().enumerate();
+                chains.flat_map(move |(chain, held)| (0..held.rules.len()).map(move |rule| (index, chain, rule)))
+            }) {
+                let mut tables = whole.clone();
+                let removed = tables[table].chains[chain].rules.remove(rule);
+                // Without it, what is left is an installation too, with another flag.
+                let is_optional = ["user-id", "ignore-port"]
+                    .iter()
+                    .any(|name| removed.comment.clone().unwrap_or_default().to_string().contains(name));
+                let recognized = of(&ruleset(tables.clone()), &Network::default(), None).unwrap();
+                let whole_elsewhere = mode == Mode::Native && is_optional;
+                assert_eq!(
+                    recognized.is_in_place(),
+                    whole_elsewhere && !removed_set(&removed),
+                    "{mode} {removed:?}: {recognized}"
+                );
+            }
+            // Without one family, what is left is one for the other family alone.
+            if whole.len() == 2 {
+                let recognized = of(&ruleset(whole[..1].to_vec()), &Network::default(), None).unwrap();
+                assert!(recognized.is_in_place(), "{recognized}");
+                let recognized = of(&ruleset(whole[1..].to_vec()), &Network::default(), None).unwrap();
+                assert!(!recognized.is_in_place(), "{recognized}");
+            }
+        }
+    }
+
+    /// A set that no rule uses is left over.
+    fn removed_set(rule: &ruleset::Rule) -> bool {
+        rule.comment.clone().unwrap_or_default().to_string().contains("ignore-port")
+    }
+
+    #[test]
+    fn without_a_redirection_no_flags_are_told() {
+        for (mode, direction) in Mode::ALL.iter().flat_map(|&mode| Direction::ALL.map(|it| (mode, it))) {
+            let mut tables = expected(mode, &chart());
+            for chain in tables.iter_mut().flat_map(|table| &mut table.chains) {
+                if chain.name == *ChainName::of(direction).as_str() {
+                    chain.rules.clear();
+                }
+            }
+            let recognized = of(&ruleset(tables), &Network::default(), None).unwrap();
+            assert_eq!(recognized.compared, Err(NoConfig::NoRedirect(direction)));
+            assert_eq!(
+                recognized.to_string(),
+                fill_lines(&format!(
+                    "not in place: no rule of proxy-init's redirects {direction} connections in {mode} mode"
+                ))
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_not_an_installation() {
+        let recognized = of(&Ruleset::default(), &Network::default(), None).unwrap();
+        assert!(!recognized.is_in_place());
+        assert_eq!(recognized.to_string(), "not in place: no rules of proxy-init's were found\n");
+        let json: Value = serde_json::from_str(&recognized.json()).unwrap();
+        assert_eq!(json["flags"], Value::Null);
+        assert_eq!(json["mode"], Value::Null);
+        // A mode that was named, beside rules in another.
+        let installed = ruleset(expected(Mode::Nft, &chart()));
+        let recognized = of(&installed, &Network::default(), Some(Mode::Native)).unwrap();
+        assert_eq!(recognized.to_string(), "not in place: no rules of proxy-init's were found in native mode\n");
+    }
+
+    #[test]
+    fn rules_in_two_modes_are_not_one_installation() {
+        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &chart())).concat();
+        let recognized = of(&ruleset(both), &Network::default(), None).unwrap();
+        assert!(!recognized.is_in_place());
+        assert_eq!((recognized.mode, &recognized.others[..]), (Some(Mode::Nft), &[Mode::Legacy][..]));
+        let text = recognized.to_string();
+        assert!(
+            text.starts_with("not in place: rules complete in nft mode, but other modes hold some too\n\n"),
+            "{text}"
+        );
+        assert!(text.contains("proxy-init's rules are in legacy mode too"), "{text}");
+    }
+}

@@ -1,0 +1,311 @@
+//! Showing what redirects connections here, as data: each of proxy-init's rules and what runs before them, in the order
+//! in which the kernel runs it.
+
+mod print;
+
+use std::path::Path;
+
+use ruleset::{self, Action, Base, Chain, Direction, Family, Field, Hook, Policy, Subsystem, Table, TableFamily};
+use ruleset::{Line, Network, Ruleset, Unseen};
+use trace::{Slot, chains_at, first_hooks};
+
+use crate::config::{Config, Mode};
+use crate::diagnose::explain::answer::proxy_ports;
+use crate::diagnose::other_programs::signs_in_namespace;
+use crate::diagnose::proxy::{ProxyWarning, warnings};
+use crate::diagnose::recognize::config::config;
+use crate::diagnose::recognize::spell_flags;
+use crate::diagnose::snapshot::{read, surroundings};
+use crate::diagnose::verify::difference::differences;
+use crate::diagnose::verify::finding::Finding;
+use crate::diagnose::{detect, words};
+use crate::error::Error;
+use crate::install::choose::{Reason, choose, try_out};
+use crate::netns;
+use crate::ownership::{holders, is_ours, leads_to};
+use crate::plan::tables::expected;
+use crate::plan::{ChainName, chain_of};
+
+/// What redirects connections in a network namespace. Its `Display` is for people, [`Shown::json`] for machines.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Shown<'a> {
+    pub(crate) backends: Vec<Backend<'a>>,
+    pub(crate) not_known: Vec<Unseen>,
+    /// What is probably wrong with the proxy that the rules are for.
+    pub warnings: Vec<ProxyWarning>,
+    /// Signs of other programs that affect where connections go.
+    pub(crate) neighbours: Vec<String>,
+    /// If no mode holds proxy-init's rules: the mode that `auto` would choose, and why; or why it could not choose.
+    pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
+}
+
+/// proxy-init's rules in a mode.
+#[derive(Debug)]
+pub(crate) struct Backend<'a> {
+    mode: Mode,
+    /// The config that comes closest to what was found; none if too little was found.
+    config: Option<Config>,
+    /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
+    flags: Option<Vec<String>>,
+    /// If it is one, what rules of other programs do to connections.
+    others: Vec<Finding>,
+    /// The chains, in the order in which they run; each after the rule that leads to it.
+    chains: Vec<ShownChain<'a>>,
+    /// Other base chains that redirected connections or their replies pass, and that may drop them.
+    later: Vec<Slot<'a>>,
+}
+
+#[derive(Debug)]
+struct ShownChain<'a> {
+    direction: Direction,
+    table: &'a Table,
+    chain: &'a Chain,
+    is_in_own_table: bool,
+    /// Why connections don't pass it as they should.
+    note: Option<&'static str>,
+    rules: Vec<ShownRule<'a>>,
+}
+
+/// A rule. There may be thousands, and the text shows a few, so words are made only for those.
+#[derive(Debug, PartialEq, Eq)]
+struct ShownRule<'a> {
+    line: Line<'a>,
+    effect: Effect,
+    /// Whether it comes after the jump to proxy-init's chain.
+    after_jump: bool,
+}
+
+impl ShownChain<'_> {
+    fn is(&self, table: &Table, chain: &Chain) -> bool {
+        self.table.is(table) && self.chain.name == chain.name
+    }
+
+    /// Whether it is proxy-init's, or where the jump to that belongs.
+    fn is_own(&self) -> bool {
+        self.is_in_own_table && ChainName::from_name(self.chain.name.as_bytes()).is_some()
+    }
+
+    /// Its name; of a chain in another table than that of proxy-init's rules, after the name of the table.
+    fn name(&self) -> String {
+        if self.is_in_own_table { self.chain.name.to_string() } else { full_name(self.table, self.chain) }
+    }
+
+    /// The same, without the family where each family may have a table of that name.
+    fn title(&self) -> String {
+        if self.is_in_own_table || !matches!(self.table.family, TableFamily::Ip(_)) {
+            return self.name();
+        }
+        let legacy = if self.table.subsystem == Subsystem::Legacy { "legacy " } else { "" };
+        format!("{legacy}{} {}", self.table.name, self.chain.name)
+    }
+}
+
+impl ShownRule<'_> {
+    fn is_ours(&self) -> bool {
+        is_ours(self.line.rule)
+    }
+
+    /// Which connections it matches, what it does, and why it exists, in words.
+    fn words(&self) -> [String; 3] {
+        let Line { table, rule, .. } = self.line;
+        let does = match self.effect {
+            Effect::Bypass => "bypasses the proxy".to_owned(),
+            Effect::Proxy(port) => format!("to the proxy, port {port}"),
+            Effect::Jump | Effect::Other => words::action(&rule.effects, &rule.action),
+        };
+        [words::conditions_in_words(table, rule), does, words::purpose(rule)]
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    Bypass,
+    Proxy(u16),
+    Jump,
+    Other,
+}
+
+/// Shows what redirects connections in the network namespace at `netns`, or in that of the calling thread. Nothing is
+/// changed, no table is made, and no process is started. Returns what `report` makes of it.
+///
+/// # Errors
+/// The namespace cannot be entered, or what it holds cannot be read.
+pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T + Send) -> Result<T, Error> {
+    netns::run_in(netns, || {
+        let (ruleset, network) = read()?;
+        let mut shown = Shown::of(&ruleset, &network);
+        if let Some(backend) = shown.backends.first() {
+            (shown.warnings, shown.neighbours) = match &backend.config {
+                Some(config) => (warnings(config, &network), surroundings(config, &ruleset, &network)),
+                None => (Vec::new(), signs_in_namespace(&ruleset, &network.devices)),
+            };
+        } else {
+            let everything = detect::config_of_every_kind();
+            shown.auto = Some(choose(&ruleset, |mode| try_out(mode, &everything)));
+        }
+        Ok(report(&shown))
+    })
+}
+
+impl<'a> Shown<'a> {
+    fn of(ruleset: &'a Ruleset, network: &Network) -> Self {
+        Self {
+            backends: holders(ruleset).map(|mode| backend(mode, ruleset, network)).collect(),
+            not_known: ruleset.not_known.clone(),
+            warnings: Vec::new(),
+            neighbours: Vec::new(),
+            auto: None,
+        }
+    }
+}
+
+fn backend<'a>(mode: Mode, ruleset: &'a Ruleset, network: &Network) -> Backend<'a> {
+    let mut chains: Vec<ShownChain<'_>> = Vec::new();
+    let mut later: Vec<Slot<'_>> = Vec::new();
+    for family in Family::ALL {
+        let Some(ours) = mode.table_among(&ruleset.tables, family) else {
+            continue;
+        };
+        for slot in WAY_OF_REDIRECTED.iter().flat_map(|&hook| chains_at(ruleset, family, hook)) {
+            if !slot.table.is(ours) && may_drop(&slot) && !later.contains(&slot) {
+                later.push(slot);
+            }
+        }
+        for direction in Direction::ALL {
+            let mut way =
+                ChainWalk { ours, proxy: proxy_ports(std::slice::from_ref(ours)), direction, chains: Vec::new() };
+            way.follow(ruleset, family);
+            // An inet table's chains are seen once in each family.
+            way.chains.retain(|chain| {
+                let is_alike = |known: &ShownChain<'_>| {
+                    known.is(chain.table, chain.chain)
+                        && (known.direction, known.note) == (chain.direction, chain.note)
+                        && known.rules == chain.rules
+                };
+                !chains.iter().any(is_alike)
+            });
+            chains.extend(way.chains);
+        }
+    }
+    later.sort_by_key(|slot| (slot.base.hook, slot.order()));
+    later.retain(|slot| !chains.iter().any(|chain| chain.is(slot.table, slot.chain)));
+    let config = config(mode, ruleset).ok();
+    let findings = config.as_ref().map(|config| differences(mode, &expected(mode, config), ruleset, network));
+    let others = findings.filter(|findings| findings.iter().all(|finding| finding.problem.is_about_others()));
+    let flags = config.as_ref().filter(|_| others.is_some()).map(|config| spell_flags(config, mode));
+    Backend { mode, config, flags, others: others.unwrap_or_default(), chains, later }
+}
+
+/// The note on proxy-init's own chain if no rule leads there.
+const UNUSED: &str = "unused: nothing leads here";
+
+/// The hooks that redirected connections and their replies pass.
+const WAY_OF_REDIRECTED: [Hook; 6] =
+    [Hook::Ingress, Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting, Hook::Egress];
+
+/// Whether a base chain, or one to which it leads, drops packets or does what isn't understood.
+fn may_drop(slot: &Slot<'_>) -> bool {
+    let table = slot.table;
+    let reached = table.reached_chains(&slot.chain.rules).into_iter().chain([slot.chain]);
+    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(|rule| table.possible_actions(&rule.action));
+    slot.base.policy == Policy::Drop
+        || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::NotUnderstood(_)))
+}
+
+fn full_name(table: &Table, chain: &Chain) -> String {
+    format!("{table} {}", chain.name)
+}
+
+/// Where a base chain is hooked: the hook, the devices unless they are all, and the priority.
+fn hook_in_words(base: Base, chain: &Chain) -> String {
+    let field = if base.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
+    let devices = chain.devices.as_ref().map(|devices| format!(", {}", words::numbers(field, devices)));
+    format!("{}{}, priority {}", base.hook, devices.unwrap_or_default(), base.priority)
+}
+
+/// Collects the chains that a direction's connections pass.
+struct ChainWalk<'a> {
+    /// The table of proxy-init's rules.
+    ours: &'a Table,
+    proxy: Vec<u16>,
+    direction: Direction,
+    chains: Vec<ShownChain<'a>>,
+}
+
+impl<'a> ChainWalk<'a> {
+    /// Adds proxy-init's chains, and those that run before them.
+    fn follow(&mut self, ruleset: &'a Ruleset, family: Family) {
+        let own = ChainName::of(self.direction);
+        let hooks = first_hooks(self.direction).iter();
+        let slots: Vec<Slot<'a>> = hooks.flat_map(|&hook| chains_at(ruleset, family, hook)).collect();
+        let jumping = slots.iter().enumerate().find(|(_, slot)| {
+            let mut rules = slot.chain.rules.iter();
+            slot.table.is(self.ours) && rules.any(|rule| leads_to(rule, self.ours) == Some(own))
+        });
+        for (index, slot) in slots.iter().enumerate() {
+            let is_ours = slot.table.is(self.ours);
+            // Which of two that tie runs first isn't known.
+            let tied = jumping.is_some_and(|(_, jumping)| slot.ties_with(jumping));
+            let comes_first = jumping.map_or(is_ours, |(place, _)| index <= place || tied);
+            let matters = is_ours || !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop;
+            if comes_first && matters {
+                self.add(slot.table, slot.chain, tied.then_some("may run before or after"));
+            }
+        }
+        // Whether or not anything leads there.
+        for (name, note) in [(own.counterpart(), "not hooked"), (own, UNUSED)] {
+            let note = if self.ours.dormant { "switched off: the table is dormant" } else { note };
+            if let Some(chain) = chain_of(self.ours, name)
+                && (name.is_ours() || !chain.rules.is_empty())
+            {
+                self.add(self.ours, chain, Some(note));
+            }
+        }
+    }
+
+    /// Adds a chain and then the chains to which its rules lead, up to the jump to proxy-init's, each once.
+    fn add(&mut self, table: &'a Table, chain: &'a Chain, note: Option<&'static str>) {
+        let jump = chain.rules.iter().position(|rule| {
+            chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()
+        });
+        let (before, _) = chain.rules.split_at(jump.map_or(chain.rules.len(), |jump| jump + 1));
+        for (chain, note) in
+            [(chain, note)].into_iter().chain(table.reached_chains(before).into_iter().map(|chain| (chain, None)))
+        {
+            if self.chains.iter().any(|known| known.is(table, chain)) {
+                continue;
+            }
+            let drops = chain.base.is_some_and(|base| base.policy == Policy::Drop);
+            let rules = Line::all(table, chain).map(|line| ShownRule {
+                line,
+                effect: self.effect(line),
+                after_jump: chain.base.is_some() && line.number > before.len(),
+            });
+            self.chains.push(ShownChain {
+                direction: self.direction,
+                table,
+                chain,
+                is_in_own_table: table.is(self.ours),
+                note: note.or(drops.then_some("policy drop: drops the rest")),
+                rules: rules.collect(),
+            });
+        }
+    }
+
+    fn effect(&self, line: Line<'_>) -> Effect {
+        let Line { table, chain, rule, .. } = line;
+        let is_own_table = table.is(self.ours);
+        // Here, a return ends what proxy-init's table does with the connection.
+        let is_own_chain =
+            is_own_table && (chain.base.is_some() || ChainName::from_name(chain.name.as_bytes()).is_some());
+        match (&rule.action, rule.redirects_to()) {
+            (_, Some(port)) if self.proxy.contains(&port) => Effect::Proxy(port),
+            (Action::Return, _) if is_own_chain => Effect::Bypass,
+            (Action::Accept, _) if is_own_table => Effect::Bypass,
+            (Action::Continue, _) if rule.effects.contains(&ruleset::Effect::Untrack) => Effect::Bypass,
+            (Action::Jump(_) | Action::Goto(_), _) => Effect::Jump,
+            _ => Effect::Other,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Reads the network namespace, and what the kernel and the node show about other programs.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use netfilter::netlink::listeners::listeners;
+use netfilter::netlink::route::RouteKind;
+use netfilter::netlink::user_namespace::owns_network;
+use netfilter::netlink::{ReadError, route};
+use nix::errno::Errno;
+use ruleset::{Address, Device, Network, Ruleset, Settings};
+use ruleset::{Context, Family, Field, Intervals, LOOPBACK_INDEX, RoutingFacts, address, ip};
+
+use crate::config::{Config, OwnerId};
+use crate::diagnose::detect::user_namespaces::UserNamespaces;
+use crate::diagnose::other_programs::{Traces, signs_in_namespace};
+use crate::error::Error;
+use crate::modes::{netlink, proc_of_thread};
+
+/// Reads what the thread's network namespace holds, with conditions filled in as far as they can be, and its network.
+pub(super) fn read() -> Result<(Ruleset, Network), Error> {
+    let mut ruleset = netlink::read()?;
+    let network = network();
+    settle(&mut ruleset, &network, None);
+    Ok((ruleset, network))
+}
+
+/// The devices of the thread's network namespace, their addresses, and what listens there, as far as the kernel tells.
+pub(super) fn network() -> Network {
+    let (devices, addresses, listeners) = (route::devices(), route::addresses(), listeners());
+    let links_not_known = devices.as_ref().err().or(addresses.as_ref().err());
+    Network {
+        links_not_known: links_not_known.map(ToString::to_string),
+        listeners_not_known: listeners.as_ref().err().map(ToString::to_string),
+        devices: devices.unwrap_or_default(),
+        addresses: addresses.unwrap_or_default(),
+        listeners: listeners.unwrap_or_default(),
+        settings: settings(),
+    }
+}
+
+/// The program that may have tables for ARP or for a bridge's packets, which are not read; none if nothing shows any.
+pub(super) fn unread_tables(network: &Network, asks_by_arp: bool) -> Option<&'static str> {
+    // Of this namespace alone, and root's to read (`xt_proto_init` in net/netfilter/x_tables.c).
+    let arp = fs::read(format!("{}/net/arp_tables_names", proc_of_thread())).unwrap_or_default();
+    if asks_by_arp && !arp.is_empty() {
+        return Some("arptables-legacy");
+    }
+    let has_bridge =
+        network.devices.iter().any(|device| device.kind == b"bridge" && network.lower_devices(device).next().is_some());
+    // Of the whole machine.
+    let is_loaded = |table: &&str| Path::new("/sys/module").join(format!("ebtable_{table}/initstate")).exists();
+    let is_used = has_bridge && ["filter", "nat", "broute"].iter().any(is_loaded);
+    is_used.then_some("ebtables-legacy")
+}
+
+/// The kernel's settings; one that can't be read has the usual value.
+fn settings() -> Settings {
+    let is = |name: &str, number: i64| Some(setting(name)? == number);
+    let usual = Settings::default();
+    let bridge_calls = ["iptables", "ip6tables"].map(|name| setting(&format!("bridge/bridge-nf-call-{name}")));
+    let finds_none = |name| is(name, 0).unwrap_or_default();
+    Settings {
+        bridges_call_ip: bridge_calls.into_iter().flatten().any(|calls| calls != 0),
+        keeps_mark: is("ipv4/tcp_fwmark_accept", 1).unwrap_or(usual.keeps_mark),
+        finds_sockets: !(finds_none("ipv4/ip_early_demux") || finds_none("ipv4/tcp_early_demux")),
+        always_sends_cookies: is("ipv4/tcp_syncookies", 2).unwrap_or(usual.always_sends_cookies),
+        tracks_from_any: is("netfilter/nf_conntrack_tcp_loose", 0).map_or(usual.tracks_from_any, |is_off| !is_off),
+    }
+}
+
+/// A setting of the kernel's about the thread's network namespace, by its file in /proc/sys/net; none if it can't be read.
+pub(super) fn setting(name: &str) -> Option<i64> {
+    let read = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
+    read.trim().parse().ok()
+}
+
+/// Whether it is an address of this family, of more than one link.
+fn is_wide(address: IpAddr, family: Family) -> bool {
+    match address {
+        IpAddr::V4(_) => family == Family::V4,
+        IpAddr::V6(v6) => family == Family::V6 && !v6.is_unicast_link_local(),
+    }
+}
+
+/// The devices on which hosts have to find each other before they connect over this family: they have an address beyond
+/// the link, and no permanent neighbour.
+pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<&Device>, String> {
+    if let Some(reason) = &network.links_not_known {
+        return Err(reason.clone());
+    }
+    let known = route::neighbours(family).map_err(|error| error.to_string())?;
+    let asking = network.devices.iter().filter(|device| {
+        let mut own = network.addresses.iter().filter(|known| known.device == device.index);
+        let is_pinned = known.iter().any(|neighbour| neighbour.device == device.index && neighbour.is_pinned);
+        device.has_neighbours && device.is_up && !is_pinned && own.any(|known| is_wide(known.address, family))
+    });
+    Ok(asking.collect())
+}
+
+/// What affects connections beside the rules: signs of other programs, and links and routes by which connections are lost.
+pub(super) fn surroundings(config: &Config, ruleset: &Ruleset, network: &Network) -> Vec<String> {
+    let mut surroundings = signs_in_namespace(ruleset, &network.devices);
+    for &family in config.families() {
+        match unroutable_reason(network, family, config.proxy_uid.map(OwnerId::get)) {
+            Ok(why) => surroundings.extend(why),
+            Err(error) => surroundings.push(format!("not known: what is routed over {family} (rtnetlink: {error})")),
+        }
+    }
+    surroundings
+}
+
+/// Why no packet can arrive or leave over this family, or none that is redirected on its way out, whatever the rules say;
+/// none if some may, or if there is no address.
+fn unroutable_reason(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<String>, ReadError> {
+    let is_others = |known: &&Address| known.device != LOOPBACK_INDEX && is_wide(known.address, family);
+    let own: Vec<&Address> = network.addresses.iter().filter(is_others).collect();
+    let is_up = |known: &&Address| network.device(known.device).is_none_or(|device| device.is_up);
+    if own.is_empty() {
+        return Ok(None);
+    }
+    if !own.iter().any(is_up) {
+        return Ok(Some(format!("no interface with an {family} address is up")));
+    }
+    let route = |from: Option<IpAddr>, to: IpAddr| {
+        let to = SocketAddr::new(to, 80);
+        route::route(route::Packet { to, from, from_port: None, uid, device: None })
+    };
+    let lost = format!("outbound {family} connections that are redirected are lost");
+    if network.is_lo_down() {
+        return Ok(Some(format!("lo is down: {lost}")));
+    }
+    if !route(None, family.localhost())?.is_ok_and(|route| route.kind == RouteKind::Local) {
+        return Ok(Some(format!("there is no local route to {}: {lost}", family.localhost())));
+    }
+    let mut refused = None;
+    for known in own {
+        // The other address of the smallest network, and an address for documentation (RFC 5737, RFC 3849).
+        let neighbour = ip(family, address(known.address) ^ 1);
+        let distant = match family {
+            Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+            Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        };
+        match route(Some(known.address), distant)? {
+            Ok(_) => return Ok(None),
+            // There is no default route, but there is one to the neighbour.
+            Err(Errno::ENETUNREACH) if route(Some(known.address), neighbour.unwrap_or(distant))?.is_ok() => {
+                return Ok(None);
+            }
+            Err(errno) => refused = Some(errno),
+        }
+    }
+    Ok(refused
+        .map(|errno| format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})")))
+}
+
+/// Fills in where conditions hold that depend on routing. `back` has the names of the device by which the route back to the
+/// other host leaves; without it, that is the only device that is up. What routing can't answer stays unknown.
+pub(super) fn settle(ruleset: &mut Ruleset, network: &Network, back: Option<Intervals>) {
+    if !ruleset.has_context(|context| !matches!(context, Context::Limit { .. })) {
+        return;
+    }
+    // Every packet arrives on the only device.
+    let back = back.or_else(|| network.only_device().map(|_| Field::InInterface.any()));
+    let mut facts = RoutingFacts { back, ..RoutingFacts::default() };
+    for family in Family::ALL {
+        let Ok(entries) = route::local_table(family) else {
+            return;
+        };
+        facts.local.extend(entries);
+    }
+    // Some IPv6 addresses are added to the table only once it is certain that no other host has them.
+    for known in &network.addresses {
+        facts.add_own(known.address);
+    }
+    ruleset.settle(|context| facts.holding(context));
+}
+
+pub(super) fn traces() -> Traces {
+    let thread = proc_of_thread();
+    let names = fs::read_dir("/etc/cni/net.d").into_iter().flatten().flatten();
+    Traces {
+        version: text("/proc/version"),
+        status: text(&format!("{thread}/status")),
+        confinement: text(&format!("{thread}/attr/current")),
+        owns_network: owns_network(),
+        networks: names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(),
+    }
+}
+
+fn text(path: &str) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside.
+pub fn user_namespaces() -> UserNamespaces {
+    let thread = proc_of_thread();
+    let maximum = fs::read_to_string("/proc/sys/user/max_user_namespaces");
+    let is_missing = matches!(&maximum, Err(error) if error.kind() == ErrorKind::NotFound);
+    UserNamespaces::of(
+        maximum.ok().as_deref(),
+        is_missing && fs::exists(format!("{thread}/ns/net")).unwrap_or_default(),
+    )
+}

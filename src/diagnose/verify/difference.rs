@@ -1,0 +1,437 @@
+//! Compares what is expected with what was found: a pure function, the same for every mode.
+//!
+//! It compares proxy-init's chains rule by rule, and then asks the [walk](trace) whether anything that runs
+//! before them, or instead of them, takes connections away.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use ruleset::nftables::{family_condition, set_element};
+use ruleset::{Action, Chain, Direction, Effect, Family, Field, Rule, Set, Subsystem, Table, TableFamily, set_field};
+use ruleset::{Device, Line, Network, Ruleset};
+use trace::{
+    Connections, Environment, Fate, Leg, Meeting, Neighbours, Place, Watched, discovery, names_except_lo,
+    there_and_back,
+};
+
+use crate::config::Mode;
+use crate::diagnose::explain::answer::proxy;
+use crate::diagnose::verify::finding::{Finding, Problem, Subject};
+use crate::ownership::{foreign_jumps, leads_to, own_lines, without_time};
+use crate::plan::{ChainName, chain_of};
+
+/// The rules that keep neighbours on these devices from finding each other.
+pub fn discovery_findings(ruleset: &Ruleset, network: &Network, family: Family, devices: &[&Device]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (direction, &device) in
+        Direction::ALL.into_iter().flat_map(|direction| devices.iter().map(move |device| (direction, device)))
+    {
+        let neighbours = Neighbours {
+            family,
+            direction,
+            devices: Device::names([device]),
+            asking: Neighbours::unicast(),
+            asked: Neighbours::unicast(),
+        };
+        let walk = discovery(ruleset, network, &neighbours);
+        if !walk.arrived.is_empty() {
+            continue;
+        }
+        for outcome in walk.decisions.iter().filter(|outcome| outcome.fate == Fate::Dropped) {
+            let Some(at) = outcome.at.filter(|_| outcome.is_certain()) else {
+                continue;
+            };
+            let finding = Finding {
+                family: TableFamily::Ip(family),
+                subject: Subject::Other(at.table().to_string(), at.chain().name.clone()),
+                problem: Problem::Undiscovered {
+                    family,
+                    by: name_of_place(at),
+                    admit: admitting_command(at, family, outcome.packet),
+                    packet: outcome.packet,
+                    direction,
+                },
+            };
+            if !findings.contains(&finding) {
+                findings.push(finding);
+            }
+        }
+    }
+    findings
+}
+
+/// A rule, or the policy of a chain.
+fn name_of_place(at: Place<'_>) -> String {
+    match at {
+        Place::Rule(line) => line.to_string(),
+        Place::Policy(_) => format!("policy drop of {} {}", at.table(), at.chain().name),
+    }
+}
+
+/// The command that lets packets of neighbour discovery past a place that drops them; none if it loses them by changing
+/// their hop limit.
+fn admitting_command(at: Place<'_>, family: Family, packet: Leg) -> Option<String> {
+    let mut effects = at.rule().into_iter().flat_map(|rule| &rule.effects);
+    if effects.any(|effect| matches!(effect, Effect::Mark { field: Field::HopLimit, .. })) {
+        return None;
+    }
+    let (table, chain) = (at.table(), &at.chain().name);
+    if family == Family::V4 {
+        let arp = match (table.family, packet) {
+            (TableFamily::Netdev, _) => "meta protocol arp",
+            (_, Leg::Advertisement) => "arp operation reply",
+            _ => "arp operation request",
+        };
+        return Some(format!("nft insert rule {table} {chain} {arp} accept"));
+    }
+    let (nft, iptables) = match packet {
+        Leg::Advertisement => ("nd-neighbor-advert", "neighbour-advertisement"),
+        _ => ("nd-neighbor-solicit", "neighbour-solicitation"),
+    };
+    if !table.is_xtables() {
+        return Some(format!("nft insert rule {table} {chain} icmpv6 type {nft} accept"));
+    }
+    let command = match table.subsystem {
+        Subsystem::Legacy => "ip6tables-legacy",
+        Subsystem::NfTables => "ip6tables",
+    };
+    let name = &table.name;
+    Some(format!("{command} -t {name} -I {chain} -p ipv6-icmp --icmpv6-type {iptables} -j ACCEPT"))
+}
+
+/// The differences, in a mode's tables, between what it would install and what was found in this network.
+pub fn differences(mode: Mode, expected: &[Table], ruleset: &Ruleset, network: &Network) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for table in expected {
+        let held = ruleset.table(table.subsystem, table.family, &table.name.to_string());
+        findings.extend(match mode {
+            Mode::Native => compare_native(table, held),
+            Mode::Nft | Mode::Legacy => compare_xtables(table, held),
+        });
+    }
+    if mode != Mode::Native {
+        let unwanted = ruleset.nat_tables(mode.subsystem()).filter(|held| !expected.iter().any(|table| table.is(held)));
+        for line in unwanted.flat_map(own_lines) {
+            let subject = Subject::Chain(line.chain.name.clone());
+            findings.push(finding(line.table, subject, Problem::Unexpected(line.to_string())));
+        }
+    }
+    let mut others = Vec::new();
+    for table in expected {
+        for family in Family::ALL.into_iter().filter(|&family| is_for_family(table, family)) {
+            for direction in Direction::ALL {
+                let around = Environment { network, ..proxy(std::slice::from_ref(table)) };
+                others.extend(shadows(table, family, direction, ruleset, &around, &findings));
+            }
+        }
+    }
+    findings.extend(one_for_each_rule(others));
+    findings
+}
+
+/// Merges the findings about a rule to which several ways lead, which differ in their connections.
+fn one_for_each_rule(findings: Vec<Finding>) -> Vec<Finding> {
+    /// The most sets of connections that are named for a rule.
+    const MOST: usize = 4;
+    let mut sets: HashMap<Finding, Vec<String>> = HashMap::new();
+    let mut kept = Vec::new();
+    for mut finding in findings {
+        let connections = finding.problem.connections_mut().map(std::mem::take);
+        let said = sets.entry(finding.clone()).or_insert_with(|| {
+            kept.push(finding);
+            Vec::new()
+        });
+        said.extend(connections.filter(|connections| said.len() <= MOST && !said.contains(connections)));
+    }
+    for finding in &mut kept {
+        let mut said = sets.remove(finding).unwrap_or_default();
+        if let Some(connections) = finding.problem.connections_mut() {
+            if said.len() > MOST {
+                said.splice(MOST.., ["...".to_owned()]);
+            }
+            *connections = said.join("; ");
+        }
+    }
+    kept
+}
+
+/// Whether a place drops packets because its rule names addresses of other hosts, whatever device they pass: then it keeps
+/// out these hosts. A rule that also covers this namespace's own addresses would drop everybody's packets.
+fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
+    let Some(rule) = at.rule() else {
+        return false;
+    };
+    let all = Connections::all(family, Direction::Inbound);
+    let own = network.own_addresses(family);
+    let mut names_others = false;
+    for condition in &rule.conditions {
+        match condition.field() {
+            Some(Field::InInterface | Field::OutInterface) => return false,
+            Some(field) if [Field::Source(family), Field::Destination(family)].contains(&field) => {
+                if let Meeting::Some(addresses) = all.meeting(at.table(), condition) {
+                    names_others |= !addresses.meets(own.as_slice());
+                }
+            }
+            _ => {}
+        }
+    }
+    names_others && !own.is_empty()
+}
+
+/// Whether a table has rules for a family. Native mode's table sees both families, but its jumps may be for only one.
+fn is_for_family(table: &Table, family: Family) -> bool {
+    let base = table.chains.iter().find(|chain| chain.base.is_some());
+    let conditions = base.and_then(|chain| chain.rules.first()).map(|jump| &jump.conditions);
+    let mut others = Family::ALL.into_iter().filter(|&other| other != family);
+    table.family.sees(family)
+        && !others.any(|other| conditions.is_some_and(|conditions| conditions.contains(&family_condition(other))))
+}
+
+/// What differs in a family's nat table, which other programs use too.
+fn compare_xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
+    let Some(held) = held.filter(|table| own_lines(table).next().is_some()) else {
+        return vec![table_finding(expected, Problem::NoRules(expected.rules().count()))];
+    };
+    let mut findings = compare_chains(expected, held, true);
+    for line in foreign_jumps(held).filter(|line| expected.chain(&line.chain.name).is_none()) {
+        findings.push(finding(
+            expected,
+            Subject::Chain(line.chain.name.clone()),
+            Problem::Unexpected(line.to_string()),
+        ));
+    }
+    findings.extend(held.dormant.then(|| table_finding(expected, Problem::Dormant)));
+    findings
+}
+
+/// What differs in native mode's table, which is proxy-init's alone.
+fn compare_native(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
+    let Some(held) = held else {
+        return vec![table_finding(expected, Problem::NoTable)];
+    };
+    let mut findings = Vec::from_iter(held.dormant.then(|| table_finding(expected, Problem::Dormant)));
+    findings.extend(compare_chains(expected, held, false));
+    findings.extend(compare_sets(expected, held));
+    findings
+}
+
+fn compare_chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for chain in &expected.chains {
+        let held_chain = held.chain(&chain.name);
+        let ruleset = held_chain.map(|chain| lines(held, chain)).unwrap_or_default();
+        let mut problems = match held_chain {
+            None if is_shared && chain.base.is_none() => vec![Problem::NoChain],
+            Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &ruleset, held),
+            _ => compare_lists(&lines(expected, chain), &ruleset),
+        };
+        let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
+        // A chain of proxy-init's own that is hooked sees connections nevertheless; no jump can lead to it.
+        if chain.base.is_some() && held_chain.is_some_and(|held| hook(held) != hook(chain)) {
+            problems.push(Problem::NotHooked);
+        }
+        findings
+            .extend(problems.into_iter().map(|problem| finding(expected, Subject::Chain(chain.name.clone()), problem)));
+    }
+    findings
+}
+
+fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for set in &held.sets {
+        let what = match expected.set(&set.name) {
+            None => "the set",
+            Some(_) if set.expires => "elements that expire",
+            Some(_) => continue,
+        };
+        findings.push(finding(expected, Subject::Set(set.name.clone()), Problem::Unexpected(what.to_owned())));
+    }
+    for set in &expected.sets {
+        let ruleset = held.set(&set.name).map(elements).unwrap_or_default();
+        let problems = compare_lists(&elements(set), &ruleset).into_iter();
+        findings.extend(problems.map(|problem| finding(expected, Subject::Set(set.name.clone()), problem)));
+    }
+    findings
+}
+
+fn table_finding(table: &Table, problem: Problem) -> Finding {
+    finding(table, Subject::Table(table.to_string()), problem)
+}
+
+fn finding(table: &Table, subject: Subject, problem: Problem) -> Finding {
+    Finding { family: table.family, subject, problem }
+}
+
+/// Something that is compared: a rule, or a set's element.
+struct Comparable<'a> {
+    /// Without the time of linkerd-init before 2.4.0, which says nothing of what it does.
+    rule: Option<Cow<'a, Rule>>,
+    text: String,
+}
+
+impl Comparable<'_> {
+    /// Whether they are the same. Rules are compared by what they do, because their text may leave out what isn't
+    /// understood.
+    fn is(&self, other: &Self) -> bool {
+        match (&self.rule, &other.rule) {
+            (Some(rule), Some(other)) => rule.same_rule(other),
+            _ => self.text == other.text,
+        }
+    }
+
+    /// Whether both are rules with the same comment, and so meant for the same purpose.
+    fn is_named_like(&self, other: &Self) -> bool {
+        let own = self.rule.as_ref().and_then(|rule| rule.comment.as_ref());
+        own.is_some() && own == other.rule.as_ref().and_then(|rule| rule.comment.as_ref())
+    }
+}
+
+fn lines<'a>(table: &'a Table, chain: &'a Chain) -> Vec<Comparable<'a>> {
+    let lines = Line::all(table, chain).map(|line| Comparable {
+        rule: Some(without_time(line.rule).map_or(Cow::Borrowed(line.rule), Cow::Owned)),
+        text: line.to_string(),
+    });
+    lines.collect()
+}
+
+fn elements(set: &Set) -> Vec<Comparable<'_>> {
+    let texts = set.intervals().iter().map(|&interval| set_element(set_field(set), interval));
+    texts.map(|text| Comparable { rule: None, text }).collect()
+}
+
+/// What differs between two lists.
+fn compare_lists(expected: &[Comparable<'_>], ruleset: &[Comparable<'_>]) -> Vec<Problem> {
+    if expected.len() == ruleset.len() && expected.iter().zip(ruleset).all(|(expected, ruleset)| expected.is(ruleset)) {
+        return Vec::new();
+    }
+    let mut extra: Vec<&Comparable<'_>> = ruleset.iter().collect();
+    let mut missing: Vec<&Comparable<'_>> = Vec::new();
+    for rule in expected {
+        match extra.iter().position(|ruleset| ruleset.is(rule)) {
+            Some(index) => drop(extra.remove(index)),
+            None => missing.push(rule),
+        }
+    }
+    let texts = |list: &[Comparable<'_>]| list.iter().map(|line| line.text.clone()).collect();
+    if missing.is_empty() && extra.is_empty() {
+        return vec![Problem::OutOfOrder { expected: texts(expected), ruleset: texts(ruleset) }];
+    }
+    let mut problems = Vec::new();
+    for rule in missing {
+        match extra.iter().position(|ruleset| ruleset.is_named_like(rule)) {
+            Some(index) => problems
+                .push(Problem::Different { expected: rule.text.clone(), ruleset: extra.remove(index).text.clone() }),
+            None => problems.push(Problem::Missing(rule.text.clone())),
+        }
+    }
+    problems.extend(extra.into_iter().map(|line| Problem::Unexpected(line.text.clone())));
+    problems
+}
+
+/// What is wrong with the jump to proxy-init's chain among the rules that were found in a base chain of this table.
+fn compare_jumps(expected: &[Comparable<'_>], ruleset: &[Comparable<'_>], table: &Table) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for jump in expected {
+        match ruleset.iter().filter(|line| line.is(jump)).count() {
+            0 => problems.push(Problem::Missing(jump.text.clone())),
+            1 => {}
+            _ => problems.push(Problem::Doubled(jump.text.clone())),
+        }
+        for line in ruleset.iter().filter(|line| !line.is(jump)) {
+            if line.rule.as_ref().is_some_and(|rule| leads_to(rule, table).is_some()) {
+                problems.push(Problem::Unexpected(line.text.clone()));
+            }
+        }
+    }
+    problems
+}
+
+/// What keeps the connections of one direction from proxy-init's chain, apart from the findings that are already known.
+fn shadows(
+    expected: &Table,
+    family: Family,
+    direction: Direction,
+    ruleset: &Ruleset,
+    around: &Environment<'_>,
+    known: &[Finding],
+) -> Vec<Finding> {
+    let watched = Watched { table: expected, chain: ChainName::of(direction).as_str() };
+    let end = match direction {
+        Direction::Inbound => Field::Destination(family),
+        Direction::Outbound => Field::Source(family),
+    };
+    let mut connections = Connections::living(family, direction);
+    if around.network.redirect_addresses(family, &names_except_lo()).is_some() {
+        let own = around.network.own_addresses(family).without(&around.network.broadcasts(family));
+        connections = connections.narrowed(end, &own);
+    }
+    let here = connections.get(end).cloned();
+    let walk = there_and_back(ruleset, family, direction, connections, around, Some(watched));
+    let base = chain_of(expected, ChainName::of(direction).counterpart());
+    let jump = base.and_then(|chain| Line::all(expected, chain).next()).map(|line| line.to_string());
+    let base = base.map(|base| Subject::Chain(base.name.clone()));
+    // If the way to the chain is broken, every connection bypasses it, and no other rule is to blame for that.
+    let mut known = known.iter().filter(|finding| finding.family == expected.family);
+    let is_broken = known.any(|finding| match finding.problem {
+        Problem::NoRules(_) | Problem::NoTable | Problem::Dormant => true,
+        Problem::NotHooked | Problem::Missing(_) => base.as_ref() == Some(&finding.subject),
+        _ => false,
+    });
+    let mut findings = Vec::new();
+    for outcome in walk.decisions.iter().chain(&walk.arrived) {
+        let Some(at) = outcome.at.filter(|_| around.could_live(&outcome.connections, family, direction)) else {
+            continue;
+        };
+        let (table, name) = (at.table(), &at.chain().name);
+        let is_ours = table.is(expected);
+        // proxy-init's rules in another mode are reported separately.
+        if !is_ours && ChainName::own(name).is_some() {
+            continue;
+        }
+        let subject =
+            if is_ours { Subject::Chain(name.clone()) } else { Subject::Other(table.to_string(), name.clone()) };
+        let is_lost = outcome.after_watched
+            && matches!(outcome.action, Some(Action::Redirect(_)))
+            && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood);
+        if outcome.after_watched && !is_lost {
+            // Chains after proxy-init's see the connections that bypass the proxy, and may decide about them. The policy
+            // of the base chain with proxy-init's jump is the exception: it counts as part of the rules.
+            if base.as_ref() == Some(&subject) && matches!(at, Place::Policy(_)) {
+                findings.push(Finding { family: TableFamily::Ip(family), subject, problem: Problem::Policy });
+            }
+            continue;
+        }
+        let mut unsaid = Vec::new();
+        if is_lost {
+            // A reply's device and owner say nothing about the connection.
+            if outcome.packet == Leg::Reply {
+                unsaid.extend([Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid]);
+            }
+            // Redirected inbound connections get one of these anyway.
+            let to = Field::Destination(family);
+            if outcome.connections.get(to) == around.network.redirect_addresses(family, &names_except_lo()).as_ref() {
+                unsaid.push(to);
+            }
+        }
+        // That one end is here goes without saying.
+        let ends = [end, end.reversed()].into_iter();
+        unsaid.extend(ends.filter(|field| outcome.connections.get(*field) == here.as_ref()));
+        let connections = outcome.connections.without_fields(&unsaid).to_string();
+        let (by, certain) = (name_of_place(at), outcome.is_certain());
+        let problem = if outcome.fate == Fate::Dropped && certain && bars_others(at, family, around.network) {
+            Problem::Barred { by, connections }
+        } else if is_lost {
+            let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
+            Problem::Dropped { by, connections, packet, certain }
+        } else if is_broken && outcome.fate == Fate::Accepted {
+            continue;
+        } else {
+            Problem::Shadowed { jump: jump.clone(), by, fate: outcome.fate, connections, certain }
+        };
+        findings.push(Finding { family: TableFamily::Ip(family), subject, problem });
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests;

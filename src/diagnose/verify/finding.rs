@@ -1,0 +1,394 @@
+//! A difference between what is expected and what was found, as a value, and its words.
+
+use std::fmt;
+
+use derive_more::Display;
+use ruleset::{Direction, Family, Name, TableFamily};
+use trace::{Fate, Leg};
+
+/// One difference between what is expected and what was found. Rules are in iptables' syntax, those of native mode in nft's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Finding {
+    pub(crate) family: TableFamily,
+    pub(crate) subject: Subject,
+    pub(crate) problem: Problem,
+}
+
+/// What a [`Finding`] is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Display)]
+pub(crate) enum Subject {
+    /// A table in which proxy-init's rules are, or should be.
+    #[display("table {_0}")]
+    Table(String),
+    /// A chain of that table.
+    Chain(Name),
+    /// A set of native mode's table.
+    #[display("set {_0}")]
+    Set(Name),
+    /// A chain of another program's table.
+    #[display("{_0} {_1}")]
+    Other(String, Name),
+}
+
+impl Finding {
+    /// The family of the table: `IPv4`, `IPv6`, or native mode's `inet`.
+    pub fn family(&self) -> String {
+        self.family.title()
+    }
+
+    /// The chain, or native mode's set or table.
+    pub fn chain(&self) -> String {
+        self.subject.to_string()
+    }
+
+    /// What is wrong.
+    pub fn kind(&self) -> FindingKind {
+        self.problem.kind()
+    }
+
+    /// Whether it is about hosts that a rule keeps out.
+    pub(crate) fn is_barring(&self) -> bool {
+        matches!(self.problem, Problem::Barred { .. })
+    }
+}
+
+/// What kind of difference a [`Finding`] is. Its text is the word that docs/verify.md explains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[non_exhaustive]
+#[display(rename_all = "kebab-case")]
+pub enum FindingKind {
+    /// The family has none of proxy-init's rules.
+    NoRules,
+    /// The chain, or native mode's table, was not found.
+    NoChain,
+    /// The table is dormant, so none of its chains is hooked.
+    Dormant,
+    /// The base chain is not hooked where it should be.
+    NotHooked,
+    /// A rule was not found.
+    Missing,
+    /// A rule was found that isn't expected.
+    Unexpected,
+    /// A rule with the right comment says something else.
+    Different,
+    /// All rules were found, but in another order.
+    OutOfOrder,
+    /// The jump to proxy-init's chain was found more than once.
+    Doubled,
+    /// Another program's rule keeps connections from proxy-init's chain.
+    Shadowed,
+    /// The base chain's policy drops what bypasses the proxy.
+    Policy,
+    /// Another program's rule drops what proxy-init's rules have redirected.
+    Dropped,
+}
+
+/// What is wrong, and with what, by [`FindingKind`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Problem {
+    /// With how many are expected.
+    NoRules(usize),
+    NoTable,
+    NoChain,
+    Dormant,
+    NotHooked,
+    Missing(String),
+    Unexpected(String),
+    Different {
+        expected: String,
+        ruleset: String,
+    },
+    OutOfOrder {
+        expected: Vec<String>,
+        ruleset: Vec<String>,
+    },
+    Doubled(String),
+    /// `by` is the other rule, or the policy. If it isn't certain, it depends on something that isn't understood.
+    Shadowed {
+        /// The jump to proxy-init's chain; none if there is none.
+        jump: Option<String>,
+        by: String,
+        fate: Fate,
+        connections: String,
+        certain: bool,
+    },
+    Policy,
+    Dropped {
+        by: String,
+        connections: String,
+        /// The client's, or the reply.
+        packet: Leg,
+        certain: bool,
+    },
+    /// Another rule drops packets from or to hosts that it names, as a firewall does that keeps these out.
+    Barred {
+        by: String,
+        connections: String,
+    },
+    /// Another rule drops packets of neighbour discovery, before the first packet of any connection.
+    Undiscovered {
+        family: Family,
+        by: String,
+        /// The command that lets them through; none if a rule loses them by changing them.
+        admit: Option<String>,
+        packet: Leg,
+        /// Who asks: inbound, the neighbour.
+        direction: Direction,
+    },
+}
+
+impl Problem {
+    pub fn kind(&self) -> FindingKind {
+        match self {
+            Problem::NoRules(_) => FindingKind::NoRules,
+            Problem::NoTable | Problem::NoChain => FindingKind::NoChain,
+            Problem::Dormant => FindingKind::Dormant,
+            Problem::NotHooked => FindingKind::NotHooked,
+            Problem::Missing(_) => FindingKind::Missing,
+            Problem::Unexpected(_) => FindingKind::Unexpected,
+            Problem::Different { .. } => FindingKind::Different,
+            Problem::OutOfOrder { .. } => FindingKind::OutOfOrder,
+            Problem::Doubled(_) => FindingKind::Doubled,
+            Problem::Shadowed { .. } => FindingKind::Shadowed,
+            Problem::Policy => FindingKind::Policy,
+            Problem::Dropped { .. } | Problem::Barred { .. } | Problem::Undiscovered { .. } => FindingKind::Dropped,
+        }
+    }
+
+    /// Whether it is about rules of other programs, while proxy-init's own are as they should be.
+    pub fn is_about_others(&self) -> bool {
+        matches!(
+            self,
+            Problem::Shadowed { .. }
+                | Problem::Policy
+                | Problem::Dropped { .. }
+                | Problem::Barred { .. }
+                | Problem::Undiscovered { .. }
+        )
+    }
+
+    /// Whether it is only a warning: connections reach the proxy, except perhaps by something that isn't understood, or from
+    /// hosts that a rule keeps out.
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Problem::Dropped { certain: false, .. } | Problem::Barred { .. })
+    }
+
+    pub fn connections_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Problem::Shadowed { connections, .. }
+            | Problem::Dropped { connections, .. }
+            | Problem::Barred { connections, .. } => Some(connections),
+            _ => None,
+        }
+    }
+
+    /// The rules that are expected, and those that were found instead.
+    pub fn sides(&self) -> (Vec<&str>, Vec<&str>) {
+        match self {
+            Problem::NoRules(_)
+            | Problem::NoTable
+            | Problem::NoChain
+            | Problem::Dormant
+            | Problem::NotHooked
+            | Problem::Policy => (vec![], vec![]),
+            Problem::Missing(rule) => (vec![rule], vec![]),
+            Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
+            Problem::Different { expected, ruleset } => (vec![expected], vec![ruleset]),
+            Problem::OutOfOrder { expected, ruleset } => {
+                (expected.iter().map(String::as_str).collect(), ruleset.iter().map(String::as_str).collect())
+            }
+            Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
+            Problem::Dropped { by, .. } | Problem::Barred { by, .. } => (vec![], vec![by]),
+            Problem::Undiscovered { by, admit, .. } => (admit.iter().map(String::as_str).collect(), vec![by]),
+        }
+    }
+
+    /// What is wrong, in words; `rule` stands for the other program's rule.
+    fn words(&self, rule: &str) -> String {
+        let does = |verb: &str, certain: &bool| {
+            if *certain { format!("{rule} {verb}s") } else { format!("{rule} may {verb}") }
+        };
+        let words = match self {
+            Problem::NoRules(rules) => return format!("all {rules} rules are missing"),
+            Problem::NoTable | Problem::NoChain => "not found",
+            Problem::Dormant => "the table is dormant: none of its chains is hooked",
+            Problem::NotHooked => "the chain is not hooked where it should be, so it sees no connection",
+            Problem::Missing(_) => "missing",
+            Problem::Unexpected(_) => "unexpected",
+            Problem::Different { .. } => "different",
+            Problem::OutOfOrder { .. } => "out of order",
+            Problem::Doubled(_) => "found more than once",
+            Problem::Policy => "the chain's policy drops the connections that bypass the proxy",
+            Problem::Shadowed { fate, connections, certain, .. } => {
+                let does = match fate {
+                    Fate::NotUnderstood => format!("{rule} may take connections away (it is not understood)"),
+                    Fate::Accepted => does("let", certain) + " connections pass by",
+                    Fate::Translated => does("redirect", certain) + " connections",
+                    Fate::Dropped => does("drop", certain) + " connections",
+                    Fate::Untracked => does("keep", certain) + " connections from being redirected",
+                };
+                return format!("{does}: {connections}");
+            }
+            Problem::Undiscovered { family, packet, direction, .. } => {
+                let what = match (family, packet) {
+                    (Family::V4, Leg::Advertisement) => "ARP's replies",
+                    (Family::V4, _) => "ARP's requests",
+                    (Family::V6, Leg::Advertisement) => "neighbour advertisements (ICMPv6 136)",
+                    (Family::V6, _) => "neighbour solicitations (ICMPv6 135)",
+                };
+                let so = match direction {
+                    Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
+                    Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
+                };
+                return format!("{rule} drops {what}, so {so}");
+            }
+            Problem::Barred { connections, .. } => {
+                return format!("{rule} keeps out hosts that it names: {connections}");
+            }
+            Problem::Dropped { connections, packet, certain, .. } => {
+                let what = match packet {
+                    Leg::Reply => "the replies to connections that were redirected",
+                    _ => "connections that were redirected",
+                };
+                return format!("{} {what}: {connections}", does("drop", certain));
+            }
+        };
+        words.to_owned()
+    }
+
+    /// The same, with the kind before what another program's rule does, and with the remedy, if there is one.
+    fn in_full(&self, rule: &str) -> String {
+        let (kind, words) = (self.kind(), self.words(rule));
+        match self {
+            Problem::Shadowed { .. } | Problem::Dropped { .. } => format!("{kind}: {words}"),
+            Problem::Undiscovered { admit: Some(_), .. } => {
+                format!("{kind}: {words}; the command marked - lets them through")
+            }
+            Problem::Undiscovered { admit: None, .. } => format!("{kind}: {words}; they need a hop limit of 255"),
+            _ => words,
+        }
+    }
+}
+
+impl Finding {
+    /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
+    pub fn in_a_line(&self) -> String {
+        let text = format!("{}, {}: {}", self.family(), self.subject, self.problem.in_full("a rule"));
+        let (expected, ruleset) = self.problem.sides();
+        let rules = if ruleset.is_empty() { expected } else { ruleset };
+        if rules.is_empty() {
+            return text;
+        }
+        format!("{text} ({})", rules.join("; "))
+    }
+
+    /// What another program's rule does to connections, without the rule; none if this is about proxy-init's own rules.
+    pub(crate) fn interference(&self) -> Option<String> {
+        let is_about_others = self.problem.is_about_others();
+        is_about_others.then(|| format!("{}, {}: {}", self.family(), self.subject, self.problem.words("a rule")))
+    }
+}
+
+/// As a diff: what is missing after `-`, what was found instead after `+`.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}, {}: {}", self.family(), self.subject, self.problem.in_full("the rule marked +"))?;
+        let (expected, ruleset) = self.problem.sides();
+        for rule in expected {
+            writeln!(f, "  - {rule}")?;
+        }
+        for rule in ruleset {
+            writeln!(f, "  + {rule}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_have_names_and_sides_and_words() {
+        let text = |text: &str| text.to_owned();
+        let shadowed = |jump: Option<&str>, fate, certain| Problem::Shadowed {
+            jump: jump.map(text),
+            by: text("b"),
+            fate,
+            connections: text("to port 80"),
+            certain,
+        };
+        let different = Problem::Different { expected: text("a"), ruleset: text("b") };
+        let order = Problem::OutOfOrder { expected: vec![text("a"), text("b")], ruleset: vec![text("b"), text("a")] };
+        let (a, b) = (vec!["a"], vec!["b"]);
+        for (problem, kind, expected, ruleset) in [
+            (Problem::NoChain, "no-chain", vec![], vec![]),
+            (Problem::Dormant, "dormant", vec![], vec![]),
+            (Problem::NotHooked, "not-hooked", vec![], vec![]),
+            (Problem::Policy, "policy", vec![], vec![]),
+            (Problem::Missing(text("a")), "missing", a.clone(), vec![]),
+            (Problem::Unexpected(text("b")), "unexpected", vec![], b.clone()),
+            (Problem::Doubled(text("b")), "doubled", vec![], b.clone()),
+            (different, "different", a.clone(), b.clone()),
+            (order, "out-of-order", vec!["a", "b"], vec!["b", "a"]),
+            (shadowed(Some("a"), Fate::Accepted, true), "shadowed", a, b.clone()),
+            (shadowed(None, Fate::Accepted, true), "shadowed", vec![], b),
+        ] {
+            assert_eq!(problem.kind().to_string(), kind);
+            assert_eq!(problem.sides(), (expected, ruleset), "{kind}");
+        }
+        let of_others: Vec<FindingKind> =
+            [shadowed(None, Fate::Dropped, true), Problem::Policy, Problem::NoChain, Problem::NoRules(6)]
+                .iter()
+                .filter(|problem| problem.is_about_others())
+                .map(Problem::kind)
+                .collect();
+        assert_eq!(of_others, [FindingKind::Shadowed, FindingKind::Policy]);
+        assert_eq!(Problem::NoRules(6).kind().to_string(), "no-rules");
+        for (fate, certain, does) in [
+            (Fate::Accepted, true, "lets connections pass by"),
+            (Fate::Translated, true, "redirects connections"),
+            (Fate::Dropped, true, "drops connections"),
+            (Fate::Untracked, true, "keeps connections from being redirected"),
+            (Fate::NotUnderstood, false, "may take connections away (it is not understood)"),
+            (Fate::Accepted, false, "may let connections pass by"),
+            (Fate::Translated, false, "may redirect connections"),
+            (Fate::Dropped, false, "may drop connections"),
+            (Fate::Untracked, false, "may keep connections from being redirected"),
+        ] {
+            let words = shadowed(None, fate, certain).words("the rule marked +");
+            assert_eq!(words, format!("the rule marked + {does}: to port 80"));
+        }
+    }
+
+    #[test]
+    fn what_drops_redirected_connections_is_a_finding_or_only_a_warning() {
+        let of = |packet, certain| Finding {
+            family: TableFamily::Ip(Family::V4),
+            subject: Subject::Other("ip mine".to_owned(), Name::from("late")),
+            problem: Problem::Dropped { by: "drop".to_owned(), connections: "to port 80".to_owned(), packet, certain },
+        };
+        for (packet, certain, words) in [
+            (Leg::First, true, "drops connections that were redirected"),
+            (Leg::Ack, true, "drops connections that were redirected"),
+            (Leg::Reply, true, "drops the replies to connections that were redirected"),
+            (Leg::First, false, "may drop connections that were redirected"),
+            (Leg::Reply, false, "may drop the replies to connections that were redirected"),
+        ] {
+            let finding = of(packet, certain);
+            let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
+            assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
+            let in_a_line = said.replace("the rule marked +", "a rule");
+            assert_eq!(finding.in_a_line(), format!("{in_a_line} (drop)"));
+            let of = |problem| Finding { problem, ..finding.clone() };
+            let missing = of(Problem::Missing("return".to_owned())).in_a_line();
+            assert_eq!(missing, "IPv4, ip mine late: missing (return)");
+            assert_eq!(of(Problem::NoChain).in_a_line(), "IPv4, ip mine late: not found");
+            assert_eq!(finding.kind(), FindingKind::Dropped);
+            assert_eq!(finding.problem.is_warning(), !certain);
+            assert!(finding.problem.is_about_others());
+        }
+        assert!(!Problem::NoChain.is_warning());
+    }
+}

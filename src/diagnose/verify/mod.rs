@@ -1,0 +1,356 @@
+//! Verifying: what the kernel holds against what the same flags would install.
+
+pub mod difference;
+pub mod finding;
+
+use std::fmt;
+
+use ruleset::{Family, NAT, Policy, Subsystem, Table, TableFamily};
+use ruleset::{Network, Ruleset};
+use serde_json::Value;
+
+use crate::config::{Config, Mode, ModeChoice};
+use crate::diagnose::json::{object, strings};
+use crate::diagnose::proxy::{self, ProxyWarning};
+use crate::diagnose::recognize;
+use crate::diagnose::snapshot::{devices_that_ask, read, surroundings, unread_tables};
+use crate::diagnose::verify::difference::{differences, discovery_findings};
+use crate::diagnose::verify::finding::{Finding, Problem};
+use crate::diagnose::words::fill_lines;
+use crate::error::Error;
+use crate::install::Install;
+use crate::install::choose::try_out;
+use crate::modes::legacy::read::read_table;
+use crate::modes::legacy::{self, has_sockets};
+use crate::modes::netlink::must_see;
+use crate::netns;
+use crate::ownership::{has_rules, holders};
+use crate::plan::tables::expected;
+
+/// What a verification found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verification {
+    /// The mode that was checked.
+    pub mode: Mode,
+    /// Every difference, and everything that certainly keeps connections from the proxy.
+    pub findings: Vec<Finding>,
+    /// Rules that may drop redirected connections, depending on something that isn't understood, and rules that keep out hosts
+    /// by name.
+    pub doubts: Vec<Finding>,
+    /// Other modes that hold rules of proxy-init's: connections are redirected twice.
+    pub others: Vec<Mode>,
+    /// The subsystems that could not be seen, and may hold proxy-init's rules too; in the subsystem that was checked, the
+    /// tables other than nat, whose rules may come first.
+    pub not_known: Vec<Subsystem>,
+    /// What is probably wrong with the proxy, though the rules are as they should be.
+    pub warnings: Vec<ProxyWarning>,
+    /// Signs of other programs that affect where connections go.
+    pub neighbours: Vec<String>,
+    /// Whether any rule of proxy-init's was found, in whichever mode.
+    pub finds_rules: bool,
+    /// Whether the rules are as expected, and no other rule decides about connections: until the rules change,
+    /// [`Install::verify`] finds the same, whatever else changes.
+    pub is_alone: bool,
+    /// If the rules aren't in place, but are one complete, untouched installation of another config, such as an earlier one:
+    /// that config. Removing a rule that a config may do without leaves such an installation too.
+    pub other_config: Option<Config>,
+}
+
+impl Verification {
+    /// Whether everything that could be seen is as expected.
+    pub fn is_in_place(&self) -> bool {
+        self.findings.is_empty() && self.others.is_empty()
+    }
+
+    /// For machines; docs/verify.md has the schema.
+    pub fn json(&self) -> String {
+        object(self.pairs()).to_string()
+    }
+
+    pub(super) fn pairs(&self) -> Vec<(&'static str, Value)> {
+        vec![
+            ("schema", 1.into()),
+            ("in_place", self.is_in_place().into()),
+            ("mode", self.mode.to_string().into()),
+            ("findings", self.findings.iter().map(finding_json).collect()),
+            ("other_backends", strings(&self.others)),
+            ("not_known", strings(&self.not_known)),
+            ("warnings", self.all_warnings().into()),
+        ]
+    }
+
+    fn all_warnings(&self) -> Vec<String> {
+        let doubts = self.doubts.iter().map(Finding::in_a_line);
+        let warnings = self.warnings.iter().map(ToString::to_string);
+        doubts.chain(warnings).chain(self.neighbours.iter().cloned()).collect()
+    }
+
+    /// Whether the finding is that IPv6 has no rules, where those of IPv4, which always has some, are as expected.
+    fn lacks_ipv6_alone(&self, finding: &Finding) -> bool {
+        matches!(finding.problem, Problem::NoRules(_))
+            && finding.family == TableFamily::Ip(Family::V6)
+            && !self.findings.iter().any(|other| other.family == TableFamily::Ip(Family::V4))
+    }
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let (expected, ruleset) = finding.problem.sides();
+    let mut pairs = vec![
+        ("family", finding.family().into()),
+        ("chain", finding.chain().into()),
+        ("kind", finding.kind().to_string().into()),
+        ("wanted", expected.into()),
+        ("found", ruleset.into()),
+    ];
+    if let Problem::Shadowed { connections, certain, .. } | Problem::Dropped { connections, certain, .. } =
+        &finding.problem
+    {
+        pairs.push(("connections", connections.as_str().into()));
+        pairs.push(("certain", (*certain).into()));
+    }
+    object(pairs)
+}
+
+/// For people: a sentence if all is well, otherwise each difference and each warning.
+impl fmt::Display for Verification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.headline();
+        for finding in &self.findings {
+            text += &format!("\n{finding}");
+            if self.lacks_ipv6_alone(finding) {
+                text += &format!("{} is complete\n", Family::V4);
+            }
+        }
+        for other in &self.others {
+            text += &format!(
+                "\nproxy-init's rules are in {other} mode too: `proxy-init uninstall` removes all of them, \
+                 installing with replace-other-backend those of other modes\n"
+            );
+        }
+        for subsystem in &self.not_known {
+            text += &if *subsystem == self.mode.subsystem() {
+                format!("not known: what {subsystem} tables other than nat hold, which run before and after it\n")
+            } else {
+                format!("not known: whether {subsystem} tables hold rules of proxy-init's too\n")
+            };
+        }
+        for warning in self.all_warnings() {
+            text += &format!("warning: {warning}\n");
+        }
+        f.write_str(&fill_lines(&text))
+    }
+}
+
+impl Verification {
+    fn headline(&self) -> String {
+        let mode = self.mode;
+        if !self.others.is_empty() && self.findings.is_empty() {
+            return format!("not in place: rules complete in {mode} mode, but other modes hold some too\n");
+        }
+        if !self.is_in_place() {
+            return format!("not in place: in {mode} mode, - is expected and + was found\n");
+        }
+        let seen = if !self.not_known.is_empty() {
+            "nothing that could be seen before or after them drops connections"
+        } else if self.doubts.iter().any(Finding::is_barring) {
+            "nothing before or after them drops connections except those of hosts that rules name"
+        } else if !self.doubts.is_empty() {
+            "nothing before or after them certainly drops connections"
+        } else {
+            "nothing before or after them drops connections"
+        };
+        let proxy = proxy::listening_in_words(&self.warnings);
+        format!("in place in {mode} mode: rules complete, {seen}; {proxy}\n")
+    }
+}
+
+impl Install {
+    /// Compares what is installed with what this would install. If no mode is named, checks the one that holds
+    /// proxy-init's rules, or else the one that installing would choose.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub fn verify(&self) -> Result<Verification, Error> {
+        netns::run_in(self.netns.as_deref(), || self.verify_here())
+    }
+
+    fn verify_here(&self) -> Result<Verification, Error> {
+        let (mut ruleset, network) = read()?;
+        let holder = holders(&ruleset).next();
+        if holder.is_none() && !matches!(self.mode, ModeChoice::Mode(_)) {
+            // Otherwise it can't even be told which mode to look at.
+            must_see(&ruleset, Mode::Nft)?;
+        }
+        let mode = match (self.mode, holder) {
+            (ModeChoice::Mode(mode), Some(holder)) if self.falls_back(mode, holder) => holder,
+            (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
+            _ => match self.choose_mode(|mode| try_out(mode, &self.config)) {
+                Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_legacy().is_err() => Mode::Nft,
+                // If choosing fails, so would installing.
+                chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
+            },
+        };
+        let others_unseen =
+            mode == Mode::Legacy && ruleset.unseen(Subsystem::Legacy).is_some_and(|unseen| unseen.not_permitted);
+        if others_unseen {
+            // Whoever may not list legacy tables may read those that the flags are about, and no others.
+            ruleset.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
+            for family in Family::ALL {
+                if mode.table_among(&ruleset.tables, family).is_none() && has_sockets(family) {
+                    ruleset.tables.push(read_table(family, NAT)?);
+                }
+            }
+        }
+        let mut expected = expected(mode, &self.config);
+        if mode == Mode::Legacy {
+            expected = legacy::tables_with_sockets(expected);
+        }
+        let mut verdict = verdict(mode, &expected, &ruleset, &network)?;
+        if !verdict.is_in_place() {
+            verdict.other_config = complete_config(mode, &ruleset, &network);
+        }
+        if others_unseen {
+            verdict.not_known.push(Subsystem::Legacy);
+        }
+        Ok(verdict.with_surroundings(&self.config, &ruleset, &network))
+    }
+}
+
+impl Verification {
+    /// Adds what the rules alone don't show: what is wrong with this config's proxy, and signs of other programs.
+    pub(super) fn with_surroundings(mut self, config: &Config, ruleset: &Ruleset, network: &Network) -> Self {
+        // Warnings are about the rules that are there.
+        let installed = self.other_config.as_ref().unwrap_or(config);
+        self.warnings = proxy::warnings(installed, network);
+        self.neighbours = surroundings(installed, ruleset, network);
+        for &family in config.families() {
+            match devices_that_ask(network, family) {
+                Ok(devices) => {
+                    let whose = unread_tables(network, family == Family::V4 && !devices.is_empty());
+                    let unread = whose.map(|whose| format!("not known: what {whose}'s tables drop over {family}"));
+                    self.neighbours.extend(unread);
+                    self.findings.extend(discovery_findings(ruleset, network, family, &devices));
+                }
+                Err(error) => self
+                    .neighbours
+                    .push(format!("not known: whether neighbours find each other over {family} (rtnetlink: {error})")),
+            }
+        }
+        self
+    }
+}
+
+/// Compares what was found in a network with what a mode would install.
+///
+/// # Errors
+/// The mode's tables could not be seen.
+pub(crate) fn verdict(
+    mode: Mode,
+    expected: &[Table],
+    ruleset: &Ruleset,
+    network: &Network,
+) -> Result<Verification, Error> {
+    must_see(ruleset, mode)?;
+    let all = differences(mode, expected, ruleset, network);
+    let is_alone = all.is_empty() && ruleset.not_known.is_empty() && !has_others(&ruleset.tables, expected);
+    let (doubts, findings): (Vec<_>, Vec<_>) = all.into_iter().partition(|finding| finding.problem.is_warning());
+    Ok(Verification {
+        mode,
+        findings,
+        doubts,
+        others: holders(ruleset).filter(|&other| other != mode).collect(),
+        not_known: ruleset.unseen_subsystems(),
+        warnings: Vec::new(),
+        neighbours: Vec::new(),
+        finds_rules: has_rules(ruleset),
+        is_alone,
+        other_config: None,
+    })
+}
+
+/// Whether tables that hold everything expected hold more: another rule, or a policy to drop.
+fn has_others(ruleset: &[Table], expected: &[Table]) -> bool {
+    let rules = |tables: &[Table]| tables.iter().flat_map(Table::rules).count();
+    let mut bases = ruleset.iter().flat_map(|table| &table.chains).filter_map(|chain| chain.base);
+    rules(ruleset) != rules(expected) || bases.any(|base| base.policy != Policy::Accept)
+}
+
+/// The config whose rules a mode holds, if these are complete and untouched, and nothing is in their way.
+fn complete_config(mode: Mode, ruleset: &Ruleset, network: &Network) -> Option<Config> {
+    let config = recognize::config::config(mode, ruleset).ok()?;
+    let verdict = verdict(mode, &expected(mode, &config), ruleset, network).ok()?;
+    verdict.is_in_place().then_some(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::Unseen;
+    use ruleset::{Action, Hook, Kind, testing};
+
+    use super::*;
+    use crate::config::OwnerId;
+
+    fn chart() -> Config {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = OwnerId::new(2102);
+        config.ignored_inbound_ports = ["4190", "4191"].map(|port| port.parse().unwrap()).into();
+        config
+    }
+
+    fn ruleset(tables: Vec<Table>) -> Ruleset {
+        Ruleset { tables, not_known: vec![] }
+    }
+
+    #[test]
+    fn rules_of_another_config_are_known_and_half_of_them_are_not() {
+        for (mode, ipv6) in Mode::ALL.iter().flat_map(|&mode| [(mode, true), (mode, false)]) {
+            let (mut wanted, mut earlier) = (chart(), chart());
+            (wanted.ipv6, earlier.ipv6) = (ipv6, ipv6);
+            wanted.ignored_outbound_ports = vec!["5432".parse().unwrap()];
+            for older in [earlier.clone(), Config { ipv6: !ipv6, ..earlier.clone() }] {
+                let held = ruleset(expected(mode, &older));
+                assert!(!verdict(mode, &expected(mode, &wanted), &held, &Network::default()).unwrap().is_in_place());
+                assert_eq!(complete_config(mode, &held, &Network::default()), Some(older), "{mode}");
+            }
+            let mut tables = expected(mode, &earlier);
+            let chain = tables[0].chains.iter_mut().find(|chain| chain.name == *"PROXY_INIT_OUTPUT").unwrap();
+            chain.rules.pop();
+            assert_eq!(complete_config(mode, &ruleset(tables), &Network::default()), None, "{mode}");
+            assert_eq!(complete_config(mode, &Ruleset::default(), &Network::default()), None);
+        }
+    }
+
+    #[test]
+    fn rules_are_alone_where_nothing_else_decides() {
+        let is_alone = |mode, tables| {
+            let verdict = verdict(mode, &expected(mode, &chart()), &ruleset(tables), &Network::default()).unwrap();
+            verdict.is_alone
+        };
+        let beside = |mode, table: &Table| [expected(mode, &chart()), vec![table.clone()]].concat();
+        let mut other = testing::table("inet other", vec![testing::chain("other", vec![])]);
+        let mut filter = testing::base("filter", Kind::Filter, Hook::Forward, 0, vec![]);
+        for mode in [Mode::Nft, Mode::Native] {
+            assert!(is_alone(mode, expected(mode, &chart())), "{mode}");
+            assert!(is_alone(mode, beside(mode, &other)), "{mode}");
+        }
+        other.chains[0].rules.push(testing::rule([], Action::Accept));
+        // It sees no connection of the pod's.
+        filter.base.as_mut().unwrap().policy = Policy::Drop;
+        for other in [other, testing::table("inet filter", vec![filter])] {
+            assert!(!is_alone(Mode::Nft, beside(Mode::Nft, &other)), "{other}");
+        }
+        let mut less = expected(Mode::Nft, &chart());
+        less[0].chains[0].rules.pop();
+        assert!(!is_alone(Mode::Nft, less));
+        let mut unseen = ruleset(expected(Mode::Nft, &chart()));
+        unseen.not_known.push(Unseen { subsystem: Subsystem::Legacy, not_permitted: true, reason: String::new() });
+        assert!(!verdict(Mode::Nft, &expected(Mode::Nft, &chart()), &unseen, &Network::default()).unwrap().is_alone);
+    }
+
+    #[test]
+    fn rules_of_another_config_beside_a_second_mode_are_of_none() {
+        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &chart()));
+        assert_eq!(complete_config(Mode::Nft, &ruleset(both.concat()), &Network::default()), None);
+    }
+}

@@ -1,0 +1,405 @@
+//! A rule in words.
+
+use ruleset::flags::{SYN, SYN_ACK, Tracked};
+use ruleset::nftables::{element, interface_name, is_implied};
+use ruleset::{Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Nat, Rule, Table, Values};
+use trace::Reason;
+
+use crate::config::Mode;
+
+use crate::plan::Purpose;
+
+/// Lines are no longer than this, where names allow.
+pub(super) const WIDTH: usize = 80;
+
+/// The length at which a list is cut off.
+const LONGEST: usize = 32;
+
+/// That proxy-init's rules are in several modes, if they are.
+pub(super) fn several_modes(holders: impl Iterator<Item = Mode>) -> Option<String> {
+    let modes: Vec<String> = holders.map(|mode| mode.to_string()).collect();
+    let words = format!(
+        "proxy-init's rules are in several modes at once, {}: connections pass all of them; `proxy-init uninstall` removes \
+         them",
+        modes.join(" and ")
+    );
+    (modes.len() > 1).then_some(words)
+}
+
+/// Which connections a rule matches.
+pub(super) fn conditions_in_words(table: &Table, rule: &Rule) -> String {
+    let mut words = Vec::new();
+    for (index, condition) in rule.conditions.iter().enumerate() {
+        if !is_implied(condition, rule.conditions.get(index + 1)) {
+            words.push(condition_in_words(table, condition));
+        }
+    }
+    if let Action::Map(field, map) = &rule.action {
+        let keys = Condition::is(*field, Values::Set(map.clone()));
+        words.push(condition_in_words(table, &keys));
+    }
+    if words.is_empty() {
+        return "everything".to_owned();
+    }
+    words.join(", ")
+}
+
+fn condition_in_words(table: &Table, condition: &Condition) -> String {
+    let Condition::In { field, values, negated } = condition else {
+        return condition.text().unwrap_or_default().to_owned();
+    };
+    let not = if *negated { "not " } else { "" };
+    format!("{not}{}{}", field.facts().of, numbers_in_values(table, *field, values))
+}
+
+/// The numbers that a condition of a table's compares a field with.
+fn numbers_in_values(table: &Table, field: Field, values: &Values) -> String {
+    let list = match values {
+        Values::Set(name) if table.numbers(values).is_none() => return format!("@{name}"),
+        _ => table.numbers(values).unwrap_or_default(),
+    };
+    let mut text = String::new();
+    for (index, &interval) in list.iter().enumerate() {
+        let item = interval_in_words(field, interval);
+        if index > 0 && text.len() + item.len() >= LONGEST {
+            text += &format!(",... {} more", list.len() - index);
+            break;
+        }
+        text += if index > 0 { "," } else { "" };
+        text += &item;
+    }
+    text
+}
+
+fn interval_in_words(field: Field, interval: (u128, u128)) -> String {
+    match field {
+        // Without the quotes that nft puts around it.
+        Field::InInterface | Field::OutInterface => interface_name(interval.0, interval.1),
+        _ => element(field, interval),
+    }
+}
+
+/// Connections with one of these numbers in a field: `from user 1000,2000-2999`.
+pub(super) fn numbers(field: Field, numbers: &Intervals) -> String {
+    let items: Vec<String> = numbers.as_slice().iter().map(|&interval| interval_in_words(field, interval)).collect();
+    format!("{}{}", field.facts().of, items.join(","))
+}
+
+pub(super) fn action(effects: &[Effect], action: &Action) -> String {
+    match action {
+        Action::Continue if effects.contains(&Effect::Untrack) => "is not tracked".to_owned(),
+        Action::Continue if !effects.is_empty() => {
+            let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
+            texts.join(" ")
+        }
+        Action::Jump(chain) => format!("to {chain}"),
+        Action::Goto(chain) => format!("to {chain}, for good"),
+        Action::Continue => "only counts".to_owned(),
+        Action::Nat(Nat { text, .. }) => text.clone(),
+        Action::Accept => "passes this chain".to_owned(),
+        Action::Return => "skips the rest here".to_owned(),
+        Action::Drop => "drops".to_owned(),
+        Action::Reject(_) => "rejects".to_owned(),
+        Action::Redirect(None) => "to this host".to_owned(),
+        Action::Redirect(Some((first, last))) if first == last => format!("to this host, port {first}"),
+        Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
+        Action::Map(_, map) => format!("as @{map} says"),
+        Action::RedirectByMap(_, map) => format!("to this host, the port that @{map} says"),
+        Action::NotUnderstood(text) => format!("not understood: {text}"),
+    }
+}
+
+/// Why a connection does not match a rule of this table.
+pub(super) fn mismatch_in_words(table: &Table, reason: &Reason<'_>) -> String {
+    let had = reason.numbers();
+    let (field, values, negated) = match reason {
+        Reason::Device(_) => return "for another device".to_owned(),
+        Reason::Map(field, map, _) => {
+            let keys = numbers_in_values(table, *field, &Values::Set((*map).clone()));
+            return format!("{} is not in {keys}", subject(*field, had));
+        }
+        Reason::Condition(Condition::In { field, values, negated }, _) => (*field, values, *negated),
+        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
+            return format!("this packet {}", flags_in_words(*field, had));
+        }
+        Reason::Condition(Condition::Context { context, .. }, _) => return context_in_words(*context).0.to_owned(),
+        Reason::Condition(Condition::NotUnderstood(_), _) => return "not understood".to_owned(),
+    };
+    if had.is_none() {
+        return match field {
+            Field::Uid | Field::Gid => "no process of this namespace sends it".to_owned(),
+            Field::ConnectionMark => "it is of no connection that is tracked".to_owned(),
+            _ => "it is of the other family".to_owned(),
+        };
+    }
+    let is_known = had.is_some_and(|numbers| numbers.size() == 1);
+    // Addresses and ports that aren't given may be any; users, groups and devices any but those that rules exempt.
+    let is_assumed = matches!(field, Field::Uid | Field::Gid | Field::InInterface | Field::OutInterface);
+    let &FieldFacts { what, flag, .. } = field.facts();
+    if let Some(flag) = flag.filter(|_| is_assumed && !is_known) {
+        let not = if negated { "" } else { "not " };
+        return format!("assumed {not}{what}{} (see {flag})", numbers_in_values(table, field, values));
+    }
+    let subject = subject(field, had);
+    if let Field::Family | Field::Protocol = field {
+        return format!("this connection is {subject}");
+    }
+    let list = numbers_in_values(table, field, values);
+    match (negated, values.number()) {
+        (false, Some(_)) => format!("{subject} is not {list}"),
+        (false, None) => format!("{subject} is not in {list}"),
+        (true, Some(_)) => format!("it is {subject}"),
+        (true, None) => format!("{subject} is in {list}"),
+    }
+}
+
+/// A packet's numbers in a field of flags, after "it" or "this packet".
+fn flags_in_words(field: Field, had: Option<&Intervals>) -> String {
+    let Some(had) = had else {
+        return "has none".to_owned();
+    };
+    match field {
+        Field::State => {
+            let possible = Tracked::all().filter(|tracked| had.meets(&[(tracked.number(), tracked.number())]));
+            let mut states: Vec<String> = possible.map(tracked_in_words).collect();
+            states.dedup();
+            format!("is {}", states.join(" or "))
+        }
+        Field::TcpFlags => {
+            let mut possible = [("syn", &SYN[..]), ("syn,ack", &SYN_ACK[..])].into_iter();
+            let packet = possible.find(|(_, flags)| flags.iter().any(|&it| had.meets(&[(it.into(), it.into())])));
+            format!("is {}", packet.map_or("ack", |(name, _)| name))
+        }
+        _ => format!("has {}", subject(field, Some(had))),
+    }
+}
+
+/// A packet's connection-tracking state, as nft writes it.
+fn tracked_in_words(tracked: Tracked) -> String {
+    let nat = [(tracked.has_snat, "snat"), (tracked.has_dnat, "dnat")].into_iter();
+    let nat = nat.filter(|(is_so, _)| *is_so && tracked.state.has_entry());
+    let mut words = vec![tracked.state.to_string()];
+    words.extend(nat.map(|(_, name)| name.to_owned()));
+    words.join(",")
+}
+
+pub(super) fn doubt_in_words(reason: &Reason<'_>) -> String {
+    match reason {
+        Reason::Device(_) => "not known: whether it is for this device".to_owned(),
+        Reason::Map(field, ..) | Reason::Condition(Condition::In { field, .. }, _) => {
+            format!("not known: it is {}", subject(*field, reason.numbers()))
+        }
+        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
+            format!("not known: it {}", flags_in_words(*field, reason.numbers()))
+        }
+        Reason::Condition(Condition::Context { context, .. }, _) => {
+            format!("not known: {}", context_in_words(*context).1)
+        }
+        Reason::Condition(Condition::NotUnderstood(_), _) => "not understood".to_owned(),
+    }
+}
+
+/// Why a condition doesn't hold that depends on more than the packet, and on what it depends.
+fn context_in_words(context: Context) -> (&'static str, &'static str) {
+    match context {
+        Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),
+        Context::AddressType { .. } => ("its address is not of such a type", "of which type the address is"),
+        Context::ReversePath { .. } => ("by the route back", "by which interface the route back leaves"),
+    }
+}
+
+/// A connection's field, which may have these numbers, in words.
+fn subject(field: Field, numbers: Option<&Intervals>) -> String {
+    let &FieldFacts { what, any, .. } = field.facts();
+    match numbers.map(Intervals::as_slice) {
+        Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),
+        Some(&[(first, last)]) if first == last => format!("{what}{}", interval_in_words(field, (first, last))),
+        _ => any.to_owned(),
+    }
+}
+
+/// Why a rule exists; for one of another program, its comment.
+pub(super) fn purpose(rule: &Rule) -> String {
+    let Some(comment) = rule.comment.as_ref().map(ToString::to_string) else {
+        return String::new();
+    };
+    let only = Purpose::from_comment(&comment);
+    let is_one = match &only {
+        Some(Purpose::IgnorePorts(ports)) => matches!(ports.ranges(), [range] if range.first() == range.last()),
+        Some(Purpose::IgnoreUsers(ids) | Purpose::IgnoreGroups(ids)) => ids.first() == ids.last(),
+        only => only.is_some(),
+    };
+    let Some(purpose) = only.or_else(|| Purpose::first_listed(&comment)) else {
+        return comment;
+    };
+    let words = match purpose {
+        Purpose::IgnorePorts(_) => "ignored port",
+        Purpose::IgnoreSubnet(_) => "ignored subnet",
+        Purpose::IgnoreUser | Purpose::IgnoreGroup => "the proxy's",
+        Purpose::IgnoreUsers(_) => "ignored user",
+        Purpose::IgnoreGroups(_) => "ignored group",
+        Purpose::IgnoreInterface(_) => "ignored interface",
+        Purpose::IgnoreLoopback => "in the pod",
+        Purpose::RedirectPort(_) => "chosen port",
+        Purpose::RedirectSubnet(_) => "chosen subnet",
+        Purpose::IgnoreUnlistedPorts => "no chosen port",
+        Purpose::RedirectInbound | Purpose::RedirectOutbound => "all the rest",
+        Purpose::LookAtInbound | Purpose::LookAtOutbound => "entry",
+    };
+    format!("{words}{}", if is_one { "" } else { "s" })
+}
+
+/// Folds a text for people into lines that fit a terminal. The rest of a line is indented by two more.
+pub(super) fn fill_lines(text: &str) -> String {
+    let mut filled = String::new();
+    for line in text.lines() {
+        let blanks = line.len() - line.trim_start_matches(' ').len();
+        filled += &fold_line(line, blanks + 2);
+        filled.push('\n');
+    }
+    filled
+}
+
+/// Folds a line into lines that fit a terminal, all but the first with this indent. None ends within quotes, nor within a
+/// match or target of an iptables rule.
+pub(super) fn fold_line(line: &str, indent: usize) -> String {
+    if line.len() <= WIDTH {
+        return line.to_owned();
+    }
+    let body = line.trim_start_matches(' ');
+    let body = body.strip_prefix("- ").or(body.strip_prefix("+ ")).unwrap_or(body);
+    let has_options = body.starts_with("-A ");
+    let (start, _) = line.split_at(line.len() - body.len());
+    let mut parts: Vec<String> = Vec::new();
+    let mut is_quoted = false;
+    for word in body.split_inclusive(' ') {
+        let is_option = word.starts_with('-') && !word.starts_with("--");
+        match parts.last_mut() {
+            Some(part) if is_quoted || (has_options && (!is_option || part.ends_with(" ! "))) => *part += word,
+            _ => parts.push(word.to_owned()),
+        }
+        is_quoted ^= word.matches('"').count() % 2 == 1;
+    }
+    split_in_lines(&parts, start, indent, WIDTH).join("\n")
+}
+
+/// Writes flags, each with its value, on indented lines that fit a terminal. Each line but the last ends with a backslash,
+/// so that a shell takes all of them together. The flag of a list that is longer than a line is repeated, so that the
+/// lines can be copied into a manifest too.
+pub(super) fn wrap_flags(flags: &[String]) -> String {
+    let (start, end) = ("  ", " \\");
+    let width = WIDTH - end.len();
+    let mut parts: Vec<String> = Vec::new();
+    for flag in flags.chunk_by(|_, next| !next.starts_with("--")) {
+        let [name, list] = flag else {
+            parts.push(flag.join(" "));
+            continue;
+        };
+        for (index, item) in list.split(',').enumerate() {
+            match parts.last_mut() {
+                Some(part) if index > 0 && start.len() + part.len() + 1 + item.len() <= width => {
+                    *part += &format!(",{item}")
+                }
+                _ => parts.push(format!("{name} {item}")),
+            }
+        }
+    }
+    let parts: Vec<String> = parts.into_iter().map(|part| part + " ").collect();
+    split_in_lines(&parts, start, start.len(), width).join(&format!("{end}\n"))
+}
+
+/// Puts parts on lines of this width, the first one after `start`, all others with this indent. Parts end with the blanks
+/// between them; lines don't.
+pub(super) fn split_in_lines(parts: &[impl AsRef<str>], start: &str, indent: usize, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        let part = part.as_ref();
+        match lines.last_mut() {
+            Some(line) if length(&format!("{line}{part}")) <= width => *line += part,
+            Some(_) => lines.push(format!("{:indent$}{part}", "")),
+            None => lines.push(format!("{start}{part}")),
+        }
+    }
+    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// How many columns a text takes, without blanks at its end.
+pub(super) fn length(text: &str) -> usize {
+    text.trim_end().chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_rule_is_folded_between_its_options() {
+        let ours = "-A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568 -m comment --comment \"proxy-init/a -j b\" \
+                    -j RETURN";
+        let folded = |rule: &str| fold_line(&format!("  {rule}"), 2);
+        assert_eq!(
+            folded(ours),
+            "  -A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568\n  \
+             -m comment --comment \"proxy-init/a -j b\" -j RETURN"
+        );
+        let nft = format!("tcp dport {{ {}1 }} drop", "12345, ".repeat(15));
+        let lines: Vec<String> = folded(&nft).lines().map(str::to_owned).collect();
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.len() <= WIDTH), "{lines:?}");
+        for rule in [ours, &nft, "-A OUTPUT ! -o lo -j ACCEPT", "policy drop", ""] {
+            let again: Vec<String> = folded(rule).lines().map(|line| line.trim().to_owned()).collect();
+            assert_eq!(again.join(" "), rule);
+        }
+    }
+
+    #[test]
+    fn a_purpose_is_told_by_what_its_comment_lists() {
+        for (comment, want) in [
+            ("proxy-init/ignore-port-4190", "ignored port"),
+            ("proxy-init/ignore-port-4190,4191", "ignored ports"),
+            ("proxy-init/ignore-port-1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,...", "ignored ports"),
+            ("proxy-init/ignore-subnet-10.0.0.0/8", "ignored subnet"),
+            ("proxy-init/ignore-subnet-10.0.0.0/8,11.0.0.0/8", "ignored subnets"),
+            ("proxy-init/redirect-port-80-to-proxy-port", "chosen port"),
+            ("proxy-init/redirect-port-80,443-to-proxy-port", "chosen ports"),
+            ("proxy-init/redirect-subnet-fd00::/8,fd01::/16-to-proxy-port", "chosen subnets"),
+            ("proxy-init/ignore-user-id-7-9", "ignored users"),
+            ("proxy-init/ignore-proxy-user-id/1700000000", "the proxy's"),
+            ("proxy-init/ignore-weather", "proxy-init/ignore-weather"),
+        ] {
+            let rule = Rule { comment: Some(comment.into()), ..Rule::new(vec![], Action::Return) };
+            assert_eq!(purpose(&rule), want, "{comment}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_a_thousand_ports_is_told_in_lines_that_can_be_copied() {
+        let ports: Vec<String> = (1..=1000).map(|port| port.to_string()).collect();
+        let flags = ["--proxy-uid", "2102", "--ports-to-redirect", &ports.join(","), "--ipv6=false"];
+        let text = wrap_flags(&flags.map(ToOwned::to_owned));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        let arguments = text.replace(" \\\n", " ");
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let lists = arguments.windows(2).filter(|pair| pair[0] == "--ports-to-redirect").map(|pair| pair[1]);
+        assert_eq!(lists.collect::<Vec<_>>().join(","), ports.join(","));
+        assert_eq!(
+            (arguments[..2].join(" "), arguments.last()),
+            ("--proxy-uid 2102".to_owned(), Some(&"--ipv6=false"))
+        );
+    }
+
+    #[test]
+    fn what_is_left_of_a_line_stands_below_it() {
+        let comment = "-m comment --comment \"proxy-init/install-proxy-init-output\"";
+        let text = format!(
+            "{0} word\n  - -A OUTPUT {comment} -j PROXY_INIT_OUTPUT\n  + -A OUTPUT -j ACCEPT\n\n{1}\n",
+            "long ".repeat(16).trim_end(),
+            "name".repeat(30),
+        );
+        let want = format!(
+            "{0}\n  word\n  - -A OUTPUT {comment}\n    -j PROXY_INIT_OUTPUT\n  + -A OUTPUT -j ACCEPT\n\n{1}\n",
+            "long ".repeat(16).trim_end(),
+            "name".repeat(30),
+        );
+        assert_eq!(fill_lines(&text), want);
+    }
+}

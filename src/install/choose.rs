@@ -1,0 +1,216 @@
+//! Which mode fits the kernel and the network namespace: what `auto` goes by.
+
+use derive_more::Display;
+use ruleset::Ruleset;
+use ruleset::Subsystem;
+
+use crate::config::{Config, Mode};
+use crate::error::{Error, ModeError};
+use crate::modes::netlink::{self, must_see};
+use crate::ownership::holders;
+use crate::plan::tables::expected;
+
+/// Why a mode was chosen. As text, it is the end of a sentence: `nft mode, because …`.
+#[derive(Debug, Display)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The caller named it.
+    #[display("it was asked for")]
+    Named,
+    /// The caller named none, and this is linkerd-init's default.
+    #[display("it is the default")]
+    Default,
+    /// It is what `iptables-restore` on PATH is.
+    #[display("it is what iptables-restore on PATH uses")]
+    Plain,
+    /// It does without what this mode needs and the host lacks.
+    #[display("{_0} mode cannot be used here")]
+    FellBack(Mode),
+    /// It holds proxy-init's rules already.
+    #[display("it holds proxy-init's rules already")]
+    Holds,
+    /// nf_tables has this many nat rules, and the legacy tables have none.
+    #[display("nf_tables holds nat rules ({_0}), legacy tables none")]
+    OnlyNfTables(usize),
+    /// The legacy tables have this many nat rules, and nf_tables has none.
+    #[display("legacy tables hold nat rules ({_0}), nf_tables none")]
+    OnlyLegacy(usize),
+    /// The kernel supports it, and nothing speaks for another mode.
+    #[display("the kernel has all that it needs{}", if *legacy_hidden { LEGACY_HIDDEN } else { "" })]
+    Supported {
+        /// This process may not list legacy tables, so it is not known whether they hold rules.
+        legacy_hidden: bool,
+    },
+    /// The kernel supports it, but not nft mode, for which it lacks this.
+    #[display("the kernel has all that it needs, and nft mode cannot be used: {_0}")]
+    NftLacks(Error),
+    /// The kernel supports neither nft nor native mode; for nft mode it lacks this.
+    #[display("neither nft nor native mode can be used: {_0}")]
+    NeitherSupported(Error),
+}
+
+const LEGACY_HIDDEN: &str = " (only root can list legacy tables, so it is not known whether they hold rules)";
+
+/// Whether the kernel would take a config's rules in a mode, without installing them; if not, what it lacks or refuses.
+/// Legacy mode is the last resort, and takes whatever comes.
+pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
+    netlink::check_each(&[(mode, expected(mode, config))]).into_iter().collect()
+}
+
+/// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what was
+/// found does not decide. Which iptables binaries are installed does not count.
+///
+/// # Errors
+/// nf_tables could not be seen, or `check` fails for a reason that choosing another mode does not mend.
+pub(crate) fn choose(
+    ruleset: &Ruleset,
+    mut check: impl FnMut(Mode) -> Result<(), Error>,
+) -> Result<(Mode, Reason), Error> {
+    must_see(ruleset, Mode::Nft).map_err(|error| match error {
+        Error::InMode(_, ModeError::Unseen(reason)) => Error::CannotChoose { reason },
+        other => other,
+    })?;
+    if let Some(mode) = holders(ruleset).next() {
+        return Ok((mode, Reason::Holds));
+    }
+    match (ruleset.nat_rules(Subsystem::NfTables), ruleset.nat_rules(Subsystem::Legacy)) {
+        (rules @ 1.., 0) => return Ok((Mode::Nft, Reason::OnlyNfTables(rules))),
+        (0, rules @ 1..) => return Ok((Mode::Legacy, Reason::OnlyLegacy(rules))),
+        _ => {}
+    }
+    let legacy_hidden = ruleset.unseen(Subsystem::Legacy).is_some();
+    let lack = match check(Mode::Nft) {
+        Ok(()) => return Ok((Mode::Nft, Reason::Supported { legacy_hidden })),
+        Err(error) if error.rules_out_nft_mode() => error,
+        Err(error) => return Err(error),
+    };
+    match check(Mode::Native) {
+        Ok(()) => Ok((Mode::Native, Reason::NftLacks(lack))),
+        Err(Error::InMode(_, ModeError::Lacks { .. })) => Ok((Mode::Legacy, Reason::NeitherSupported(lack))),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::Unseen;
+    use ruleset::{Action, Chain, Family, NAT, Name, Rule, Table, TableFamily};
+
+    use super::*;
+    use crate::config::NATIVE;
+    use crate::error::{Errno, Lack, Privilege};
+
+    /// A table with one chain of as many rules.
+    fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {
+        let rule = Rule::new(vec![], Action::Return);
+        Table {
+            objects: 1,
+            chains: vec![Chain::new(Name::from(chain), None, vec![rule; rules])],
+            ..Table::new(subsystem, family, Name::from(name))
+        }
+    }
+
+    fn ruleset(tables: &[Table]) -> Ruleset {
+        Ruleset { tables: tables.to_vec(), not_known: vec![] }
+    }
+
+    fn nat(subsystem: Subsystem, chain: &str, rules: usize) -> Table {
+        table(subsystem, TableFamily::Ip(Family::V4), NAT, chain, rules)
+    }
+
+    fn unseen(subsystem: Subsystem) -> Ruleset {
+        Ruleset {
+            tables: vec![],
+            not_known: vec![Unseen { subsystem, not_permitted: true, reason: "for a reason".to_owned() }],
+        }
+    }
+
+    fn lack(mode: Mode) -> Error {
+        let (lack, errno) = (Lack::NfTables, Errno::from_raw(libc::EOPNOTSUPP));
+        ModeError::Lacks { lack, errno }.in_mode(mode)
+    }
+
+    /// What is chosen, as it is logged; the kernel answers for nft and native mode.
+    fn chosen(
+        ruleset: &Ruleset,
+        nft: fn(Mode) -> Result<(), Error>,
+        native: fn(Mode) -> Result<(), Error>,
+    ) -> Result<String, Error> {
+        choose(ruleset, |mode| match mode {
+            Mode::Nft => nft(mode),
+            Mode::Native => native(mode),
+            Mode::Legacy => panic!("nothing to try"),
+        })
+        .map(|(mode, reason)| format!("{mode}: {reason}"))
+    }
+
+    #[test]
+    fn rules_that_are_there_decide_without_asking_the_kernel() {
+        let nft = |rules| nat(Subsystem::NfTables, "PREROUTING", rules);
+        let legacy = |rules| nat(Subsystem::Legacy, "PREROUTING", rules);
+        let our_nft = nat(Subsystem::NfTables, "PROXY_INIT_OUTPUT", 1);
+        let our_native = table(Subsystem::NfTables, TableFamily::Inet, NATIVE, "OUTPUT", 1);
+        let our_legacy = nat(Subsystem::Legacy, "PROXY_INIT_REDIRECT", 1);
+        for (ruleset, want) in [
+            (ruleset(&[our_nft]), "nft: it holds proxy-init's rules already"),
+            (ruleset(std::slice::from_ref(&our_native)), "native: it holds proxy-init's rules already"),
+            (ruleset(std::slice::from_ref(&our_legacy)), "legacy: it holds proxy-init's rules already"),
+            // proxy-init's own count for more than those of others.
+            (ruleset(&[legacy(9), our_native]), "native: it holds proxy-init's rules already"),
+            (ruleset(&[nft(9), our_legacy]), "legacy: it holds proxy-init's rules already"),
+            (ruleset(&[nft(1)]), "nft: nf_tables holds nat rules (1), legacy tables none"),
+            (ruleset(&[legacy(2), nft(0)]), "legacy: legacy tables hold nat rules (2), nf_tables none"),
+        ] {
+            let untouched = |_| panic!("the kernel was asked");
+            assert_eq!(chosen(&ruleset, untouched, untouched).unwrap(), want, "{ruleset:?}");
+        }
+    }
+
+    #[test]
+    fn otherwise_the_first_mode_that_the_kernel_supports() {
+        let both = ruleset(&[nat(Subsystem::NfTables, "OUTPUT", 3), nat(Subsystem::Legacy, "OUTPUT", 4)]);
+        let works: fn(Mode) -> _ = |_| Ok(());
+        let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
+        let all = "nft: the kernel has all that it needs";
+        for (ruleset, nft, native, want) in [
+            (Ruleset::default(), works, works, all.to_owned()),
+            (both, works, works, all.to_owned()),
+            (
+                unseen(Subsystem::Legacy),
+                works,
+                works,
+                format!("{all} (only root can list legacy tables, so it is not known whether they hold rules)"),
+            ),
+            (
+                Ruleset::default(),
+                lacks,
+                works,
+                format!("native: the kernel has all that it needs, and nft mode cannot be used: {}", lack(Mode::Nft)),
+            ),
+            (
+                Ruleset::default(),
+                lacks,
+                lacks,
+                format!("legacy: neither nft nor native mode can be used: {}", lack(Mode::Nft)),
+            ),
+        ] {
+            assert_eq!(chosen(&ruleset, nft, native).unwrap(), want, "{ruleset:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_no_other_mode_mends_is_an_error() {
+        let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
+        let works: fn(Mode) -> _ = |_| Ok(());
+        let refused: fn(Mode) -> _ = |mode| Err(ModeError::NotPermitted(Privilege::Change).in_mode(mode));
+        let failed = |nft, native| chosen(&Ruleset::default(), nft, native).unwrap_err();
+        let refused_in = |error| match error {
+            Error::InMode(mode, ModeError::NotPermitted(_)) => Some(mode),
+            _ => None,
+        };
+        assert_eq!(refused_in(failed(refused, works)), Some(Mode::Nft));
+        assert_eq!(refused_in(failed(lacks, refused)), Some(Mode::Native));
+        let blind = chosen(&unseen(Subsystem::NfTables), works, works);
+        assert!(matches!(blind, Err(Error::CannotChoose { .. })), "{blind:?}");
+    }
+}

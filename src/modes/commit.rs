@@ -1,0 +1,133 @@
+//! Committing changes: each applies to exactly the ruleset that was read or not at all, whatever other programs do.
+
+use std::ops::Range;
+
+use netfilter::netlink::{CommitError, FinishedBatch, Generation, Socket};
+use netfilter::nf_tables::edit::{self, Edit};
+use netfilter::nf_tables::read::{self, Snapshot, back_off};
+use ruleset::Table;
+
+use super::refusal;
+use crate::error::ModeError;
+
+/// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
+/// program that commits so often for so long locks out all others too.
+const TRIES: u32 = 1000;
+
+/// Opens a socket to nf_tables in the thread's network namespace.
+pub(crate) fn open() -> Result<Socket, ModeError> {
+    Socket::open().map_err(refusal::no_socket)
+}
+
+pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ModeError> {
+    read::snapshot(socket).map_err(refusal::unreadable)
+}
+
+/// The netlink batch of edits in a namespace in which nothing has been committed, ready to send.
+pub(crate) fn fresh_batch(edits: &[Edit<'_>]) -> Result<Vec<u8>, ModeError> {
+    let batch = edit::batch(edits, Some(Generation::FRESH));
+    let FinishedBatch(bytes) = batch.map_err(|error| refusal::unwritten_error(&error))?;
+    Ok(bytes)
+}
+
+/// Commits the edits if the ruleset is at this generation, and returns whether it was; otherwise none has taken effect.
+fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<bool, ModeError> {
+    refusal::refuse_outside(edits)?;
+    let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten_error(&error))?;
+    match socket.send_batch(&batch) {
+        Ok(()) => Ok(true),
+        Err(CommitError::OtherGeneration) => Ok(false),
+        Err(error) => Err(refusal::explain(socket, edits, &batch, error)),
+    }
+}
+
+/// Commits the edits if nothing has ever been committed in this namespace, and returns whether that was so.
+pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<bool, ModeError> {
+    commit(&open()?, edits, Generation::FRESH)
+}
+
+/// Whether the kernel would accept each of these lists of edits. It checks all of them in one batch as it would before a
+/// commit, but commits nothing. A message that fails has its own error, and the others are still checked; discarding the
+/// batch takes milliseconds, however many messages there are. A list that is an error already keeps that error.
+pub(crate) fn check_each<'a>(
+    lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeError>>,
+) -> Vec<Result<(), ModeError>> {
+    let mut edits = Vec::new();
+    let mut parts = Vec::new();
+    for list in lists {
+        // Each is written by itself first, so that the others are tried even if one can't be written.
+        let list = list.and_then(|list| {
+            refusal::refuse_outside(&list)?;
+            edit::batch(&list, None).map_err(|error| refusal::unwritten_error(&error))?;
+            Ok(list)
+        });
+        let first = edits.len();
+        parts.push(list.map(|list| {
+            edits.extend(list);
+            first..edits.len()
+        }));
+    }
+    let batch = edit::batch(&edits, None);
+    let socket = Socket::open();
+    let refused = match (&socket, &batch) {
+        (Ok(socket), Ok(batch)) if !edits.is_empty() => socket.send_batch(batch).err(),
+        _ => None,
+    };
+    let mut outcomes = Vec::new();
+    for part in parts {
+        outcomes.push(part.and_then(|range: Range<usize>| {
+            let batch = batch.as_ref().map_err(refusal::unwritten_error)?;
+            let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
+            match refused.as_ref().and_then(|error| error.about_messages(range)) {
+                Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
+                None => Ok(()),
+            }
+        }));
+    }
+    outcomes
+}
+
+/// Changes the ruleset from what it is to what it should be. `plan` is given the tables and returns the edits, or none if
+/// nothing needs to change. With `try_fresh`, those for a namespace in which nothing has ever been committed are tried
+/// first, without reading anything. Returns whether anything was changed.
+pub(crate) fn transact<'a>(
+    try_fresh: bool,
+    mut plan: impl FnMut(&[Table]) -> Result<Vec<Edit<'a>>, ModeError>,
+) -> Result<bool, ModeError> {
+    // The generation of a batch that may have been committed or not, and why that isn't known.
+    let mut unanswered = None;
+    if try_fresh {
+        match commit_fresh(&plan(&[])?) {
+            Ok(false) => {}
+            Err(ModeError::Unanswered(errno)) => unanswered = Some((Generation::FRESH, errno)),
+            done => return done,
+        }
+    }
+    for attempt in 0..TRIES {
+        back_off(attempt);
+        // Each attempt has a new socket: unread answers are gone with the old one.
+        let read = open().and_then(|socket| Ok((snapshot(&socket)?, socket)));
+        let (snapshot, socket) =
+            read.map_err(|error| unanswered.map_or(error, |(_, errno)| ModeError::Unanswered(errno)))?;
+        let edits = plan(&snapshot.tables)?;
+        match unanswered {
+            // Whatever became of the earlier batch, the ruleset is now as it should be.
+            _ if edits.is_empty() => return Ok(unanswered.is_some()),
+            Some((generation, errno)) if generation == snapshot.generation => {
+                return Err(ModeError::Netlink { call: "recv", errno });
+            }
+            Some((_, errno)) => return Err(ModeError::Unanswered(errno)),
+            None => {}
+        }
+        match commit(&socket, &edits, snapshot.generation) {
+            Ok(false) => {}
+            Err(ModeError::Unanswered(errno)) => unanswered = Some((snapshot.generation, errno)),
+            done => return done,
+        }
+    }
+    Err(ModeError::Contended(TRIES))
+}
+
+pub(crate) fn can_be_read() -> bool {
+    open().and_then(|socket| snapshot(&socket)).is_ok()
+}

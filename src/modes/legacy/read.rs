@@ -1,0 +1,217 @@
+//! Reads legacy tables from the kernel itself, without a process, and without making a table.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt as _;
+
+use netfilter::ip_tables;
+use netfilter::netlink::message::Malformed;
+use netfilter::netlink::sockopt::{Entries, add_counters, read_entries, replace_entries};
+use ruleset::{Family, NAT, Subsystem, Table, XTABLES};
+use ruleset::{Ruleset, Unseen};
+
+use super::unlisted;
+use crate::config::Mode;
+use crate::error::{Errno, Error, ModeError, Privilege};
+use crate::modes::proc_of_thread;
+
+/// Reads every legacy table. What can't be seen is in [`Ruleset::not_known`].
+pub(crate) fn read() -> Result<Ruleset, Error> {
+    Lists::open(&XTABLES.map(|(name, _)| name)).read(|_, _| true)
+}
+
+/// The kernel's lists of legacy tables, held open: looking again costs a fraction of opening them.
+#[derive(Debug)]
+pub(crate) struct Lists([List; 2]);
+
+#[derive(Debug)]
+enum List {
+    Open(File),
+    /// There was none: a list comes with its family's module.
+    Missing,
+    /// It may not be read, so the tables were inferred from something else, once: that takes longer, and says nothing new
+    /// after nf_tables has nat chains.
+    Inferred(Vec<&'static str>),
+    /// It can't be read, and nothing can be inferred.
+    Unseen(Unseen),
+}
+
+impl Lists {
+    /// Opens them, in the thread's network namespace. Where only root may read them, infers which of these tables exist.
+    pub(crate) fn open(tables: &[&'static str]) -> Self {
+        let lists = Family::ALL.map(open_list);
+        let mut errors = lists.iter().filter_map(|list| list.as_ref().err());
+        let is_refused = errors.any(|error| error.kind() == ErrorKind::PermissionDenied);
+        let inferred = if is_refused { unlisted::tables(tables) } else { [None, None] };
+        let mut inferred = inferred.into_iter();
+        Self(lists.map(|list| match (list, inferred.next().flatten()) {
+            (Ok(Some(file)), _) => List::Open(file),
+            (Ok(None), _) => List::Missing,
+            (Err(_), Some(names)) => List::Inferred(names),
+            (Err(error), None) => List::Unseen(unseen_lists(&error)),
+        }))
+    }
+
+    /// Which tables each family has.
+    fn table_names(&self) -> impl Iterator<Item = (Family, Result<Vec<String>, Unseen>)> {
+        Family::ALL.into_iter().zip(&self.0).map(|(family, list)| match list {
+            List::Open(file) => (family, read_list(file).map_err(|error| unseen_lists(&error))),
+            List::Missing => (family, table_names(family).map_err(|error| unseen_lists(&error))),
+            List::Inferred(names) => (family, Ok(names.iter().map(ToString::to_string).collect())),
+            List::Unseen(unseen) => (family, Err(unseen.clone())),
+        })
+    }
+
+    /// Reads those of the tables that are asked for.
+    pub(crate) fn read(&self, is_asked: impl Fn(Family, &str) -> bool) -> Result<Ruleset, Error> {
+        let mut ruleset = Ruleset::default();
+        for (family, names) in self.table_names() {
+            match names {
+                Ok(names) => {
+                    for name in names.iter().filter(|name| is_asked(family, name)) {
+                        ruleset.tables.push(read_table(family, name)?);
+                    }
+                }
+                Err(unseen) if ruleset.not_known.is_empty() => ruleset.not_known.push(unseen),
+                Err(_) => {}
+            }
+        }
+        Ok(ruleset)
+    }
+}
+
+/// Whether it is certain that no family has a legacy table.
+pub(crate) fn has_none() -> bool {
+    let lists = Lists::open(&XTABLES.map(|(name, _)| name));
+    lists.table_names().all(|(_, names)| names.is_ok_and(|names| names.is_empty()))
+}
+
+/// Reads a table. Asking about one that isn't there makes it.
+pub(crate) fn read_table(family: Family, name: &str) -> Result<Table, Error> {
+    let entries = read_entries(family, name).map_err(|errno| read_error(family, errno))?;
+    ip_tables::table(family, name, &entries).map_err(garbled_table)
+}
+
+fn read_error(family: Family, errno: nix::errno::Errno) -> Error {
+    match errno {
+        nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read).in_mode(Mode::Legacy),
+        _ => Error::LegacyUnreadable { family, errno: Errno::of(errno) },
+    }
+}
+
+fn garbled_table(Malformed: Malformed) -> Error {
+    ModeError::GarbledDump.in_mode(Mode::Legacy)
+}
+
+/// A family's nat table as it was at some time: what it held, and its bytes, for a rollback.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) table: Table,
+    entries: Entries,
+}
+
+/// What a family's nat table holds; none: there is no such table, or this kernel has none of that family. Where tables
+/// cannot be listed, makes the table.
+pub(super) fn read_held(family: Family) -> Result<Option<Held>, Error> {
+    use nix::errno::Errno::{EAFNOSUPPORT, ENOENT, ENOPROTOOPT};
+
+    if table_names(family).is_ok_and(|names| names.iter().all(|name| name != NAT)) {
+        return Ok(None);
+    }
+    match read_entries(family, NAT) {
+        Ok(entries) => {
+            let table = ip_tables::table(family, NAT, &entries).map_err(garbled_table)?;
+            Ok(Some(Held { table, entries }))
+        }
+        // No sockets of the family, no ip_tables, no nat table.
+        Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) => Ok(None),
+        Err(errno) => Err(read_error(family, errno)),
+    }
+}
+
+/// Fails unless the kernel has a nat table of this family. Asking makes that table.
+///
+/// # Errors
+/// [`Error::NoLegacyTables`]; or why the kernel can't be asked.
+pub(super) fn check_nat(family: Family) -> Result<(), Error> {
+    use nix::errno::Errno::{ENOENT, ENOPROTOOPT};
+
+    read_entries(family, NAT).map(drop).map_err(|errno| match errno {
+        ENOPROTOOPT | ENOENT => Error::NoLegacyTables { stderr: format!("{family}: {}", Errno::of(errno)) },
+        _ => read_error(family, errno),
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rollback {
+    Unneeded,
+    /// Everything is as it was, counters included.
+    Done,
+    /// The rules are as they were, but their counters begin at 0, because they could not be set.
+    WithoutCounters(Errno),
+}
+
+/// Makes a family's nat table what it was before; none: no rules, and no chains except the base chains. Reads what the table
+/// holds now.
+pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollback, Error> {
+    let Some(now) = read_held(family)? else {
+        return Ok(Rollback::Unneeded);
+    };
+    let before = match before {
+        Some(before) => before.entries.clone(),
+        None => ip_tables::without_rules(family, &now.entries).map_err(garbled_table)?,
+    };
+    let (now, _) = ip_tables::split_counters(family, &now.entries).map_err(garbled_table)?;
+    let (wanted, counters) = ip_tables::split_counters(family, &before).map_err(garbled_table)?;
+    if now == wanted {
+        return Ok(Rollback::Unneeded);
+    }
+    replace_entries(family, NAT, &before)
+        .map_err(|errno| Error::LegacyUnwritable { family, errno: Errno::of(errno) })?;
+    Ok(match add_counters(family, NAT, &counters) {
+        Ok(()) => Rollback::Done,
+        Err(errno) => Rollback::WithoutCounters(Errno::of(errno)),
+    })
+}
+
+fn unseen_lists(error: &io::Error) -> Unseen {
+    let not_permitted = error.kind() == ErrorKind::PermissionDenied;
+    Unseen {
+        subsystem: Subsystem::Legacy,
+        not_permitted,
+        reason: if not_permitted {
+            "only root can list legacy tables".to_owned()
+        } else {
+            format!("cannot list legacy tables in {}/net: {}", proc_of_thread(), Errno::of_io(error))
+        },
+    }
+}
+
+/// Which tables the family has. A kernel without legacy tables has no list.
+fn table_names(family: Family) -> io::Result<Vec<String>> {
+    open_list(family)?.map_or(Ok(Vec::new()), |list| read_list(&list))
+}
+
+/// The kernel's list of a family's tables (root's alone, 0440), which makes none by being read; none where the kernel
+/// has no such tables.
+fn open_list(family: Family) -> io::Result<Option<File>> {
+    let folder = format!("{}/net", proc_of_thread());
+    let list = match family {
+        Family::V4 => "ip_tables_names",
+        Family::V6 => "ip6_tables_names",
+    };
+    match File::open(format!("{folder}/{list}")) {
+        Ok(file) => Ok(Some(file)),
+        // That there is no such file means that there are no such tables only where /proc shows what there is.
+        Err(error) if error.kind() == ErrorKind::NotFound => std::fs::metadata(folder).map(|_| None),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_list(list: &File) -> io::Result<Vec<String>> {
+    // Names of tables are short, and there are five.
+    let mut names = [0; 256];
+    let length = list.read_at(&mut names, 0)?;
+    let text = String::from_utf8_lossy(names.get(..length).unwrap_or_default());
+    Ok(text.lines().map(ToOwned::to_owned).collect())
+}

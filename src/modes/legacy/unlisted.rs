@@ -1,0 +1,59 @@
+//! Which legacy tables there are, for whoever may not read the kernel's list of them (root's alone, 0440), as in most
+//! pods.
+
+use std::path::Path;
+
+use netfilter::netlink::Socket;
+use netfilter::nf_tables::hooks;
+use ruleset::{Family, NAT};
+
+use crate::modes::kernel;
+
+/// Which of these tables each family has in the thread's network namespace; none where nothing can tell. Asking makes
+/// no table.
+///
+/// Installing asks too, for two redirections are worse than a slow start. Where ip_tables isn't loaded, there is
+/// nothing to ask. Of a whole run of nft mode, asking took (measured under emulation, relative to the run):
+/// - nothing measurable where no table's module is loaded;
+/// - 6 % where one is, and nfnetlink_hook is too; loading that takes longer, once per boot;
+/// - 75 % where the kernel has no nfnetlink_hook though it is new enough, as Debian's 6.1, for it runs modprobe each
+///   time (2 ms, measured without emulation). That is a node on which somebody uses legacy nat, so there it matters.
+pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] {
+    let possible = Family::ALL.map(|family| wanted.iter().any(|table| may_have(family, table)));
+    let mut socket = (possible.contains(&true) && has_hook_lists()).then(Socket::open).and_then(Result::ok);
+    let mut families = Family::ALL.into_iter().zip(possible);
+    std::array::from_fn(|_| {
+        let (family, is_possible) = families.next()?;
+        if !is_possible {
+            return Some(Vec::new());
+        }
+        let inferred = hooks::legacy_tables(socket.as_ref()?, family, may_have(family, NAT));
+        if inferred.is_err() {
+            // It wouldn't tell of the other family either, and asking again costs another run of modprobe.
+            socket = None;
+        }
+        inferred.ok().flatten()
+    })
+}
+
+/// Whether any network namespace can have this table, as far as the kernel's modules tell. A table's module calls
+/// functions of ip_tables or ip6_tables, so it can't be built into a kernel in which those are modules; then it is
+/// loaded, or no namespace has the table.
+fn may_have(family: Family, table: &str) -> bool {
+    let (tables, prefix) = match family {
+        Family::V4 => ("ip_tables", "iptable"),
+        Family::V6 => ("ip6_tables", "ip6table"),
+    };
+    !is_loaded_module(tables) || is_loaded_module(&format!("{prefix}_{table}"))
+}
+
+/// Whether this is a module, and loaded: what is built in has no such file (Documentation/ABI/testing/sysfs-module).
+fn is_loaded_module(name: &str) -> bool {
+    // Where it can't be looked at, it may be.
+    Path::new("/sys/module").join(name).join("initstate").exists()
+}
+
+/// Whether the kernel may have nfnetlink_hook, which came with Linux 5.14. Asking an older one would only run modprobe.
+fn has_hook_lists() -> bool {
+    kernel() >= Some((5, 14))
+}

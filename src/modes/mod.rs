@@ -1,0 +1,78 @@
+//! How rules are installed in the kernel, removed, and read back: one folder per backend.
+
+mod change;
+pub(crate) mod commit;
+pub mod legacy;
+pub mod native;
+pub mod netlink;
+pub mod nft;
+pub(crate) mod refusal;
+
+use netfilter::nf_tables::ChainId;
+use nix::sys::utsname::uname;
+use nix::unistd::{getpid, gettid};
+use ruleset::Table;
+
+use crate::ownership::foreign_jumps;
+use crate::plan::ChainName;
+
+/// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process
+/// finds sooner than what is about a thread: the kernel makes each folder as it is looked up.
+pub(crate) fn proc_of_thread() -> &'static str {
+    if gettid() == getpid() { "/proc/self" } else { "/proc/thread-self" }
+}
+
+/// The kernel's version, such as 6 and 18, if its release begins with one.
+pub(crate) fn kernel() -> Option<(u32, u32)> {
+    version(uname().ok()?.release().to_str()?)
+}
+
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    let mut next = || numbers.next()?.parse().ok();
+    next().zip(next())
+}
+
+impl From<ChainName> for ChainId {
+    fn from(chain: ChainName) -> Self {
+        Self { name: chain.as_str(), hook: chain.hook() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Removed {
+    pub any: bool,
+    /// The rules that led to a chain of proxy-init's and were not proxy-init's own, each with its table and chain.
+    pub foreign: Vec<String>,
+}
+
+impl Removed {
+    /// That a backend removed all that it held in these tables, if it held `any`.
+    fn from(any: bool, tables: &[Table]) -> Self {
+        let foreign = tables.iter().filter(|_| any).flat_map(foreign_jumps);
+        let foreign = foreign.map(|line| format!("{}: {line}", line.table)).collect();
+        Self { any, foreign }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_begin_with_a_version() {
+        for (release, want) in [
+            ("5.14", Some((5, 14))),
+            ("5.14.0-570.el9.x86_64", Some((5, 14))),
+            ("5.15-rc1", Some((5, 15))),
+            ("6.1.0-50-cloud-amd64", Some((6, 1))),
+            ("10.0.1", Some((10, 0))),
+            ("4.18.0-553.el8", Some((4, 18))),
+            ("5", None),
+            ("", None),
+            ("linux", None),
+        ] {
+            assert_eq!(version(release), want, "{release}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! All backends together: reads what all of them hold, and installs nft or native mode in place of each other.
+
+use netfilter::netlink::{Generation, ReadError, Socket};
+use netfilter::nf_tables::edit::Edit;
+use netfilter::nf_tables::read;
+use nix::errno::Errno;
+use ruleset::{Ruleset, Unseen};
+use ruleset::{Subsystem, Table};
+
+use super::Removed;
+use super::legacy::{self, Legacy};
+use super::native;
+use super::nft;
+use crate::config::{Config, Mode};
+use crate::error::{self, Error, ModeError, PRIVILEGE, netlink_advice};
+use crate::modes::commit::{self, can_be_read, commit_fresh, transact};
+use crate::modes::refusal;
+use crate::ownership::holds_rules;
+use crate::plan::tables::expected;
+
+/// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains and
+/// tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of `legacy`.
+///
+/// # Errors
+/// What is missing or was refused. Nothing has changed then, unless the error says otherwise.
+pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
+    if mode == Mode::Legacy {
+        return legacy.remove();
+    }
+    let mut held = Vec::new();
+    let any = transact(false, |tables| {
+        if mode == Mode::Nft {
+            held = tables.to_vec();
+        }
+        Ok(remove_edits(mode, tables))
+    });
+    Ok(Removed::from(any.map_err(|error| error.in_mode(mode))?, &held))
+}
+
+/// The modes in which nf_tables holds proxy-init's rules.
+///
+/// # Errors
+/// nf_tables could not be read, although the kernel has it.
+pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
+    let ruleset = nf_tables()?;
+    match ruleset.unseen(Subsystem::NfTables) {
+        // A process that may not read nf_tables may not change legacy tables either; that attempt explains it better.
+        Some(unseen) if !unseen.not_permitted => {
+            let reason = format!("nf_tables: {}", unseen.reason);
+            Err(ModeError::Unseen(reason).in_mode(Mode::Legacy))
+        }
+        _ => Ok([Mode::Nft, Mode::Native].into_iter().filter(|&mode| holds_rules(&ruleset, mode)).collect()),
+    }
+}
+
+/// Fails unless the subsystem that holds the mode's rules could be seen.
+pub(crate) fn must_see(ruleset: &Ruleset, mode: Mode) -> Result<(), Error> {
+    match ruleset.unseen(mode.subsystem()) {
+        Some(unseen) => Err(ModeError::Unseen(unseen.reason.clone()).in_mode(mode)),
+        None => Ok(()),
+    }
+}
+
+/// Reads everything in the thread's network namespace that decides where a TCP connection goes. Reading changes nothing
+/// and starts no process; what could not be read is listed in [`Ruleset::not_known`].
+///
+/// # Errors
+/// The kernel's answer makes no sense, or the rules change faster than they can be read.
+pub fn read() -> Result<Ruleset, Error> {
+    let mut ruleset = nf_tables()?;
+    let legacy = legacy::read::read()?;
+    ruleset.tables.extend(legacy.tables);
+    ruleset.not_known.extend(legacy.not_known);
+    Ok(ruleset)
+}
+
+fn nf_tables() -> Result<Ruleset, Error> {
+    let socket = Socket::open().map_err(ReadError::NotAsked);
+    let (not_permitted, reason) = match socket.and_then(|socket| read::snapshot(&socket)) {
+        Ok(snapshot) => return Ok(Ruleset { tables: snapshot.tables, not_known: Vec::new() }),
+        // The kernel has no nfnetlink (netlink_create in net/netlink/af_netlink.c), or that without nf_tables
+        // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
+        Err(ReadError::NotAsked(Errno::EPROTONOSUPPORT) | ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
+            return Ok(Ruleset::default());
+        }
+        Err(ReadError::Socket(Errno::EPERM)) => (true, format!("EPERM: {PRIVILEGE}")),
+        Err(ReadError::Socket(errno)) => (false, error::Errno::of(errno).to_string()),
+        // Not the kernel's answer, which alone would tell of a capability.
+        Err(ReadError::NotAsked(refused)) => {
+            let errno = error::Errno::of(refused);
+            (refused == Errno::EPERM, format!("{errno}: {}", netlink_advice(errno)))
+        }
+        Err(error) => return Err(refusal::unreadable(error).in_mode(Mode::Nft)),
+    };
+    let unseen = Unseen { subsystem: Subsystem::NfTables, not_permitted, reason };
+    Ok(Ruleset { tables: Vec::new(), not_known: vec![unseen] })
+}
+
+/// The version of a network namespace's rules. If a later stamp is equal, it is the same namespace, nf_tables has not
+/// changed since, and there are no legacy tables, as there were none then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    namespace: u64,
+    generation: Generation,
+}
+
+impl Stamp {
+    /// The stamp of the thread's network namespace now. None if there may be legacy tables, whose changes leave no trace, or
+    /// if the kernel can't tell (before 5.14, it has no numbers for namespaces).
+    pub fn now() -> Option<Self> {
+        let socket = Socket::open().ok()?;
+        legacy::read::has_none()
+            .then_some(Self { namespace: socket.namespace().ok()?, generation: read::generation(&socket).ok()? })
+    }
+}
+
+/// The edits that turn what nf_tables holds into exactly the tables that a mode makes; none if it holds them already, or if
+/// the mode's rules aren't in nf_tables.
+fn install_edits<'a>(mode: Mode, held: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+    match mode {
+        Mode::Nft => nft::install_edits(held, wanted),
+        Mode::Native => native::install_edits(held, wanted),
+        Mode::Legacy => Ok(Vec::new()),
+    }
+}
+
+/// The edits that remove a mode's rules from nf_tables.
+fn remove_edits(mode: Mode, held: &[Table]) -> Vec<Edit<'static>> {
+    match mode {
+        Mode::Nft => nft::remove_edits(held),
+        Mode::Native => native::remove_edits(held),
+        Mode::Legacy => Vec::new(),
+    }
+}
+
+/// The netlink batch that installs a mode's rules in a namespace in which nothing has been committed, ready to send.
+pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
+    let wanted = expected(mode, config);
+    let edits = install_edits(mode, &[], &wanted);
+    edits.and_then(|edits| commit::fresh_batch(&edits)).map_err(|error| error.in_mode(mode))
+}
+
+/// Installs a mode's tables over netlink if nothing has been committed to this namespace's nf_tables yet, so that the
+/// other such mode can't have rules there either. Returns whether it did.
+pub(crate) fn install_if_fresh(mode: Mode, wanted: &[Table]) -> Result<bool, Error> {
+    match install_edits(mode, &[], wanted).and_then(|edits| commit_fresh(&edits)) {
+        // The caller then reads the namespace, which shows whether the batch was committed.
+        Err(ModeError::Unanswered(_)) if can_be_read() => Ok(false),
+        outcome => outcome.map_err(|error| error.in_mode(mode)),
+    }
+}
+
+/// Installs a mode's tables over netlink, in a transaction that is valid only for the generation at which the other such
+/// mode was checked. If the other mode holds proxy-init's rules, `replace` has the same transaction remove them; without it,
+/// they are an error. Unless `try_fresh` is set, the namespace is known not to be fresh. Returns whether anything was
+/// changed, and the other mode if its rules were removed.
+pub(crate) fn install(
+    mode: Mode,
+    wanted: &[Table],
+    replace: bool,
+    try_fresh: bool,
+) -> Result<(bool, Option<Mode>), Error> {
+    let other = if mode == Mode::Nft { Mode::Native } else { Mode::Nft };
+    let mut replaced = None;
+    let changed = transact(try_fresh, |held| {
+        let mut edits = remove_edits(other, held);
+        if !edits.is_empty() {
+            if !replace {
+                return Err(ModeError::OtherBackend(other));
+            }
+            replaced = Some(other);
+        }
+        edits.extend(install_edits(mode, held, wanted)?);
+        Ok(edits)
+    });
+    Ok((changed.map_err(|error| error.in_mode(mode))?, replaced))
+}
+
+/// Whether the kernel commits all of these modes' tables together, in a namespace in which nothing has ever been committed.
+/// If it doesn't, [`check_each`] finds out which of them it refuses.
+pub(crate) fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
+    let mut edits = Vec::new();
+    for (mode, tables) in wanted {
+        match install_edits(*mode, &[], tables) {
+            Ok(more) => edits.extend(more),
+            Err(_) => return false,
+        }
+    }
+    matches!(commit_fresh(&edits), Ok(true))
+}
+
+/// Whether the kernel would accept each of these modes' tables. It checks all of them in one batch as it would before a
+/// commit, but nothing is committed.
+pub(crate) fn check_each(wanted: &[(Mode, Vec<Table>)]) -> Vec<Result<(), Error>> {
+    let edits = wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables));
+    let results = commit::check_each(edits).into_iter().zip(wanted);
+    results.map(|(result, (mode, _))| result.map_err(|error| error.in_mode(*mode))).collect()
+}

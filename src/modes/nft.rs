@@ -1,0 +1,117 @@
+//! nft mode: nat chains in nf_tables, written as iptables-nft would write them, those of both families in one batch.
+
+use netfilter::nf_tables::TableId;
+use netfilter::nf_tables::edit::Edit;
+use netfilter::nf_tables::table::MARK;
+use ruleset::{Base, Family, NAT, Name, Policy, Table, TableFamily};
+
+use super::change::{Wanted, append_rule, change_chain, missing_and_surplus};
+use crate::config::Mode;
+use crate::error::ModeError;
+use crate::ownership::leads_to;
+use crate::plan::{ChainName, chain_of, rules_of};
+
+fn nat(family: Family) -> TableId {
+    TableId { family: TableFamily::Ip(family), name: NAT }
+}
+
+/// The edits that turn what the namespace holds into exactly the wanted rules; none if it holds them already.
+pub(crate) fn install_edits<'a>(held: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+    let mut edits = Vec::with_capacity(32);
+    for family in Family::ALL {
+        let held = Mode::Nft.table_among(held, family);
+        match Mode::Nft.table_among(wanted, family) {
+            Some(wanted) => refill(held, family, wanted, &mut edits)?,
+            None => remove_family(held, family, &mut edits),
+        }
+    }
+    Ok(edits)
+}
+
+pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
+    let mut edits = Vec::new();
+    for family in Family::ALL {
+        remove_family(Mode::Nft.table_among(tables, family), family, &mut edits);
+    }
+    edits
+}
+
+/// Adds the edits after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
+fn refill<'a>(
+    held: Option<&Table>,
+    family: Family,
+    wanted: &'a Table,
+    edits: &mut Vec<Edit<'a>>,
+) -> Result<(), ModeError> {
+    let id = nat(family);
+    if held.is_some_and(|table| table.dormant) {
+        return Err(ModeError::Dormant(id.to_string()));
+    }
+    if held.is_none() {
+        edits.push(Edit::AddTable(id));
+    }
+    for name in ChainName::ALL {
+        let place = |base: Base| (base.kind, base.hook, base.priority);
+        let chain = held.and_then(|table| chain_of(table, name));
+        // If a chain of this name is hooked elsewhere, the kernel refuses the edit, and the error names the chain.
+        if chain.map(|chain| chain.base.map(place)) != Some(name.base().map(place)) {
+            edits.push(Edit::AddChain(id, name.into()));
+        }
+    }
+    for name in ChainName::IN_ORDER {
+        let (held, wanted) = (held.map(|table| rules_of(table, name)).unwrap_or_default(), rules_of(wanted, name));
+        if name.is_ours() {
+            let wanted = wanted.iter().map(|rule| Wanted { rule, may_stay: true });
+            let (deleted, added) = change_chain(id, name.into(), &[], held, wanted.collect());
+            edits.extend(deleted);
+            edits.extend(added);
+            continue;
+        }
+        let (missing, surplus) = missing_and_surplus(held, wanted);
+        for (_, rule) in surplus {
+            edits.push(Edit::DeleteRule(id, Name::from(name.as_str()), rule.handle));
+        }
+        for rule in missing {
+            edits.push(append_rule(id, name, rule, &[]));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the edits that remove proxy-init's chains and every rule that leads to them, and also the base chains and the
+/// table if proxy-init made them and they hold nothing else.
+fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>>) {
+    let Some(table) = table else {
+        return;
+    };
+    let id = nat(family);
+    let mut ours = ChainName::ALL.to_vec();
+    ours.retain(|&name| name.is_ours() && chain_of(table, name).is_some());
+    if ours.is_empty() {
+        return;
+    }
+    let is_marked = |comment: &Option<Name>| comment.as_ref().is_some_and(|comment| *comment == *MARK);
+    let mut deleted = ours.clone();
+    for chain in &table.chains {
+        if ChainName::own(&chain.name).is_some() {
+            continue;
+        }
+        let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| leads_to(rule, table).is_some());
+        // A verdict map may lead elsewhere too. While its rule is there, the kernel deletes none of the chains.
+        for jump in jumps.into_iter().filter(|jump| jump.action.target().is_some()) {
+            edits.push(Edit::DeleteRule(id, chain.name.clone(), jump.handle));
+        }
+        if let Some(name) = ChainName::from_name(chain.name.as_bytes())
+            && others.is_empty()
+            && is_marked(&chain.comment)
+            && chain.base.is_some_and(|base| base.policy == Policy::Accept)
+        {
+            deleted.push(name);
+        }
+    }
+    edits.extend(ours.iter().map(|&chain| Edit::FlushChain(id, chain.into())));
+    edits.extend(deleted.iter().map(|&chain| Edit::DeleteChain(id, chain.into())));
+    if is_marked(&table.comment) && table.objects as usize == deleted.len() {
+        edits.push(Edit::DeleteTable(id));
+    }
+}

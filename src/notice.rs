@@ -1,0 +1,61 @@
+//! What an operation tells its caller while it runs.
+
+use derive_more::Display;
+use ruleset::Unseen;
+
+use crate::config::{Mode, warnings};
+use crate::error::{Error, reason};
+use crate::install::choose::Reason;
+
+/// Something that happened and that the caller may want to log.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OperationNotice<'a> {
+    /// `auto` chose this mode.
+    Chose(Mode, &'a Reason),
+    /// Something is not as it should be; the operation goes on.
+    Warning(&'a Warning),
+    /// The iptables commands of legacy mode are about to run. They take milliseconds, or seconds while another program
+    /// holds the xtables lock; with `waits`, they wait for the lock however long that takes.
+    RunningCommands {
+        /// Whether they wait for the lock.
+        waits: bool,
+    },
+    /// proxy-init's rules were removed from this backend.
+    Removed(Mode),
+}
+
+/// What is not as it should be and yet stops nothing.
+#[derive(Debug, Display)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the text of a warning says what each of its fields is")]
+pub enum Warning {
+    /// What was asked for is probably a mistake.
+    #[display("{_0}")]
+    Config(warnings::Warning),
+    /// This mode was used instead of another, which needs what is missing here.
+    #[display("{}; falling back to {mode} mode", reason(missing))]
+    FellBack { missing: Error, mode: Mode },
+    /// Legacy tables could not be seen, so whether they hold proxy-init's rules is not known; they are left unchanged.
+    #[display("not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
+        _0.reason)]
+    LegacyUnseen(Unseen),
+    /// A rule that led to a chain of proxy-init's and was not proxy-init's own was removed with that chain.
+    #[display(
+        "{mode} mode: removed a rule that another program added, because it led to a chain of proxy-init's: {rule}"
+    )]
+    RemovedForeign {
+        mode: Mode,
+        /// The rule, with its table and chain.
+        rule: String,
+    },
+    /// The kernel has no IPv6. In legacy mode, only the IPv4 rules are installed.
+    #[display("this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect")]
+    NoIpv6,
+    /// The network namespace is the machine's own.
+    #[display(
+        "this is the machine's own network namespace, not one of a pod or container: its own connections are \
+         redirected now, until `proxy-init uninstall` (--allow-host-network, if that is what you want)"
+    )]
+    HostNetwork,
+}

@@ -1,0 +1,206 @@
+//! What of the kernel's is proxy-init's: tables, chains and rules, and the ways to them.
+
+use ruleset::{Action, Family, NAT, Name, Rule, Subsystem, Table};
+use ruleset::{Line, Ruleset};
+
+use crate::plan::{ChainName, Purpose};
+
+use crate::config::Mode;
+
+pub fn holds_rules(ruleset: &Ruleset, mode: Mode) -> bool {
+    match mode {
+        Mode::Native => mode.table_among(&ruleset.tables, Family::V4).is_some(),
+        Mode::Nft | Mode::Legacy => {
+            let mut chains = ruleset.nat_tables(mode.subsystem()).flat_map(|table| &table.chains);
+            chains.any(|chain| ChainName::own(&chain.name).is_some())
+        }
+    }
+}
+
+pub fn holders(ruleset: &Ruleset) -> impl Iterator<Item = Mode> {
+    Mode::ALL.iter().copied().filter(|&mode| holds_rules(ruleset, mode))
+}
+
+/// Whether there is any rule of proxy-init's, in whichever mode. Its chains alone, as `iptables -F` leaves them, are none.
+pub fn has_rules(ruleset: &Ruleset) -> bool {
+    let subsystems = [Subsystem::NfTables, Subsystem::Legacy].into_iter();
+    let mut lines = subsystems.flat_map(|subsystem| ruleset.nat_tables(subsystem)).flat_map(own_lines);
+    holds_rules(ruleset, Mode::Native) || lines.next().is_some()
+}
+
+/// The rules of a table that are in proxy-init's chains or lead there.
+pub fn own_lines(table: &Table) -> impl Iterator<Item = Line<'_>> {
+    let lines = table.chains.iter().flat_map(|chain| Line::all(table, chain));
+    lines.filter(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, line.table).is_some())
+}
+
+/// Whether a rule is proxy-init's or linkerd-init's, as its comment says.
+pub fn is_ours(rule: &Rule) -> bool {
+    let prefix = Purpose::PREFIX.as_bytes();
+    rule.comment.as_ref().is_some_and(|comment| comment.as_bytes().starts_with(prefix))
+}
+
+/// The rule without the time with which linkerd-init before 2.4.0 ends its comment; none if it has none.
+pub fn without_time(rule: &Rule) -> Option<Rule> {
+    let comment = rule.comment.as_ref().filter(|_| is_ours(rule))?;
+    let text = std::str::from_utf8(comment.as_bytes()).ok()?;
+    let timeless = Purpose::without_time(text);
+    (timeless != text).then(|| Rule { comment: Some(Name::from(timeless)), ..rule.clone() })
+}
+
+/// Whether a rule of the chain of this name is proxy-init's own jump to `goal`, or linkerd-init's.
+fn is_own_jump(rule: &Rule, chain: &Name, goal: ChainName) -> bool {
+    let purpose = match goal {
+        ChainName::ProxyInitOutput | ChainName::Output => Purpose::LookAtOutbound,
+        ChainName::ProxyInitRedirect | ChainName::Prerouting => Purpose::LookAtInbound,
+    };
+    *chain == *goal.counterpart().as_str()
+        && rule.conditions.is_empty()
+        && rule.action == Action::Jump(Name::from(goal.as_str()))
+        && Purpose::of(rule) == Some(purpose)
+}
+
+/// Which of proxy-init's chains a rule of this table leads to, by a jump, a goto or an entry of a verdict map; none if to
+/// none.
+pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
+    let mut outcomes = table.possible_actions(&rule.action);
+    outcomes.find_map(|action| ChainName::own(action.target()?))
+}
+
+/// The rules of a table that lead to a chain of proxy-init's and aren't proxy-init's own jumps to it, in nat tables as
+/// xtables has them. Those within proxy-init's chains don't count.
+pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
+    let is_nat = table.is_xtables() && table.name == *NAT;
+    own_lines(table).filter(move |line| {
+        let is_others = is_nat && ChainName::own(&line.chain.name).is_none();
+        let goal = leads_to(line.rule, line.table).filter(|_| is_others);
+        goal.is_some_and(|goal| !is_own_jump(line.rule, &line.chain.name, goal))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::testing::{self, chain, commented, rule, table, to_port};
+    use ruleset::{Field, Intervals, Set};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::plan::tables::expected;
+
+    #[test]
+    fn a_rule_is_ours_by_its_comment() {
+        let rule = |comment| testing::commented(comment, testing::rule([], Action::Return));
+        assert!(is_ours(&rule("proxy-init/ignore-loopback")));
+        assert!(!is_ours(&rule("not proxy-init/ignore-loopback")));
+        assert!(!is_ours(&testing::rule([], Action::Return)));
+    }
+
+    #[test]
+    fn each_mode_has_its_subsystem_and_is_known_by_what_it_leaves() {
+        let config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        let held = |tables: Vec<Table>| {
+            let ruleset = Ruleset { tables, not_known: vec![] };
+            let held = [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| holds_rules(&ruleset, mode));
+            assert_eq!(holders(&ruleset).count(), held.iter().filter(|&&held| held).count());
+            assert!(holders(&ruleset).all(|mode| holds_rules(&ruleset, mode)));
+            held
+        };
+        assert_eq!(held(vec![]), [false, false, false]);
+        assert_eq!(held(expected(Mode::Nft, &config)), [true, false, false]);
+        assert_eq!(held(expected(Mode::Legacy, &config)[1..].to_vec()), [false, true, false]);
+        assert_eq!(held(vec![testing::table("inet proxy-init", vec![])]), [false, false, true]);
+        assert_eq!(Mode::Native.subsystem(), Subsystem::NfTables);
+        // Neither base chains nor tables of other names, nor of other families.
+        let ours = || vec![testing::chain("PROXY_INIT_REDIRECT", vec![])];
+        for table in [
+            testing::table("ip nat", vec![testing::chain("PREROUTING", vec![])]),
+            testing::table("ip mine", ours()),
+            testing::table("inet nat", ours()),
+            testing::table("ip proxy-init", ours()),
+        ] {
+            assert_eq!(held(vec![table]), [false, false, false]);
+        }
+    }
+
+    #[test]
+    fn flushed_chains_hold_no_rules_and_a_jump_to_one_is_a_rule() {
+        let config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        let has_rules = |tables: Vec<Table>| {
+            let not_known = vec![];
+            has_rules(&Ruleset { tables, not_known })
+        };
+        assert!(!has_rules(vec![]));
+        for mode in [Mode::Nft, Mode::Legacy] {
+            let mut tables = expected(mode, &config);
+            assert!(has_rules(tables.clone()));
+            let chains = tables.iter_mut().flat_map(|table| &mut table.chains);
+            let rules: Vec<_> = chains.map(|chain| std::mem::take(&mut chain.rules)).collect();
+            assert!(!has_rules(tables.clone()), "{mode}");
+            for (index, rules) in rules.into_iter().take(tables[0].chains.len()).enumerate() {
+                let mut tables = tables.clone();
+                tables[0].chains[index].rules = rules;
+                assert!(has_rules(tables), "{mode} {index}");
+            }
+        }
+        assert!(has_rules(expected(Mode::Native, &config)));
+        let other = testing::rule([], Action::Accept);
+        assert!(!has_rules(vec![testing::table("ip nat", vec![testing::chain("OUTPUT", vec![other])])]));
+    }
+
+    #[test]
+    fn every_way_to_proxy_inits_chains_is_seen() {
+        let name = |text: &str| Name::from(text);
+        let mut table = testing::table("ip nat", vec![]);
+        let map = |name: &str, to: Action| Set {
+            verdicts: vec![
+                (Intervals::one(1), Action::Accept),
+                (Intervals::one(2), Action::Jump(Name::from("KUBE-SERVICES"))),
+                (Intervals::one(3), to),
+            ],
+            expires: false,
+            ..testing::ports(name, &[])
+        };
+        table.sets = vec![
+            map("jumping", Action::Jump(name("PROXY_INIT_OUTPUT"))),
+            map("going", Action::Goto(name("PROXY_INIT_OUTPUT"))),
+            map("others", Action::Goto(name("OUTPUT"))),
+        ];
+        let by_map = |map: &str| Action::Map(Field::DestinationPort, name(map));
+        for (action, want) in [
+            (Action::Jump(name("PROXY_INIT_REDIRECT")), Some(ChainName::ProxyInitRedirect)),
+            (Action::Goto(name("PROXY_INIT_OUTPUT")), Some(ChainName::ProxyInitOutput)),
+            (Action::Jump(name("OUTPUT")), None),
+            (Action::Jump(name("KUBE-SERVICES")), None),
+            (by_map("jumping"), Some(ChainName::ProxyInitOutput)),
+            (by_map("going"), Some(ChainName::ProxyInitOutput)),
+            (by_map("others"), None),
+            (by_map("missing"), None),
+            (Action::Accept, None),
+        ] {
+            assert_eq!(leads_to(&testing::rule([], action.clone()), &table), want, "{action:?}");
+        }
+    }
+
+    #[test]
+    fn jumps_of_other_programs_are_told_from_our_own() {
+        let to = |chain: &str| Action::Jump(Name::from(chain));
+        let ours = commented("proxy-init/install-proxy-init-output", rule([], to("PROXY_INIT_OUTPUT")));
+        let chains = || {
+            vec![
+                chain("OUTPUT", vec![ours.clone(), rule([], to("MINE")), rule([to_port(80)], to("PROXY_INIT_OUTPUT"))]),
+                chain("MINE", vec![rule([], Action::Goto(Name::from("PROXY_INIT_REDIRECT")))]),
+                // Within proxy-init's own.
+                chain("PROXY_INIT_OUTPUT", vec![rule([], to("PROXY_INIT_REDIRECT"))]),
+            ]
+        };
+        for (name, foreign) in [
+            ("ip nat", &["-A OUTPUT -m tcp --dport 80 -j PROXY_INIT_OUTPUT", "-A MINE -g PROXY_INIT_REDIRECT"][..]),
+            ("ip mine", &[]),
+            ("ip filter", &[]),
+        ] {
+            let table = table(name, chains());
+            let lines: Vec<_> = foreign_jumps(&table).map(|line| line.to_string()).collect();
+            assert_eq!(lines, foreign, "{name}");
+        }
+    }
+}

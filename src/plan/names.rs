@@ -1,0 +1,463 @@
+//! The names of the chains that hold rules, and what a rule's comment says of its purpose.
+
+use std::fmt::{self, Write as _};
+
+use derive_more::Display;
+use ruleset::xtables::MULTIPORT_REFERENCES;
+use ruleset::{Base, Chain, Condition, Direction, Field, Hook, Kind, NAT_PRIORITY, Name, Policy, Rule, Table};
+
+use crate::config::{IdRange, Interface, Port, PortRange, Subnet};
+
+/// The chains of the nat table that hold proxy-init's rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[display("{}", self.as_str())]
+pub enum ChainName {
+    /// The base chain that inbound packets enter. It jumps to proxy-init's chain, and may hold rules of other programs.
+    Prerouting,
+    /// The base chain that the pod's own packets enter, with such a jump too.
+    Output,
+    /// proxy-init's chain for inbound packets.
+    ProxyInitRedirect,
+    /// proxy-init's chain for outbound packets.
+    ProxyInitOutput,
+}
+
+impl ChainName {
+    /// All of them, base chains first.
+    pub(crate) const ALL: [Self; 4] = [Self::Prerouting, Self::Output, Self::ProxyInitRedirect, Self::ProxyInitOutput];
+
+    /// All of them in the order in which their rules are added: each before the one that jumps to it.
+    pub(crate) const IN_ORDER: [Self; 4] =
+        [Self::ProxyInitRedirect, Self::Prerouting, Self::ProxyInitOutput, Self::Output];
+
+    /// Its name in the kernel, which is linkerd-init's.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prerouting => "PREROUTING",
+            Self::Output => "OUTPUT",
+            Self::ProxyInitRedirect => "PROXY_INIT_REDIRECT",
+            Self::ProxyInitOutput => "PROXY_INIT_OUTPUT",
+        }
+    }
+
+    /// The chain with this name, if it is one of these.
+    pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|chain| chain.as_str().as_bytes() == name)
+    }
+
+    /// proxy-init's own chain with this name, if it is one.
+    pub(crate) fn own(name: &Name) -> Option<Self> {
+        Self::from_name(name.as_bytes()).filter(|chain| chain.is_ours())
+    }
+
+    /// proxy-init's chain that redirects connections of a direction.
+    pub(crate) fn of(direction: Direction) -> Self {
+        match direction {
+            Direction::Inbound => Self::ProxyInitRedirect,
+            Direction::Outbound => Self::ProxyInitOutput,
+        }
+    }
+
+    /// Where the chain is hooked, if it is a base chain.
+    pub fn hook(self) -> Option<Hook> {
+        match self {
+            Self::Prerouting => Some(Hook::Prerouting),
+            Self::Output => Some(Hook::Output),
+            Self::ProxyInitRedirect | Self::ProxyInitOutput => None,
+        }
+    }
+
+    /// How proxy-init hooks it, if it is a base chain.
+    pub fn base(self) -> Option<Base> {
+        self.hook().map(|hook| Base { kind: Kind::Nat, hook, priority: NAT_PRIORITY, policy: Policy::Accept })
+    }
+
+    /// The chain as proxy-init makes it, with these rules.
+    pub(crate) fn holding(self, rules: Vec<Rule>) -> Chain {
+        Chain::new(Name::from(self.as_str()), self.base(), rules)
+    }
+
+    /// The other end of the jump: the chain of proxy-init's to which a base chain jumps, or the base chain that jumps there.
+    pub(crate) fn counterpart(self) -> Self {
+        match self {
+            Self::Prerouting => Self::ProxyInitRedirect,
+            Self::ProxyInitRedirect => Self::Prerouting,
+            Self::Output => Self::ProxyInitOutput,
+            Self::ProxyInitOutput => Self::Output,
+        }
+    }
+
+    /// Whether the chain is proxy-init's own. Base chains are shared with other programs.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::ProxyInitRedirect | Self::ProxyInitOutput)
+    }
+}
+
+/// The chain of this name in a table.
+pub(crate) fn chain_of(table: &Table, name: ChainName) -> Option<&Chain> {
+    table.chains.iter().find(|chain| chain.name == *name.as_str())
+}
+
+/// The rules of that chain; none if there is no such chain.
+pub(crate) fn rules_of(table: &Table, name: ChainName) -> &[Rule] {
+    chain_of(table, name).map(|chain| chain.rules.as_slice()).unwrap_or_default()
+}
+
+pub(crate) fn is_on_owner(rule: &Rule) -> bool {
+    let mut fields = rule.conditions.iter().filter_map(Condition::field);
+    fields.any(|field| matches!(field, Field::Uid | Field::Gid))
+}
+
+/// The users or groups that a rule matches, and the file with the user namespace's map of such ids
+/// (user_namespaces(7)).
+pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
+    rule.conditions.iter().find_map(|condition| {
+        let Condition::In { field, values, .. } = condition else {
+            return None;
+        };
+        let map = match field {
+            Field::Uid => "/proc/self/uid_map",
+            Field::Gid => "/proc/self/gid_map",
+            _ => return None,
+        };
+        let &[(first, last)] = values.listed()? else {
+            return None;
+        };
+        let ids = IdRange::new(u32::try_from(first).ok()?, u32::try_from(last).ok()?)?;
+        Some((ids, map))
+    })
+}
+
+/// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
+#[display("{}{_variant}", Self::PREFIX)]
+pub enum Purpose {
+    #[display("ignore-port-{_0}")]
+    IgnorePorts(Multiport),
+    #[display("ignore-subnet-{_0}")]
+    IgnoreSubnet(Subnet),
+    #[display("ignore-proxy-user-id")]
+    IgnoreUser,
+    #[display("ignore-proxy-group-id")]
+    IgnoreGroup,
+    #[display("ignore-unlisted-ports")]
+    IgnoreUnlistedPorts,
+    #[display("redirect-subnet-{_0}-to-proxy-port")]
+    RedirectSubnet(Subnet),
+    #[display("ignore-user-id-{_0}")]
+    IgnoreUsers(IdRange),
+    #[display("ignore-group-id-{_0}")]
+    IgnoreGroups(IdRange),
+    #[display("ignore-interface-{_0}")]
+    IgnoreInterface(Interface),
+    #[display("ignore-loopback")]
+    IgnoreLoopback,
+    #[display("redirect-port-{_0}-to-proxy-port")]
+    RedirectPort(Port),
+    #[display("redirect-all-incoming-to-proxy-port")]
+    RedirectInbound,
+    #[display("redirect-all-outgoing-to-proxy-port")]
+    RedirectOutbound,
+    #[display("install-proxy-init-prerouting")]
+    LookAtInbound,
+    #[display("install-proxy-init-output")]
+    LookAtOutbound,
+}
+
+/// How comments that name something begin and end, and the purpose for a name.
+type Naming = (&'static str, &'static str, fn(&str) -> Option<Purpose>);
+
+impl Purpose {
+    /// What every comment begins with.
+    pub const PREFIX: &'static str = "proxy-init/";
+
+    /// Comments, after the prefix, that name ports or subnets; native mode's list several.
+    const LISTING: [Naming; 4] = [
+        ("ignore-port-", "", |ports| Multiport::from_iptables(ports).map(Self::IgnorePorts)),
+        ("ignore-subnet-", "", |subnet| subnet.parse().ok().map(Self::IgnoreSubnet)),
+        ("redirect-port-", "-to-proxy-port", |port| port.parse().ok().map(Self::RedirectPort)),
+        ("redirect-subnet-", "-to-proxy-port", |net| net.parse().ok().map(Self::RedirectSubnet)),
+    ];
+
+    /// Comments, after the prefix, that name one thing.
+    const NAMING: [Naming; 3] = [
+        ("ignore-user-id-", "", |ids| ids.parse().ok().map(Self::IgnoreUsers)),
+        ("ignore-group-id-", "", |ids| ids.parse().ok().map(Self::IgnoreGroups)),
+        ("ignore-interface-", "", |name| name.parse().ok().map(Self::IgnoreInterface)),
+    ];
+
+    /// The ports or subnets that a comment lists, with the text before and after them; none if it lists nothing.
+    pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
+        let comment = Self::without_time(comment);
+        Self::LISTING.into_iter().find_map(|(before, after, _)| {
+            let rest = comment.strip_prefix(Self::PREFIX)?.strip_prefix(before)?;
+            let names = rest.strip_suffix(after)?;
+            let (before, _) = comment.split_at_checked(Self::PREFIX.len() + before.len())?;
+            Some((before, names, after))
+        })
+    }
+
+    /// The purpose of the first item that a comment lists.
+    pub(crate) fn first_listed(comment: &str) -> Option<Self> {
+        let (before, names, after) = Self::list(comment)?;
+        Self::from_comment(&format!("{before}{}{after}", names.split(',').next()?))
+    }
+
+    pub(crate) fn comment(&self) -> Name {
+        // Room for nearly every comment, so that it doesn't move as it grows.
+        let mut comment = String::with_capacity(64);
+        // Writing to a String can't fail.
+        let _ = write!(comment, "{self}");
+        Name::of(comment)
+    }
+
+    /// Whether it is about users or groups that are not the proxy's.
+    pub(crate) fn is_about_others(&self) -> bool {
+        matches!(self, Self::IgnoreUsers(_) | Self::IgnoreGroups(_))
+    }
+
+    pub fn of(rule: &Rule) -> Option<Self> {
+        Self::from_comment(std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?)
+    }
+
+    /// A comment without the time in seconds with which linkerd-init before 2.4.0 ends it (`formatComment` in its
+    /// iptables.go): a slash and ten digits, which no subnet's prefix has.
+    pub(crate) fn without_time(comment: &str) -> &str {
+        match comment.rsplit_once('/') {
+            Some((text, time)) if time.len() == 10 && time.bytes().all(|byte| byte.is_ascii_digit()) => text,
+            _ => comment,
+        }
+    }
+
+    pub fn from_comment(comment: &str) -> Option<Self> {
+        let comment = Self::without_time(comment);
+        let fixed = [
+            Self::IgnoreUser,
+            Self::IgnoreGroup,
+            Self::IgnoreLoopback,
+            Self::IgnoreUnlistedPorts,
+            Self::RedirectInbound,
+            Self::RedirectOutbound,
+            Self::LookAtInbound,
+            Self::LookAtOutbound,
+        ];
+        if let Some(purpose) = fixed.into_iter().find(|purpose| purpose.to_string() == comment) {
+            return Some(purpose);
+        }
+        let text = comment.strip_prefix(Self::PREFIX)?;
+        let mut all = Self::LISTING.iter().chain(&Self::NAMING);
+        all.find_map(|(before, after, of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
+    }
+}
+
+/// The ports of one multiport match: at least one port reference and at most [`Multiport::MAX_REFERENCES`], where a range
+/// counts two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Multiport(Vec<PortRange>);
+
+impl Multiport {
+    pub const MAX_REFERENCES: usize = MULTIPORT_REFERENCES;
+
+    /// A match on these ports, if they fit.
+    pub fn new(ports: Vec<PortRange>) -> Option<Self> {
+        let references: usize = ports.iter().copied().map(Self::references).sum();
+        (1..=Self::MAX_REFERENCES).contains(&references).then_some(Self(ports))
+    }
+
+    /// Cuts a list of any length into matches, keeping its order and filling each as far as possible.
+    pub fn pieces(ports: &[PortRange]) -> Vec<Self> {
+        let mut pieces = Vec::with_capacity(ports.len() / Self::MAX_REFERENCES + 1);
+        let mut piece = Vec::new();
+        let mut used = 0;
+        for &range in ports {
+            if used + Self::references(range) > Self::MAX_REFERENCES {
+                pieces.push(Self(std::mem::take(&mut piece)));
+                used = 0;
+            }
+            used += Self::references(range);
+            piece.push(range);
+        }
+        if !piece.is_empty() {
+            pieces.push(Self(piece));
+        }
+        pieces
+    }
+
+    /// The ports as iptables writes them: `4190,8000:8100`.
+    pub fn from_iptables(text: &str) -> Option<Self> {
+        let mut ports = Vec::new();
+        for item in text.split(',') {
+            let (first, last) = item.split_once(':').unwrap_or((item, item));
+            ports.push(PortRange::new(first.parse().ok()?, last.parse().ok()?)?);
+        }
+        Self::new(ports)
+    }
+
+    pub fn ranges(&self) -> &[PortRange] {
+        &self.0
+    }
+
+    fn references(range: PortRange) -> usize {
+        if range.first() == range.last() { 1 } else { 2 }
+    }
+}
+
+impl fmt::Display for Multiport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, range) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_char(',')?;
+            }
+            f.write_str(&range.in_iptables())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::testing::rule;
+    use ruleset::{Action, Values};
+
+    use super::*;
+
+    fn ranges(list: &str) -> Vec<PortRange> {
+        list.split(',').map(|item| item.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_range_counts_two_and_a_range_of_one_port_counts_one() {
+        let seven_ranges_and_one = "1-2,3-4,5-6,7-8,9-10,11-12,13-14,20-20";
+        assert_eq!(Multiport::pieces(&ranges(seven_ranges_and_one)).len(), 1);
+        let pieces = Multiport::pieces(&ranges(&format!("{seven_ranges_and_one},30")));
+        let written: Vec<_> = pieces.iter().map(ToString::to_string).collect();
+        assert_eq!(written, ["1:2,3:4,5:6,7:8,9:10,11:12,13:14,20", "30"]);
+        assert!(Multiport::new(ranges(&format!("{seven_ranges_and_one},30"))).is_none());
+        assert!(Multiport::new(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_list_of_any_length_is_cut_where_it_is_full() {
+        let numbers = |count: u16| -> Vec<PortRange> {
+            (1..=count).map(|number| PortRange::new(number, number).unwrap()).collect()
+        };
+        let lengths = |ports: &[PortRange]| -> Vec<usize> {
+            Multiport::pieces(ports).iter().map(|piece| piece.ranges().len()).collect()
+        };
+        assert!(lengths(&[]).is_empty());
+        assert_eq!(lengths(&numbers(15)), [15]);
+        assert_eq!(lengths(&numbers(16)), [15, 1]);
+        assert_eq!(lengths(&numbers(31)), [15, 15, 1]);
+        // A range that no longer fits begins the next match.
+        let mut ports = numbers(14);
+        ports.push(PortRange::new(80, 90).unwrap());
+        assert_eq!(lengths(&ports), [14, 1]);
+        let all: Vec<_> = Multiport::pieces(&ports).iter().flat_map(|piece| piece.ranges().to_vec()).collect();
+        assert_eq!(all, ports);
+        assert!(Multiport::new(numbers(15)).is_some() && Multiport::new(numbers(16)).is_none());
+    }
+
+    #[test]
+    fn ports_are_read_as_iptables_writes_them() {
+        for text in ["4190", "4190,8000:8100", "0:65535"] {
+            assert_eq!(Multiport::from_iptables(text).unwrap().to_string(), text);
+        }
+        for text in ["", ",", "80,", "8100:8000", "80-90", "65536", "http"] {
+            assert_eq!(Multiport::from_iptables(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn chains_have_two_ends() {
+        use ChainName::{Output, Prerouting, ProxyInitOutput, ProxyInitRedirect};
+        for (direction, base, own, hook, names) in [
+            (
+                Direction::Inbound,
+                Prerouting,
+                ProxyInitRedirect,
+                Hook::Prerouting,
+                ["PREROUTING", "PROXY_INIT_REDIRECT"],
+            ),
+            (Direction::Outbound, Output, ProxyInitOutput, Hook::Output, ["OUTPUT", "PROXY_INIT_OUTPUT"]),
+        ] {
+            assert_eq!((base.counterpart(), own.counterpart()), (own, base));
+            assert_eq!((base.hook(), own.hook()), (Some(hook), None));
+            assert_eq!((base.is_ours(), own.is_ours()), (false, true));
+            assert_eq!(ChainName::of(direction), own);
+            assert_eq!([base.to_string(), own.to_string()], names);
+            assert_eq!(names.map(|name| ChainName::from_name(name.as_bytes())), [Some(base), Some(own)]);
+        }
+        assert_eq!(ChainName::from_name(b"INPUT"), None);
+        assert_eq!(ChainName::from_name(b"prerouting"), None);
+    }
+
+    #[test]
+    fn a_rules_owners_are_users_or_groups() {
+        let owner_in = |field, values: Values| owner(&rule([Condition::is(field, values)], Action::Return));
+        let ids = |first, last| IdRange::new(first, last).unwrap();
+        for (field, values, ruleset) in [
+            (Field::Uid, 2102.into(), Some((ids(2102, 2102), "/proc/self/uid_map"))),
+            (Field::Gid, 2102.into(), Some((ids(2102, 2102), "/proc/self/gid_map"))),
+            (Field::Uid, (2102, 2103).into(), Some((ids(2102, 2103), "/proc/self/uid_map"))),
+            (Field::Uid, Values::Listed(vec![(1, 1), (3, 3)]), None),
+            (Field::DestinationPort, 2102.into(), None),
+        ] {
+            assert_eq!(owner_in(field, values), ruleset, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn a_comments_list_is_between_its_other_words() {
+        for (comment, parts) in [
+            ("proxy-init/ignore-port-25,80:90", Some(("proxy-init/ignore-port-", "25,80:90", ""))),
+            ("proxy-init/ignore-subnet-fd00::/8", Some(("proxy-init/ignore-subnet-", "fd00::/8", ""))),
+            ("proxy-init/redirect-port-80-to-proxy-port", Some(("proxy-init/redirect-port-", "80", "-to-proxy-port"))),
+            ("proxy-init/redirect-port-80", None),
+            ("proxy-init/ignore-loopback", None),
+            ("other/ignore-port-25", None),
+        ] {
+            assert_eq!(Purpose::list(comment), parts, "{comment}");
+        }
+    }
+
+    /// The comments of linkerd-init's rules.
+    #[test]
+    fn purposes_are_read_from_their_comments() {
+        let port = Port::new(80).unwrap();
+        for (purpose, comment) in [
+            (Purpose::IgnorePorts(Multiport::from_iptables("25,80:90").unwrap()), "ignore-port-25,80:90"),
+            (Purpose::IgnoreSubnet("10.1.2.3/8".parse().unwrap()), "ignore-subnet-10.1.2.3/8"),
+            (Purpose::IgnoreUser, "ignore-proxy-user-id"),
+            (Purpose::IgnoreGroup, "ignore-proxy-group-id"),
+            (Purpose::IgnoreUsers("1000-1999".parse().unwrap()), "ignore-user-id-1000-1999"),
+            (Purpose::IgnoreGroups("0".parse().unwrap()), "ignore-group-id-0"),
+            (Purpose::IgnoreInterface("net1".parse().unwrap()), "ignore-interface-net1"),
+            (Purpose::IgnoreUnlistedPorts, "ignore-unlisted-ports"),
+            (Purpose::RedirectSubnet("10.1.2.3/8".parse().unwrap()), "redirect-subnet-10.1.2.3/8-to-proxy-port"),
+            (Purpose::IgnoreLoopback, "ignore-loopback"),
+            (Purpose::RedirectPort(port), "redirect-port-80-to-proxy-port"),
+            (Purpose::RedirectInbound, "redirect-all-incoming-to-proxy-port"),
+            (Purpose::RedirectOutbound, "redirect-all-outgoing-to-proxy-port"),
+            (Purpose::LookAtInbound, "install-proxy-init-prerouting"),
+            (Purpose::LookAtOutbound, "install-proxy-init-output"),
+        ] {
+            let comment = format!("proxy-init/{comment}");
+            assert_eq!(purpose.to_string(), comment);
+            assert_eq!(Purpose::from_comment(&format!("{comment}/1700000000")), Some(purpose.clone()));
+            assert_eq!(Purpose::from_comment(&comment), Some(purpose));
+        }
+        for comment in [
+            "ignore-loopback",
+            "proxy-init/",
+            "proxy-init/ignore-port-",
+            "proxy-init/ignore-subnet-10.0.0.0",
+            "proxy-init/redirect-port-0-to-proxy-port",
+            "proxy-init/redirect-port-80",
+            "proxy-init/ignore-loopback/170000000",
+            "proxy-init/ignore-loopback/170000000x",
+            "other/ignore-loopback",
+        ] {
+            assert_eq!(Purpose::from_comment(comment), None, "{comment}");
+        }
+    }
+}

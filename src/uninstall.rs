@@ -1,0 +1,93 @@
+//! Removing proxy-init's rules from every backend.
+
+use std::path::PathBuf;
+
+use ruleset::Subsystem;
+
+use crate::config::Mode;
+use crate::error::Error;
+use crate::modes::legacy::Legacy;
+use crate::modes::netlink;
+use crate::netns;
+use crate::notice::{OperationNotice, Warning};
+use crate::ownership::holders;
+
+/// Where to remove proxy-init's rules, and how. Every field has a default, and can be set.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Uninstall {
+    /// A directory in which iptables commands are looked for before PATH.
+    pub iptables_dir: Option<PathBuf>,
+    /// Wait for the xtables lock, however long another program holds it. Only legacy mode needs the lock.
+    pub wait_for_lock: bool,
+    /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The
+    /// calling thread stays where it is.
+    pub netns: Option<PathBuf>,
+}
+
+/// What was removed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Uninstalled {
+    /// The modes whose rules were removed; none, if there were no rules.
+    pub removed: Vec<Mode>,
+    /// What was not as it should be.
+    pub warnings: Vec<Warning>,
+}
+
+impl Uninstall {
+    /// Removes proxy-init's rules from every backend that has them. Those of other programs stay.
+    ///
+    /// # Errors
+    /// The error of the first backend that fails; the rules of the others are removed all the same.
+    pub fn run(&self) -> Result<Uninstalled, Error> {
+        self.run_with(|_| ())
+    }
+
+    /// As [`Uninstall::run`], and tells `tell` what happens while it does, also if the run then fails.
+    ///
+    /// # Errors
+    /// As [`Uninstall::run`].
+    pub fn run_with(&self, mut tell: impl FnMut(OperationNotice<'_>) + Send) -> Result<Uninstalled, Error> {
+        netns::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
+    }
+
+    fn run_here(&self, tell: &mut dyn FnMut(OperationNotice<'_>)) -> Result<Uninstalled, Error> {
+        let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
+        let legacy = Legacy { folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() };
+        let ruleset = netlink::read()?;
+        for unseen in &ruleset.not_known {
+            match unseen.subsystem {
+                // As in most pods: nothing that was installed from there is in legacy tables.
+                Subsystem::Legacy if unseen.not_permitted => {
+                    let warning = Warning::LegacyUnseen(unseen.clone());
+                    tell(OperationNotice::Warning(&warning));
+                    warnings.push(warning);
+                }
+                Subsystem::Legacy => failed = failed.or(netlink::must_see(&ruleset, Mode::Legacy).err()),
+                Subsystem::NfTables => failed = failed.or(netlink::must_see(&ruleset, Mode::Nft).err()),
+            }
+        }
+        for mode in holders(&ruleset) {
+            match netlink::remove(mode, &legacy) {
+                Ok(done) => {
+                    if done.any {
+                        tell(OperationNotice::Removed(mode));
+                        removed.push(mode);
+                    }
+                    for rule in done.foreign {
+                        let warning = Warning::RemovedForeign { mode, rule };
+                        tell(OperationNotice::Warning(&warning));
+                        warnings.push(warning);
+                    }
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            None => Ok(Uninstalled { removed, warnings }),
+            Some(error) if removed.is_empty() => Err(error),
+            Some(error) => Err(Error::PartlyUninstalled { removed, error: Box::new(error) }),
+        }
+    }
+}
