@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::linkerd::{CHARTS, Flags, commands};
+use lab::linkerd::{CHARTS, Flags, commands as linkerd_inits_commands};
 use lab::network::{Lab, Namespace, Server};
 use lab::page::{Page, matches};
 
@@ -56,45 +56,16 @@ fn rollout() {
 }
 
 #[test]
-fn detect() {
-    each_command_prints_it("detect.md", &meshed().pod, 1);
+fn modes() {
+    each_command_prints_it("modes.md", &Namespace::new(), 4);
 }
 
 #[test]
-fn uninstall() {
-    each_command_prints_it("uninstall.md", &meshed().pod, 1);
-}
-
-#[test]
-fn native() {
-    each_command_prints_it("native.md", &Namespace::new(), 7);
-}
-
-#[test]
-fn validate() {
-    each_command_prints_it("validate.md", &meshed().pod, 1);
-}
-
-#[test]
-fn show() {
+fn commands_that_answer_questions() {
     let lab = meshed();
     connections(&lab);
     let _proxy = Server::start(&lab.pod, &[4143, 4140]);
-    each_command_prints_it("show.md", &lab.pod, 1);
-}
-
-#[test]
-fn explain() {
-    let lab = meshed();
-    let _proxy = Server::start(&lab.pod, &[4143, 4140]);
-    each_command_prints_it("explain.md", &lab.pod, 3);
-}
-
-#[test]
-fn verify() {
-    let lab = meshed();
-    let _proxy = Server::start(&lab.pod, &[4143, 4140]);
-    each_command_prints_it("verify.md", &lab.pod, 3);
+    each_command_prints_it("commands.md", &lab.pod, 5);
 }
 
 /// What the pages say of each version of Linkerd, beside what its charts have.
@@ -103,7 +74,7 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     // As one line: where a line ends is of no matter.
     let folded = |path: &str| read(path).split_whitespace().collect::<Vec<_>>().join(" ");
-    let (readme, faq, modes) = (folded("README.md"), folded("docs/faq.md"), folded("docs/modes.md"));
+    let (readme, modes) = (folded("README.md"), folded("docs/modes.md"));
     let rollout = read("docs/rollout.md");
     let table: Vec<&str> = rollout.lines().filter(|line| line.starts_with("| 2.")).collect();
     let charts = CHARTS.iter().map(|charts| {
@@ -117,7 +88,7 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
     let first = CHARTS[0].version;
     let nft = CHARTS.iter().find(|charts| charts.iptables_mode == "nft").unwrap().version;
     let root = CHARTS.iter().find(|charts| charts.demands_root_for_close_wait).unwrap().version;
-    assert_eq!([false, true].map(|ipv6| commands("nft", ipv6).len()), [12, 24]);
+    assert_eq!([false, true].map(|ipv6| linkerd_inits_commands("nft", ipv6).len()), [12, 24]);
     let last = CHARTS.iter().rfind(|charts| !charts.is_in_proxy_image).unwrap().version;
     let next = CHARTS.iter().find(|charts| charts.is_in_proxy_image).unwrap().version;
     for (page, sentence) in [
@@ -133,7 +104,6 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
         (&rollout, "All of them have `disableIPv6: true` and pass `--ipv6=false`, so only IPv4".to_owned()),
         (&rollout, format!("since {root} demands `proxyInit.runAsRoot`")),
         (&modes, format!("Linkerd's chart takes `nft`, the default since {nft}, and `legacy`")),
-        (&faq, format!("Linkerd's charts ask for nft mode since {nft}")),
     ] {
         assert!(page.contains(&sentence), "{sentence}");
     }

@@ -14,7 +14,7 @@ use crate::log::escaped;
 const THRESHOLD: usize = 10;
 
 impl Detected {
-    /// For machines; docs/detect.md has the schema.
+    /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
         let features = self.features.iter().map(|feature| match &feature.works {
             Ok(()) => json!({"name": feature.name, "works": true}),

@@ -39,7 +39,7 @@ impl Explained<'_> {
         answer
     }
 
-    /// For machines; docs/explain.md has the schema.
+    /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
         let (verdict, port) = match &self.verdict {
             Verdict::Proxy(port) => ("proxy", Some(*port)),

@@ -47,7 +47,7 @@ impl Recognized {
         self.compared.as_ref().ok().map(|(_, flags)| flags.as_slice())
     }
 
-    /// For machines; docs/verify.md has the schema.
+    /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
         let nothing = Value::Array(Vec::new());
         let mut pairs = match &self.compared {

@@ -27,7 +27,7 @@ impl fmt::Display for Shown<'_> {
 }
 
 impl Shown<'_> {
-    /// For machines; docs/show.md has the schema.
+    /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
         let not_known = self.not_known.iter().map(|unseen| unseen.subsystem.to_string());
         object(vec![

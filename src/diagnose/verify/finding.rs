@@ -53,7 +53,7 @@ impl Finding {
     }
 }
 
-/// What kind of difference a [`Finding`] is. Its text is the word that docs/verify.md explains.
+/// What kind of difference a [`Finding`] is. Its text is the word that docs/commands.md explains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[non_exhaustive]
 #[display(rename_all = "kebab-case")]

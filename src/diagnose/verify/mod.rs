@@ -63,7 +63,7 @@ impl Verification {
         self.findings.is_empty() && self.others.is_empty()
     }
 
-    /// For machines; docs/verify.md has the schema.
+    /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
         object(self.pairs()).to_string()
     }
