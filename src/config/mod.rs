@@ -140,6 +140,18 @@ impl IdRange {
     }
 }
 
+impl From<Port> for PortRange {
+    fn from(port: Port) -> Self {
+        Self { first: port.get(), last: port.get() }
+    }
+}
+
+impl From<OwnerId> for IdRange {
+    fn from(id: OwnerId) -> Self {
+        Self { first: id.get(), last: id.get() }
+    }
+}
+
 /// As flags write it: `4190`, or `8000-8100`. A range of one number is that number.
 impl<T: fmt::Display + PartialEq> fmt::Display for NumberRange<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -267,6 +279,11 @@ impl FromStr for IdRange {
 pub struct Interface(String);
 
 impl Interface {
+    /// The loopback device, `lo`.
+    pub(crate) fn loopback() -> Self {
+        Self("lo".to_owned())
+    }
+
     /// The interface that this number stands for (see [`Field::InInterface`](ruleset::Field::InInterface)).
     pub(crate) fn from_number(number: u128) -> Option<Self> {
         String::from_utf8(device(number)?).ok()?.parse().ok()

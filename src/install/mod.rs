@@ -29,7 +29,6 @@ use crate::modes::netlink;
 use crate::netns;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::{holders, holds_rules};
-use crate::plan::plan;
 use crate::plan::tables::expected;
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
@@ -160,7 +159,7 @@ impl Install {
         if self.mode == ModeChoice::Mode(Mode::Native) {
             return expected(Mode::Native, &self.config).iter().map(nftables::script).collect();
         }
-        let mut planned = plan(&self.config);
+        let mut planned = expected(Mode::Nft, &self.config);
         if let Simulate::Only(family) = simulate {
             planned.retain(|table| table.family == TableFamily::Ip(family));
         }

@@ -1,50 +1,97 @@
-//! Plans the rules: a pure function from a config to a table for each of its families.
+//! Plans the rules: a pure function from a config to the rules of each of its families.
 
 mod names;
 pub mod tables;
 
-use ruleset::{
-    Action, Condition, Counters, Family, Field, LOOPBACK, NAT, Name, Rule, Subsystem, TCP, Table, TableFamily, Values,
-    addresses, interface,
-};
+use ipnet::IpNet;
+use ruleset::Family;
 
 use self::names::Multiport;
 pub use self::names::{ChainName, Purpose};
 pub(crate) use self::names::{chain_of, is_on_owner, owner, rules_of};
-use crate::config::{Config, Interface, Port, PortRange, Subnet};
+use crate::config::{Config, IdRange, Interface, Port, PortRange, Subnet};
 
-/// The rules that `config` asks for, in a nat table for each family: linkerd-init's, in its order, with its comments.
-pub fn plan(config: &Config) -> Vec<Table> {
-    let mut tables = Vec::new();
-    for &family in config.families() {
-        let chains = ChainName::IN_ORDER.map(|chain| chain.holding(rules(config, family, chain)));
-        let table = Table::new(Subsystem::NfTables, TableFamily::Ip(family), Name::from(NAT));
-        tables.push(Table { chains: chains.into(), ..table });
-    }
-    tables
+/// The rules that a config asks for in one family.
+#[derive(Debug, Clone)]
+pub struct FamilyPlan {
+    pub family: Family,
+    /// In the order of [`ChainName::IN_ORDER`].
+    pub chains: [PlannedChain; 4],
 }
 
-fn rules(config: &Config, family: Family, chain: ChainName) -> Vec<Rule> {
-    let jump = Action::Jump(Name::from(chain.counterpart().as_str()));
+#[derive(Debug, Clone)]
+pub struct PlannedChain {
+    pub name: ChainName,
+    pub rules: Vec<Planned>,
+}
+
+/// A planned rule: a packet that meets all the matches gets the verdict.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    pub purpose: Purpose,
+    pub matches: Vec<Match>,
+    pub verdict: Verdict,
+}
+
+/// What a packet must be for a planned rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Match {
+    Tcp,
+    /// To this port.
+    Port(Port),
+    /// To one of these ports.
+    Ports(Multiport),
+    /// To none of these ports.
+    OtherPorts(Multiport),
+    Source(IpNet),
+    Destination(IpNet),
+    /// Sent by one of these users.
+    User(IdRange),
+    /// Sent by one of these groups.
+    Group(IdRange),
+    InInterface(Interface),
+    OutInterface(Interface),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    Return,
+    /// To this port of the proxy's.
+    Redirect(Port),
+    Jump(ChainName),
+}
+
+/// The rules that `config` asks for: linkerd-init's, in its order, with its purposes.
+pub fn plan(config: &Config) -> Vec<FamilyPlan> {
+    let chains = |family| ChainName::IN_ORDER.map(|name| PlannedChain { name, rules: rules(config, family, name) });
+    config.families().iter().map(|&family| FamilyPlan { family, chains: chains(family) }).collect()
+}
+
+fn rules(config: &Config, family: Family, chain: ChainName) -> Vec<Planned> {
+    let jump = |purpose| vec![Planned { purpose, matches: vec![], verdict: Verdict::Jump(chain.counterpart()) }];
     match chain {
         ChainName::ProxyInitRedirect => inbound_rules(config, family),
-        ChainName::Prerouting => vec![rule(&Purpose::LookAtInbound, [], jump)],
+        ChainName::Prerouting => jump(Purpose::LookAtInbound),
         ChainName::ProxyInitOutput => outbound_rules(config, family),
-        ChainName::Output => vec![rule(&Purpose::LookAtOutbound, [], jump)],
+        ChainName::Output => jump(Purpose::LookAtOutbound),
     }
 }
 
-fn inbound_rules(config: &Config, family: Family) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    rules.extend(ignore_ports(&config.ignored_inbound_ports));
-    rules.extend(config.ignored_sources(family).map(|subnet| ignore_subnet(Field::Source(family), subnet)));
-    rules.extend(ignore_interfaces(Field::InInterface, &config.ignored_inbound_interfaces));
+fn inbound_rules(config: &Config, family: Family) -> Vec<Planned> {
+    let to_proxy = Verdict::Redirect(config.inbound_port);
+    let mut rules = ignore_ports(&config.ignored_inbound_ports);
+    for subnet in config.ignored_sources(family) {
+        rules.push(ignore(Purpose::IgnoreSubnet(subnet.clone()), in_subnet(Match::Source, subnet)));
+    }
+    for name in &config.ignored_inbound_interfaces {
+        rules.push(ignore(Purpose::IgnoreInterface(name.clone()), vec![Match::InInterface(name.clone())]));
+    }
     if config.redirected_ports.is_empty() {
-        rules.push(redirect(&Purpose::RedirectInbound, [tcp_condition()], config.inbound_port));
+        rules.push(Planned { purpose: Purpose::RedirectInbound, matches: vec![Match::Tcp], verdict: to_proxy });
     }
     for &port in &config.redirected_ports {
-        let on_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
-        rules.push(redirect(&Purpose::RedirectPort(port), [tcp_condition(), on_port], config.inbound_port));
+        let matches = vec![Match::Tcp, Match::Port(port)];
+        rules.push(Planned { purpose: Purpose::RedirectPort(port), matches, verdict: to_proxy });
     }
     rules
 }
@@ -52,95 +99,71 @@ fn inbound_rules(config: &Config, family: Family) -> Vec<Rule> {
 /// Exceptions that linkerd-init doesn't know come after its own, which stay where they are. A list of ports to redirect
 /// becomes an exception for all other ports, so that a list of subnets can narrow the rest: each subnet has a rule, in place
 /// of the rule that redirects everything.
-fn outbound_rules(config: &Config, family: Family) -> Vec<Rule> {
-    let (destination, device) = (Field::Destination(family), Field::OutInterface);
-    let is_own = |subnet: &&Subnet| subnet.family() == family;
+fn outbound_rules(config: &Config, family: Family) -> Vec<Planned> {
+    let to_proxy = Verdict::Redirect(config.outbound_port);
     let mut rules = Vec::new();
-    for (field, purpose, id) in
-        [(Field::Uid, Purpose::IgnoreUser, config.proxy_uid), (Field::Gid, Purpose::IgnoreGroup, config.proxy_gid)]
-    {
-        rules.extend(id.map(|id| ignore(&purpose, [Condition::is(field, u128::from(id.get()))])));
-    }
-    rules.push(ignore(&Purpose::IgnoreLoopback, [Condition::is(device, interface(LOOPBACK))]));
+    rules.extend(config.proxy_uid.map(|id| ignore(Purpose::IgnoreUser, vec![Match::User(id.into())])));
+    rules.extend(config.proxy_gid.map(|id| ignore(Purpose::IgnoreGroup, vec![Match::Group(id.into())])));
+    rules.push(ignore(Purpose::IgnoreLoopback, vec![Match::OutInterface(Interface::loopback())]));
     rules.extend(ignore_ports(&config.ignored_outbound_ports));
-    let ignored = config.ignored_outbound_subnets.iter().filter(is_own);
-    rules.extend(ignored.map(|subnet| ignore_subnet(destination, subnet)));
+    for subnet in of_family(&config.ignored_outbound_subnets, family) {
+        rules.push(ignore(Purpose::IgnoreSubnet(subnet.clone()), in_subnet(Match::Destination, subnet)));
+    }
     for &ids in &config.ignored_uids {
-        rules.push(ignore(&Purpose::IgnoreUsers(ids), [Condition::is(Field::Uid, ids.numbers())]));
+        rules.push(ignore(Purpose::IgnoreUsers(ids), vec![Match::User(ids)]));
     }
     for &ids in &config.ignored_gids {
-        rules.push(ignore(&Purpose::IgnoreGroups(ids), [Condition::is(Field::Gid, ids.numbers())]));
+        rules.push(ignore(Purpose::IgnoreGroups(ids), vec![Match::Group(ids)]));
     }
-    rules.extend(ignore_interfaces(device, &config.ignored_outbound_interfaces));
+    for name in &config.ignored_outbound_interfaces {
+        rules.push(ignore(Purpose::IgnoreInterface(name.clone()), vec![Match::OutInterface(name.clone())]));
+    }
     if !config.redirected_outbound_ports.is_empty() {
-        let listed = Multiport::pieces(&config.redirected_outbound_ports);
-        let unlisted = listed.iter().map(|ports| port_condition(ports, true));
-        rules.push(ignore(&Purpose::IgnoreUnlistedPorts, [tcp_condition()].into_iter().chain(unlisted)));
+        let mut matches = vec![Match::Tcp];
+        matches.extend(Multiport::pieces(&config.redirected_outbound_ports).into_iter().map(Match::OtherPorts));
+        rules.push(ignore(Purpose::IgnoreUnlistedPorts, matches));
     }
     if config.redirected_outbound_subnets.is_empty() {
-        rules.push(redirect(&Purpose::RedirectOutbound, [tcp_condition()], config.outbound_port));
+        rules.push(Planned { purpose: Purpose::RedirectOutbound, matches: vec![Match::Tcp], verdict: to_proxy });
     }
-    for subnet in config.redirected_outbound_subnets.iter().filter(is_own) {
-        let conditions = subnet_condition(destination, subnet).into_iter().chain([tcp_condition()]);
-        rules.push(redirect(&Purpose::RedirectSubnet(subnet.clone()), conditions, config.outbound_port));
+    for subnet in of_family(&config.redirected_outbound_subnets, family) {
+        let mut matches = in_subnet(Match::Destination, subnet);
+        matches.push(Match::Tcp);
+        rules.push(Planned { purpose: Purpose::RedirectSubnet(subnet.clone()), matches, verdict: to_proxy });
     }
     rules
 }
 
-fn ignore_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
-    Multiport::pieces(ports).into_iter().map(|ports| {
-        let on_ports = port_condition(&ports, false);
-        ignore(&Purpose::IgnorePorts(ports), [tcp_condition(), on_ports])
-    })
-}
-
-fn ignore_subnet(side: Field, subnet: &Subnet) -> Rule {
-    ignore(&Purpose::IgnoreSubnet(subnet.clone()), subnet_condition(side, subnet))
-}
-
-fn ignore_interfaces(device: Field, names: &[Interface]) -> impl Iterator<Item = Rule> {
-    names
-        .iter()
-        .map(move |name| ignore(&Purpose::IgnoreInterface(name.clone()), [Condition::is(device, name.number())]))
-}
-
-fn ignore(purpose: &Purpose, conditions: impl IntoIterator<Item = Condition>) -> Rule {
-    rule(purpose, conditions, Action::Return)
-}
-
-fn redirect(purpose: &Purpose, conditions: impl IntoIterator<Item = Condition>, to: Port) -> Rule {
-    rule(purpose, conditions, Action::Redirect(Some((to.get(), to.get()))))
-}
-
-fn rule(purpose: &Purpose, conditions: impl IntoIterator<Item = Condition>, action: Action) -> Rule {
-    Rule {
-        comment: Some(purpose.comment()),
-        counters: Some(Counters::default()),
-        ..Rule::new(conditions.into_iter().collect(), action)
+fn ignore_ports(ports: &[PortRange]) -> Vec<Planned> {
+    let mut rules = Vec::new();
+    for ports in Multiport::pieces(ports) {
+        let matches = vec![Match::Tcp, Match::Ports(ports.clone())];
+        rules.push(ignore(Purpose::IgnorePorts(ports), matches));
     }
+    rules
 }
 
-fn tcp_condition() -> Condition {
-    Condition::is(Field::Protocol, TCP)
+fn ignore(purpose: Purpose, matches: Vec<Match>) -> Planned {
+    Planned { purpose, matches, verdict: Verdict::Return }
 }
 
-fn port_condition(ports: &Multiport, negated: bool) -> Condition {
-    let ranges = ports.ranges().iter().map(|range| range.numbers());
-    Condition::compare(Field::DestinationPort, Values::Listed(ranges.collect()), negated)
+/// A subnet of all addresses needs no match; iptables leaves it out too.
+fn in_subnet(side: fn(IpNet) -> Match, subnet: &Subnet) -> Vec<Match> {
+    if subnet.is_of_all() { Vec::new() } else { vec![side(subnet.net())] }
 }
 
-/// A subnet of all addresses needs no condition; iptables leaves it out too.
-fn subnet_condition(side: Field, subnet: &Subnet) -> Option<Condition> {
-    (!subnet.is_of_all()).then(|| Condition::is(side, addresses(subnet.net())))
+fn of_family(subnets: &[Subnet], family: Family) -> impl Iterator<Item = &Subnet> {
+    subnets.iter().filter(move |subnet| subnet.family() == family)
 }
 
 #[cfg(test)]
 mod tests {
+    use ruleset::Table;
     use ruleset::xtables::IptablesRule;
 
     use super::*;
-    use crate::config::{OwnerId, Port};
-    use crate::plan::names::rules_of;
+    use crate::config::{Mode, OwnerId};
+    use crate::plan::tables::expected;
 
     #[test]
     fn a_subnet_goes_to_its_own_family() {
@@ -149,15 +172,15 @@ mod tests {
         config.ignored_inbound_subnets = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         let want =
             [(Family::V4, "proxy-init/ignore-subnet-10.0.0.0/8"), (Family::V6, "proxy-init/ignore-subnet-fd00::/8")];
-        for (table, (family, comment)) in plan(&config).iter().zip(want) {
-            assert_eq!(table.family, TableFamily::Ip(family));
-            let subnets: Vec<_> = table
-                .rules()
-                .filter_map(|rule| rule.comment.as_ref().map(ToString::to_string))
-                .filter(|comment| comment.contains("subnet"))
-                .collect();
-            assert_eq!(subnets, [comment]);
+        for (plan, (family, comment)) in plan(&config).iter().zip(want) {
+            assert_eq!(plan.family, family);
+            let comments = purposes(plan).map(ToString::to_string).filter(|comment| comment.contains("subnet"));
+            assert_eq!(comments.collect::<Vec<_>>(), [comment]);
         }
+    }
+
+    fn purposes(plan: &FamilyPlan) -> impl Iterator<Item = &Purpose> {
+        plan.chains.iter().flat_map(|chain| &chain.rules).map(|planned| &planned.purpose)
     }
 
     #[test]
@@ -170,7 +193,7 @@ mod tests {
             let rules = rules.map(|rule| IptablesRule(rule).to_string());
             rules.filter(|rule| rule.contains("-j REDIRECT")).collect()
         };
-        let [v4, v6] = plan(&config).try_into().unwrap();
+        let [v4, v6] = expected(Mode::Nft, &config).try_into().unwrap();
         assert_eq!(
             redirections(&v4),
             [
@@ -181,12 +204,12 @@ mod tests {
         assert_eq!(redirections(&v6), [""; 0]);
     }
 
-    fn subnets_in(table: &Table) -> Vec<String> {
-        let subnet = |rule: &Rule| match Purpose::of(rule) {
-            Some(Purpose::IgnoreSubnet(subnet)) => Some(subnet.to_string()),
+    fn subnets_in(plan: &FamilyPlan) -> Vec<String> {
+        let subnet = |purpose: &Purpose| match purpose {
+            Purpose::IgnoreSubnet(subnet) => Some(subnet.to_string()),
             _ => None,
         };
-        table.rules().filter_map(subnet).collect()
+        purposes(plan).filter_map(subnet).collect()
     }
 
     /// What linkerd-init's iptables make of such a list: each of these is all that `-s` gets there.
@@ -206,15 +229,14 @@ mod tests {
         ] {
             let subnets = || listed.split(',').map(|subnet| subnet.parse().unwrap()).collect();
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = (subnets(), vec![]);
-            for (table, want) in plan(&config).iter().zip([v4, v6]) {
-                assert_eq!(subnets_in(table).join(","), want, "{listed}");
+            for (plan, want) in plan(&config).iter().zip([v4, v6]) {
+                assert_eq!(subnets_in(plan).join(","), want, "{listed}");
             }
             // linkerd-init has no such flag.
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = (vec![], subnets());
-            for table in plan(&config) {
-                let own = config.ignored_outbound_subnets.iter();
-                let own: Vec<_> = own.filter(|it| table.family.sees(it.family())).map(ToString::to_string).collect();
-                assert_eq!(subnets_in(&table), own, "{listed}");
+            for plan in plan(&config) {
+                let own = of_family(&config.ignored_outbound_subnets, plan.family).map(ToString::to_string);
+                assert_eq!(subnets_in(&plan), own.collect::<Vec<_>>(), "{listed}");
             }
         }
     }
@@ -223,7 +245,7 @@ mod tests {
     #[test]
     fn each_setting_has_its_rules_in_order() {
         let written = |config: &Config, family: Family| -> Vec<String> {
-            let tables = plan(config);
+            let tables = expected(Mode::Nft, config);
             let table = tables.iter().find(|table| table.family.sees(family)).unwrap();
             let mut written = Vec::new();
             for chain in &table.chains {

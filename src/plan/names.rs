@@ -129,38 +129,22 @@ pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
 }
 
 /// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
-#[derive(Debug, Clone, PartialEq, Eq, Display)]
-#[display("{}{_variant}", Self::PREFIX)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
-    #[display("ignore-port-{_0}")]
     IgnorePorts(Multiport),
-    #[display("ignore-subnet-{_0}")]
     IgnoreSubnet(Subnet),
-    #[display("ignore-proxy-user-id")]
     IgnoreUser,
-    #[display("ignore-proxy-group-id")]
     IgnoreGroup,
-    #[display("ignore-unlisted-ports")]
     IgnoreUnlistedPorts,
-    #[display("redirect-subnet-{_0}-to-proxy-port")]
     RedirectSubnet(Subnet),
-    #[display("ignore-user-id-{_0}")]
     IgnoreUsers(IdRange),
-    #[display("ignore-group-id-{_0}")]
     IgnoreGroups(IdRange),
-    #[display("ignore-interface-{_0}")]
     IgnoreInterface(Interface),
-    #[display("ignore-loopback")]
     IgnoreLoopback,
-    #[display("redirect-port-{_0}-to-proxy-port")]
     RedirectPort(Port),
-    #[display("redirect-all-incoming-to-proxy-port")]
     RedirectInbound,
-    #[display("redirect-all-outgoing-to-proxy-port")]
     RedirectOutbound,
-    #[display("install-proxy-init-prerouting")]
     LookAtInbound,
-    #[display("install-proxy-init-output")]
     LookAtOutbound,
 }
 
@@ -185,6 +169,45 @@ impl Purpose {
         ("ignore-group-id-", "", |ids| ids.parse().ok().map(Self::IgnoreGroups)),
         ("ignore-interface-", "", |name| name.parse().ok().map(Self::IgnoreInterface)),
     ];
+
+    /// The words of its comment, after the prefix, before and after its [`name`](Self::name).
+    fn words(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::IgnorePorts(_) => ("ignore-port-", ""),
+            Self::IgnoreSubnet(_) => ("ignore-subnet-", ""),
+            Self::RedirectPort(_) => ("redirect-port-", "-to-proxy-port"),
+            Self::RedirectSubnet(_) => ("redirect-subnet-", "-to-proxy-port"),
+            Self::IgnoreUsers(_) => ("ignore-user-id-", ""),
+            Self::IgnoreGroups(_) => ("ignore-group-id-", ""),
+            Self::IgnoreInterface(_) => ("ignore-interface-", ""),
+            Self::IgnoreUser => ("ignore-proxy-user-id", ""),
+            Self::IgnoreGroup => ("ignore-proxy-group-id", ""),
+            Self::IgnoreUnlistedPorts => ("ignore-unlisted-ports", ""),
+            Self::IgnoreLoopback => ("ignore-loopback", ""),
+            Self::RedirectInbound => ("redirect-all-incoming-to-proxy-port", ""),
+            Self::RedirectOutbound => ("redirect-all-outgoing-to-proxy-port", ""),
+            Self::LookAtInbound => ("install-proxy-init-prerouting", ""),
+            Self::LookAtOutbound => ("install-proxy-init-output", ""),
+        }
+    }
+
+    /// The ports, the subnet or whatever else its comment names; empty if it names nothing.
+    pub(crate) fn name(&self) -> &dyn fmt::Display {
+        match self {
+            Self::IgnorePorts(ports) => ports,
+            Self::IgnoreSubnet(subnet) | Self::RedirectSubnet(subnet) => subnet,
+            Self::RedirectPort(port) => port,
+            Self::IgnoreUsers(ids) | Self::IgnoreGroups(ids) => ids,
+            Self::IgnoreInterface(name) => name,
+            _ => &"",
+        }
+    }
+
+    /// The words of its comment around a list of names, if native mode's rules list several.
+    pub(crate) fn around_list(&self) -> Option<(&'static str, &'static str)> {
+        let words = self.words();
+        Self::LISTING.iter().any(|(before, after, _)| (*before, *after) == words).then_some(words)
+    }
 
     /// The ports or subnets that a comment lists, with the text before and after them; none if it lists nothing.
     pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
@@ -247,6 +270,13 @@ impl Purpose {
         let text = comment.strip_prefix(Self::PREFIX)?;
         let mut all = Self::LISTING.iter().chain(&Self::NAMING);
         all.find_map(|(before, after, of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, after) = self.words();
+        write!(f, "{}{before}{}{after}", Self::PREFIX, self.name())
     }
 }
 

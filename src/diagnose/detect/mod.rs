@@ -19,7 +19,7 @@ use crate::install::choose::{Reason, choose, try_out};
 use crate::modes::netlink;
 use crate::netns;
 use crate::ownership::holders;
-use crate::plan::tables::expected;
+use crate::plan::tables::{expected, nat};
 use crate::plan::{Purpose, plan};
 
 /// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
@@ -168,14 +168,14 @@ const NATIVE: &str = "native mode";
 fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
     let mut names = Vec::new();
     let mut parts = Vec::new();
-    for table in plan(everything) {
+    for plan in plan(everything) {
         for (name, is_tried) in PARTS {
-            let mut part = table.clone();
+            let mut part = plan.clone();
             for chain in &mut part.chains {
-                chain.rules.retain(|rule| Purpose::of(rule).is_some_and(|purpose| is_tried(&purpose)));
+                chain.rules.retain(|planned| is_tried(&planned.purpose));
             }
-            names.push(format!("{}: {name}", table.family.title()));
-            parts.push((Mode::Nft, vec![part]));
+            names.push(format!("{}: {name}", plan.family));
+            parts.push((Mode::Nft, vec![nat(&part, Subsystem::NfTables)]));
         }
     }
     names.push(NATIVE.to_owned());

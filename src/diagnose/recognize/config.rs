@@ -254,8 +254,8 @@ mod tests {
 
     use super::*;
     use crate::diagnose::verify::difference::differences;
-    use crate::plan::plan;
     use crate::plan::tables::expected;
+    use crate::plan::{Planned, plan};
 
     fn port() -> impl Strategy<Value = Port> {
         prop_oneof![1..20u16, Just(u16::MAX), 1..=u16::MAX].prop_map(|port| Port::new(port).unwrap())
@@ -379,8 +379,8 @@ mod tests {
 
         #[test]
         fn the_recovered_config_installs_the_same(wanted in any_config()) {
-            for rule in plan(&wanted).iter().flat_map(Table::rules) {
-                prop_assert_eq!(Purpose::of(rule).map(|purpose| purpose.comment()), rule.comment.clone());
+            for Planned { purpose, .. } in plan(&wanted).into_iter().flat_map(|plan| plan.chains).flat_map(|chain| chain.rules) {
+                prop_assert_eq!(Purpose::from_comment(&purpose.to_string()), Some(purpose));
             }
             for &mode in Mode::ALL {
                 let installed = ruleset(expected(mode, &wanted));

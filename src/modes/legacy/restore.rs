@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Port};
-    use crate::plan::plan;
+    use crate::plan::tables::expected;
 
     #[test]
     fn what_a_restore_command_is_fed() {
@@ -125,9 +125,9 @@ mod tests {
             -A PROXY_INIT_OUTPUT -p tcp -m comment --comment \"proxy-init/redirect-all-outgoing-to-proxy-port\" -j REDIRECT --to-ports 4140\n\
             -A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j PROXY_INIT_OUTPUT\nCOMMIT\n";
         let v4 = format!("# IPv4: iptables-restore --noflush\n{restore}");
-        assert_eq!(simulation(&plan(&config)), v4);
+        assert_eq!(simulation(&expected(Mode::Nft, &config)), v4);
         config.ipv6 = true;
-        let both = simulation(&plan(&config));
+        let both = simulation(&expected(Mode::Nft, &config));
         let rest = both.strip_prefix(NOT_FOR_ONE_COMMAND).unwrap();
         assert_eq!(rest, format!("{v4}# IPv6: ip6tables-restore --noflush\n{restore}"));
     }
