@@ -92,8 +92,7 @@
 
 // Nothing panics, on any input, kernel answer or environment. Tests may: that is how they fail.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
-// In a module, `pub` is what other modules may use. What other programs may use is what this file names, and
-// docs/library-api.txt lists it.
+// In a module, `pub` items are for other modules. Other programs use only the items that this file names.
 #![warn(missing_docs)]
 #![allow(unreachable_pub)]
 

@@ -93,7 +93,7 @@ impl Subcommand {
             }),
             Self::Completions => Some(Word {
                 placeholder: "SHELL",
-                words: vec!["bash", "elvish", "fish", "powershell", "zsh"],
+                words: vec!["bash", "fish", "zsh"],
                 missing: Some("completions needs the name of a shell, as in proxy-init completions bash"),
                 help: "The shell",
             }),

@@ -19,11 +19,3 @@ fn the_recording_is_of_this_program() {
         panic!("{FILE} is out of date: cp {} {FILE}", made.display());
     }
 }
-
-/// A stranger reads it in minutes.
-#[test]
-fn the_readme_is_short() {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let words = text.split_whitespace().count();
-    assert!(words <= 900, "{words} words");
-}

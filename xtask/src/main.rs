@@ -10,7 +10,6 @@ mod c_libraries;
 mod commit;
 mod demo;
 mod image;
-mod library;
 mod licences;
 mod mutants;
 mod order;
@@ -99,9 +98,6 @@ To measure, and to keep lists up to date:
                  --save-baseline NAME, --baseline NAME
                               keep what criterion measures inside the process,
                               and compare with it
-  library-api  List what the library offers to other programs in
-               docs/library-api.txt.
-                 --check      fail where that is not what it offers
 
 Example: cargo xtask demo
 
@@ -144,8 +140,6 @@ fn main() -> ExitCode {
         }
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("order", []) => setup::for_tests().and_then(|()| order::run()),
-        ("library-api", [flag]) if flag == "--check" => setup::for_build().and_then(|()| library::check_items()),
-        ("library-api", []) => setup::for_build().and_then(|()| library::write_items()),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("release", []) => setup::for_build().and_then(|()| release::run()),
         ("release", [flag]) if flag == "--check" => setup::for_build().and_then(|()| release::check()),
@@ -187,7 +181,6 @@ fn test() -> Result<()> {
         .args(["--manifest-path", "fuzz/Cargo.toml"])
         .stdout(std::process::Stdio::null())
         .run()?;
-    library::check_items()?;
     // What can't run here is left out by name, and said last: nobody shall take it for passed.
     let mut skipped = Vec::new();
     let mut tests = cargo(&["test", "--workspace", "--locked", "--all-features"]);
