@@ -1,5 +1,6 @@
-//! The flags: each is one entry of [`FLAGS`], which holds its name, its help, which subcommands take it, and what its
-//! value does. The reader of arguments (parse.rs), help, the man page and completions all go by that table.
+//! The flags: each is one entry of [`SETTINGS`], if it is about rules, or of [`FLAGS`]. It holds the flag's name, its help,
+//! which subcommands take it, and what its value does. The reader of arguments (parse.rs), help, the man page and
+//! completions all go by these tables.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
@@ -7,21 +8,22 @@ use std::path::PathBuf;
 
 use ruleset::Name;
 
-use super::draft::Draft;
 use super::subcommand::Subcommand;
-use super::values::{self, Expected, Output, list, named, to_redirect};
-use crate::config::{ModeChoice, flags};
+use super::values::{self, Expected, LOG_FORMATS, Output, named};
+use crate::config::ModeChoice;
+use crate::config::settings::{Draft, Form, IPTABLES_MODE, SETTINGS, Setting};
 use crate::diagnose::validate::Validate;
 use crate::install::Simulate;
+use crate::log::{Format, Level};
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]
-pub(super) struct Settings {
+pub(super) struct Options {
     pub(super) subcommand: Subcommand,
     pub(super) rules: Draft,
     pub(super) iptables_mode: Option<ModeChoice>,
     pub(super) firewall_bin_path: String,
-    pub(super) no_fallback: Option<bool>,
+    pub(super) no_fallback: bool,
     pub(super) replace_other_backend: bool,
     pub(super) simulate: Option<Simulate>,
     pub(super) netns: Option<PathBuf>,
@@ -36,17 +38,21 @@ pub(super) struct Settings {
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
     pub(super) expect: Option<Expected>,
-    pub(super) log_format: Option<String>,
-    pub(super) log_level: Option<String>,
+    pub(super) log_format: Format,
+    /// Another word than a format's, for which the log is plain.
+    pub(super) unknown_log_format: Option<String>,
+    pub(super) log_level: Level,
     pub(super) output: Output,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Flag {
     /// The long name; names are without dashes.
     pub(super) name: &'static str,
     pub(super) alias: Option<&'static str>,
     pub(super) short: Option<char>,
+    /// The variable of the environment that counts where the flag isn't given.
+    pub(super) variable: Option<&'static str>,
     pub(super) value: Value,
     /// Words that its value may be for a subcommand, for help and completions; none where it is something else.
     pub(super) words: fn(Subcommand) -> Vec<&'static str>,
@@ -56,29 +62,59 @@ pub(super) struct Flag {
     pub(super) help: &'static str,
 }
 
-/// How a flag's value is given, what help calls it, and the function that reads it: of one that is given more than
-/// once, each value, so that the last counts, or of a list all.
+/// How a flag's value is given, what help calls it, and the function that reads it. Of a flag that is given more than once,
+/// each value is read, so that the last counts, or all items of a list.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
+    /// As the setting has it.
+    Setting(&'static Setting),
     /// `--flag WORD` or `--flag=WORD`.
-    Word(&'static str, fn(&mut Settings, &str) -> Result<(), String>),
+    Word(&'static str, fn(&mut Options, &str) -> Result<(), String>),
     /// The same; it may begin with a dash.
-    Number(&'static str, fn(&mut Settings, &str) -> Result<(), String>),
+    Number(&'static str, fn(&mut Options, &str) -> Result<(), String>),
     /// The same as a word; it need not be UTF-8.
-    Path(&'static str, fn(&mut Settings, PathBuf) -> Result<(), String>),
+    Path(&'static str, fn(&mut Options, PathBuf) -> Result<(), String>),
     /// `--flag`, which is true, or `--flag=VALUE`.
-    Switch(&'static str, fn(&mut Settings, &str) -> Result<(), String>),
+    Switch(&'static str, fn(&mut Options, &str) -> Result<(), String>),
+}
+
+/// Every flag, in the order in which help shows them.
+pub(super) fn flags() -> impl Iterator<Item = Flag> {
+    SETTINGS.iter().map(Flag::of).chain(FLAGS.iter().copied())
 }
 
 /// The flags that a subcommand takes.
-pub(super) fn taken_by(subcommand: Subcommand) -> impl Iterator<Item = &'static Flag> {
-    FLAGS.iter().filter(move |flag| flag.taken_by.contains(&subcommand))
+pub(super) fn taken_by(subcommand: Subcommand) -> impl Iterator<Item = Flag> {
+    flags().filter(move |flag| flag.taken_by.contains(&subcommand))
 }
 
 impl Flag {
+    fn of(setting: &'static Setting) -> Self {
+        Self {
+            name: setting.flag,
+            alias: setting.alias,
+            short: setting.short,
+            variable: Some(setting.variable),
+            value: Value::Setting(setting),
+            required_by: if setting.is_required { &[Subcommand::Install] } else { &[] },
+            heading: RULES,
+            help: setting.help,
+            ..FLAG
+        }
+    }
+
     pub(super) fn placeholder(&self) -> &'static str {
         match self.value {
+            Value::Setting(setting) => setting.placeholder,
             Value::Word(name, _) | Value::Number(name, _) | Value::Path(name, _) | Value::Switch(name, _) => name,
+        }
+    }
+
+    /// Whether its value is after an equals sign, or true.
+    pub(super) fn is_switch(&self) -> bool {
+        match self.value {
+            Value::Setting(setting) => setting.form == Form::Switch,
+            value => matches!(value, Value::Switch(..)),
         }
     }
 
@@ -92,14 +128,16 @@ impl Flag {
         self.names().map(|name| format!("--{name}")).chain(self.short.map(|short| format!("-{short}")))
     }
 
-    /// Reads one value. An error names the flag.
-    pub(super) fn read(&self, settings: &mut Settings, value: &OsStr) -> Result<(), String> {
-        let done = match (self.value, value.to_str()) {
-            (Value::Path(_, set), _) => set(settings, PathBuf::from(value)),
-            (Value::Word(_, set) | Value::Number(_, set) | Value::Switch(_, set), Some(text)) => set(settings, text),
+    /// Reads one value. An error reads on from the flag's name.
+    pub(super) fn read(&self, options: &mut Options, value: &OsStr) -> Result<(), String> {
+        match (self.value, value.to_str()) {
+            (Value::Path(_, set), _) => set(options, PathBuf::from(value)),
+            (Value::Setting(setting), Some(text)) => {
+                setting.read(&mut options.rules, text).map_err(|invalid| invalid.to_string())
+            }
+            (Value::Word(_, set) | Value::Number(_, set) | Value::Switch(_, set), Some(text)) => set(options, text),
             (_, None) => Err(format!("\"{}\" is not UTF-8 text", value.display())),
-        };
-        done.map_err(|reason| format!("--{} {reason}", self.name))
+        }
     }
 }
 
@@ -116,6 +154,7 @@ const FLAG: Flag = Flag {
     name: "",
     alias: None,
     short: None,
+    variable: None,
     value: Value::Path("", |_, _| Ok(())),
     words: |_| Vec::new(),
     taken_by: &[Subcommand::Install, Subcommand::Verify],
@@ -128,136 +167,36 @@ const PLACING: Flag = Flag { heading: PLACE, taken_by: &[Subcommand::Install], .
 const CONNECTING: Flag = Flag { heading: CONNECTION, taken_by: &[Subcommand::Explain], ..FLAG };
 const VALIDATING: Flag = Flag { heading: CONNECTION, taken_by: &[Subcommand::Validate], ..FLAG };
 
-fn set<T>(setting: &mut T, value: Result<T, String>) -> Result<(), String> {
-    *setting = value?;
+const LOG_FORMAT: Flag = Flag {
+    name: "log-format",
+    words: |_| LOG_FORMATS.map(|(name, _)| name).to_vec(),
+    taken_by: &[Subcommand::Install, Subcommand::Uninstall],
+    heading: LOG,
+    help: "Format of the log on stdout: plain (logfmt) or json [default: plain]",
+    ..FLAG
+};
+
+const LOG_LEVEL: Flag = Flag {
+    name: "log-level",
+    words: |_| vec!["error", "warning", "info", "debug"],
+    taken_by: &[Subcommand::Install, Subcommand::Uninstall],
+    heading: LOG,
+    help: "Least important lines to log: error, warning, info or debug\n\
+           [default: info]",
+    ..FLAG
+};
+
+fn set<T>(option: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *option = value?;
     Ok(())
 }
 
-fn add<T>(setting: &mut Vec<T>, values: Result<Vec<T>, String>) -> Result<(), String> {
-    setting.extend(values?);
-    Ok(())
-}
-
-/// Every flag, in the order in which help shows them.
-pub(super) const FLAGS: &[Flag] = &[
+/// The flags that aren't about rules.
+const FLAGS: &[Flag] = &[
     Flag {
-        name: flags::INCOMING_PROXY_PORT,
-        short: Some('p'),
-        value: Value::Number("PORT", |to, text| set(&mut to.rules.inbound_port, values::proxy_port(text).map(Some))),
-        required_by: &[Subcommand::Install],
-        help: "Port of the proxy for inbound connections",
-        ..FLAG
-    },
-    Flag {
-        name: flags::OUTGOING_PROXY_PORT,
-        short: Some('o'),
-        value: Value::Number("PORT", |to, text| set(&mut to.rules.outbound_port, values::proxy_port(text).map(Some))),
-        required_by: &[Subcommand::Install],
-        help: "Port of the proxy for outbound connections",
-        ..FLAG
-    },
-    Flag {
-        name: flags::PROXY_UID,
-        short: Some('u'),
-        value: Value::Number("UID", |to, text| set(&mut to.rules.config.proxy_uid, values::owner(text))),
-        help: "User id of the proxy, whose own connections are not redirected\n\
-               [default: -1, none]",
-        ..FLAG
-    },
-    Flag {
-        name: flags::PROXY_GID,
-        short: Some('g'),
-        value: Value::Number("GID", |to, text| set(&mut to.rules.config.proxy_gid, values::owner(text))),
-        help: "Group id of the proxy, whose own connections are not redirected\n\
-               [default: -1, none]",
-        ..FLAG
-    },
-    Flag {
-        name: flags::PORTS_TO_REDIRECT,
-        short: Some('r'),
-        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.redirected_ports, to_redirect(text, "port"))),
-        help: "Redirect only these inbound ports, e.g. 80,443 [default: all]",
-        ..FLAG
-    },
-    Flag {
-        name: flags::INBOUND_PORTS_TO_IGNORE,
-        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.ignored_inbound_ports, list(text))),
-        help: "Inbound ports that bypass the proxy, e.g. 4190,8000-8100",
-        ..FLAG
-    },
-    Flag {
-        name: flags::OUTBOUND_PORTS_TO_IGNORE,
-        value: Value::Number("PORTS", |to, text| add(&mut to.rules.config.ignored_outbound_ports, list(text))),
-        help: "Outbound ports that bypass the proxy, e.g. 443,3306",
-        ..FLAG
-    },
-    Flag {
-        name: flags::INBOUND_SUBNETS_TO_IGNORE,
-        alias: Some("subnets-to-ignore"),
-        value: Value::Number("SUBNETS", |to, text| add(&mut to.rules.config.ignored_inbound_subnets, list(text))),
-        help: "Connections from these subnets bypass the proxy,\n\
-               e.g. 10.0.0.0/8,fd00::/8",
-        ..FLAG
-    },
-    Flag {
-        name: flags::OUTBOUND_SUBNETS_TO_IGNORE,
-        value: Value::Number("SUBNETS", |to, text| add(&mut to.rules.config.ignored_outbound_subnets, list(text))),
-        help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
-        ..FLAG
-    },
-    Flag {
-        name: flags::OUTBOUND_PORTS_TO_REDIRECT,
-        value: Value::Number("PORTS", |to, text| {
-            add(&mut to.rules.config.redirected_outbound_ports, to_redirect(text, "port"))
-        }),
-        help: "Redirect only these outbound ports, e.g. 80,8000-8100 [default: all]",
-        ..FLAG
-    },
-    Flag {
-        name: flags::OUTBOUND_SUBNETS_TO_REDIRECT,
-        value: Value::Number("SUBNETS", |to, text| {
-            add(&mut to.rules.config.redirected_outbound_subnets, to_redirect(text, "subnet"))
-        }),
-        help: "Redirect only connections to these subnets, e.g. 10.0.0.0/8,fd00::/8,\n\
-               and, with --outbound-ports-to-redirect, only to those ports of them\n\
-               [default: all]",
-        ..FLAG
-    },
-    Flag {
-        name: flags::SKIP_UID,
-        value: Value::Number("UIDS", |to, text| add(&mut to.rules.config.ignored_uids, list(text))),
-        help: "Other users whose connections bypass the proxy, e.g. 0,1000-1999",
-        ..FLAG
-    },
-    Flag {
-        name: flags::SKIP_GID,
-        value: Value::Number("GIDS", |to, text| add(&mut to.rules.config.ignored_gids, list(text))),
-        help: "Groups whose connections bypass the proxy, e.g. 7,1000-1999",
-        ..FLAG
-    },
-    Flag {
-        name: flags::INBOUND_INTERFACES_TO_IGNORE,
-        value: Value::Word("NAMES", |to, text| add(&mut to.rules.config.ignored_inbound_interfaces, list(text))),
-        help: "Connections that come in by these interfaces bypass the proxy,\n\
-               e.g. net1,k6t-eth0",
-        ..FLAG
-    },
-    Flag {
-        name: flags::OUTBOUND_INTERFACES_TO_IGNORE,
-        value: Value::Word("NAMES", |to, text| add(&mut to.rules.config.ignored_outbound_interfaces, list(text))),
-        help: "Connections that leave by these interfaces bypass the proxy,\n\
-               e.g. net1,tun0",
-        ..FLAG
-    },
-    Flag {
-        name: flags::IPV6,
-        value: Value::Switch("BOOL", |to, text| set(&mut to.rules.config.ipv6, values::boolean(text))),
-        help: "Redirect IPv6 as well as IPv4; --ipv6=false for IPv4 alone\n\
-               [default: true]",
-        ..FLAG
-    },
-    Flag {
-        name: flags::IPTABLES_MODE,
+        name: IPTABLES_MODE,
+        // As in kube-proxy's images.
+        variable: Some("IPTABLES_MODE"),
         value: Value::Word("MODE", |to, text| set(&mut to.iptables_mode, values::mode(text))),
         words: |_| ModeChoice::NAMED.iter().map(|(name, _)| *name).collect(),
         heading: PLACE,
@@ -270,7 +209,8 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "no-fallback",
-        value: Value::Switch("BOOL", |to, text| set(&mut to.no_fallback, values::boolean(text).map(Some))),
+        variable: Some("PROXY_INIT_NO_FALLBACK"),
+        value: Value::Switch("BOOL", |to, text| set(&mut to.no_fallback, values::boolean(text))),
         heading: PLACE,
         help: "Fail where the mode can't be used, instead of falling back: legacy\n\
                mode to nft mode where iptables or its tables are missing, nft mode to\n\
@@ -422,23 +362,27 @@ pub(super) const FLAGS: &[Flag] = &[
         ..VALIDATING
     },
     Flag {
-        name: "log-format",
-        value: Value::Word("FORMAT", |to, text| set(&mut to.log_format, Ok(Some(text.to_owned())))),
-        words: |_| values::LOG_FORMATS.map(|(name, _)| name).to_vec(),
-        taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
-        heading: LOG,
-        help: "Format of the log on stdout: plain (logfmt) or json [default: plain]",
-        ..FLAG
+        // An unknown format is plain, as linkerd-init has it: a log is no reason to stop a pod.
+        value: Value::Word("FORMAT", |to, text| {
+            let format = named(text, &LOG_FORMATS);
+            to.unknown_log_format = format.is_err().then(|| text.to_owned());
+            set(&mut to.log_format, Ok(format.unwrap_or_default()))
+        }),
+        ..LOG_FORMAT
+    },
+    Flag { value: Value::Word("LEVEL", |to, text| set(&mut to.log_level, values::log_level(text))), ..LOG_LEVEL },
+    // linkerd-network-validator refuses an unknown format, takes any word for a level, and has variables for both.
+    Flag {
+        variable: Some("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT"),
+        value: Value::Word("FORMAT", |to, text| set(&mut to.log_format, named(text, &LOG_FORMATS))),
+        taken_by: &[Subcommand::Validate],
+        ..LOG_FORMAT
     },
     Flag {
-        name: "log-level",
-        value: Value::Word("LEVEL", |to, text| set(&mut to.log_level, Ok(Some(text.to_owned())))),
-        words: |_| vec!["error", "warning", "info", "debug"],
-        taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
-        heading: LOG,
-        help: "Least important lines to log: error, warning, info or debug\n\
-               [default: info]",
-        ..FLAG
+        variable: Some("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL"),
+        value: Value::Word("LEVEL", |to, text| set(&mut to.log_level, Ok(values::log_level(text).unwrap_or_default()))),
+        taken_by: &[Subcommand::Validate],
+        ..LOG_LEVEL
     },
     Flag {
         name: "firewall-bin-path",
@@ -465,17 +409,17 @@ mod tests {
 
     #[test]
     fn every_word_that_is_offered_is_accepted() {
-        for (flag, &subcommand) in FLAGS.iter().flat_map(|flag| flag.taken_by.iter().map(move |it| (flag, it))) {
+        for (flag, &subcommand) in flags().flat_map(|flag| flag.taken_by.iter().map(move |it| (flag, it))) {
             for word in (flag.words)(subcommand) {
-                let mut settings = Settings { subcommand, ..Settings::default() };
-                assert_eq!(flag.read(&mut settings, word.as_ref()), Ok(()), "{} {word}", flag.name);
+                let mut options = Options { subcommand, ..Options::default() };
+                assert_eq!(flag.read(&mut options, word.as_ref()), Ok(()), "{} {word}", flag.name);
             }
         }
     }
 
     #[test]
     fn help_has_something_to_say_of_each_flag() {
-        for flag in FLAGS {
+        for flag in flags() {
             let texts = [flag.name, flag.placeholder(), flag.heading, flag.help];
             assert!(texts.iter().all(|text| !text.is_empty()), "{texts:?}");
         }
@@ -483,10 +427,13 @@ mod tests {
 
     #[test]
     fn a_name_means_one_flag() {
-        let mut names: Vec<_> = FLAGS.iter().flat_map(Flag::spellings).collect();
-        let count = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), count);
+        for subcommand in Subcommand::NAMED.map(|(_, named)| named).into_iter().chain([Subcommand::Install]) {
+            let mut names: Vec<_> =
+                taken_by(subcommand).flat_map(|flag| flag.spellings().collect::<Vec<_>>()).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count);
+        }
     }
 }

@@ -55,7 +55,7 @@ fn after_help(subcommand: Subcommand) -> String {
     text
 }
 
-fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
+fn argument(flag: Flag, subcommand: Subcommand) -> Arg {
     let is_required = flag.required_by.contains(&subcommand);
     let required = if is_required { " (required)" } else { "" };
     let argument = Arg::new(flag.name)
@@ -71,14 +71,14 @@ fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
         .action(ArgAction::Append);
     let words = (flag.words)(subcommand);
     match flag.value {
-        Value::Switch(..) if words.is_empty() => {
-            argument.num_args(0..=1).require_equals(true).value_parser(["true", "false"])
+        _ if flag.is_switch() => {
+            let words = if words.is_empty() { vec!["true", "false"] } else { words };
+            argument.num_args(0..=1).require_equals(true).value_parser(words)
         }
-        Value::Switch(..) => argument.num_args(0..=1).require_equals(true).value_parser(words),
-        Value::Word(..) if words.is_empty() => argument,
-        Value::Word(..) => argument.value_parser(words),
-        Value::Number(..) => argument.value_hint(ValueHint::Other),
+        _ if !words.is_empty() => argument.value_parser(words),
         Value::Path(..) => argument.value_hint(ValueHint::AnyPath),
+        Value::Word(..) => argument,
+        _ => argument.value_hint(ValueHint::Other),
     }
 }
 
@@ -127,8 +127,13 @@ pub(super) fn man(subcommand: Subcommand) -> String {
             page += &entry(name, subcommand.about());
         }
     }
-    if !subcommand.environment().is_empty() {
+    let variables: Vec<Flag> = taken_by(subcommand).filter(|flag| flag.variable.is_some()).collect();
+    if !variables.is_empty() || !subcommand.environment().is_empty() {
         page += ".SH ENVIRONMENT\n";
+    }
+    for flag in variables {
+        let meaning = format!("The value of --{}, where it is not given.", flag.name);
+        page += &entry(flag.variable.unwrap_or_default(), &meaning);
     }
     for (variable, meaning) in subcommand.environment() {
         page += &entry(variable, meaning);
@@ -167,10 +172,12 @@ fn synopsis(subcommand: Subcommand) -> String {
     }
     for flag in taken_by(subcommand) {
         let (name, value) = (roff(flag.name), roff(flag.placeholder()));
-        text += &match flag.value {
-            Value::Switch(..) => format!(" [\\fB\\-\\-{name}\\fR[=\\fI{value}\\fR]]"),
-            _ if flag.required_by.contains(&subcommand) => format!(" \\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR"),
-            _ => format!(" [\\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR]"),
+        text += &if flag.is_switch() {
+            format!(" [\\fB\\-\\-{name}\\fR[=\\fI{value}\\fR]]")
+        } else if flag.required_by.contains(&subcommand) {
+            format!(" \\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR")
+        } else {
+            format!(" [\\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR]")
         };
     }
     if subcommand == Subcommand::Install {

@@ -1,6 +1,5 @@
 //! The command line: arguments become what a subcommand needs.
 
-mod draft;
 mod exit;
 mod flags;
 mod manual;
@@ -17,12 +16,11 @@ use ruleset::{Direction, Family};
 use thiserror::Error;
 
 pub use self::exit::Exit;
-use self::flags::{Settings, taken_by};
+use self::flags::{Options, taken_by};
 use self::parse::Stop;
-use self::subcommand::{IPTABLES_MODE, LOG_FORMAT, LOG_LEVEL, NO_FALLBACK, Subcommand};
+use self::subcommand::Subcommand;
 pub use self::values::{Expected, Output};
-use self::values::{LOG_FORMATS, named};
-use crate::config::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
+use crate::config::settings::OUTBOUND_SUBNETS_TO_REDIRECT;
 use crate::config::{Mode, ModeChoice};
 use crate::diagnose::explain::answer::Connection;
 use crate::diagnose::validate::Validate;
@@ -101,35 +99,31 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Variables<'_>) -
         Subcommand::Explain => see_help(&text, subcommand),
         _ => text,
     };
-    let settings = given.read().map_err(with_help)?;
-    let output = settings.output;
+    let options = given.read(environment).map_err(with_help)?;
+    let output = options.output;
+    let log = log(&options);
     Ok(match subcommand {
-        // --iptables-mode is heeded if it names a mode; the environment, which says how to install, is not.
-        Subcommand::Verify if given.is_about_no_rules() => match settings.iptables_mode {
-            Some(ModeChoice::Mode(mode)) => Command::Recognize(settings.netns, Some(mode), output),
-            _ => Command::Recognize(settings.netns, None, output),
+        Subcommand::Verify if given.is_about_no_rules() => match options.iptables_mode {
+            Some(ModeChoice::Mode(mode)) => Command::Recognize(options.netns, Some(mode), output),
+            _ => Command::Recognize(options.netns, None, output),
         },
-        Subcommand::Verify => Command::Verify(Box::new(install(subcommand, settings, environment)?), output),
-        Subcommand::Install => match settings.simulate {
-            Some(simulate) => Command::Simulate(Box::new(install(subcommand, settings, environment)?), simulate),
-            None => {
-                let log = log(&settings)?;
-                Command::Install(Box::new(install(subcommand, settings, environment)?), log)
-            }
+        Subcommand::Verify => Command::Verify(Box::new(install(subcommand, options, environment)?), output),
+        Subcommand::Install => match options.simulate {
+            Some(simulate) => Command::Simulate(Box::new(install(subcommand, options, environment)?), simulate),
+            None => Command::Install(Box::new(install(subcommand, options, environment)?), log),
         },
-        Subcommand::Show => Command::Show(settings.netns, output),
-        Subcommand::Explain => explain(word, settings).map_err(with_help)?,
+        Subcommand::Show => Command::Show(options.netns, output),
+        Subcommand::Explain => explain(word, options).map_err(with_help)?,
         Subcommand::Uninstall => {
-            let log = log(&settings)?;
             let uninstall = Uninstall {
-                iptables_dir: iptables_dir(&settings.firewall_bin_path),
-                wait_for_lock: settings.use_wait_flag,
-                netns: settings.netns,
+                iptables_dir: iptables_dir(&options.firewall_bin_path),
+                wait_for_lock: options.use_wait_flag,
+                netns: options.netns,
             };
             Command::Uninstall(uninstall, log)
         }
-        Subcommand::Detect => Command::Detect(settings.netns, output),
-        Subcommand::Validate => validate(settings, environment)?,
+        Subcommand::Detect => Command::Detect(options.netns, output),
+        Subcommand::Validate => Command::Validate(options.validate, log),
         // Without a word, of the program itself.
         Subcommand::Help => Command::Print(manual::help(Subcommand::from_name(word).unwrap_or_default(), true)),
         Subcommand::Man => Command::Print(manual::man(Subcommand::from_name(word).unwrap_or_default())),
@@ -155,61 +149,29 @@ fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[O
     Some(if is_json { json } else { T::default() })
 }
 
-/// What a variable of the environment says, read as the flag for which it stands; none where it is not set, or empty.
-fn from_environment<T>(
-    name: &str,
-    environment: Variables<'_>,
-    read: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<Option<T>, String> {
-    let value = environment(name).filter(|value| !value.is_empty());
-    let value = value.map(|value| read(&value.to_string_lossy())).transpose();
-    value.map_err(|reason| format!("{name} in the environment {reason}"))
-}
-
-/// linkerd-network-validator has two variables in the environment, for where the flags are not given. It refuses a format
-/// that it doesn't know, and takes any word for a level.
-fn validate(settings: Settings, environment: Variables<'_>) -> Result<Command, String> {
-    let format = match &settings.log_format {
-        Some(text) => named(text, &LOG_FORMATS).map_err(|reason| format!("--log-format {reason}"))?,
-        None => from_environment(LOG_FORMAT, environment, |text| named(text, &LOG_FORMATS))?.unwrap_or_default(),
-    };
-    let level = match &settings.log_level {
-        Some(text) => values::log_filter(text),
-        None => from_environment(LOG_LEVEL, environment, |text| Ok(values::log_filter(text)))?.unwrap_or_default(),
-    };
-    Ok(Command::Validate(settings.validate, Log::new(format, level)))
-}
-
-/// The log of a run. An unknown format is plain, as linkerd-init has it: a log is no reason to stop a pod.
-fn log(settings: &Settings) -> Result<Log, String> {
-    let level = match &settings.log_level {
-        Some(text) => values::log_level(text).map_err(|reason| format!("--log-level {reason}"))?,
-        None => Level::default(),
-    };
-    let text = settings.log_format.as_deref().unwrap_or("plain");
-    let format = named(text, &LOG_FORMATS);
-    let mut log = Log::new(format.clone().unwrap_or_default(), level);
-    if format.is_err() {
+fn log(options: &Options) -> Log {
+    let mut log = Log::new(options.log_format, options.log_level);
+    if let Some(text) = &options.unknown_log_format {
         log.add(Level::Warning, format_args!("log format \"{text}\" is neither plain nor json: this log is plain"));
     }
-    Ok(log)
+    log
 }
 
-fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
+fn explain(direction: &str, options: Options) -> Result<Command, String> {
     let direction = if direction == Direction::Inbound.name() { Direction::Inbound } else { Direction::Outbound };
-    let to = settings.to.ok_or("--to is required: where the connection goes, as in --to 10.0.0.1:80")?;
-    let (from, from_port) = settings.from.unzip();
+    let to = options.to.ok_or("--to is required: where the connection goes, as in --to 10.0.0.1:80")?;
+    let (from, from_port) = options.from.unzip();
     if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
         return Err("--from and --to must be both IPv4 or both IPv6".to_owned());
     }
-    let device = match (direction, settings.in_device, settings.out_device) {
+    let device = match (direction, options.in_device, options.out_device) {
         (Direction::Inbound, device, None) => device,
         (Direction::Outbound, None, device) => device,
         (Direction::Inbound, _, Some(_)) => return Err("--out is for outbound connections: use --in".to_owned()),
         (Direction::Outbound, Some(_), _) => return Err("--in is for inbound connections: use --out".to_owned()),
     };
     if direction == Direction::Inbound {
-        if settings.uid.or(settings.gid).is_some() {
+        if options.uid.or(options.gid).is_some() {
             return Err("--uid and --gid are for outbound connections: leave them out".to_owned());
         }
         if device.as_ref().is_some_and(|device| *device == *"lo") {
@@ -223,23 +185,18 @@ fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
     let connection = Connection {
         from,
         from_port: from_port.flatten(),
-        uid: settings.uid,
-        gid: settings.gid,
+        uid: options.uid,
+        gid: options.gid,
         device,
         ..Connection::new(direction, to)
     };
-    Ok(Command::Explain(settings.netns, Box::new(connection), settings.expect, settings.output))
+    Ok(Command::Explain(options.netns, Box::new(connection), options.expect, options.output))
 }
 
-fn install(subcommand: Subcommand, settings: Settings, environment: Variables<'_>) -> Result<Install, String> {
-    let choice = choice(&settings, environment)?;
-    let config = settings.rules.finish().map_err(|direction| {
-        let missing = match direction {
-            Direction::Inbound => required(INCOMING_PROXY_PORT, 4143),
-            Direction::Outbound => required(OUTGOING_PROXY_PORT, 4140),
-        };
-        see_help(&missing, subcommand)
-    })?;
+fn install(subcommand: Subcommand, options: Options, environment: Variables<'_>) -> Result<Install, String> {
+    let choice = choice(&options)?;
+    let config = options.rules.finish();
+    let config = config.map_err(|flag| see_help(&format!("--{flag} is required: a port of the proxy"), subcommand))?;
     let chosen = &config.redirected_outbound_subnets;
     if !chosen.is_empty() && !chosen.iter().any(|subnet| config.families().contains(&subnet.family())) {
         return Err(format!(
@@ -247,7 +204,7 @@ fn install(subcommand: Subcommand, settings: Settings, environment: Variables<'_
              outbound connection would be redirected"
         ));
     }
-    match settings.simulate {
+    match options.simulate {
         Some(Simulate::Only(_)) if choice == ModeChoice::Mode(Mode::Native) => {
             return Err("--simulate: native mode has one table for both families: write --simulate alone".to_owned());
         }
@@ -259,16 +216,13 @@ fn install(subcommand: Subcommand, settings: Settings, environment: Variables<'_
     Ok(Install {
         config,
         mode: choice,
-        iptables_dir: iptables_dir(&settings.firewall_bin_path),
-        wait_for_lock: settings.use_wait_flag,
-        replace_other_backend: settings.replace_other_backend,
-        no_fallback: match settings.no_fallback {
-            Some(no_fallback) => no_fallback,
-            None => from_environment(NO_FALLBACK, environment, values::boolean)?.unwrap_or_default(),
-        },
-        netns: settings.netns,
-        close_wait_timeout: settings.timeout_close_wait_secs,
-        host_network: match (settings.allow_host_network, environment(IN_A_POD)) {
+        iptables_dir: iptables_dir(&options.firewall_bin_path),
+        wait_for_lock: options.use_wait_flag,
+        replace_other_backend: options.replace_other_backend,
+        no_fallback: options.no_fallback,
+        netns: options.netns,
+        close_wait_timeout: options.timeout_close_wait_secs,
+        host_network: match (options.allow_host_network, environment(IN_A_POD)) {
             (true, _) => HostNetwork::Allow,
             (false, Some(_)) => HostNetwork::Refuse,
             (false, None) => HostNetwork::Warn,
@@ -276,24 +230,17 @@ fn install(subcommand: Subcommand, settings: Settings, environment: Variables<'_
     })
 }
 
-fn required(flag: &str, example: u16) -> String {
-    format!("--{flag} must be a valid TCP port number: it is required, e.g. --{flag} {example}")
-}
-
 fn iptables_dir(path: &str) -> Option<PathBuf> {
     Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned)
 }
 
-/// The mode of the flag, or else of the environment, or else of the iptables binary's name, or else linkerd-init's.
-fn choice(settings: &Settings, environment: Variables<'_>) -> Result<ModeChoice, String> {
-    if let Some(choice) = settings.iptables_mode {
-        return Ok(choice);
-    }
-    if let Some(choice) = from_environment(IPTABLES_MODE, environment, values::mode)?.flatten() {
+/// The mode of the flag or of the environment, or else of the iptables binary's name, or else linkerd-init's.
+fn choice(options: &Options) -> Result<ModeChoice, String> {
+    if let Some(choice) = options.iptables_mode {
         return Ok(choice);
     }
     // Wherever the binary is, its name stands for a mode.
-    let path = &settings.firewall_bin_path;
+    let path = &options.firewall_bin_path;
     match path.rsplit('/').next().unwrap_or_default() {
         "iptables-nft" => Ok(ModeChoice::Mode(Mode::Nft)),
         "" => Ok(ModeChoice::Default),

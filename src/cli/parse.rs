@@ -1,10 +1,11 @@
-//! The one reader of arguments, which goes by [`FLAGS`] and by the word that a subcommand takes, and what it says of
-//! mistakes. Reading Linkerd's arguments with clap takes 130 µs (cold, in a process of its own), and this takes 10.
+//! The one reader of arguments, which goes by the table of flags and by the word that a subcommand takes, and what it says
+//! of mistakes. Reading Linkerd's arguments with clap takes 130 µs (cold, in a process of its own), and this takes 10.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::flags::{FLAGS, Flag, RULES, Settings, Value, taken_by};
+use super::Variables;
+use super::flags::{Flag, Options, RULES, Value, flags, taken_by};
 use super::subcommand::Subcommand;
 
 /// Why reading ended early.
@@ -29,7 +30,7 @@ impl From<String> for Stop {
 #[derive(Debug, Default)]
 pub(super) struct Given<'a> {
     subcommand: Subcommand,
-    flags: Vec<(&'static Flag, &'a OsStr)>,
+    flags: Vec<(Flag, &'a OsStr)>,
     /// One of those that [`Subcommand::word`] lists.
     pub(super) word: Option<&'static str>,
 }
@@ -40,13 +41,29 @@ impl Given<'_> {
         self.flags.iter().all(|(flag, _)| flag.heading != RULES)
     }
 
-    /// Reads all values. An error names the flag.
-    pub(super) fn read(&self) -> Result<Settings, String> {
-        let mut settings = Settings { subcommand: self.subcommand, ..Settings::default() };
+    /// Reads all values, and of the flags that aren't given, those that the environment has. An error names the flag or the
+    /// variable.
+    pub(super) fn read(&self, environment: Variables<'_>) -> Result<Options, String> {
+        let mut options = Options { subcommand: self.subcommand, ..Options::default() };
         for (flag, value) in &self.flags {
-            flag.read(&mut settings, value)?;
+            flag.read(&mut options, value).map_err(|reason| format!("--{} {reason}", flag.name))?;
         }
-        Ok(settings)
+        // The environment says how to install, and not what is asked.
+        if self.subcommand == Subcommand::Verify && self.is_about_no_rules() {
+            return Ok(options);
+        }
+        for flag in taken_by(self.subcommand).filter(|flag| !self.says(flag)) {
+            let Some(variable) = flag.variable else { continue };
+            let Some(value) = environment(variable).filter(|value| !value.is_empty()) else { continue };
+            flag.read(&mut options, &value).map_err(|reason| format!("{variable} in the environment {reason}"))?;
+        }
+        Ok(options)
+    }
+
+    /// Whether a flag is given. An empty list is a list, but an empty word is none.
+    fn says(&self, asked: &Flag) -> bool {
+        let last = self.flags.iter().rev().find(|(flag, _)| flag.name == asked.name);
+        last.is_some_and(|(flag, value)| flag.heading == RULES || !value.is_empty())
     }
 }
 
@@ -121,7 +138,7 @@ impl<'a> Reader<'a> {
             };
             let (joined, after): (_, &[u8]) = match rest {
                 [b'=', value @ ..] => (Some(value), &[]),
-                _ if matches!(flag.value, Value::Switch(..)) => (None, rest),
+                _ if flag.is_switch() => (None, rest),
                 [] => (None, &[]),
                 value => (Some(value), &[]),
             };
@@ -132,17 +149,17 @@ impl<'a> Reader<'a> {
     }
 
     /// The flag, if the subcommand takes it.
-    fn find(&self, is_meant: impl Fn(&Flag) -> bool) -> Option<&'static Flag> {
-        taken_by(self.given.subcommand).find(|flag| is_meant(flag))
+    fn find(&self, is_meant: impl Fn(&Flag) -> bool) -> Option<Flag> {
+        taken_by(self.given.subcommand).find(is_meant)
     }
 
     /// Reads a flag's value, which is the next argument unless it is `joined` to the flag.
-    fn read_value(&mut self, flag: &'static Flag, joined: Option<&'a [u8]>) -> Result<(), String> {
-        let value = match (joined, &flag.value) {
+    fn read_value(&mut self, flag: Flag, joined: Option<&'a [u8]>) -> Result<(), String> {
+        let value = match (joined, flag.value) {
             (Some(value), _) => Some(OsStr::from_bytes(value)),
-            (None, Value::Switch(..)) => Some(OsStr::new("true")),
-            (None, Value::Number(..)) => self.advance(),
+            (None, _) if flag.is_switch() => Some(OsStr::new("true")),
             (None, Value::Word(..) | Value::Path(..)) => self.advance().filter(|value| !is_flag(value)),
+            (None, _) => self.advance(),
         };
         let value = value.ok_or_else(|| format!("--{} <{}>: a value is missing", flag.name, flag.placeholder()))?;
         self.given.flags.push((flag, value));
@@ -163,11 +180,12 @@ impl<'a> Reader<'a> {
 
     fn explain_unknown(&self, typed: &str) -> String {
         let subcommand = self.given.subcommand;
-        if FLAGS.iter().any(|flag| flag.spellings().any(|name| name == typed)) {
+        if flags().any(|flag| flag.spellings().any(|name| name == typed)) {
             return format!("{} does not take {typed}: leave it out", subcommand.name());
         }
         let version = subcommand.has_version().then_some(VERSION);
-        let names = taken_by(subcommand).flat_map(Flag::names).chain([HELP]).chain(version);
+        let names =
+            taken_by(subcommand).flat_map(|flag| [Some(flag.name), flag.alias]).flatten().chain([HELP]).chain(version);
         match typed.strip_prefix("--").and_then(|typed| similar(typed, names)) {
             Some(similar) => format!("unknown flag {typed}, did you mean --{similar}?"),
             None => format!("unknown flag {typed}"),
@@ -191,7 +209,7 @@ impl<'a> Reader<'a> {
                 _ => explain_misplaced(&stray),
             };
         };
-        let mut switches = FLAGS.iter().filter(|flag| matches!(flag.value, Value::Switch(..)));
+        let mut switches = flags().filter(Flag::is_switch);
         if switches.any(|flag| flag.spellings().any(|spelling| spelling == before)) {
             format!("{before} {stray}: a boolean takes its value after \"=\": write {before}={stray}")
         } else if before.ends_with(',') || stray.starts_with(',') {
@@ -259,7 +277,7 @@ mod tests {
 
     #[test]
     fn every_flag_is_read_where_it_is_taken_and_nowhere_else() {
-        for flag in FLAGS {
+        for flag in flags() {
             for subcommand in all() {
                 let word = subcommand.word().map(|word| word.words[0]);
                 let flags = flag.spellings().map(|name| format!("{name}=true"));
@@ -267,7 +285,7 @@ mod tests {
                     let arguments: Vec<OsString> =
                         word.into_iter().chain([argument.as_str()]).map(Into::into).collect();
                     let read = read(&arguments, subcommand);
-                    if flag.taken_by.contains(&subcommand) {
+                    if taken_by(subcommand).any(|taken| taken.name == flag.name) {
                         assert_eq!(read, Ok((vec![(flag.name, OsStr::new("true"))], word)), "{arguments:?}");
                     } else {
                         let refused = read.unwrap_err();
@@ -335,18 +353,18 @@ mod tests {
     }
 
     /// A flag with a value, in one of its spellings.
-    fn spelled() -> impl Strategy<Value = (&'static Flag, Vec<u8>, Vec<OsString>)> {
+    fn spelled() -> impl Strategy<Value = (Flag, Vec<u8>, Vec<OsString>)> {
         let value = || prop::collection::vec(any::<u8>().prop_filter("", |byte| *byte != 0), 0..6);
-        let flags: Vec<&Flag> = taken_by(Subcommand::Install).collect();
+        let flags: Vec<Flag> = taken_by(Subcommand::Install).collect();
         (prop::sample::select(flags), value(), any::<prop::sample::Index>(), 0..3).prop_map(
             |(flag, mut value, spelling, way)| {
                 let spellings: Vec<String> = flag.spellings().collect();
                 let name = spelling.get(&spellings).as_bytes();
                 let joined =
                     |sign: &[u8], value: &[u8]| vec![OsStr::from_bytes(&[name, sign, value].concat()).to_owned()];
-                let (is_switch, is_short) = (matches!(flag.value, Value::Switch(..)), !name.starts_with(b"--"));
+                let (is_switch, is_short) = (flag.is_switch(), !name.starts_with(b"--"));
                 let is_taken_for_a_flag =
-                    is_flag(OsStr::from_bytes(&value)) && !matches!(flag.value, Value::Number(..));
+                    is_flag(OsStr::from_bytes(&value)) && matches!(flag.value, Value::Word(..) | Value::Path(..));
                 let arguments = match way {
                     0 if is_switch => {
                         value = b"true".to_vec();
@@ -383,7 +401,7 @@ mod tests {
             )
         ) {
             match parse(&arguments, subcommand) {
-                Ok(given) => { let _ = given.read(); }
+                Ok(given) => { let _ = given.read(&|_| None); }
                 Err(Stop::Mistake(text)) => prop_assert!(!text.is_empty()),
                 Err(_) => {}
             }

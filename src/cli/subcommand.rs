@@ -4,13 +4,6 @@ use ruleset::Direction;
 
 use super::exit::Exit;
 
-/// Variables of the environment that stand for flags; kube-proxy's images have the first, and linkerd's validator the
-/// last two.
-pub(super) const IPTABLES_MODE: &str = "IPTABLES_MODE";
-pub(super) const NO_FALLBACK: &str = "PROXY_INIT_NO_FALLBACK";
-pub(super) const LOG_FORMAT: &str = "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT";
-pub(super) const LOG_LEVEL: &str = "LINKERD_NETWORK_VALIDATOR_LOG_LEVEL";
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Subcommand {
     /// Without a subcommand: install the rules.
@@ -126,7 +119,9 @@ impl Subcommand {
                  and one for IPv6. It needs root or CAP_NET_ADMIN. Running it again replaces its\n\
                  own rules and leaves all others alone.\n\n\
                  Lists are separated by commas, and the flag of a list may be repeated. A boolean\n\
-                 takes a value only after an equals sign, as in --ipv6=false."
+                 takes a value only after an equals sign, as in --ipv6=false.\n\n\
+                 For each flag about rules that is not given, the environment may have a variable\n\
+                 of that name, such as PROXY_INIT_SKIP_UID for --skip-uid."
             }
             Self::Show => {
                 "It lists proxy-init's rules in every mode, and the rules of other programs that\n\
@@ -173,8 +168,7 @@ impl Subcommand {
                  CAP_NET_ADMIN, it says why a connection did not arrive.\n\n\
                  A program of the name linkerd2-network-validator, a link or a copy, takes these\n\
                  flags directly. Where --log-format or --log-level is missing, the environment\n\
-                 has it in LINKERD_NETWORK_VALIDATOR_LOG_FORMAT or ..._LOG_LEVEL. A level may be\n\
-                 a filter of Rust's tracing, such as linkerd=debug,warn."
+                 has it in LINKERD_NETWORK_VALIDATOR_LOG_FORMAT or ..._LOG_LEVEL."
             }
             Self::Help => "It is the same text as that of --help after the subcommand.",
             Self::Man => "The page is written in roff, which man(1) formats.",
@@ -245,11 +239,10 @@ impl Subcommand {
         }
     }
 
+    /// The variables of the environment that stand for no flag.
     pub(super) fn environment(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Install => &[
-                (IPTABLES_MODE, "The mode, where --iptables-mode does not name one."),
-                (NO_FALLBACK, "Whether to fail where the mode cannot be used, where --no-fallback does not say so."),
                 (
                     "PATH",
                     "Where legacy and plain mode look for iptables commands, unless proxy-init has more privileges than \
@@ -265,10 +258,6 @@ impl Subcommand {
             Self::Show | Self::Explain => &[
                 ("NO_COLOR", "If it is set, no colours are printed."),
                 ("TERM", "If it is dumb, no colours are printed."),
-            ],
-            Self::Validate => &[
-                (LOG_FORMAT, "The format, where --log-format is not given."),
-                (LOG_LEVEL, "The level, where --log-level is not given."),
             ],
             _ => &[],
         }

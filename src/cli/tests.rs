@@ -2,9 +2,9 @@ use proptest::prelude::*;
 
 use ruleset::testing::random;
 
-use super::flags::{FLAGS, RULES};
+use super::flags::{RULES, flags};
 use super::*;
-use crate::config::flags::arguments;
+use crate::config::settings::{SETTINGS, arguments};
 use crate::config::{Config, Port};
 
 fn read_back(arguments: Vec<String>) -> (Config, ModeChoice) {
@@ -65,7 +65,7 @@ fn any_flags() -> impl Strategy<Value = Vec<String>> {
     let maybe = move |name, value| prop_oneof![Just(vec![]), given(name, value)].boxed();
     let id = || (-1..i64::from(u32::MAX)).prop_map(|id| id.to_string()).boxed();
     let modes: Vec<String> = ModeChoice::NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let about_rules = FLAGS.iter().filter(|flag| flag.heading == RULES);
+    let about_rules = flags().filter(|flag| flag.heading == RULES);
     let flags = about_rules.map(|flag| match flag.name {
         name @ ("incoming-proxy-port" | "outgoing-proxy-port") => given(name, port().boxed()),
         name @ ("proxy-uid" | "proxy-gid") => maybe(name, id()),
@@ -188,6 +188,72 @@ fn each_other_flag_arrives() {
     assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
 }
 
+/// What a line installs or compares with, where the environment has one variable.
+fn with_variable(line: &str, variable: &str, value: &str) -> Result<Config, String> {
+    let environment = |name: &str| (name == variable).then(|| OsString::from(value));
+    match parse(line.split_whitespace().map(OsString::from), environment) {
+        Ok(Command::Install(install, _) | Command::Verify(install, _)) => Ok(install.config),
+        Ok(other) => panic!("{line}: {other:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A value of each setting as its flag has it, two values that differ.
+const VALUES: [(&str, [&str; 2]); 16] = [
+    ("incoming-proxy-port", ["4143", "5143"]),
+    ("outgoing-proxy-port", ["4140", "5140"]),
+    ("proxy-uid", ["2102", "7"]),
+    ("proxy-gid", ["2103", "8"]),
+    ("ports-to-redirect", ["80,443", "8080"]),
+    ("inbound-ports-to-ignore", ["4190,8000-8100", "25"]),
+    ("outbound-ports-to-ignore", ["443", "3306"]),
+    ("inbound-subnets-to-ignore", ["10.0.0.0/8,fd00::/8", "192.0.2.0/24"]),
+    ("outbound-subnets-to-ignore", ["169.254.169.254/32", "192.0.2.0/24"]),
+    ("outbound-ports-to-redirect", ["80,8000-8100", "443"]),
+    ("outbound-subnets-to-redirect", ["10.0.0.0/8", "192.0.2.0/24"]),
+    ("skip-uid", ["0,1000-1999", "7"]),
+    ("skip-gid", ["0,1000-1999", "7"]),
+    ("inbound-interfaces-to-ignore", ["net1,k6t-eth0", "net2"]),
+    ("outbound-interfaces-to-ignore", ["net1,tun0", "net2"]),
+    ("ipv6", ["false", "true"]),
+];
+
+#[test]
+fn the_environment_has_each_setting_whose_flag_is_not_given() {
+    assert_eq!(SETTINGS.len(), VALUES.len());
+    for (setting, (flag, [value, other])) in SETTINGS.iter().zip(VALUES) {
+        assert_eq!(setting.flag, flag);
+        let needed = ["incoming-proxy-port", "outgoing-proxy-port"].iter().filter(|needed| **needed != flag);
+        let needed = needed.map(|needed| format!(" --{needed}=1")).collect::<String>();
+        for command in ["proxy-init", "proxy-init verify --netns /x"] {
+            let line = format!("{command}{needed}");
+            let by_flag = with_variable(&format!("{line} --{flag}={value}"), "", "").unwrap();
+            assert_eq!(with_variable(&line, setting.variable, value), Ok(by_flag.clone()), "{flag}");
+            // The flag goes before it, and nobody reads it then.
+            for ignored in [other, "x y"] {
+                let both = with_variable(&format!("{line} --{flag}={value}"), setting.variable, ignored);
+                assert_eq!(both, Ok(by_flag.clone()), "{flag}");
+            }
+            let refused = with_variable(&line, setting.variable, "x y").unwrap_err();
+            assert!(refused.starts_with(&format!("{} in the environment ", setting.variable)), "{refused}");
+            assert!(refused.contains("x y"), "{refused}");
+        }
+        if !setting.is_required {
+            let line = format!("proxy-init{needed}");
+            assert_eq!(with_variable(&line, setting.variable, ""), with_variable(&line, "", ""), "{flag}");
+        }
+        // Other subcommands, and verify without flags about rules, don't read it.
+        for line in ["proxy-init verify", "proxy-init show", "proxy-init uninstall"] {
+            let environment = |name: &str| (name == setting.variable).then(|| OsString::from("x y"));
+            assert!(parse(line.split(' ').map(OsString::from), environment).is_ok(), "{line}");
+        }
+    }
+    // An empty list is a list.
+    let line = "proxy-init -p 1 -o 2 --outbound-subnets-to-ignore=";
+    let config = with_variable(line, "PROXY_INIT_OUTBOUND_SUBNETS_TO_IGNORE", "10.0.0.0/8").unwrap();
+    assert_eq!(config.ignored_outbound_subnets, []);
+}
+
 fn validation(line: &str, environment: &[(&str, &str)]) -> Result<(Validate, Log), String> {
     let look = |name: &str| {
         let ruleset = environment.iter().find(|(known, _)| *known == name);
@@ -202,7 +268,7 @@ fn validation(line: &str, environment: &[(&str, &str)]) -> Result<(Validate, Log
 
 #[test]
 fn the_validators_flags_arrive_by_either_name() {
-    let flags = "--log-format json --log-level linkerd=debug,warn --connect-addr [fd00::1]:20001 --listen-addr [::]:4141 \
+    let flags = "--log-format json --log-level debug --connect-addr [fd00::1]:20001 --listen-addr [::]:4141 \
                  --timeout 2m";
     for program in ["proxy-init validate", "/usr/lib/linkerd/linkerd2-network-validator"] {
         let (validate, log) = validation(&format!("{program} {flags}"), &[]).unwrap();
@@ -221,13 +287,19 @@ fn the_validators_flags_arrive_by_either_name() {
 #[test]
 fn the_validators_environment_counts_where_there_is_no_flag() {
     let environment =
-        [("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "json"), ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "linkerd=debug")];
+        [("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "json"), ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "debug")];
     let (_, log) = validation("proxy-init validate", &environment).unwrap();
     let want = Log::new(crate::log::Format::Json, Level::Debug);
     assert_eq!(format!("{log:?}"), format!("{want:?}"));
     let (_, log) = validation("proxy-init validate --log-level warn", &environment).unwrap();
     let want = Log::new(crate::log::Format::Json, Level::Warning);
     assert_eq!(format!("{log:?}"), format!("{want:?}"));
+    let (_, log) = validation("proxy-init validate --log-level linkerd=debug,warn", &[]).unwrap();
+    assert_eq!(
+        format!("{log:?}"),
+        format!("{:?}", Log::new(Format::Plain, Level::Info)),
+        "a filter is no reason to fail"
+    );
     let wrong = [("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "yaml")];
     let error = validation("proxy-init validate", &wrong).unwrap_err();
     assert_eq!(
@@ -290,11 +362,8 @@ fn a_mistake_is_explained_and_says_where_help_is() {
             "-p 1 -o 2 verify",
             "verify: a subcommand comes first, before all flags: proxy-init verify ... (see proxy-init --help)",
         ),
-        ("-o 2", "--incoming-proxy-port must be a valid TCP port number: it is required"),
-        (
-            "-p 1",
-            "--outgoing-proxy-port must be a valid TCP port number: it is required, e.g. --outgoing-proxy-port 4140 (see proxy-init --help)",
-        ),
+        ("-o 2", "--incoming-proxy-port is required: a port of the proxy (see proxy-init --help)"),
+        ("-p 1", "--outgoing-proxy-port is required: a port of the proxy (see proxy-init --help)"),
         ("-p 1 -o 2 --simulate=ipv6 --ipv6=false", "there are no rules for IPv6"),
         ("-p 1 -o 2 --simulate=ipv4 --iptables-mode native", "write --simulate alone"),
         ("-p 1 -o 2 --firewall-bin-path /bin/x", "--firewall-bin-path \"/bin/x\" stands for no mode"),
@@ -322,7 +391,7 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
     }
     for flags in ["-u 2102", "--ipv6=false", "-p 1", "--inbound-ports-to-ignore 80"] {
         let error = try_parse(&format!("proxy-init verify {flags}"), None).unwrap_err();
-        assert!(error.contains("it is required"), "{flags}: {error}");
+        assert!(error.contains(" is required"), "{flags}: {error}");
         assert!(error.ends_with(" (see proxy-init verify --help)"), "{flags}: {error}");
     }
 }

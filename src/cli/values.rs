@@ -1,13 +1,13 @@
 //! What a flag's value means. linkerd-init's flags are read as Go reads them. An error reads on from the flag's name.
 
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 use std::time::Duration;
 
 use ruleset::{Family, Name};
 
 use super::subcommand::Subcommand;
-use crate::config::{InvalidValue, ModeChoice, OwnerId, Port};
+use crate::config::ModeChoice;
+use crate::config::settings;
 use crate::diagnose::explain::answer::Verdict;
 use crate::install::Simulate;
 use crate::log::{Format, Level};
@@ -39,66 +39,17 @@ pub(super) fn output(text: &str, subcommand: Subcommand) -> Result<Output, Strin
 
 pub(super) const LOG_FORMATS: [(&str, Format); 2] = [("plain", Format::Plain), ("json", Format::Json)];
 
-/// A port of the proxy; the words are linkerd-init's.
-pub(super) fn proxy_port(text: &str) -> Result<Port, String> {
-    integer(text)
-        .and_then(|number| Port::new(u16::try_from(number).ok()?))
-        .ok_or_else(|| format!("must be a valid TCP port number (1-65535), not \"{text}\""))
-}
-
-/// A user or group; -1 and 0 stand for none.
-pub(super) fn owner(text: &str) -> Result<Option<OwnerId>, String> {
-    match integer(text) {
-        Some(-1 | 0) => Ok(None),
-        number => number
-            .and_then(|number| OwnerId::new(u32::try_from(number).ok()?))
-            .map(Some)
-            .ok_or_else(|| InvalidValue::OwnerId(text.to_owned()).to_string()),
-    }
-}
-
 /// A number of seconds; 0 stands for none.
 pub(super) fn seconds(text: &str) -> Result<Option<u32>, String> {
-    match integer(text).map(i32::try_from) {
+    match settings::integer(text).map(i32::try_from) {
         Some(Ok(0)) => Ok(None),
         Some(Ok(seconds @ 1..)) => Ok(Some(seconds.unsigned_abs())),
         _ => Err(format!("\"{text}\" is not a number of seconds (1-2147483647, or 0 to leave the timeout as it is)")),
     }
 }
 
-/// The items of a list. Blanks around items are ignored, and so are empty items.
-pub(super) fn list<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, String> {
-    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items.map(|item| item.parse().map_err(|error: InvalidValue| error.to_string())).collect()
-}
-
-/// A list that has at least one item, a `what`: an empty list would mean all of them, not none.
-pub(super) fn to_redirect<T: FromStr<Err = InvalidValue>>(text: &str, what: &str) -> Result<Vec<T>, String> {
-    let items = list(text)?;
-    if items.is_empty() {
-        return Err(format!(
-            "\"{text}\" names no {what}: name at least one, or leave the flag out to redirect all {what}s"
-        ));
-    }
-    Ok(items)
-}
-
-/// A whole number in decimal. Go's flags take one that begins with 0 for octal, so it is refused.
-fn integer(text: &str) -> Option<i64> {
-    let digits = text.trim_start_matches(['-', '+']);
-    if digits.len() > 1 && digits.starts_with('0') {
-        return None;
-    }
-    text.parse().ok()
-}
-
-/// A boolean as Go's flags read it (strconv.ParseBool).
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(format!("\"{text}\" is not true or false")),
-    }
+    settings::boolean(text).map_err(|invalid| invalid.to_string())
 }
 
 pub(super) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
@@ -129,37 +80,14 @@ fn not_one_of<T>(text: &str, named: &[(&str, T)]) -> String {
     format!("must be one of {}, not \"{text}\"", names.join(", "))
 }
 
-/// A level of linkerd-init's; the words are logrus'.
+/// The levels of logrus and of Rust's tracing; those that the log has no lines of mean the nearest one.
 pub(super) fn log_level(text: &str) -> Result<Level, String> {
-    level(text).ok_or_else(|| format!("\"{text}\" is not a valid logrus Level (use error, warning, info or debug)"))
-}
-
-/// The validator's name in filters of log lines.
-const VALIDATOR: &str = "linkerd_network_validator";
-
-/// A filter as linkerd-network-validator takes it (EnvFilter of Rust's tracing): a list of levels, each for the programs
-/// whose name begins with what is before its equals sign. The level for the longest such beginning counts; if there is
-/// none, it means errors. Any other word is the name of a program, of which everything is logged.
-pub(super) fn log_filter(text: &str) -> Level {
-    let directives = text.split(',').map(str::trim).filter_map(|directive| {
-        let (target, level) = match directive.rsplit_once('=') {
-            Some((target, name)) => (target, level(name)),
-            None if level(directive).is_some() => ("", level(directive)),
-            None => (directive, Some(Level::Debug)),
-        };
-        level.filter(|_| VALIDATOR.starts_with(target)).map(|level| (target.len(), level))
-    });
-    directives.max_by_key(|(length, _)| *length).map_or(Level::Error, |(_, level)| level)
-}
-
-/// The levels of logrus and of tracing; those that the log has no lines of mean the nearest one.
-fn level(name: &str) -> Option<Level> {
-    match name.to_ascii_lowercase().as_str() {
-        "panic" | "fatal" | "error" | "off" => Some(Level::Error),
-        "warn" | "warning" => Some(Level::Warning),
-        "info" => Some(Level::Info),
-        "debug" | "trace" => Some(Level::Debug),
-        _ => None,
+    match text.to_ascii_lowercase().as_str() {
+        "panic" | "fatal" | "error" | "off" => Ok(Level::Error),
+        "warn" | "warning" => Ok(Level::Warning),
+        "info" => Ok(Level::Info),
+        "debug" | "trace" => Ok(Level::Debug),
+        _ => Err(format!("\"{text}\" is not a valid logrus Level (use error, warning, info or debug)")),
     }
 }
 
@@ -287,63 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_those_of_tracing() {
-        for (text, want) in [
-            ("info", Level::Info),
-            ("DEBUG", Level::Debug),
-            ("trace", Level::Debug),
-            ("warn", Level::Warning),
-            ("off", Level::Error),
-            ("warn,linkerd=debug", Level::Debug),
-            ("linkerd=debug, warn", Level::Debug),
-            ("linkerd=info,linkerd_network_validator=error", Level::Error),
-            ("linkerd_network_validator=error,linkerd=info", Level::Error),
-            ("hyper=debug", Level::Error),
-            ("info,hyper=trace", Level::Info),
-            ("info,[conn]=debug", Level::Info),
-            ("info,linkerd[conn{client=1}]=debug", Level::Info),
-            ("linkerd", Level::Debug),
-            ("linkerd,linkerd_network_validator=info", Level::Info),
-            ("loud", Level::Error),
-            ("info,loud", Level::Info),
-            ("info,linkerd=loud", Level::Info),
-        ] {
-            assert_eq!(log_filter(text), want, "{text}");
-        }
-    }
-
-    #[test]
-    fn numbers_are_decimal_and_those_that_go_takes_for_octal_are_refused() {
-        for (text, number) in [
-            ("4143", Some(4143)),
-            ("+7", Some(7)),
-            ("-1", Some(-1)),
-            ("0", Some(0)),
-            ("-0", Some(0)),
-            ("9223372036854775807", Some(i64::MAX)),
-            ("9223372036854775808", None),
-            ("017", None),
-            ("-017", None),
-            ("0x102C", None),
-            ("4_143", None),
-            ("", None),
-            ("-", None),
-            ("--1", None),
-            ("-+1", None),
-            (" 1", None),
-            ("1.0", None),
-        ] {
-            assert_eq!(integer(text), number, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn the_ends_of_ranges_are_kept() {
-        assert_eq!(proxy_port("65535"), Ok(Port::new(65535).unwrap()));
-        assert!(proxy_port("0").is_err() && proxy_port("65536").is_err() && proxy_port("-1").is_err());
-        assert_eq!(owner("4294967294"), Ok(OwnerId::new(4_294_967_294)));
-        assert!(owner("4294967295").is_err() && owner("-2").is_err());
-        assert_eq!((owner("0"), owner("-1")), (Ok(None), Ok(None)));
+    fn seconds_are_those_of_the_kernel() {
         assert_eq!(seconds("2147483647"), Ok(Some(i32::MAX.unsigned_abs())));
         assert!(seconds("2147483648").is_err() && seconds("-1").is_err());
         assert_eq!(seconds("0"), Ok(None));
@@ -365,14 +237,5 @@ mod tests {
         assert_eq!(mode("iptables"), mode("legacy"));
         let error = mode("ebtables").unwrap_err();
         assert!(error.ends_with("must be one of legacy, nft, native, auto, plain, not \"ebtables\""), "{error}");
-    }
-
-    #[test]
-    fn blanks_and_empty_items_of_a_list_do_not_count() {
-        assert_eq!(list::<Port>(" 80 , ,443,"), to_redirect::<Port>("80,443", "port"));
-        assert!(list::<Port>(r#""80","443""#).is_err());
-        assert_eq!(list::<Port>(" , "), Ok(vec![]));
-        assert!(to_redirect::<Port>(" , ", "port").is_err() && to_redirect::<Port>("", "port").is_err());
-        assert!(list::<Port>("80 443").is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! The configuration: which connections are redirected, and in which mode the rules are held.
 
-pub mod flags;
 pub mod lists;
 mod mode;
+pub mod settings;
 pub mod warnings;
 
 use std::fmt;
@@ -58,6 +58,12 @@ pub enum InvalidValue {
          in full, without wildcards"
     )]
     Interface(String),
+    /// Nothing where an empty list would mean everything.
+    #[error("\"{0}\" names nothing: name at least one, or leave it out to redirect everything")]
+    EmptyList(String),
+    /// Not a boolean.
+    #[error("\"{0}\" is not true or false")]
+    Boolean(String),
     /// Not the name of a mode.
     #[error("\"{0}\" is not a mode (use nft, legacy or native)")]
     Mode(String),

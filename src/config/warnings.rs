@@ -3,7 +3,7 @@
 use derive_more::Display;
 use ruleset::Family;
 
-use crate::config::flags::{
+use crate::config::settings::{
     INBOUND_SUBNETS_TO_IGNORE, INCOMING_PROXY_PORT, IPV6, OUTGOING_PROXY_PORT, PROXY_GID, PROXY_UID,
 };
 use crate::config::{Config, Port, Subnet};

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use lab::network::Namespace;
+use proxy_init::SETTINGS;
 use serde_json::Value;
 
 use crate::support::{Finished, Folder, Run, feed, install, saved};
@@ -99,9 +100,9 @@ fn a_mistake_is_named_with_what_to_write_instead() {
         (&["--outbound-ports-to-ignore=4190", ",4191"], "write --outbound-ports-to-ignore=4190,4191"),
         (&["80"], "unexpected argument \"80\": a value follows its flag"),
         (&["verify"], "proxy-init verify ..."),
-        (&["-r", ","], "--ports-to-redirect \",\" names no port"),
-        (&["-r", ""], "--ports-to-redirect \"\" names no port"),
-        (&["-r", "80", "--ports-to-redirect="], "--ports-to-redirect \"\" names no port"),
+        (&["-r", ","], "--ports-to-redirect \",\" names nothing: name at least one"),
+        (&["-r", ""], "--ports-to-redirect \"\" names nothing: name at least one"),
+        (&["-r", "80", "--ports-to-redirect="], "--ports-to-redirect \"\" names nothing: name at least one"),
         (&["--inbound-ports-to-ignore", "-5"], "--inbound-ports-to-ignore \"-5\" is not"),
         (&["--inbound-ports-to-ignore", "80,-5-7"], "\"-5-7\""),
         (&["--ports-to-redirect", "-5"], "--ports-to-redirect \"-5\" is not"),
@@ -123,7 +124,7 @@ fn a_mistake_is_named_with_what_to_write_instead() {
     }
     for (arguments, words) in [
         (&["verfiy"][..], "unknown subcommand \"verfiy\", did you mean verify?"),
-        (&["-p", "-5", "-o", "1"], "--incoming-proxy-port must be a valid TCP port number (1-65535), not \"-5\""),
+        (&["-p", "-5", "-o", "1"], "--incoming-proxy-port \"-5\" is not a valid TCP port (1-65535)"),
         (&["verify", "-o", "-5", "-p", "1"], "--outgoing-proxy-port"),
         (&["help", "verfiy"], "\"verfiy\" is invalid: use show, explain, verify, uninstall"),
         (&["completions"], "the name of a shell"),
@@ -174,6 +175,83 @@ fn linkerds_word_for_legacy_mode_is_understood() {
             .success();
         assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
     }
+}
+
+/// A value of each setting, without the proxy's ports.
+const VALUES: [(&str, &str); 14] = [
+    ("proxy-uid", "2102"),
+    ("proxy-gid", "2103"),
+    ("ports-to-redirect", "80,443"),
+    ("inbound-ports-to-ignore", "4190,8000-8100"),
+    ("outbound-ports-to-ignore", "443"),
+    ("inbound-subnets-to-ignore", "10.0.0.0/8,fd00::/8"),
+    ("outbound-subnets-to-ignore", "169.254.169.254/32,2001:db8::/32"),
+    ("outbound-ports-to-redirect", "80,8000-8100"),
+    ("outbound-subnets-to-redirect", "10.0.0.0/8"),
+    ("skip-uid", "0,1000-1999"),
+    ("skip-gid", "7"),
+    ("inbound-interfaces-to-ignore", "net1,k6t-eth0"),
+    ("outbound-interfaces-to-ignore", "tun0"),
+    ("ipv6", "false"),
+];
+
+#[test]
+fn a_variable_of_the_environment_makes_the_rules_that_its_flag_makes() {
+    let rules = |run: Run| {
+        let namespace = Namespace::new();
+        run.output(&namespace).success();
+        saved(&namespace, "nft")
+    };
+    for (flag, value) in VALUES {
+        let setting = SETTINGS.iter().find(|setting| setting.flag == flag).unwrap();
+        let line = "--iptables-mode nft -p 4143 -o 4140";
+        let by_flag = rules(Run::new(&format!("{line} --{flag}={value}")));
+        assert_ne!(by_flag, rules(Run::new(line)), "{flag}");
+        assert_eq!(by_flag, rules(Run::new(line).environment(setting.variable, value)), "{flag}");
+    }
+    // The ports too.
+    let by_variables = Run::new("--iptables-mode nft -u 2102")
+        .environment("PROXY_INIT_INCOMING_PROXY_PORT", "4143")
+        .environment("PROXY_INIT_OUTGOING_PROXY_PORT", "4140");
+    assert_eq!(rules(by_variables), rules(Run::new(&format!("--iptables-mode nft {PORTS}"))));
+}
+
+#[test]
+fn a_flag_goes_before_its_variable_and_a_bad_value_is_refused_with_its_name() {
+    const VARIABLE: &str = "PROXY_INIT_OUTBOUND_SUBNETS_TO_IGNORE";
+    let namespace = Namespace::new();
+    let run = |arguments: &str, value: &str| {
+        Run::new(&format!("--iptables-mode nft {PORTS} {arguments}")).environment(VARIABLE, value).output(&namespace)
+    };
+    let output_rules = || -> Vec<String> {
+        let saved = namespace.sh("iptables-nft-save -t nat");
+        saved.lines().filter(|line| line.contains("-d ")).map(ToOwned::to_owned).collect()
+    };
+    run("", "10.0.0.0/8").success();
+    let rule =
+        "-A PROXY_INIT_OUTPUT -d 10.0.0.0/8 -m comment --comment \"proxy-init/ignore-subnet-10.0.0.0/8\" -j RETURN";
+    assert_eq!(output_rules(), [rule]);
+    let verified = Run::new(&format!("verify {PORTS}")).environment(VARIABLE, "10.0.0.0/8").output(&namespace);
+    assert!(verified.success().starts_with("in place"));
+
+    run("--outbound-subnets-to-ignore 192.0.2.0/24", "10.0.0.0/8").success();
+    assert_eq!(output_rules(), [rule.replace("10.0.0.0/8", "192.0.2.0/24")]);
+
+    let before = saved(&namespace, "nft");
+    let finished = run("", "10.0.0.0/33");
+    assert_eq!(finished.code(), Some(2));
+    assert_eq!(
+        finished.stderr(),
+        format!(
+            "error: {VARIABLE} in the environment 10.0.0.0/33 is not a valid CIDR address (such as 10.0.0.0/8 or fd00::/8)\n"
+        )
+    );
+    assert_eq!(saved(&namespace, "nft"), before);
+    // A service's variables, which kubelet makes, are nobody's.
+    let service = Run::new(&format!("--iptables-mode nft {PORTS}"));
+    let service =
+        service.environment("PROXY_INIT_PORT", "tcp://10.0.0.1:80").environment("PROXY_INIT_SERVICE_HOST", "x");
+    service.output(&namespace).success();
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn named_as_the_validator_it_takes_the_validators_flags() {
         assert_eq!(line["level"], "info");
     }
     assert_eq!(json.lines().count(), 3, "{json}");
-    let level = ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "linkerd=debug,warn");
+    let level = ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "debug");
     assert!(run("", &[level]).success().contains("level=debug"));
     assert_eq!(run("--log-level error", &[level]).success(), "", "the flag counts");
     for (line, words) in [
