@@ -39,8 +39,7 @@ COPY --from=build /out/legacy/ /
 USER 65534
 ENTRYPOINT ["/usr/local/bin/proxy-init"]
 
-# In the place of Linkerd's cni-plugin image: the CNI plugin, and the node's agent under the names that Linkerd's chart starts
-# (docs/cni.md, "Install").
+# The CNI plugin, and the node's agent, which installs it (docs/cni.md, "Install").
 FROM scratch AS cni
 ARG VERSION
 ARG REVISION
@@ -53,7 +52,7 @@ LABEL org.opencontainers.image.title="proxy-init-cni" \
       org.opencontainers.image.source=$SOURCE \
       org.opencontainers.image.licenses=$LICENSES
 COPY --from=build /out/cni/ /
-ENTRYPOINT ["/usr/bin/linkerd2-cni-install"]
+ENTRYPOINT ["/usr/lib/linkerd/linkerd-cni-agent"]
 
 FROM scratch AS init
 ARG VERSION

@@ -69,16 +69,15 @@ async fn check_pod(installation: &Installation) -> Result<(), String> {
     if configuration.pod_info() == PodInfo::Annotations {
         return Ok(());
     }
-    let path = installation.paths.service_account.join("namespace");
-    let namespace = match std::fs::read_to_string(&path) {
-        Ok(own) if own.trim() == "default" => "kube-system",
+    let namespace = match installation.namespace() {
+        Ok(own) if own == "default" => "kube-system",
         Ok(_) => "default",
         // It isn't in a pod, and knows of none.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(format!("{}: {error}", path.display())),
+        Err(error) => return Err(format!("the service account's namespace: {error}")),
     };
     let pod = PodName::new(namespace, &installation.pod)?;
-    let kubeconfig = installation.paths.net.join(&installation.paths.kubeconfig);
+    let kubeconfig = installation.net().join(&installation.kubeconfig);
     let (answer, answered) = oneshot::channel();
     // The plugin's requests block, and whoever ends the agent doesn't wait for one.
     let work = move || {

@@ -21,7 +21,6 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::metrics::Metrics;
-use crate::settings::Program;
 
 /// How many connections a listener has at most. The oldest gives way to a new one: whoever opens many, and leaves them
 /// open, keeps nobody out.
@@ -40,19 +39,12 @@ pub enum Served {
 }
 
 /// How the agent is, as the server tells.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Health {
     /// Every metric.
     pub metrics: Metrics,
     /// Whether pods can be set up.
     pub ready: watch::Sender<bool>,
-}
-
-impl Health {
-    /// Of a program that isn't ready yet.
-    pub fn of(program: Program) -> Self {
-        Self { metrics: Metrics::of(program), ready: watch::Sender::default() }
-    }
 }
 
 /// Serves for ever.

@@ -36,22 +36,21 @@ impl Server {
     /// # Errors
     /// What is missing.
     pub fn new(installation: &Installation) -> Result<Self, String> {
-        let paths = &installation.paths;
         let host = installation.host.trim_start_matches('[').trim_end_matches(']');
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let url = format!("https://{host}:{}", installation.port);
         let url = url.parse().map_err(|error| format!("KUBERNETES_SERVICE_HOST and _PORT make {url:?}: {error}"))?;
-        let path = paths.service_account.join("namespace");
-        let namespace = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let namespace =
+            installation.namespace().map_err(|error| format!("the service account's namespace: {error}"))?;
         let mut config = Config::new(url);
-        config.root_cert_file = Some(paths.authority.clone());
+        config.root_cert_file = Some(installation.authority());
         // Besides that file, which is read again as it changes, nobody is trusted. Without this, kube would first ask
         // for the system's authorities, of which the image has none.
         config.root_cert = Some(Vec::new());
-        config.auth_info.token_file = paths.service_account.join("token").to_str().map(str::to_owned);
-        namespace.trim().clone_into(&mut config.default_namespace);
+        config.auth_info.token_file = installation.service_account.join("token").to_str().map(str::to_owned);
+        config.default_namespace.clone_from(&namespace);
         let client = Client::try_from(config).map_err(|error| error.to_string())?;
-        Ok(Self { client, namespace: namespace.trim().to_owned(), pod: installation.pod.clone() })
+        Ok(Self { client, namespace, pod: installation.pod.clone() })
     }
 
     /// The annotations of a namespace that count for its pods.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use crate::events::{self, Events, event};
 use crate::fate::{Fate, Own};
 use crate::keeper::{Counts, Keeper, State};
 use crate::plugin_log::PluginLog;
-use crate::settings::{OnExit, Paths, Settings};
+use crate::settings::{Installation, OnExit, Settings};
 use crate::status;
 use crate::watch::Watch;
 
@@ -48,7 +49,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
         info!("without CAP_SYS_ADMIN the plugin's own STATUS can't be asked, and doesn't count for readiness");
     }
     let mut keeper = Keeper::new(installation.clone(), asks);
-    let mut plugin_log = installation.paths.log.as_ref().map(|folder| PluginLog::new(&folder.here, health));
+    let mut plugin_log = installation.plugin_log().map(|folder| PluginLog::new(&folder, health));
     let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
     let own = server.map(Own::new);
     let mut watched = pin!(async {
@@ -66,7 +67,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
             if watch.is_err() {
                 watch = Watch::new();
             }
-            let trouble = add(&watch, &installation.paths).err();
+            let trouble = add(&watch, installation).err();
             if trouble != unwatched {
                 if let Some(error) = &trouble {
                     warn!(
@@ -170,13 +171,13 @@ pub fn stopped() -> Result<impl Future<Output = ()>, String> {
 }
 
 /// Watches the folders. On an error, not all that there are.
-fn add(watch: &io::Result<Watch>, paths: &Paths) -> Result<(), String> {
+fn add(watch: &io::Result<Watch>, installation: &Installation) -> Result<(), String> {
     let watch = watch.as_ref().map_err(ToString::to_string)?;
-    let mut folders = vec![paths.net.as_path(), paths.bin.as_path(), paths.service_account.as_path()];
-    folders.extend(paths.authority.parent());
-    folders.extend(paths.log.as_ref().map(|folder| folder.here.as_path()));
+    let mut folders = vec![installation.net(), installation.bin(), installation.service_account.clone()];
+    folders.extend(installation.authority().parent().map(Path::to_owned));
+    folders.extend(installation.plugin_log());
     for folder in folders {
-        match watch.add(folder) {
+        match watch.add(&folder) {
             // A folder that isn't there is the pass' trouble, which looks again.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             added => added.map_err(|error| error.to_string())?,

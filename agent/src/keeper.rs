@@ -16,9 +16,9 @@ use crate::folder::{Content, Folder, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
 use crate::owner::{self, Membership, Role};
 use crate::plan::{self, Change, Files, First, Look, Step};
-use crate::settings::{Installation, Paths};
+use crate::settings::Installation;
 use crate::status::{self, Answer, Inquiry, Subject};
-use crate::throttle::{Held, Throttle};
+use crate::throttle::{Throttle, Trouble};
 
 /// The kubeconfig's permissions: it has a token in it.
 const KUBECONFIG_MODE: u32 = 0o600;
@@ -144,13 +144,12 @@ pub struct Keeper {
 impl Keeper {
     /// Nothing is done yet.
     pub fn new(installation: Installation, can_ask: bool) -> Self {
-        let throttle = Throttle::new(installation.rewrites_per_minute);
         Self {
             installation,
             folders: None,
             membership: None,
             known: BTreeMap::new(),
-            throttle,
+            throttle: Throttle::default(),
             inquiry: Inquiry::new(can_ask),
             kept: None,
             said: BTreeSet::new(),
@@ -175,8 +174,11 @@ impl Keeper {
             pass.state.trouble.push(trouble);
             pass.wait(SOON);
         }
-        for (name, line, rest) in self.throttle.contested(Instant::now()) {
-            pass.state.contested.insert(name, line);
+        for (name, trouble, rest) in self.throttle.troubles(Instant::now()) {
+            match trouble {
+                Trouble::Contested(line) => drop(pass.state.contested.insert(name, line)),
+                Trouble::Failed(reason) => pass.state.trouble.push(reason),
+            }
             pass.wait(rest);
         }
         let Pass { state, again } = pass;
@@ -196,12 +198,11 @@ impl Keeper {
     }
 
     fn try_pass(&mut self, pass: &mut Pass) -> Result<(), String> {
-        let paths = self.installation.paths.clone();
         let folders = self.folders()?;
         let Folders { net, bin } = &*folders;
         if self.membership.as_ref().is_none_or(Membership::is_void) {
             let joined = Membership::join(net).map_err(|error| {
-                let path = paths.net.join(owner::FILE);
+                let path = net.path().join(owner::FILE);
                 format!("{} cannot be locked: {error}: is the folder writable?", path.display())
             })?;
             self.membership = Some(joined);
@@ -217,12 +218,12 @@ impl Keeper {
             Some(Ok(Role::Nobody)) => {
                 if let Some(membership) = &self.membership {
                     let taken = membership.take_over();
-                    taken.map_err(|error| format!("{}: {error}", paths.net.join(owner::FILE).display()))?;
+                    taken.map_err(|error| format!("{}: {error}", net.path().join(owner::FILE).display()))?;
                 }
-                info!("the agent that owned {} is gone; this one takes over", paths.net.display());
+                info!("the agent that owned {} is gone; this one takes over", net.path().display());
                 take_possession(net, bin);
             }
-            Some(Err(error)) => return Err(format!("{}: {error}", paths.net.join(owner::FILE).display())),
+            Some(Err(error)) => return Err(format!("{}: {error}", net.path().join(owner::FILE).display())),
             Some(Ok(Role::Owner)) | None => {}
         }
         let plugin = self.programs(pass, bin)?;
@@ -232,7 +233,7 @@ impl Keeper {
         let entries = wanted.as_ref().ok().into_iter().chain(&self.kept);
         let needs_kubeconfig = entries.clone().any(Entry::needs_kubeconfig);
         self.kubeconfig(pass, net, needs_kubeconfig);
-        let has_kubeconfig = !needs_kubeconfig || net.stamp(&paths.kubeconfig).is_some();
+        let has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
         let is_new = wanted.as_ref().ok() != self.kept.as_ref();
         let mut is_replaced = is_new && self.kept.is_some();
         let answer = match (&wanted, &plugin) {
@@ -243,7 +244,7 @@ impl Keeper {
             (Ok(entry), Some((source, metadata))) => {
                 let is_there = self.is_in_place(bin, PLUGIN, source, metadata);
                 is_replaced |= !is_there;
-                let program = if is_there { paths.bin.join(PLUGIN) } else { source.clone() };
+                let program = if is_there { bin.path().join(PLUGIN) } else { source.clone() };
                 self.inquire(pass, Stamp::of_metadata(metadata), &program, entry, has_kubeconfig)
             }
         };
@@ -277,11 +278,8 @@ impl Keeper {
 
     /// Asks the plugin whether it could set up a pod with this entry.
     fn inquire(&mut self, pass: &mut Pass, stamp: Stamp, program: &Path, entry: &Entry, kubeconfig: bool) -> Answer {
-        let subject = Subject {
-            program: stamp,
-            configuration: status::configuration(&self.installation.paths, entry),
-            kubeconfig,
-        };
+        let subject =
+            Subject { program: stamp, configuration: status::configuration(&self.installation, entry), kubeconfig };
         let (answer, wait) = self.inquiry.plugin_status(subject, program, Instant::now());
         pass.wait(wait);
         answer
@@ -297,30 +295,17 @@ impl Keeper {
         work: impl FnOnce() -> Result<T, String>,
     ) -> Option<T> {
         let now = Instant::now();
-        match self.throttle.permit_write(name, now) {
-            Ok(()) => {}
-            Err(Held::Contested(wait)) => {
-                self.throttle.contest(name, line(), now);
-                pass.wait(wait);
-                return None;
-            }
-            Err(Held::Failed(reason, wait)) => {
-                pass.state.trouble.push(reason);
-                pass.wait(wait);
-                return None;
+        if self.throttle.wait(name, now).is_zero() {
+            match work() {
+                Ok(done) => {
+                    self.throttle.wrote(name, now, line);
+                    return Some(done);
+                }
+                Err(reason) => self.throttle.failed(name, now, reason),
             }
         }
-        match work() {
-            Ok(done) => {
-                self.throttle.wrote(name, now);
-                Some(done)
-            }
-            Err(reason) => {
-                pass.wait(self.throttle.failed(name, reason.clone(), now));
-                pass.state.trouble.push(reason);
-                None
-            }
-        }
+        pass.wait(self.throttle.wait(name, now));
+        None
     }
 
     /// The node's folders, opened again if others have their places by now.
@@ -331,7 +316,7 @@ impl Keeper {
                 self.folders = None;
                 // Of the folder that is gone.
                 self.membership = None;
-                let folders = open(&self.installation.paths)?;
+                let folders = open(&self.installation)?;
                 Ok(Arc::clone(self.folders.insert(Arc::new(folders))))
             }
         }
@@ -341,11 +326,11 @@ impl Keeper {
     fn look(&mut self, pass: &mut Pass, folders: &Folders) -> Result<(), String> {
         let Folders { net, bin } = folders;
         let (folder, _) = read_all(net)?;
-        let kubeconfig = net.stamp(&self.installation.paths.kubeconfig).is_some();
+        let kubeconfig = net.stamp(&self.installation.kubeconfig).is_some();
         if let (Some(stamp), Some(entry)) = (bin.stamp(PLUGIN), plan::entry_of(&folder)) {
             pass.state.binary = true;
             pass.state.kubeconfig = kubeconfig || !entry.needs_kubeconfig();
-            let program = self.installation.paths.bin.join(PLUGIN);
+            let program = bin.path().join(PLUGIN);
             match self.inquire(pass, stamp, &program, &entry, kubeconfig) {
                 Answer::Fine => pass.state.is_accepted = true,
                 Answer::Refused(reason) => pass.state.refused = Some(reason),
@@ -359,7 +344,7 @@ impl Keeper {
     /// Every regular file of the image's folder of plugins, as upstream's installer copies them. The plugin itself is one
     /// of them, and comes back: where there is one, it isn't replaced here.
     fn programs(&mut self, pass: &mut Pass, bin: &Folder) -> Result<Option<(PathBuf, Metadata)>, String> {
-        let source = self.installation.paths.source.clone();
+        let source = self.installation.source.clone();
         let unreadable =
             |error: io::Error| format!("the image's plugins cannot be read: {}: {error}", source.display());
         let mut found = false;
@@ -443,7 +428,7 @@ impl Keeper {
                 return;
             }
         };
-        let name = self.installation.paths.kubeconfig.clone();
+        let name = self.installation.kubeconfig.clone();
         let wanted = Content::File(Text { bytes: text.clone().into_bytes(), mode: KUBECONFIG_MODE });
         if net.read(&name) == Some(wanted) {
             pass.state.kubeconfig = true;
@@ -463,22 +448,20 @@ impl Keeper {
     }
 
     fn kubeconfig_text(&self) -> Result<String, String> {
-        let Installation { paths, host, port, .. } = &self.installation;
-        let token = read(&paths.service_account.join("token"))?;
+        let Installation { service_account, host, port, .. } = &self.installation;
+        let token = read(&service_account.join("token"))?;
         let token = String::from_utf8(token).map_err(|_| "the service account's token is not UTF-8".to_owned())?;
-        let authority = read(&paths.authority)?;
+        let authority = read(&self.installation.authority())?;
         let text = Kubeconfig { host, port, token: &token, authority: &authority };
         text.text().map_err(|reason| format!("no kubeconfig can be written: {reason}"))
     }
 
     fn configurations(&mut self, pass: &mut Pass, net: &Folder, entry: &Entry) -> Result<(), String> {
-        let trouble = pass.state.trouble.clone();
         for _ in 0..TRIES {
             // That of the last try.
             pass.state.skipped.clear();
-            pass.state.trouble.clone_from(&trouble);
             let (folder, saved) = read_all(net)?;
-            let look = Look { folder: &folder, saved: &saved, entry, place: &self.installation.place };
+            let look = Look { folder: &folder, saved: &saved, entry };
             let plan = look.install();
             for (name, reason) in plan.skipped {
                 let line = format!("{} is left as it is: {reason}", net.path().join(&name).display());
@@ -486,8 +469,7 @@ impl Keeper {
             }
             let mut is_done = true;
             for change in plan.changes {
-                let limit = self.installation.rewrites_per_minute;
-                let line = || contested(net, &folder, &change.name, limit);
+                let line = || contested(net, &folder, &change.name);
                 let written = self.change(pass, &change.name, line, || make(net, &change));
                 is_done &= written.is_none();
                 self.counts.configurations += written.unwrap_or_default();
@@ -529,13 +511,13 @@ impl Keeper {
 }
 
 /// Opens the node's folders.
-fn open(paths: &Paths) -> Result<Folders, String> {
+fn open(installation: &Installation) -> Result<Folders, String> {
     let open = |path: &Path| {
         Folder::open(path).map_err(|error| {
             format!("{} cannot be opened: {error}: is the node's folder mounted there?", path.display())
         })
     };
-    Ok(Folders { net: open(&paths.net)?, bin: open(&paths.bin)? })
+    Ok(Folders { net: open(&installation.net())?, bin: open(&installation.bin())? })
 }
 
 /// Takes everything back, where no agent is left that could.
@@ -543,7 +525,7 @@ fn open(paths: &Paths) -> Result<Folders, String> {
 /// # Errors
 /// What could not be removed; that an agent runs, which would put it back.
 pub fn uninstall(installation: &Installation) -> Result<(), String> {
-    let Folders { net, bin } = open(&installation.paths)?;
+    let Folders { net, bin } = open(installation)?;
     let failed = |error: io::Error| format!("{}: {error}", net.path().join(owner::FILE).display());
     let in_use = || {
         Err("an agent runs on this node, and would put the plugin back: take the node out of its DaemonSet, or delete \
@@ -570,14 +552,13 @@ fn rewritten(path: &Path) -> String {
 }
 
 /// The same about a configuration.
-fn contested(net: &Folder, folder: &Files, name: &str, limit: usize) -> String {
+fn contested(net: &Folder, folder: &Files, name: &str) -> String {
     let text = match folder.get(name) {
         Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
         _ => "".into(),
     };
     format!(
-        "{} is rewritten without the plugin again and again, more than {limit} times in a minute, by {}. Until that ends, \
-         pods may start without rules",
+        "{} is rewritten without the plugin again and again, by {}. Until that ends, pods may start without rules",
         net.path().join(name).display(),
         conflist::writer(&text),
     )
@@ -637,7 +618,6 @@ fn read_all(net: &Folder) -> Result<(Files, Files), String> {
 
 /// Takes everything back, and tries each part even if another failed.
 fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result<(), String> {
-    let paths = &installation.paths;
     let mut named = false;
     let mut done = Err("somebody else writes the configurations at the same time".to_owned());
     for _ in 0..TRIES {
@@ -647,7 +627,6 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
             saved: &saved,
             // By hand, it may be done without the configuration.
             entry: &installation.entry().unwrap_or_else(|_| Entry::bare()),
-            place: &installation.place,
         };
         let plan = look.remove();
         named |= !plan.changes.is_empty();
@@ -671,8 +650,8 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
         Ok(()) => info!("removed {}", folder.path().join(name).display()),
         Err(error) => failures.push(format!("{}: {error}", folder.path().join(name).display())),
     };
-    remove(net, &paths.kubeconfig);
-    for file in paths.source.read_dir().into_iter().flatten().flatten() {
+    remove(net, &installation.kubeconfig);
+    for file in installation.source.read_dir().into_iter().flatten().flatten() {
         let name = file.file_name();
         if let Some(name) = name.to_str()
             && file.file_type().is_ok_and(|kind| kind.is_file())

@@ -22,7 +22,6 @@ pub mod events;
 pub mod fate;
 pub mod folder;
 pub mod follow;
-pub mod hook;
 pub mod install;
 pub mod keeper;
 pub mod kubeconfig;

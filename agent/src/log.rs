@@ -8,17 +8,17 @@ use tracing_subscriber::filter::{FilterExt as _, filter_fn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::{fmt, registry};
 
-use crate::settings::Settings;
+use crate::settings::{LogFormat, Settings};
 
 /// Logs to standard error from here on.
 pub fn start(settings: &Settings) {
-    let is_json = settings.log_json;
+    let is_json = settings.log_format == LogFormat::Json;
     let lines = fmt::layer()
         .with_writer(move || Lines { to: io::stderr(), is_json })
         .with_ansi(false)
         // It would escape some of the characters, and in another way.
         .with_ansi_sanitization(false);
-    let filter = settings.log.clone().and(filter_fn(holds_no_answer));
+    let filter = settings.log_level.clone().and(filter_fn(holds_no_answer));
     // A subscriber can be set once, and none was.
     let _ = if is_json {
         let lines = lines.json().flatten_event(true).with_filter(filter);

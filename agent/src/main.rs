@@ -1,7 +1,6 @@
 //! Read, run, exit code.
 
 use std::convert::Infallible;
-use std::env;
 use std::future::pending;
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,16 +9,12 @@ use std::sync::Arc;
 use linkerd_cni_agent::admin::{self, Health, Served};
 use linkerd_cni_agent::api::Server;
 use linkerd_cni_agent::settings::Settings;
-use linkerd_cni_agent::{hook, install, keeper, log, nri, pods, taint};
+use linkerd_cni_agent::{install, keeper, log, nri, pods, taint};
 use tracing::{error, info, warn};
 
 fn main() -> ExitCode {
-    let mut arguments = env::args_os();
-    if arguments.next().is_some_and(|name| Path::new(&name).ends_with("sh")) {
-        return hook::run(arguments);
-    }
     install::hold_signals();
-    let settings = match Settings::read(env::args_os(), &|name| env::var_os(name)) {
+    let settings = match Settings::read(std::env::args_os()) {
         Ok(settings) => settings,
         Err(error) => {
             // If stdout or stderr is closed, nobody reads it.
@@ -28,7 +23,7 @@ fn main() -> ExitCode {
         }
     };
     log::start(&settings);
-    if settings.uninstalls {
+    if settings.uninstalls() {
         // A signal stays held back: half of it would be no better.
         return exit_code(keeper::uninstall(&settings.installation));
     }
@@ -58,7 +53,7 @@ async fn run(settings: &Settings) -> Result<(), String> {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         return Err("another TLS provider was installed already".to_owned());
     }
-    let health = Arc::new(Health::of(settings.program));
+    let health = Arc::new(Health::default());
     for (address, served) in [(settings.admin, Served::All), (settings.probes, Served::Probes)] {
         let Some(address) = address else { continue };
         let health = Arc::clone(&health);
@@ -68,7 +63,7 @@ async fn run(settings: &Settings) -> Result<(), String> {
         });
     }
     let server = Server::new(&settings.installation);
-    if let Some(socket) = &settings.nri {
+    if let Some(socket) = settings.nri_socket() {
         return run_by_nri(settings, socket, server.ok().as_ref(), &health).await;
     }
     if let Err(reason) = &server {
@@ -78,30 +73,15 @@ async fn run(settings: &Settings) -> Result<(), String> {
     }
     let server = server.ok();
     let watches = async {
-        match &server {
-            Some(server) if settings.program.watches() => match pods::run(settings, server, &health).await {
-                Ok(()) => Ok(()),
-                Err(reason) if settings.program.installs() => {
-                    error!("pods are not watched: {reason}");
-                    pending().await
-                }
-                Err(reason) => Err(reason),
-            },
-            None if !settings.program.installs() => Err("without the API server there is nothing to do".to_owned()),
-            _ => pending().await,
+        if let Some(server) = &server {
+            let Err(reason) = pods::run(settings, server, &health).await;
+            error!("pods are not watched: {reason}");
         }
-    };
-    let installs = async {
-        if settings.program.installs() {
-            install::run(settings, server.as_ref(), &health).await
-        } else {
-            install::stopped()?.await;
-            Ok(())
-        }
+        pending().await
     };
     tokio::select! {
-        done = installs => done,
-        done = watches => done,
+        done = install::run(settings, server.as_ref(), &health) => done,
+        never = watches => never,
         never = remove_taint(settings, server.as_ref(), &health) => match never {},
     }
 }
@@ -122,8 +102,8 @@ async fn run_by_nri(
 }
 
 async fn remove_taint(settings: &Settings, server: Option<&Server>, health: &Health) -> Infallible {
-    match (&settings.taint, server) {
-        (Some((key, node)), Some(server)) if settings.program.installs() => taint::run(key, node, server, health).await,
+    match (&settings.remove_taint, &settings.node, server) {
+        (Some(key), Some(node), Some(server)) => taint::run(key, node, server, health).await,
         _ => pending().await,
     }
 }

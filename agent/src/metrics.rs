@@ -10,8 +10,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::settings::Program;
-
 /// The buckets of Prometheus' client for Go, which upstream's repair controller has, too.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
@@ -61,26 +59,25 @@ pub struct Metrics {
     pub event_timeouts: Counter<u64, AtomicU64>,
 }
 
-impl Metrics {
-    /// Those of a program. The repair controller has upstream's alone: it knows nothing of what the others are about.
-    pub fn of(program: Program) -> Self {
+impl Default for Metrics {
+    fn default() -> Self {
         let mut registry = Registry::default();
         let metrics = Self::unregistered();
         let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("build", proxy_init::BUILD)]);
         let own = registry.sub_registry_with_prefix("linkerd_cni_agent");
         own.register("build", "What the agent was built from", build);
-        if program != Program::Repair {
-            metrics.register_own(own);
-            registry.sub_registry_with_prefix("linkerd_cni_plugin").register(
-                "commands",
-                "Commands of the runtime's that the plugin has ended, by their code in docs/cni.md; 0: it did what was asked for",
-                metrics.commands.clone(),
-            );
-        }
+        metrics.register_own(own);
+        registry.sub_registry_with_prefix("linkerd_cni_plugin").register(
+            "commands",
+            "Commands of the runtime's that the plugin has ended, by their code in docs/cni.md; 0: it did what was asked for",
+            metrics.commands.clone(),
+        );
         metrics.register_upstreams(registry.sub_registry_with_prefix("linkerd_cni_repair_controller"));
         Self { registry, ..metrics }
     }
+}
 
+impl Metrics {
     fn unregistered() -> Self {
         Self {
             registry: Registry::default(),

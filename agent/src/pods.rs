@@ -1,6 +1,7 @@
 //! Keeps watch over the meshed pods of the node: verifies their rules, and heals pods that started without any.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use crate::netns::{Facts, Processes};
 use crate::pod::{self, Case, MESHED, Meshed, Metadata, Uid};
 use crate::rules;
 use crate::schedule::Schedule;
-use crate::settings::{Mode, Settings};
+use crate::settings::{RepairAction, Settings};
 use crate::tracked::{self, Standing, Tracked};
 
 const PROC: &str = "/proc";
@@ -52,7 +53,7 @@ struct Watcher<'a> {
 ///
 /// # Errors
 /// What is missing for it.
-pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> Result<(), String> {
+pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> Result<Infallible, String> {
     let node = settings.node.as_deref();
     let node =
         node.ok_or("--node-name, or LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME, must say which node's pods to watch")?;
@@ -62,7 +63,7 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
         health,
         // The name of upstream's.
         events: Events::new(server, "linkerd-cni-repair-controller", health),
-        schedule: Schedule::new(Instant::now(), settings.verify_every),
+        schedule: Schedule::new(Instant::now(), settings.verify_every()),
         pods: BTreeMap::new(),
         listed: BTreeSet::new(),
         said_too_many: false,
@@ -113,10 +114,6 @@ impl Watcher<'_> {
                 let listed = std::mem::take(&mut self.listed);
                 self.pods.retain(|uid, _| listed.contains(uid));
                 self.count();
-                if !self.settings.program.installs() {
-                    // Watching is all that it does.
-                    self.health.ready.send_replace(true);
-                }
             }
             News::Changed(pod) => {
                 self.keep(pod);
@@ -184,8 +181,8 @@ impl Watcher<'_> {
     /// Whether the rules of a pod decide what becomes of it.
     fn looks_at_rules(&self, uid: &Uid) -> bool {
         match self.pods.get(uid).map(|(pod, _)| pod::case(pod)) {
-            Some(Case::Running) => self.settings.verify_every.is_some(),
-            Some(Case::Failed) => self.settings.mode != Mode::Delete,
+            Some(Case::Running) => self.settings.verify_every().is_some(),
+            Some(Case::Failed) => self.settings.repair != RepairAction::Delete,
             Some(Case::Early | Case::Leave(_)) | None => false,
         }
     }
@@ -201,7 +198,7 @@ impl Watcher<'_> {
             }
             // Its status will change.
             Case::Early => Ok(pod.1.standing.clone()),
-            Case::Running if self.settings.verify_every.is_none() => Ok(pod.1.standing.clone()),
+            Case::Running if self.settings.verify_every().is_none() => Ok(pod.1.standing.clone()),
             Case::Running | Case::Failed => self.find_out(uid, pod, processes, case == Case::Failed).await,
         };
         let (pod, tracked) = pod;
@@ -216,8 +213,8 @@ impl Watcher<'_> {
         processes: &Result<Arc<Processes>, String>,
         failed: bool,
     ) -> Result<Standing, String> {
-        let (settings, mode) = (self.settings, self.settings.mode);
-        if failed && mode == Mode::Delete {
+        let (settings, action) = (self.settings, self.settings.repair);
+        if failed && action == RepairAction::Delete {
             return self.delete(pod).await;
         }
         let (facts, processes) = (Facts::new(uid, pod), processes.clone());
@@ -231,7 +228,7 @@ impl Watcher<'_> {
                 Ok(standing)
             }
             // Where a pod can't be reached, upstream's way is left.
-            Err(reason) if failed && mode == Mode::InPlace => {
+            Err(reason) if failed && action == RepairAction::InPlace => {
                 info!("{pod} cannot be healed in place: {reason}");
                 self.delete(pod).await
             }

@@ -1,287 +1,259 @@
-//! Arguments and environment: Linkerd's own, and the agent's.
+//! Arguments and environment: Linkerd's own variables, and the agent's.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::conflist::Entry;
-use crate::plan::Place;
 
 /// The socket's name in its folder.
 pub const LOG_SOCKET: &str = "log.sock";
 
-/// As which of the programs in Linkerd's image it was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
-    /// `linkerd2-cni-install`: puts the plugin on the node and keeps it there.
-    Install,
-    /// `linkerd-cni-repair-controller`: heals pods that started without rules.
-    Repair,
-    /// `linkerd-cni-agent`: all of it in one process.
-    Agent,
+const AFTER_HELP: &str = "\
+Example: watch the pods of this node, and report those with other rules
+  linkerd-cni-agent --node-name \"$NODE\" --mode off --on-exit keep
+
+Exit codes:
+  0  a signal ended the agent
+  1  the agent cannot run; the log says why
+  2  the command line or the environment is invalid
+
+docs/node.md describes the agent, and what Linkerd's variables mean to it.";
+
+/// Keeps the CNI plugin linkerd-cni on a node, and heals the pods that it sets up
+#[derive(Debug, Clone, Parser)]
+#[command(name = "linkerd-cni-agent", version = proxy_init::BUILD, next_line_help = true, term_width = 80)]
+#[command(after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub struct Settings {
+    /// error, warn, info, debug or trace; or TARGET=LEVEL,…
+    #[arg(long, env = "LINKERD_CNI_REPAIR_CONTROLLER_LOG_LEVEL", value_name = "LEVEL")]
+    #[arg(default_value = "info", value_parser = log_filter)]
+    pub log_level: Targets,
+    /// The form of each line of the log
+    #[arg(long, env = "LINKERD_CNI_REPAIR_CONTROLLER_LOG_FORMAT", value_name = "FORMAT")]
+    #[arg(value_enum, default_value_t = LogFormat::Plain)]
+    pub log_format: LogFormat,
+    /// Where /metrics, /readyz and /livez are served
+    #[arg(long = "admin-addr", env = "LINKERD_CNI_AGENT_ADMIN_ADDR", value_name = "ADDRESS:PORT")]
+    pub admin: Option<SocketAddr>,
+    /// Where /readyz and /livez alone are served, such as 127.0.0.1:9991 for kubelet
+    #[arg(long = "probe-addr", env = "LINKERD_CNI_AGENT_PROBE_ADDR", value_name = "ADDRESS:PORT")]
+    pub probes: Option<SocketAddr>,
+    /// The node that the agent runs on (spec.nodeName)
+    #[arg(long = "node-name", env = "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", value_name = "NAME")]
+    pub node: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a comment here would become the help of the whole command")]
+    pub installation: Installation,
+    /// auto: remove the plugin if it is being uninstalled; keep: never; remove: always, as Linkerd's installer does
+    #[arg(long, env = "LINKERD_CNI_AGENT_ON_EXIT", value_enum, default_value_t = OnExit::Auto, value_name = "WHAT")]
+    pub on_exit: OnExit,
+    /// What happens to a pod that lacks rules, or some of them
+    #[arg(long = "mode", env = "LINKERD_CNI_AGENT_MODE", value_name = "WHAT")]
+    #[arg(value_enum, default_value_t = RepairAction::InPlace)]
+    pub repair: RepairAction,
+    /// What happens to a running pod in which somebody changed rules, or added some
+    #[arg(long, env = "LINKERD_CNI_AGENT_ON_DRIFT", value_enum, default_value_t = OnDrift::Report, value_name = "WHAT")]
+    pub on_drift: OnDrift,
+    /// How often every meshed pod's rules are compared with what they should be; 0: never
+    #[arg(long, env = "LINKERD_CNI_AGENT_VERIFY_EVERY", value_name = "SECONDS", default_value_t = 30)]
+    verify_every: u32,
+    /// A taint of the node's, such as linkerd.io/cni-not-ready, that is removed once pods can be set up
+    #[arg(long, env = "LINKERD_CNI_AGENT_REMOVE_TAINT", value_name = "KEY", requires = "node")]
+    pub remove_taint: Option<String>,
+    /// No plugin and no files: the runtime itself tells of each pod, by NRI (containerd 2, CRI-O 1.30)
+    #[arg(long, env = "LINKERD_CNI_AGENT_NRI", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(default_value_t = false, default_missing_value = "true", value_name = "BOOL")]
+    nri: bool,
+    /// Where the runtime waits for NRI plugins
+    #[arg(long, env = "LINKERD_CNI_AGENT_NRI_SOCKET", value_name = "PATH", default_value = "/var/run/nri/nri.sock")]
+    nri_socket: PathBuf,
+    #[command(subcommand)]
+    verb: Option<Verb>,
 }
 
-impl Program {
-    /// What a name (`argv[0]`) stands for.
-    pub fn named(path: &Path) -> Self {
-        match path.file_name().and_then(|name| name.to_str()) {
-            Some("linkerd2-cni-install") => Self::Install,
-            Some("linkerd-cni-repair-controller") => Self::Repair,
-            _ => Self::Agent,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Install => "linkerd2-cni-install",
-            Self::Repair => "linkerd-cni-repair-controller",
-            Self::Agent => "linkerd-cni-agent",
-        }
-    }
-
-    /// Whether it installs the plugin.
-    pub fn installs(self) -> bool {
-        self != Self::Repair
-    }
-
-    /// Whether it watches pods.
-    pub fn watches(self) -> bool {
-        self != Self::Install
-    }
+#[derive(Debug, Clone, Copy, Subcommand)]
+enum Verb {
+    /// Removes the plugin from the node, by hand: its entry, kubeconfig and program, and the agents' own file. The
+    /// agent's folders are those that flags before this word and the environment name
+    Uninstall,
 }
 
-/// A flag, its variable in the environment, the word for its value, its default, and its help.
-struct Flag(&'static str, &'static str, &'static str, Option<&'static str>, &'static str);
+/// What to install, and where.
+#[derive(Debug, Clone, Args)]
+pub struct Installation {
+    /// Where the node's folders are mounted
+    #[arg(long, env = "CONTAINER_MOUNT_PREFIX", value_name = "FOLDER", default_value = "/host")]
+    mount_prefix: PathBuf,
+    /// The node's folder of plugins
+    #[arg(long = "cni-bin-dir", env = "DEST_CNI_BIN_DIR", value_name = "FOLDER", default_value = "/opt/cni/bin")]
+    bin_on_node: PathBuf,
+    /// The node's folder of network configurations
+    #[arg(long = "cni-net-dir", env = "DEST_CNI_NET_DIR", value_name = "FOLDER", default_value = "/etc/cni/net.d")]
+    net_on_node: PathBuf,
+    /// The image's folder of plugins
+    #[arg(long = "source-dir", env = "CONTAINER_CNI_BIN_DIR", value_name = "FOLDER", default_value = "/opt/cni/bin")]
+    pub source: PathBuf,
+    /// The kubeconfig's name, in the folder of network configurations
+    #[arg(long = "kubeconfig-name", env = "KUBECONFIG_FILE_NAME", value_name = "NAME", value_parser = file_name)]
+    #[arg(default_value = "ZZZ-linkerd-cni-kubeconfig")]
+    pub kubeconfig: String,
+    /// Where the service account's token, ca.crt and namespace are
+    #[arg(long, env = "LINKERD_CNI_AGENT_SERVICE_ACCOUNT", value_name = "FOLDER")]
+    #[arg(default_value = "/var/run/secrets/kubernetes.io/serviceaccount")]
+    pub service_account: PathBuf,
+    /// The API server's authority, unless that is the service account's
+    #[arg(long = "ca-file", env = "KUBE_CA_FILE", value_name = "FILE")]
+    authority: Option<PathBuf>,
+    /// A folder of the node, such as /run/linkerd-cni, in which the plugin finds a socket for its log
+    #[arg(long, env = "LINKERD_CNI_AGENT_PLUGIN_LOG", value_name = "FOLDER")]
+    plugin_log: Option<String>,
+    /// The pod that the agent runs in; without it, the host's name
+    #[arg(long = "controller-pod-name", env = "LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", value_name = "NAME")]
+    #[arg(default_value_t = host_name(), hide_default_value = true)]
+    pub pod: String,
+    /// The plugin's configuration
+    #[arg(long = "network-config", env = "CNI_NETWORK_CONFIG", value_name = "JSON")]
+    text: Option<String>,
+    /// A file with the plugin's configuration
+    #[arg(long = "network-config-file", env = "CNI_NETWORK_CONFIG_FILE", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The API server's host
+    #[arg(long = "api-server-host", env = "KUBERNETES_SERVICE_HOST", value_name = "HOST")]
+    #[arg(default_value = "", hide_default_value = true)]
+    pub host: String,
+    /// The API server's port
+    #[arg(long = "api-server-port", env = "KUBERNETES_SERVICE_PORT", value_name = "PORT")]
+    #[arg(default_value = "", hide_default_value = true)]
+    pub port: String,
+}
 
-/// Every flag. Those that Linkerd's programs have keep their variable.
-const FLAGS: [Flag; 17] = [
-    Flag(
-        "log-level",
-        "LINKERD_CNI_REPAIR_CONTROLLER_LOG_LEVEL",
-        "LEVEL",
-        Some("info"),
-        "error, warn, info, debug or trace; or TARGET=LEVEL,…",
-    ),
-    Flag("log-format", "LINKERD_CNI_REPAIR_CONTROLLER_LOG_FORMAT", "FORMAT", Some("plain"), "plain or json"),
-    Flag(
-        "admin-addr",
-        "LINKERD_CNI_AGENT_ADMIN_ADDR",
-        "ADDRESS:PORT",
-        None,
-        "Where /metrics, /readyz and /livez are served",
-    ),
-    Flag(
-        "probe-addr",
-        "LINKERD_CNI_AGENT_PROBE_ADDR",
-        "ADDRESS:PORT",
-        None,
-        "Where /readyz and /livez alone are served, such as 127.0.0.1:9991 for\n\
-         kubelet",
-    ),
-    Flag(
-        "node-name",
-        "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME",
-        "NAME",
-        None,
-        "The node that it runs on (spec.nodeName)",
-    ),
-    Flag(
-        "controller-pod-name",
-        "LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME",
-        "NAME",
-        None,
-        "The pod that it runs in; without it, the host's name",
-    ),
-    Flag(
-        "service-account",
-        "LINKERD_CNI_AGENT_SERVICE_ACCOUNT",
-        "FOLDER",
-        Some("/var/run/secrets/kubernetes.io/serviceaccount"),
-        "Where token, ca.crt and namespace are",
-    ),
-    Flag(
-        "own-file",
-        "LINKERD_CNI_AGENT_OWN_FILE",
-        "NAME",
-        None,
-        "A list of the agent's own instead of an entry in each list: a copy of\n\
-         the first one, to be read before it",
-    ),
-    Flag(
-        "plugin-log",
-        "LINKERD_CNI_AGENT_PLUGIN_LOG",
-        "FOLDER",
-        None,
-        "A folder of the node, such as /run/linkerd-cni, in which the plugin\n\
-         finds a socket for what it logs",
-    ),
-    Flag(
-        "on-exit",
-        "LINKERD_CNI_AGENT_ON_EXIT",
-        "WHAT",
-        Some("auto"),
-        "auto: remove the plugin if it is being uninstalled; keep: never;\n\
-         remove: always, as Linkerd's installer does",
-    ),
-    Flag(
-        "rewrites-per-minute",
-        "LINKERD_CNI_AGENT_REWRITES_PER_MINUTE",
-        "NUMBER",
-        Some("20"),
-        "How often it puts the entry back into one file that another program\n\
-         rewrites",
-    ),
-    Flag(
-        "mode",
-        "LINKERD_CNI_AGENT_MODE",
-        "MODE",
-        Some("in-place"),
-        "What happens to a pod that lacks rules, or some of them: in-place,\n\
-         delete or off",
-    ),
-    Flag(
-        "on-drift",
-        "LINKERD_CNI_AGENT_ON_DRIFT",
-        "WHAT",
-        Some("report"),
-        "What happens to a running pod in which somebody changed rules, or\n\
-         added some: report or repair",
-    ),
-    Flag(
-        "verify-every",
-        "LINKERD_CNI_AGENT_VERIFY_EVERY",
-        "SECONDS",
-        Some("30"),
-        "How often every meshed pod's rules are compared with what they should\n\
-         be; 0: never",
-    ),
-    Flag(
-        "remove-taint",
-        "LINKERD_CNI_AGENT_REMOVE_TAINT",
-        "KEY",
-        None,
-        "A taint of the node's, such as linkerd.io/cni-not-ready, that is\n\
-         removed once pods can be set up",
-    ),
-    Flag(
-        "nri",
-        "LINKERD_CNI_AGENT_NRI",
-        SWITCH,
-        Some("false"),
-        "No plugin and no files: the runtime itself tells of each pod, by NRI\n\
-         (containerd 2, CRI-O 1.30)",
-    ),
-    Flag(
-        "nri-socket",
-        "LINKERD_CNI_AGENT_NRI_SOCKET",
-        "PATH",
-        Some("/var/run/nri/nri.sock"),
-        "Where the runtime waits for NRI plugins",
-    ),
-];
+/// The form of the log's lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "comments here would become long help")]
+pub enum LogFormat {
+    Plain,
+    Json,
+}
 
-/// The word for the value of a flag that takes none: it is false, or true where the flag is there.
-const SWITCH: &str = "";
-
-/// What the repair controller takes no flags for: it deletes pods as upstream's does, and looks at no rules.
-const NOT_OF_REPAIR: [(&str, &str); 5] =
-    [("mode", "delete"), ("on-drift", "report"), ("verify-every", "0"), ("nri", "false"), ("nri-socket", "")];
-
-/// What happens on SIGTERM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether the plugin goes with the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "comments here would become long help")]
 pub enum OnExit {
-    /// Whatever the API server says is happening.
     Auto,
-    /// The plugin stays.
     Keep,
-    /// The plugin goes, as with upstream's installer.
     Remove,
 }
 
-/// Where things are.
-#[derive(Debug, Clone)]
-pub struct Paths {
-    /// The node's folder of plugins, as this container sees it.
-    pub bin: PathBuf,
-    /// The node's folder of network configurations, as this container sees it.
-    pub net: PathBuf,
-    /// The plugins in the image.
-    pub source: PathBuf,
-    /// The kubeconfig's name in `net`.
-    pub kubeconfig: String,
-    /// The kubeconfig as the plugin sees it.
-    pub kubeconfig_on_node: PathBuf,
-    /// The folder of the service account.
-    pub service_account: PathBuf,
-    /// The API server's authority.
-    pub authority: PathBuf,
-    /// The folder of the socket for what the plugin logs, if there is to be one.
-    pub log: Option<LogFolder>,
+/// What happens to a pod that started without rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "comments here would become long help")]
+pub enum RepairAction {
+    InPlace,
+    Delete,
+    Off,
 }
 
-/// The folder of the socket for what the plugin logs.
-#[derive(Debug, Clone)]
-pub struct LogFolder {
-    /// As this container sees it.
-    pub here: PathBuf,
-    /// As the plugin sees it.
-    pub on_node: String,
+/// What happens to a running pod whose rules somebody changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "comments here would become long help")]
+pub enum OnDrift {
+    Report,
+    Repair,
 }
 
-/// What to install.
-#[derive(Debug, Clone)]
-pub struct Installation {
-    /// Where.
-    pub paths: Paths,
-    /// The name of the agent's own pod.
-    pub pod: String,
-    /// `CNI_NETWORK_CONFIG`
-    pub text: Option<String>,
-    /// `CNI_NETWORK_CONFIG_FILE`
-    pub file: Option<PathBuf>,
-    /// `KUBERNETES_SERVICE_HOST`
-    pub host: String,
-    /// `KUBERNETES_SERVICE_PORT`
-    pub port: String,
-    /// Into which files.
-    pub place: Place,
-    /// How often one file is rewritten in a minute.
-    pub rewrites_per_minute: usize,
+impl Settings {
+    /// Reads the arguments, `argv[0]` first, and the environment. An empty variable counts as none.
+    ///
+    /// # Errors
+    /// clap's, which prints itself; `--help` and `--version` are among them.
+    pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut command = command();
+        let settings = Self::from_arg_matches(&command.try_get_matches_from_mut(arguments)?)?;
+        if settings.nri && settings.repair == RepairAction::Delete {
+            let reason = "--mode delete takes the API server, which --nri never asks: in-place or off";
+            return Err(command.error(ErrorKind::ArgumentConflict, reason));
+        }
+        Ok(settings)
+    }
+
+    /// Whether the agent only removes the plugin from the node.
+    pub fn uninstalls(&self) -> bool {
+        matches!(self.verb, Some(Verb::Uninstall))
+    }
+
+    /// How often pods are verified, if ever.
+    pub fn verify_every(&self) -> Option<Duration> {
+        (self.verify_every > 0).then(|| Duration::from_secs(self.verify_every.into()))
+    }
+
+    /// The runtime's socket, if the runtime tells of pods and nothing is installed.
+    pub fn nri_socket(&self) -> Option<&Path> {
+        self.nri.then_some(self.nri_socket.as_path())
+    }
 }
 
 impl Installation {
+    /// The node's folder of plugins, as this container sees it.
+    pub fn bin(&self) -> PathBuf {
+        under(&self.mount_prefix, &self.bin_on_node)
+    }
+
+    /// The node's folder of network configurations, as this container sees it.
+    pub fn net(&self) -> PathBuf {
+        under(&self.mount_prefix, &self.net_on_node)
+    }
+
+    /// The folder of the socket for the plugin's log, if there is to be one, as this container sees it.
+    pub fn plugin_log(&self) -> Option<PathBuf> {
+        self.plugin_log.as_ref().map(|folder| under(&self.mount_prefix, Path::new(folder)))
+    }
+
+    /// The certificate of the API server's authority.
+    pub fn authority(&self) -> PathBuf {
+        self.authority.clone().unwrap_or_else(|| self.service_account.join("ca.crt"))
+    }
+
+    /// The agent's own namespace.
+    ///
+    /// # Errors
+    /// As of read(2); outside a pod there is no such file.
+    pub fn namespace(&self) -> std::io::Result<String> {
+        let text = std::fs::read_to_string(self.service_account.join("namespace"))?;
+        Ok(text.trim().to_owned())
+    }
+
     /// The plugin's entry: of `CNI_NETWORK_CONFIG` or, if that is empty, the file that `CNI_NETWORK_CONFIG_FILE` names.
     ///
     /// # Errors
     /// Why there is none.
     pub fn entry(&self) -> Result<Entry, String> {
-        let entry = self.plain_entry()?;
-        let path = self.paths.service_account.join("namespace");
-        // Without a namespace it isn't in a pod.
-        let namespace = std::fs::read_to_string(path).unwrap_or_default();
-        let entry = match &self.paths.log {
-            Some(folder) => entry.logging_to(&format!("{}/{}", folder.on_node, LOG_SOCKET)),
-            None => entry,
-        };
-        match (namespace.trim(), self.pod.rsplit_once('-')) {
-            ("", _) | (_, None) => Ok(entry),
-            (namespace, Some((set, _))) => Ok(entry.of_agent(&format!("{namespace}/{set}"))),
+        let mut entry = self.plain_entry()?;
+        if let Some(folder) = &self.plugin_log {
+            entry.set("log-socket", &format!("{folder}/{LOG_SOCKET}"));
         }
+        let namespace = self.namespace().unwrap_or_default();
+        // The plugin doesn't ask about the pods of the agents' DaemonSet: the token that it asks with is worth nothing
+        // once the agent's pod is gone, and the next agent has to start first.
+        if let (false, Some((set, _))) = (namespace.is_empty(), self.pod.rsplit_once('-')) {
+            entry.set("agent", &format!("{namespace}/{set}"));
+        }
+        Ok(entry)
     }
 
     fn plain_entry(&self) -> Result<Entry, String> {
-        let kubeconfig = &self.paths.kubeconfig_on_node;
+        let kubeconfig = self.net_on_node.join(&self.kubeconfig);
         match (&self.text, &self.file) {
-            (Some(text), _) => Entry::new(text, kubeconfig).map_err(|error| format!("CNI_NETWORK_CONFIG: {error}")),
+            (Some(text), _) => Entry::new(text, &kubeconfig).map_err(|error| format!("CNI_NETWORK_CONFIG: {error}")),
             (None, Some(path)) => {
                 let unusable = |error: String| format!("CNI_NETWORK_CONFIG_FILE: {}: {error}", path.display());
                 let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
-                Entry::new(&text, kubeconfig).map_err(unusable)
+                Entry::new(&text, &kubeconfig).map_err(unusable)
             }
             (None, None) => {
                 Err("neither CNI_NETWORK_CONFIG nor CNI_NETWORK_CONFIG_FILE has the plugin's configuration".to_owned())
@@ -290,280 +262,20 @@ impl Installation {
     }
 }
 
-/// What is done about a running pod whose rules aren't as they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnDrift {
-    /// What is gone is put back, and what somebody made or changed is told.
-    Report,
-    /// What somebody made or changed is undone, too.
-    Repair,
-}
-
-/// All settings.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// As what it runs.
-    pub program: Program,
-    /// Whether it only removes the plugin from the node.
-    pub uninstalls: bool,
-    /// Which lines are logged.
-    pub log: Targets,
-    /// Whether they are JSON.
-    pub log_json: bool,
-    /// Where the admin server listens.
-    pub admin: Option<SocketAddr>,
-    /// Where it listens for probes alone.
-    pub probes: Option<SocketAddr>,
-    /// The node's name.
-    pub node: Option<String>,
-    /// What to install.
-    pub installation: Installation,
-    /// What happens on SIGTERM.
-    pub on_exit: OnExit,
-    /// What happens to pods without rules.
-    pub mode: Mode,
-    /// What happens to pods with other rules.
-    pub on_drift: OnDrift,
-    /// The key of the taint that is removed from the node, and the node's name.
-    pub taint: Option<(String, String)>,
-    /// How often pods are verified.
-    pub verify_every: Option<Duration>,
-    /// The runtime's socket, if the runtime tells of pods and nothing is installed.
-    pub nri: Option<PathBuf>,
-}
-
-/// What happens to a pod that started without rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// The rules are installed in the running pod.
-    InPlace,
-    /// The pod is deleted, as upstream does.
-    Delete,
-    /// Nothing.
-    Off,
-}
-
-/// The subcommand.
-const UNINSTALL: &str = "uninstall";
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  a signal ended it
-  1  it cannot run; the log says why
-  2  the command line or the environment is invalid
-
-docs/node.md says what it does, and what Linkerd's variables mean to it.";
-
-/// The command line of one of the programs.
-pub fn command(program: Program) -> Command {
-    let (about, example) = if program == Program::Repair {
-        (
-            "Deletes pods that started without rules, as Linkerd's repair controller does",
-            "delete those of this node\n  linkerd-cni-repair-controller --node-name \"$NODE\"",
-        )
-    } else {
-        (
-            "Keeps the CNI plugin linkerd-cni on a node, and heals the pods that it sets up",
-            "watch the pods of this node, and say which have other rules\n  \
-             linkerd-cni-agent --node-name \"$NODE\" --mode off --on-exit keep",
-        )
-    };
-    let mut command = Command::new(program.name())
-        .about(about)
-        .version(proxy_init::BUILD)
-        .next_line_help(true)
-        .after_help(format!("Example: {example}\n\n{EXIT_CODES}"));
-    for Flag(name, variable, value, default, help) in FLAGS {
-        let default = default.map(|default| format!("\n[default: {default}]")).unwrap_or_default();
-        let help = format!("{help}{default}\n[env: {variable}]");
-        let is_meant = program != Program::Repair || NOT_OF_REPAIR.iter().all(|(other, _)| *other != name);
-        let argument = Arg::new(name).long(name).help(help).hide(!is_meant);
-        command = command.arg(if value == SWITCH {
-            argument.num_args(0..=1).require_equals(true).default_missing_value("true")
-        } else {
-            argument.value_name(value)
-        });
-    }
-    if program == Program::Agent {
-        let uninstall = Command::new(UNINSTALL).about(
-            "Removes the plugin from the node, by hand: its entry, kubeconfig and\n\
-             program, and the agents' own file. It takes the agent's folders, which\n\
-             flags before it and the environment name",
-        );
-        command = command.subcommand(uninstall).disable_help_subcommand(true);
-    }
-    command
-}
-
-/// Go's flags may have one dash.
-fn two_dashes(argument: OsString) -> OsString {
-    match argument.to_str() {
-        Some(text) if text.starts_with('-') && !text.starts_with("--") && text.len() > 2 => format!("-{text}").into(),
-        _ => argument,
-    }
-}
-
-impl Settings {
-    /// Reads the arguments, `argv[0]` first, and the environment.
-    ///
-    /// # Errors
-    /// clap's, which prints itself; `--help` and `--version` are among them.
-    pub fn read(
-        arguments: impl Iterator<Item = OsString>,
-        environment: &dyn Fn(&str) -> Option<OsString>,
-    ) -> Result<Self, clap::Error> {
-        let mut arguments = arguments;
-        let name = arguments.next().unwrap_or_default();
-        let program = Program::named(Path::new(&name));
-        let mut command = command(program);
-        let rest = arguments.map(two_dashes);
-        let matches = command.try_get_matches_from_mut(std::iter::once(name.clone()).chain(rest))?;
-        Self::from_matches(program, &matches, environment)
-            .map_err(|reason| command.error(clap::error::ErrorKind::ValueValidation, reason))
-    }
-
-    fn from_matches(
-        program: Program,
-        matches: &ArgMatches,
-        environment: &dyn Fn(&str) -> Option<OsString>,
-    ) -> Result<Self, String> {
-        let variable = |name: &str| match environment(name).map(OsString::into_string) {
-            None => Ok(None),
-            Some(Ok(value)) => Ok(Some(value).filter(|value| !value.is_empty())),
-            Some(Err(bytes)) => Err(format!("{name} is {bytes:?}, which is not UTF-8")),
-        };
-        let mut values = BTreeMap::new();
-        for Flag(name, env, _, default, _) in FLAGS {
-            let given = match matches.get_one::<String>(name) {
-                Some(given) => Some(given.clone()),
-                None => variable(env)?,
-            };
-            let fixed = NOT_OF_REPAIR.iter().find(|(fixed, _)| *fixed == name && program == Program::Repair);
-            let default = match (&given, fixed) {
-                (Some(_), Some(_)) => {
-                    return Err(format!(
-                        "--{name} (or {env}) means nothing to {}, which deletes pods as Linkerd's does and looks at no \
-                         rules: {} does more",
-                        program.name(),
-                        Program::Agent.name()
-                    ));
-                }
-                (_, Some((_, fixed))) => Some(*fixed),
-                (_, None) => default,
-            };
-            let value = given.or_else(|| default.map(str::to_owned));
-            if let Some(value) = value {
-                values.insert(name, value);
-            }
+/// The command line. Charts set variables that have no value to the empty text: these name nothing.
+fn command() -> Command {
+    Settings::command().mut_args(|argument| {
+        let value = argument.get_env().and_then(std::env::var_os);
+        if value.is_some_and(|value| value.is_empty()) {
+            return argument.env(None::<&'static str>);
         }
-        let value = |name: &str| values.get(name).map(String::as_str);
-        let or =
-            |name: &'static str, default: &str| Ok::<_, String>(variable(name)?.unwrap_or_else(|| default.to_owned()));
-
-        let prefix = PathBuf::from(or("CONTAINER_MOUNT_PREFIX", "/host")?);
-        let net_on_node = PathBuf::from(or("DEST_CNI_NET_DIR", "/etc/cni/net.d")?);
-        let kubeconfig = or("KUBECONFIG_FILE_NAME", "ZZZ-linkerd-cni-kubeconfig")?;
-        file_name("KUBECONFIG_FILE_NAME", &kubeconfig)?;
-        let service_account = PathBuf::from(value("service-account").unwrap_or_default());
-        let authority = variable("KUBE_CA_FILE")?.map_or_else(|| service_account.join("ca.crt"), PathBuf::from);
-        let own = value("own-file").map(str::to_owned);
-        if let Some(own) = &own {
-            file_name("--own-file", own)?;
-            if !own.ends_with(".conflist") || own.starts_with('.') {
-                return Err(format!("--own-file is {own:?}; runtimes read names that end with .conflist"));
-            }
-        }
-        let log = value("plugin-log")
-            .map(|folder| LogFolder { here: under(&prefix, Path::new(folder)), on_node: folder.to_owned() });
-        let number = |name: &str| {
-            let text = value(name).unwrap_or_default();
-            text.parse::<u32>().map_err(|_| format!("--{name} is {text:?}, which is no number"))
-        };
-        let hostname = || nix::unistd::gethostname().ok()?.into_string().ok();
-        let seconds = number("verify-every")?;
-        let pod = value("controller-pod-name").map(str::to_owned).or_else(hostname);
-        let pod = pod.unwrap_or_default();
-        let node = value("node-name").map(str::to_owned);
-        let taint = match (value("remove-taint"), &node) {
-            (Some(key), Some(node)) => Some((key.to_owned(), node.clone())),
-            (Some(_), None) => return Err("--remove-taint takes --node-name, too".to_owned()),
-            (None, _) => None,
-        };
-        let mode = one_of(
-            "mode",
-            value("mode"),
-            &[("in-place", Mode::InPlace), ("delete", Mode::Delete), ("off", Mode::Off)],
-        )?;
-        let is_nri = one_of("nri", value("nri"), &[("false", false), ("true", true)])?;
-        let nri = value("nri-socket").map(PathBuf::from).filter(|_| is_nri);
-        if nri.is_some() && program != Program::Agent {
-            return Err(format!("--nri is a flag of {} alone", Program::Agent.name()));
-        }
-        if nri.is_some() && mode == Mode::Delete {
-            return Err("--mode delete takes the API server, which --nri never asks: in-place or off".to_owned());
-        }
-        Ok(Self {
-            program,
-            nri,
-            uninstalls: matches.subcommand_name() == Some(UNINSTALL),
-            log: filter(value("log-level").unwrap_or_default())?,
-            log_json: one_of("log-format", value("log-format"), &[("plain", false), ("json", true)])?,
-            admin: match address("admin-addr", value("admin-addr"))? {
-                // The chart's repair controller is asked for its health there (kubert's default).
-                None if program == Program::Repair => Some(SocketAddr::from(([0, 0, 0, 0], 8080))),
-                admin => admin,
-            },
-            probes: address("probe-addr", value("probe-addr"))?,
-            node,
-            taint,
-            installation: Installation {
-                pod,
-                paths: Paths {
-                    bin: under(&prefix, Path::new(&or("DEST_CNI_BIN_DIR", "/opt/cni/bin")?)),
-                    net: under(&prefix, &net_on_node),
-                    source: or("CONTAINER_CNI_BIN_DIR", "/opt/cni/bin")?.into(),
-                    kubeconfig_on_node: net_on_node.join(&kubeconfig),
-                    kubeconfig,
-                    service_account,
-                    authority,
-                    log,
-                },
-                text: variable("CNI_NETWORK_CONFIG")?,
-                file: variable("CNI_NETWORK_CONFIG_FILE")?.map(PathBuf::from),
-                host: or("KUBERNETES_SERVICE_HOST", "")?,
-                port: or("KUBERNETES_SERVICE_PORT", "")?,
-                place: own.map_or(Place::Chained, Place::Own),
-                rewrites_per_minute: usize::try_from(number("rewrites-per-minute")?.max(1)).unwrap_or(usize::MAX),
-            },
-            on_exit: one_of(
-                "on-exit",
-                value("on-exit"),
-                &[("auto", OnExit::Auto), ("keep", OnExit::Keep), ("remove", OnExit::Remove)],
-            )?,
-            mode,
-            on_drift: one_of(
-                "on-drift",
-                value("on-drift"),
-                &[("report", OnDrift::Report), ("repair", OnDrift::Repair)],
-            )?,
-            verify_every: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
-        })
-    }
-}
-
-fn one_of<T: Copy>(name: &str, value: Option<&str>, choices: &[(&str, T)]) -> Result<T, String> {
-    let value = value.unwrap_or_default();
-    let found = choices.iter().find(|(word, _)| *word == value).map(|(_, choice)| *choice);
-    found.ok_or_else(|| {
-        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        format!("--{name} is {value:?}, where one of {} was expected", words.join(", "))
+        argument.hide_env_values(true)
     })
 }
 
-fn address(name: &str, value: Option<&str>) -> Result<Option<SocketAddr>, String> {
-    let parse =
-        |text: &str| text.parse().map_err(|_| format!("--{name} is {text:?}, which is not of the form ADDRESS:PORT"));
-    value.map(parse).transpose()
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    name.unwrap_or_default()
 }
 
 /// A path of the node below the folder under which the container has it mounted, as Go's `path.Join` puts them together.
@@ -572,16 +284,16 @@ fn under(prefix: &Path, path: &Path) -> PathBuf {
     prefix.components().chain(parts).collect()
 }
 
-fn file_name(what: &str, name: &str) -> Result<(), String> {
+fn file_name(name: &str) -> Result<String, String> {
     if name.contains('/') || [".", ".."].contains(&name) {
-        return Err(format!("{what} is {name:?}, which is not the name of a file"));
+        return Err("it is not the name of a file".to_owned());
     }
-    Ok(())
+    Ok(name.to_owned())
 }
 
 /// Reads a level as logrus names it, or as tracing's filters do.
-fn filter(text: &str) -> Result<Targets, String> {
-    // Upstream's target is its crate's name.
+fn log_filter(text: &str) -> Result<Targets, String> {
+    // The target of Linkerd's repair controller is its crate's name.
     let text = text.replace("linkerd_cni_repair_controller", env!("CARGO_CRATE_NAME"));
     let text = match text.as_str() {
         "panic" | "fatal" => "error",
@@ -590,173 +302,123 @@ fn filter(text: &str) -> Result<Targets, String> {
     };
     let is_level = |word: &str| word.contains('=') || word.parse::<LevelFilter>().is_ok();
     let filter = text.split(',').all(is_level).then(|| text.parse().ok()).flatten();
-    filter.ok_or_else(|| format!("--log-level is {text:?}, which is none of error, warn, info, debug and trace"))
+    filter.ok_or_else(|| "it is none of error, warn, info, debug and trace".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, String> {
-        let environment: BTreeMap<_, _> = environment.iter().copied().collect();
-        let variable = |name: &str| environment.get(name).map(OsString::from);
-        Settings::read(arguments.iter().map(OsString::from), &variable).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn the_name_decides_what_it_is() {
-        for (name, program) in [
-            ("/usr/bin/linkerd2-cni-install", Program::Install),
-            ("/usr/lib/linkerd/linkerd-cni-repair-controller", Program::Repair),
-            ("linkerd-cni-agent", Program::Agent),
-            ("", Program::Agent),
-        ] {
-            assert_eq!(read(&[name], &[]).unwrap().program, program);
-        }
+    fn read(arguments: &[&str]) -> Result<Settings, String> {
+        let words = std::iter::once("linkerd-cni-agent").chain(arguments.iter().copied());
+        Settings::read(words.map(OsString::from)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn without_a_word_it_is_as_upstreams() {
-        let settings = read(&["linkerd2-cni-install"], &[]).unwrap();
-        let paths = &settings.installation.paths;
-        assert_eq!(paths.bin, Path::new("/host/opt/cni/bin"));
-        assert_eq!(paths.net, Path::new("/host/etc/cni/net.d"));
-        assert_eq!(paths.source, Path::new("/opt/cni/bin"));
-        assert_eq!(paths.kubeconfig_on_node, Path::new("/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig"));
-        assert_eq!(paths.authority, Path::new("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"));
-        assert!(settings.installation.entry().unwrap_err().contains("CNI_NETWORK_CONFIG"));
-        assert_eq!((settings.on_exit, settings.mode), (OnExit::Auto, Mode::InPlace));
-        assert_eq!(settings.verify_every, Some(Duration::from_secs(30)));
-    }
-
-    #[test]
-    fn each_variable_arrives() {
-        let settings = read(
-            &["linkerd2-cni-install"],
-            &[
-                ("DEST_CNI_BIN_DIR", "/home/kubernetes/bin"),
-                ("DEST_CNI_NET_DIR", "/etc/cni/other.d"),
-                ("CONTAINER_MOUNT_PREFIX", "/node"),
-                ("CONTAINER_CNI_BIN_DIR", "/plugins"),
-                ("KUBE_CA_FILE", "/ca"),
-                ("KUBECONFIG_FILE_NAME", "k"),
-                ("KUBERNETES_SERVICE_HOST", "h"),
-                ("KUBERNETES_SERVICE_PORT", "1"),
-                ("CNI_NETWORK_CONFIG", r#"{"type": "linkerd-cni", "k": "__KUBECONFIG_FILEPATH__"}"#),
-                ("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node"),
-                ("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "pod"),
-                ("LINKERD_CNI_REPAIR_CONTROLLER_LOG_FORMAT", "json"),
-                ("LINKERD_CNI_AGENT_ON_EXIT", "remove"),
-            ],
-        )
-        .unwrap();
+        let settings = read(&[]).unwrap();
         let installation = &settings.installation;
-        assert_eq!(installation.paths.bin, Path::new("/node/home/kubernetes/bin"));
-        assert_eq!(installation.paths.net, Path::new("/node/etc/cni/other.d"));
-        assert_eq!(installation.paths.source, Path::new("/plugins"));
-        assert_eq!(installation.paths.authority, Path::new("/ca"));
-        assert_eq!((installation.host.as_str(), installation.port.as_str()), ("h", "1"));
-        assert_eq!(installation.entry().unwrap().configuration("1.0.0")["k"], "/etc/cni/other.d/k");
-        assert_eq!((settings.node.as_deref(), settings.installation.pod.as_str()), (Some("node"), "pod"));
-        assert!(settings.log_json);
-        assert_eq!(settings.on_exit, OnExit::Remove);
+        assert_eq!(installation.bin(), Path::new("/host/opt/cni/bin"));
+        assert_eq!(installation.net(), Path::new("/host/etc/cni/net.d"));
+        assert_eq!(installation.source, Path::new("/opt/cni/bin"));
+        assert_eq!(installation.authority(), Path::new("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"));
+        assert!(installation.entry().unwrap_err().contains("CNI_NETWORK_CONFIG"));
+        assert_eq!((settings.on_exit, settings.repair), (OnExit::Auto, RepairAction::InPlace));
+        assert_eq!(settings.verify_every(), Some(Duration::from_secs(30)));
+        assert!(!settings.uninstalls() && read(&["uninstall"]).unwrap().uninstalls());
     }
 
     #[test]
-    fn arguments_are_read_as_upstreams_programs_read_them() {
-        for arguments in [["-log-level=debug"].as_slice(), &["--log-level", "debug"], &["-log-level", "debug"]] {
-            let arguments = [&["linkerd2-cni-install"], arguments].concat();
-            assert_eq!(read(&arguments, &[]).unwrap().log, "debug".parse().unwrap());
-        }
-        let chart = [
-            "linkerd-cni-repair-controller",
-            "--admin-addr",
-            "[::]:9990",
-            "--log-format",
-            "plain",
-            "--log-level",
-            "info",
-        ];
-        assert_eq!(read(&chart, &[]).unwrap().admin.unwrap().port(), 9990);
-        let upstreams = read(&["a", "--log-level", "linkerd_cni_repair_controller=info,warn"], &[]).unwrap();
-        assert_eq!(upstreams.log, "linkerd_cni_agent=info,warn".parse().unwrap());
-        for level in ["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"] {
-            read(&["a", "--log-level", level], &[]).unwrap();
-        }
-    }
-
-    #[test]
-    fn the_repair_controller_deletes_pods_whatever_else_is_asked_for() {
-        let settings = read(&["linkerd-cni-repair-controller"], &[]).unwrap();
-        assert_eq!((settings.mode, settings.verify_every), (Mode::Delete, None));
-        assert_eq!(settings.on_drift, OnDrift::Report);
-        for (arguments, environment) in [
-            (&["--mode", "off"][..], ("UNUSED", "")),
-            (&["--verify-every=30"], ("UNUSED", "")),
-            (&[], ("LINKERD_CNI_AGENT_ON_DRIFT", "repair")),
+    fn each_flag_has_its_variable() {
+        let command = command();
+        let variable = |flag: &str| command.get_arguments().find(|it| it.get_long() == Some(flag))?.get_env()?.to_str();
+        for (flag, name) in [
+            ("log-level", "LINKERD_CNI_REPAIR_CONTROLLER_LOG_LEVEL"),
+            ("log-format", "LINKERD_CNI_REPAIR_CONTROLLER_LOG_FORMAT"),
+            ("node-name", "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME"),
+            ("controller-pod-name", "LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME"),
+            ("mount-prefix", "CONTAINER_MOUNT_PREFIX"),
+            ("cni-bin-dir", "DEST_CNI_BIN_DIR"),
+            ("cni-net-dir", "DEST_CNI_NET_DIR"),
+            ("source-dir", "CONTAINER_CNI_BIN_DIR"),
+            ("kubeconfig-name", "KUBECONFIG_FILE_NAME"),
+            ("ca-file", "KUBE_CA_FILE"),
+            ("network-config", "CNI_NETWORK_CONFIG"),
+            ("network-config-file", "CNI_NETWORK_CONFIG_FILE"),
+            ("api-server-host", "KUBERNETES_SERVICE_HOST"),
+            ("api-server-port", "KUBERNETES_SERVICE_PORT"),
         ] {
-            let arguments = [&["linkerd-cni-repair-controller"], arguments].concat();
-            let error = read(&arguments, &[environment]).unwrap_err();
-            assert!(error.contains("means nothing to linkerd-cni-repair-controller"), "{error}");
+            assert_eq!(variable(flag), Some(name));
         }
-        let help = command(Program::Repair).render_long_help().to_string();
-        assert!(!help.contains("--mode") && help.contains("--node-name"), "{help}");
-    }
-
-    #[test]
-    fn nri_is_the_agents_own_and_has_the_runtimes_usual_socket() {
-        let nri = |arguments: &[&str], environment: &[(&str, &str)]| read(arguments, environment).unwrap().nri;
-        let usual = Some(PathBuf::from("/var/run/nri/nri.sock"));
-        assert_eq!(nri(&["linkerd-cni-agent"], &[]), None);
-        assert_eq!(nri(&["linkerd-cni-agent", "--nri-socket", "/s"], &[]), None);
-        assert_eq!(nri(&["linkerd-cni-agent", "--nri"], &[]), usual);
-        assert_eq!(nri(&["linkerd-cni-agent"], &[("LINKERD_CNI_AGENT_NRI", "true")]), usual);
-        assert_eq!(nri(&["linkerd-cni-agent", "--nri", "--nri-socket=/s"], &[]), Some("/s".into()));
-        for program in ["linkerd2-cni-install", "linkerd-cni-repair-controller"] {
-            assert!(read(&[program, "--nri"], &[]).unwrap_err().contains("linkerd-cni-agent"));
+        for flag in [
+            "admin-addr",
+            "probe-addr",
+            "service-account",
+            "plugin-log",
+            "on-exit",
+            "mode",
+            "on-drift",
+            "verify-every",
+            "remove-taint",
+            "nri",
+            "nri-socket",
+        ] {
+            let name = flag.to_uppercase().replace('-', "_");
+            assert_eq!(variable(flag), Some(format!("LINKERD_CNI_AGENT_{name}").as_str()));
         }
     }
 
     #[test]
-    fn only_the_agent_itself_uninstalls_by_hand() {
-        for arguments in [&["uninstall"][..], &["--own-file", "00.conflist", "uninstall"]] {
-            let settings = read(&[&["linkerd-cni-agent"], arguments].concat(), &[]).unwrap();
-            assert!(settings.uninstalls);
+    fn folders_and_the_entry_are_the_nodes() {
+        let flags = ["--mount-prefix=/node", "--cni-net-dir=/etc/cni/other.d", "--kubeconfig-name=k"];
+        let entry = r#"--network-config={"type": "linkerd-cni", "k": "__KUBECONFIG_FILEPATH__"}"#;
+        let installation = read(&[&flags[..], &[entry]].concat()).unwrap().installation;
+        assert_eq!(installation.net(), Path::new("/node/etc/cni/other.d"));
+        assert_eq!(installation.entry().unwrap().configuration("1.0.0")["k"], "/etc/cni/other.d/k");
+    }
+
+    #[test]
+    fn log_levels_are_logrus_and_tracings() {
+        for level in ["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"] {
+            read(&["--log-level", level]).unwrap();
         }
-        assert!(!read(&["linkerd-cni-agent"], &[]).unwrap().uninstalls);
-        for name in ["linkerd2-cni-install", "linkerd-cni-repair-controller"] {
-            assert!(read(&[name, "uninstall"], &[]).unwrap_err().contains("uninstall"));
-        }
+        let upstreams = read(&["--log-level", "linkerd_cni_repair_controller=info,warn"]).unwrap();
+        assert_eq!(upstreams.log_level, "linkerd_cni_agent=info,warn".parse().unwrap());
+    }
+
+    #[test]
+    fn nri_has_the_runtimes_usual_socket() {
+        let nri = |arguments: &[&str]| read(arguments).unwrap().nri_socket().map(Path::to_owned);
+        assert_eq!(nri(&[]), None);
+        assert_eq!(nri(&["--nri-socket", "/s"]), None);
+        assert_eq!(nri(&["--nri"]), Some("/var/run/nri/nri.sock".into()));
+        assert_eq!(nri(&["--nri", "--nri-socket=/s"]), Some("/s".into()));
     }
 
     #[test]
     fn help_fits_a_terminal() {
-        for program in [Program::Agent, Program::Install, Program::Repair] {
-            let help = command(program).render_long_help().to_string();
-            let long: Vec<_> = help.lines().filter(|line| line.chars().count() > 80).collect();
-            assert!(long.is_empty(), "{long:#?}");
-            assert!(help.contains("\nExample: ") && help.contains("\nExit codes:"), "{help}");
-        }
+        let help = command().render_long_help().to_string();
+        let long: Vec<_> = help.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(long.is_empty(), "{long:#?}");
+        assert!(help.contains("\nExample: ") && help.contains("\nExit codes:"), "{help}");
     }
 
     #[test]
     fn a_wrong_value_is_named() {
         for (arguments, words) in [
-            (["--log-level", "loud"], "loud"),
+            (["--log-level", "loud"], "'loud' for '--log-level <LEVEL>'"),
             (["--log-format", "xml"], "plain, json"),
-            (["--admin-addr", "here"], "--admin-addr is \"here\", which is not of the form ADDRESS:PORT"),
-            (["--probe-addr", "9991"], "--probe-addr is \"9991\", which is not of the form ADDRESS:PORT"),
-            (["--own-file", "../x.conflist"], "name of a file"),
-            (["--own-file", "x.conf"], ".conflist"),
+            (["--admin-addr", "here"], "'here' for '--admin-addr <ADDRESS:PORT>'"),
+            (["--probe-addr", "9991"], "'9991' for '--probe-addr <ADDRESS:PORT>'"),
             (["--on-exit", "never"], "auto, keep, remove"),
             (["--mode", "x"], "in-place"),
-            (["--verify-every", "soon"], "no number"),
+            (["--verify-every", "soon"], "'soon' for '--verify-every <SECONDS>'"),
             (["--nri", "--mode=delete"], "in-place or off"),
             (["--remove-taint", "linkerd.io/cni-not-ready"], "--node-name"),
+            (["--kubeconfig-name", "a/b"], "not the name of a file"),
         ] {
-            let error = read(&[&["a"], &arguments[..]].concat(), &[]).unwrap_err();
+            let error = read(&arguments).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
-        assert!(read(&["a"], &[("KUBECONFIG_FILE_NAME", "a/b")]).unwrap_err().contains("name of a file"));
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::conflist::Entry;
 use crate::folder::Stamp;
-use crate::settings::Paths;
+use crate::settings::Installation;
 
 /// The pauses between questions: the longest after the plugin is fine; while it isn't, each doubles the one before.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -130,10 +130,10 @@ fn check(configuration: &Value) -> Result<(), String> {
 }
 
 /// What the plugin gets on standard input, with the kubeconfig as this container sees it.
-pub fn configuration(paths: &Paths, entry: &Entry) -> Value {
+pub fn configuration(installation: &Installation, entry: &Entry) -> Value {
     let mut configuration = entry.configuration("1.1.0");
     if let Some(kubeconfig) = configuration.pointer_mut("/kubernetes/kubeconfig") {
-        *kubeconfig = Value::from(paths.net.join(&paths.kubeconfig).to_string_lossy());
+        *kubeconfig = Value::from(installation.net().join(&installation.kubeconfig).to_string_lossy());
     }
     configuration
 }

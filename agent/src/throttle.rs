@@ -1,120 +1,78 @@
-//! How often a file may be written, so that neither a war with another program nor a failure costs more than it must.
+//! How often a file may be written, so that neither a war with another program nor a failure costs more than it must: a
+//! pause after each write, which grows as long as writes follow each other. Pure functions of time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-const MINUTE: Duration = Duration::from_secs(60);
-/// How long a file that another program rewrote has to stay as it is, before that is over.
-const CALM: Duration = Duration::from_secs(10);
-/// How long after a failure the next try comes. Each further failure doubles it.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The pauses after a write: the first, and the longest. A file on which another program insists has the entry again so
+/// long after that program ends.
+const AFTER_WRITE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The pauses after a failure.
+const AFTER_FAILURE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// A file whose pause has become so long is contested.
+const CONTESTED: Duration = Duration::from_secs(3);
+/// How long after its pause a file has to stay as it is, before all is forgotten.
+const CALM: Duration = Duration::from_secs(5);
 
-/// What became of writing files.
-#[derive(Debug)]
+/// The files that were written, or couldn't be.
+#[derive(Debug, Default)]
 pub struct Throttle {
-    /// How many writes there may be in a minute.
-    limit: u32,
     files: BTreeMap<String, File>,
 }
 
 #[derive(Debug)]
 struct File {
-    /// When its writes would be over, were they spread evenly.
-    even: Instant,
-    /// When it was last written or held back.
-    last: Instant,
-    /// What there is to say about the program that rewrites it again and again.
-    contest: Option<String>,
-    failure: Option<Failure>,
-}
-
-#[derive(Debug)]
-struct Failure {
-    reason: String,
     pause: Duration,
     end: Instant,
+    trouble: Option<Trouble>,
 }
 
-/// Why a file may not be written now, and for how long.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Held {
-    /// It was written too often.
-    Contested(Duration),
-    /// It couldn't be written, for this reason.
-    Failed(String, Duration),
+/// What there is to say about a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// Another program rewrites the file again and again.
+    Contested(String),
+    /// The file couldn't be written.
+    Failed(String),
 }
 
 impl Throttle {
-    /// At most `limit` writes of each file at once, and then as many in a minute.
-    pub fn new(limit: usize) -> Self {
-        Self { limit: u32::try_from(limit).unwrap_or(u32::MAX).max(1), files: BTreeMap::new() }
+    /// How long a file may not be written yet.
+    pub fn wait(&self, name: &str, now: Instant) -> Duration {
+        self.files.get(name).map_or(Duration::ZERO, |file| file.end.saturating_duration_since(now))
     }
 
-    /// Whether a file may be written now.
-    ///
-    /// # Errors
-    /// Why not, and for how long.
-    pub fn permit_write(&self, name: &str, now: Instant) -> Result<(), Held> {
-        let Some(file) = self.files.get(name) else {
-            return Ok(());
-        };
-        if let Some(failure) = file.failure.as_ref().filter(|failure| failure.end > now) {
-            return Err(Held::Failed(failure.reason.clone(), failure.end - now));
+    /// Notes a write. `line` is what there is to say if the file is contested.
+    pub fn wrote(&mut self, name: &str, now: Instant, line: impl FnOnce() -> String) {
+        let file = self.pause(name, now, AFTER_WRITE);
+        match &file.trouble {
+            Some(Trouble::Contested(_)) => {}
+            _ if file.pause >= CONTESTED => file.trouble = Some(Trouble::Contested(line())),
+            _ => file.trouble = None,
         }
-        let even = file.even.max(now) + MINUTE / self.limit;
-        let wait = even.saturating_duration_since(now + MINUTE);
-        if wait.is_zero() { Ok(()) } else { Err(Held::Contested(wait)) }
     }
 
-    /// Counts a write.
-    pub fn wrote(&mut self, name: &str, now: Instant) {
-        let pace = MINUTE / self.limit;
-        let file = self.file(name, now);
-        file.even = file.even.max(now) + pace;
-        file.last = now;
-        file.failure = None;
+    /// Notes a failure.
+    pub fn failed(&mut self, name: &str, now: Instant, reason: String) {
+        self.pause(name, now, AFTER_FAILURE).trouble = Some(Trouble::Failed(reason));
     }
 
-    /// Counts a failure; how long to wait.
-    pub fn failed(&mut self, name: &str, reason: String, now: Instant) -> Duration {
-        let file = self.file(name, now);
-        let pause = match &file.failure {
-            Some(failure) => (failure.pause * 2).min(LONGEST_PAUSE),
-            None => PAUSE,
-        };
-        file.failure = Some(Failure { reason, pause, end: now + pause });
-        pause
+    fn pause(&mut self, name: &str, now: Instant, (first, longest): (Duration, Duration)) -> &mut File {
+        let new = File { pause: Duration::ZERO, end: now, trouble: None };
+        let file = self.files.entry(name.to_owned()).or_insert(new);
+        file.pause = (file.pause * 2).clamp(first, longest);
+        file.end = now + file.pause;
+        file
     }
 
-    /// Notes that a file was held back because another program rewrites it, and what there is to say about that.
-    pub fn contest(&mut self, name: &str, line: String, now: Instant) {
-        let file = self.file(name, now);
-        file.contest = Some(line);
-        file.last = now;
-    }
-
-    /// The files that another program rewrites again and again, what there is to say, and how long that holds if
-    /// nothing more happens. What is over is forgotten.
-    pub fn contested(&mut self, now: Instant) -> Vec<(String, String, Duration)> {
-        let mut contested = Vec::new();
-        self.files.retain(|name, file| {
-            let rest = (file.last + CALM).saturating_duration_since(now);
-            if rest.is_zero() {
-                file.contest = None;
-            }
-            if let Some(line) = &file.contest {
-                contested.push((name.clone(), line.clone(), rest));
-            }
-            // A failure counts until it would have been repeated.
-            let is_failing = file.failure.as_ref().is_some_and(|failure| failure.end + CALM > now);
-            file.contest.is_some() || is_failing || file.even > now
+    /// The files in trouble, and when that will be over if nothing more happens. What is over is forgotten.
+    pub fn troubles(&mut self, now: Instant) -> Vec<(String, Trouble, Duration)> {
+        self.files.retain(|_, file| file.end + CALM > now);
+        let troubles = self.files.iter().filter_map(|(name, file)| {
+            let trouble = file.trouble.clone()?;
+            Some((name.clone(), trouble, (file.end + CALM).saturating_duration_since(now)))
         });
-        contested
-    }
-
-    fn file(&mut self, name: &str, now: Instant) -> &mut File {
-        self.files.entry(name.to_owned()).or_insert(File { even: now, last: now, contest: None, failure: None })
+        troubles.collect()
     }
 }
 
@@ -122,56 +80,54 @@ impl Throttle {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_file_is_written_so_often_at_once_and_then_evenly_and_others_are_not_held_up() {
-        let start = Instant::now();
-        let mut throttle = Throttle::new(20);
-        let at = |seconds| start + Duration::from_secs(seconds);
-        for _ in 0..20 {
-            assert_eq!(throttle.permit_write("a", at(0)), Ok(()));
-            throttle.wrote("a", at(0));
+    /// When a file is written that needs it all the time, in milliseconds, and how often before it is contested.
+    fn writes(throttle: &mut Throttle, start: Instant, until: u64) -> (Vec<u64>, usize) {
+        let (mut times, mut before) = (Vec::new(), 0);
+        for millis in (0..until).step_by(100) {
+            let now = start + Duration::from_millis(millis);
+            if throttle.wait("a", now).is_zero() {
+                throttle.wrote("a", now, || "by b".to_owned());
+                times.push(millis);
+                before += usize::from(throttle.troubles(now).is_empty());
+            }
         }
-        assert_eq!(throttle.permit_write("a", at(1)), Err(Held::Contested(Duration::from_secs(2))));
-        assert_eq!(throttle.permit_write("b", at(1)), Ok(()));
-        assert_eq!(throttle.permit_write("a", at(3)), Ok(()));
-        throttle.wrote("a", at(3));
-        assert_eq!(throttle.permit_write("a", at(3)), Err(Held::Contested(Duration::from_secs(3))));
-        assert_eq!(throttle.permit_write("a", at(6)), Ok(()));
+        (times, before)
+    }
+
+    #[test]
+    fn a_file_is_written_at_growing_pauses_and_others_are_not_held_up() {
+        let (start, mut throttle) = (Instant::now(), Throttle::default());
+        let (times, before) = writes(&mut throttle, start, 20_000);
+        assert_eq!(times, [0, 100, 300, 700, 1500, 3100, 6300, 11_300, 16_300]);
+        assert_eq!(before, 5);
+        assert_eq!(throttle.wait("b", start), Duration::ZERO);
     }
 
     #[test]
     fn a_contest_is_over_once_the_file_has_stayed_as_it_is() {
-        let start = Instant::now();
-        let mut throttle = Throttle::new(1);
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let contested = |throttle: &mut Throttle, seconds| throttle.contested(at(seconds)).into_iter().next();
-        throttle.wrote("a", at(0));
-        assert_eq!(contested(&mut throttle, 0), None);
-        throttle.contest("a", "by b".to_owned(), at(8));
-        let line = |rest| Some(("a".to_owned(), "by b".to_owned(), Duration::from_secs(rest)));
-        assert_eq!(contested(&mut throttle, 8), line(10));
-        assert_eq!(contested(&mut throttle, 17), line(1));
-        assert_eq!(contested(&mut throttle, 18), None);
-        assert_eq!(throttle.permit_write("a", at(18)), Err(Held::Contested(Duration::from_secs(42))));
-        assert_eq!(contested(&mut throttle, 60), None);
+        let (start, mut throttle) = (Instant::now(), Throttle::default());
+        writes(&mut throttle, start, 4000);
+        let at = |millis| start + Duration::from_millis(millis);
+        let contested = Trouble::Contested("by b".to_owned());
+        assert_eq!(throttle.troubles(at(4000)), [("a".to_owned(), contested, Duration::from_millis(7300))]);
+        assert_eq!(throttle.troubles(at(11_300)), []);
         assert!(throttle.files.is_empty());
     }
 
     #[test]
-    fn failures_are_repeated_at_growing_pauses_and_are_no_writes() {
-        let mut now = Instant::now();
-        let mut throttle = Throttle::new(1);
+    fn failures_are_repeated_at_growing_pauses_and_a_write_ends_them() {
+        let (mut now, mut throttle) = (Instant::now(), Throttle::default());
         let mut pauses = Vec::new();
         for _ in 0..7 {
-            assert_eq!(throttle.permit_write("a", now), Ok(()));
-            let pause = throttle.failed("a", "full".to_owned(), now);
-            assert_eq!(throttle.permit_write("a", now), Err(Held::Failed("full".to_owned(), pause)));
-            assert!(throttle.contested(now).is_empty());
+            assert_eq!(throttle.wait("a", now), Duration::ZERO);
+            throttle.failed("a", now, "full".to_owned());
+            let [(_, Trouble::Failed(_), _)] = &throttle.troubles(now)[..] else { panic!("{throttle:?}") };
+            let pause = throttle.wait("a", now);
             pauses.push(pause.as_secs());
             now += pause;
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-        throttle.wrote("a", now);
-        assert_eq!(throttle.failed("a", "full".to_owned(), now).as_secs(), 1);
+        throttle.wrote("b", now, || "by c".to_owned());
+        assert_eq!(throttle.troubles(now).len(), 1);
     }
 }

@@ -14,7 +14,7 @@ use crate::drift::{Reason, Told};
 use crate::events::event;
 use crate::metrics::Metrics;
 use crate::rules::{self, Wanted};
-use crate::settings::{Mode, Settings};
+use crate::settings::{RepairAction, Settings};
 
 /// After how long a pod is looked at again that couldn't be healed, or of which it isn't known how it stands, at first and
 /// at most.
@@ -162,7 +162,7 @@ impl Tracked {
             }
         }
         let reason = drift.reason;
-        let is_mended = settings.mode == Mode::InPlace && (failed || drift.is_mended(settings.on_drift));
+        let is_mended = settings.repair == RepairAction::InPlace && (failed || drift.is_mended(settings.on_drift));
         let install = match wanted {
             Wanted::Plugins(install) if is_mended => install,
             Wanted::Plugins(_) | Wanted::Inits | Wanted::Any => {

@@ -40,12 +40,6 @@ const PLUGIN: &str = "/opt/cni/bin/linkerd-cni";
 /// The node's agent.
 const AGENT: &str = "/usr/lib/linkerd/linkerd-cni-agent";
 
-/// The names by which Linkerd's chart starts what is in its cni-plugin image
-/// (charts/linkerd2-cni/templates/cni-plugin.yaml in linkerd/linkerd2). The agent goes by its name; as a shell, it
-/// knows that chart's preStop hook and nothing else.
-const AGENT_NAMES: [&str; 3] =
-    ["/usr/bin/linkerd2-cni-install", "/usr/lib/linkerd/linkerd-cni-repair-controller", "/bin/sh"];
-
 /// The stages of the Dockerfile that need no pulled base.
 pub(crate) const STAGES: [Stage; 2] = [INIT, CNI];
 
@@ -64,7 +58,7 @@ const CNI: Stage = Stage {
     image: "proxy-init-cni",
     programs: &[("linkerd-cni", PLUGIN), ("linkerd-cni-agent", AGENT)],
     user: None,
-    entry_point: Some(AGENT_NAMES[0]),
+    entry_point: Some(AGENT),
     capabilities: None,
 };
 
@@ -102,10 +96,6 @@ pub(crate) fn lay_out(folder: &Path, architecture: Architecture) -> Result<()> {
         let path = within(path);
         fs::create_dir_all(path.parent().unwrap_or(&root))?;
         fs::copy(build::program(program, architecture)?, path)?;
-    }
-    for name in AGENT_NAMES.map(within) {
-        fs::create_dir_all(name.parent().unwrap_or(&root))?;
-        symlink(AGENT, name)?;
     }
     licences::write(&CNI.components(architecture)?, &root.join("licenses"))
 }

@@ -183,7 +183,7 @@ impl<'a> Sandboxes<'a> {
             health,
             events,
             own: Identity::at(Path::new(own)).map_err(|error| format!("{own}: {error}"))?,
-            schedule: Schedule::new(Instant::now(), settings.verify_every),
+            schedule: Schedule::new(Instant::now(), settings.verify_every()),
             all: RefCell::default(),
             news: Notify::new(),
         })

@@ -22,7 +22,7 @@ fn it_is_ready_only_while_the_api_server_takes_the_plugins_token() {
     let node = Node::new();
     node.write("10-calico.conflist", CALICO);
     let cluster = Cluster::start(&node);
-    let agent = node.agent_of(&cluster, "linkerd2-cni-install", &["--probe-addr", "127.0.0.1:9991"]);
+    let agent = node.agent_of(&cluster, &["--probe-addr", "127.0.0.1:9991"]);
     until("it is ready", || is_ready(&node));
     // The token's pod is gone, say: nothing on the node is different, and each ADD fails.
     cluster.expect_token("another");
@@ -54,7 +54,7 @@ fn it_is_ready_only_while_the_api_server_answers_about_pods_of_other_namespaces(
         fs::write(node.path().join("account/namespace"), own).unwrap();
         let path = format!("namespaces/{other}/pods/agent");
         cluster.answer_for(&path, Plan::Answer(403, ""));
-        let agent = node.agent_of(&cluster, "linkerd2-cni-install", &["--probe-addr", "127.0.0.1:9991"]);
+        let agent = node.agent_of(&cluster, &["--probe-addr", "127.0.0.1:9991"]);
         let says = |status: &str| {
             let line =
                 format!("the plugin could not set up a pod: pod {other}/agent: the API server answered {status}");
@@ -99,7 +99,7 @@ fn a_question_that_hangs_holds_up_no_end() {
     let cluster = Cluster::start(&node);
     cluster.go_silent();
     let flags = ["--probe-addr", "127.0.0.1:9991", "--on-exit", "keep"];
-    let agent = node.agent_of(&cluster, "linkerd2-cni-install", &flags);
+    let agent = node.agent_of(&cluster, &flags);
     node.until_installed("10-calico.conflist");
     sleep(Duration::from_secs(1));
     assert!(!is_ready(&node));

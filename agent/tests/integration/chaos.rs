@@ -53,9 +53,7 @@ impl Sequence {
     }
 
     fn start(&mut self, on_exit: &str) {
-        // A war of rewrites is another test's.
-        let arguments = ["--on-exit", on_exit, "--rewrites-per-minute", "1000"];
-        self.agents.push(self.node.agent(&arguments));
+        self.agents.push(self.node.agent(&["--on-exit", on_exit]));
     }
 
     /// A text that this file has not had, in one step or, as a shell does, in two.

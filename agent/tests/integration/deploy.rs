@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use lab::apt;
 use linkerd_cni_agent::conflist::Entry;
 use linkerd_cni_agent::metrics::Metrics;
-use linkerd_cni_agent::settings::{Program, Settings};
+use linkerd_cni_agent::settings::Settings;
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -233,7 +233,7 @@ fn by_nri_the_agent_has_the_socket_and_the_namespaces_and_nothing_else() {
     assert_eq!(on_node.collect::<Vec<_>>(), ["/run/nri", "/run/netns"]);
     // Where the agent looks for the socket, and where runtimes say that namespaces are.
     let mounts: Vec<_> = container.volume_mounts.as_ref().unwrap().iter().collect();
-    assert_eq!(settings(container).nri.unwrap(), Path::new(&mounts[0].mount_path).join("nri.sock"));
+    assert_eq!(settings(container).nri_socket().unwrap(), Path::new(&mounts[0].mount_path).join("nri.sock"));
     assert_eq!(mounts[1].mount_path, "/var/run/netns");
     // A namespace is a mount that is made after the agent's container.
     assert_eq!(mounts[1].mount_propagation.as_deref(), Some("HostToContainer"));
@@ -264,8 +264,8 @@ fn kubectl_renders_the_overlay_as_these_tests_do() {
 pub(crate) fn settings(container: &Container) -> Settings {
     let command = container.command.iter().flatten().take(1);
     let arguments = command.chain(container.args.iter().flatten());
-    let variable = |variable: &str| (variable == "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME").then(|| "node-1".into());
-    Settings::read(arguments.map(OsString::from), &variable).unwrap()
+    // The variables are read from this process otherwise.
+    Settings::read(arguments.map(OsString::from).chain(["--node-name=node-1".into()])).unwrap()
 }
 
 /// Whoever doesn't ask for the taint gives nobody the right to change nodes.
@@ -279,7 +279,7 @@ fn only_the_component_of_the_taint_may_change_nodes_and_its_flag_is_one_of_the_a
     for (name, objects) in all() {
         assert_eq!(changes_nodes(&objects), name == "taint", "{name}");
         let container = set(&objects).spec.template.spec.unwrap().containers.remove(0);
-        let taint = settings(&container).taint.map(|(key, _)| key);
+        let taint = settings(&container).remove_taint;
         assert_eq!(taint.is_some(), name == "taint", "{name}");
         assert!(taint.is_none_or(|key| key == "linkerd.io/cni-not-ready"), "{name}");
     }
@@ -329,7 +329,7 @@ fn an_update_goes_on_to_the_next_node_only_if_the_agent_stays_ready() {
 
 /// What `# TYPE` lines describe.
 fn described() -> BTreeSet<String> {
-    let metrics = Metrics::of(Program::Agent);
+    let metrics = Metrics::default();
     // A family that has no member yet isn't described.
     for family in [&metrics.pods, &metrics.drifts] {
         drop(family.get_or_create(&[("label", "value".to_owned())]));

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use lab::helm::template;
 use lab::linkerd::CHARTS;
 use lab::shell::{root, target};
-use linkerd_cni_agent::settings::Mode;
+use linkerd_cni_agent::settings::{LogFormat, RepairAction};
 use serde_json::{Value, json};
 
 use crate::deploy::{base, documents_in, entry, is_of_kubernetes_schema, nri, set, settings, with_component};
@@ -204,7 +204,7 @@ fn each_of_linkerds_values_counts() {
     assert_eq!(container["resources"], json!({"limits": {"cpu": "100m"}, "requests": {"memory": "32Mi"}}));
     let settings = settings(&set.spec.template.spec.unwrap().containers[0]);
     assert_eq!(settings.admin.unwrap().to_string(), "[::]:9990");
-    assert_eq!((settings.mode, settings.log_json), (Mode::InPlace, true));
+    assert_eq!((settings.repair, settings.log_format), (RepairAction::InPlace, LogFormat::Json));
 }
 
 /// As where plugins and configurations are in one folder, and on OpenShift.

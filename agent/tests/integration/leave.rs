@@ -1,8 +1,8 @@
 //! Leaving the node, and two agents on one.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, symlink};
-use std::process::{Command, Stdio};
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
@@ -86,22 +86,18 @@ fn during_an_update_nothing_is_removed() {
 }
 
 #[test]
-fn uninstalling_takes_every_byte_back_in_an_order_that_breaks_no_pod() {
-    for own in [&[][..], &["--own-file", "00-linkerd-cni.conflist"]] {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
-        if own.is_empty() {
-            node.write("99-bridge.conf", CONF);
-        }
-        fs::write(node.bin("bridge"), "somebody else's").unwrap();
-        let before = node.tree();
-        watched(&node, || {
-            let agent = node.agent(&[&["--on-exit", "remove"], own].concat());
-            node.until_installed(if own.is_empty() { "99-bridge.conflist" } else { "00-linkerd-cni.conflist" });
-            agent.terminate();
-        });
-        assert_eq!(node.tree(), before);
-    }
+fn uninstalling_takes_everything_back_in_an_order_that_breaks_no_pod() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    node.write("99-bridge.conf", CONF);
+    fs::write(node.bin("bridge"), "somebody else's").unwrap();
+    let before = node.tree();
+    watched(&node, || {
+        let agent = node.agent(&["--on-exit", "remove"]);
+        node.until_installed("99-bridge.conflist");
+        agent.terminate();
+    });
+    assert_eq!(node.tree(), before);
 }
 
 /// Runtimes read hidden ones too, and `.json` (libcni's ConfFiles).
@@ -138,26 +134,6 @@ fn every_file_that_a_runtime_reads_has_the_entry_and_is_what_it_was_afterwards()
     assert_eq!(lists, expected.map(|(name, kind)| (name.to_owned(), vec![kind.to_owned(), "linkerd-cni".to_owned()])));
     agent.terminate();
     assert_eq!(node.tree(), before);
-}
-
-#[test]
-fn a_file_of_its_own_survives_a_reboot_and_follows_the_main_one() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
-    let agent = node.agent(&["--own-file", "00-linkerd-cni.conflist"]);
-    node.until_installed("00-linkerd-cni.conflist");
-    assert_eq!(fs::read_to_string(node.net("10-calico.conflist")).unwrap(), CALICO);
-    node.write("10-calico.conflist", &CALICO.replace("1440", "9000"));
-    until("the copy follows", || {
-        fs::read_to_string(node.net("00-linkerd-cni.conflist")).is_ok_and(|text| text.contains("9000"))
-    });
-    drop(agent);
-    // The network's own program hasn't come up yet.
-    fs::remove_file(node.net("10-calico.conflist")).unwrap();
-    let agent = node.agent(&["--own-file", "00-linkerd-cni.conflist"]);
-    until("the next agent is ready", || agent.says("ready: "));
-    assert_eq!(node.types("00-linkerd-cni.conflist").unwrap(), ["calico", "linkerd-cni"]);
-    agent.terminate();
 }
 
 #[test]
@@ -239,7 +215,7 @@ fn ended(change: impl FnOnce(&Cluster)) -> (String, bool) {
     node.write("10-calico.conflist", CALICO);
     let before = node.tree();
     let cluster = Cluster::start(&node);
-    let agent = node.agent_of(&cluster, "linkerd2-cni-install", &["--log-level", "debug"]);
+    let agent = node.agent_of(&cluster, &["--log-level", "debug"]);
     node.until_installed("10-calico.conflist");
     until("it watches its namespace", || agent.says("its namespace is watched"));
     change(&cluster);
@@ -399,33 +375,29 @@ fn by_hand(node: &Node, arguments: &[&str]) -> (bool, String) {
 
 #[test]
 fn by_hand_a_node_that_no_agent_is_on_becomes_what_it_was() {
-    for own in [&[][..], &["--own-file", "00-linkerd-cni.conflist"]] {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
-        if own.is_empty() {
-            node.write("99-bridge.conf", CONF);
-        }
-        let before = node.tree();
-        watched(&node, || {
-            let agent = node.agent(own);
-            until("it is ready", || agent.says("ready: "));
-            let installed = node.tree();
-            // While an agent is there, it would be back.
-            let (is_done, said) = by_hand(&node, &[own, &["uninstall"]].concat());
-            assert!(!is_done && said.contains("an agent runs on this node"), "{said}");
-            assert_eq!(node.tree(), installed);
-            assert!(!agent.says("takes over"));
-            agent.signal(Signal::SIGKILL);
-            agent.wait();
-            let (is_done, said) = by_hand(&node, &[own, &["uninstall"]].concat());
-            assert!(is_done, "{said}");
-        });
-        assert_eq!(node.tree(), before);
-        // Where there is nothing to do, it does nothing.
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    node.write("99-bridge.conf", CONF);
+    let before = node.tree();
+    watched(&node, || {
+        let agent = node.agent(&[]);
+        until("it is ready", || agent.says("ready: "));
+        let installed = node.tree();
+        // While an agent is there, it would be back.
+        let (is_done, said) = by_hand(&node, &["uninstall"]);
+        assert!(!is_done && said.contains("an agent runs on this node"), "{said}");
+        assert_eq!(node.tree(), installed);
+        assert!(!agent.says("takes over"));
+        agent.signal(Signal::SIGKILL);
+        agent.wait();
         let (is_done, said) = by_hand(&node, &["uninstall"]);
         assert!(is_done, "{said}");
-        assert_eq!(node.tree(), before);
-    }
+    });
+    assert_eq!(node.tree(), before);
+    // Where there is nothing to do, it does nothing.
+    let (is_done, said) = by_hand(&node, &["uninstall"]);
+    assert!(is_done, "{said}");
+    assert_eq!(node.tree(), before);
 }
 
 #[test]
@@ -434,51 +406,4 @@ fn by_hand_it_says_which_folder_of_the_node_is_missing() {
     fs::remove_dir_all(node.net("")).unwrap();
     let (is_done, said) = by_hand(&node, &["uninstall"]);
     assert!(!is_done && said.contains("etc/cni/net.d cannot be opened"), "{said}");
-}
-
-/// The chart's hook under its name, beside this process 1 of a PID namespace; `first` may use `$SH` and `$AGENT`. What was
-/// written to stdout, and to stderr.
-fn hooked(node: &Node, first: &str) -> (String, String) {
-    let sh = node.path().join("sh");
-    if !sh.exists() {
-        symlink(AGENT, &sh).unwrap();
-    }
-    let mut command = Command::new("unshare");
-    node.prepare(&mut command);
-    let script = format!("(sleep 2; \"$SH\" -c 'kill -15 1; sleep 15s'; echo hook $?) & {first}");
-    let said = command
-        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script])
-        .env("SH", &sh)
-        .env("AGENT", AGENT)
-        .stdout(Stdio::piped())
-        .output()
-        .unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (text(&said.stdout), text(&said.stderr))
-}
-
-#[test]
-fn the_charts_hook_ends_the_agent_and_no_other_process() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
-    // As kubelet runs it, beside process 1 of the container.
-    let (_, said) = hooked(&node, "exec \"$AGENT\"");
-    assert!(said.contains("the plugin stays on the node"), "{said}");
-    // With hostPID, process 1 is the node's init.
-    let init = "trap 'echo terminated' TERM; wait $!; echo no signal";
-    let (said, why) = hooked(&node, init);
-    assert_eq!(said, "hook 1\nno signal\n");
-    assert!(why.contains("process 1 is not linkerd-cni-agent"), "{why}");
-}
-
-#[test]
-fn under_the_name_of_a_shell_it_runs_nothing_but_the_charts_hook() {
-    let node = Node::new();
-    let sh = node.path().join("sh");
-    symlink(AGENT, &sh).unwrap();
-    for arguments in [&["-c", "id"][..], &[], &["-c", "kill -15 1; sleep 15s", "x"], &["x"]] {
-        let said = Command::new(&sh).args(arguments).output().unwrap();
-        assert_eq!(said.status.code(), Some(127));
-        assert!(String::from_utf8_lossy(&said.stderr).contains("no shell"));
-    }
 }

@@ -26,7 +26,7 @@ fn of_an_answer_that_makes_no_sense_nothing_is_logged() {
         if is_listed {
             add();
         }
-        let agent = node.agent_of(&cluster, "linkerd-cni-agent", &["--log-level", "trace"]);
+        let agent = node.agent_of(&cluster, &["--log-level", "trace"]);
         until("pods are listed", || !cluster.lists().is_empty());
         if !is_listed {
             std::thread::sleep(Duration::from_millis(500));
@@ -49,7 +49,7 @@ fn what_others_chose_shows_as_it_is() {
         node.write(&format!("20-{TURNS}.conflist"), "{}");
         let cluster = Cluster::start(&node);
         let flags = ["--mode", "off", "--log-format", format];
-        let agent = node.agent_of(&cluster, "linkerd-cni-agent", &flags);
+        let agent = node.agent_of(&cluster, &flags);
         let (network, uid) = (Namespace::new(), crate::watch::uid());
         network.sh("iptables-nft -t nat -N PROXY_INIT_REDIRECT");
         let comment = format!("proxy-init/{TURNS}\u{7f}x");

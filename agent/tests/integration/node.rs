@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +16,8 @@ use nix::unistd::Pid;
 
 use crate::cluster::Cluster;
 
-pub(crate) const CALICO: &str = "{\n  \"name\": \"k8s-pod-network\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [ {\"type\": \"calico\", \"mtu\": 1440} ]\n}\n";
+/// As the agent writes it, so that it is the same once the entry was put in and taken out.
+pub(crate) const CALICO: &str = "{\n  \"name\": \"k8s-pod-network\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [\n    {\"type\": \"calico\", \"mtu\": 1440}\n  ]\n}\n";
 pub(crate) const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "log_level": "info",
     "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}, "linkerd": {"incoming-proxy-port": 4143, "outgoing-proxy-port": 4140,
     "iptables-mode": "nft"}}"#;
@@ -150,20 +150,19 @@ impl Node {
     }
 
     /// One that asks an API server.
-    pub(crate) fn agent_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Agent {
-        self.start(self.command_of(cluster, name, arguments))
+    pub(crate) fn agent_of(&self, cluster: &Cluster, arguments: &[&str]) -> Agent {
+        self.start(self.command_of(cluster, arguments))
     }
 
     /// The same, for another entry of the plugin's.
-    pub(crate) fn agent_with_entry(&self, cluster: &Cluster, name: &str, arguments: &[&str], entry: &str) -> Agent {
-        let mut command = self.command_of(cluster, name, arguments);
+    pub(crate) fn agent_with_entry(&self, cluster: &Cluster, arguments: &[&str], entry: &str) -> Agent {
+        let mut command = self.command_of(cluster, arguments);
         command.env("CNI_NETWORK_CONFIG", entry);
         self.start(command)
     }
 
-    pub(crate) fn command_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn command_of(&self, cluster: &Cluster, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);
-        command.arg0(name);
         name_api_server(cluster, &mut command);
         command
     }
@@ -174,28 +173,6 @@ impl Node {
         command.args(arguments);
         self.prepare(&mut command);
         name_api_server(cluster, &mut command);
-        self.start(command)
-    }
-
-    /// The repair controller as Linkerd's chart starts it: it sees no processes but its own, has no capabilities, and
-    /// knows no configuration.
-    pub(crate) fn repair_controller_of(&self, cluster: &Cluster) -> Agent {
-        let path = self.path.join("linkerd-cni-repair-controller");
-        symlink(program(), &path).unwrap();
-        let mut command = Command::new("unshare");
-        command
-            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
-            .args(["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
-            .arg(path)
-            .args(["--admin-addr", "0.0.0.0:9990"])
-            .args(["--log-format", "plain", "--log-level", "info"])
-            .env("LINKERD_CNI_AGENT_SERVICE_ACCOUNT", self.path.join("account"))
-            .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-            .env("KUBERNETES_SERVICE_PORT", cluster.port.to_string())
-            .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
-            .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "agent")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
         self.start(command)
     }
 
@@ -221,7 +198,7 @@ impl Node {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program());
-        command.arg0("/usr/bin/linkerd2-cni-install").args(arguments);
+        command.args(arguments);
         self.prepare(&mut command);
         command
     }

@@ -93,7 +93,7 @@ fn asked(name: &str, objects: &[Value]) -> BTreeSet<Asked> {
     let arguments = deploy::set(objects).spec.template.spec.unwrap().containers.remove(0).args;
     let arguments = arguments.unwrap();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut command = node.command_of(&cluster, "linkerd-cni-agent", &arguments);
+    let mut command = node.command_of(&cluster, &arguments);
     command.env("CNI_NETWORK_CONFIG", deploy::entry(objects).to_string()).env("LINKERD_CNI_AGENT_VERIFY_EVERY", "1");
     let agent = node.start(command);
     let has_noted = |reason: &str, times: usize| {

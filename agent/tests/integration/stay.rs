@@ -292,7 +292,7 @@ fn a_war_of_rewrites_ends_with_an_error_that_says_how_to_end_it() {
     let node = Node::new();
     let cilium = CALICO.replace("calico", "cilium-cni");
     node.write("05-cilium.conflist", &cilium);
-    let agent = node.agent(&["--rewrites-per-minute", "5"]);
+    let agent = node.agent(&[]);
     let rewrites = at_war(
         || node.types("05-cilium.conflist").is_some_and(|types| types.len() == 2),
         || node.write("05-cilium.conflist", &cilium),
@@ -302,7 +302,7 @@ fn a_war_of_rewrites_ends_with_an_error_that_says_how_to_end_it() {
             sleep(Duration::from_secs(1));
         },
     );
-    assert_eq!(rewrites, 5);
+    assert!((5..=7).contains(&rewrites), "{rewrites}");
     let said = agent.terminate();
     let errors: Vec<&str> = said.lines().filter(|line| line.contains("again and again")).collect();
     assert_eq!(errors.len(), 1, "{said}");
@@ -357,7 +357,7 @@ fn after_a_war_of_rewrites_the_entry_is_back_within_seconds() {
 fn a_war_over_the_program_is_fought_no_longer_than_one_over_a_list() {
     let node = Node::new();
     node.write("10-calico.conflist", CALICO);
-    let agent = node.agent(&["--rewrites-per-minute", "5"]);
+    let agent = node.agent(&[]);
     let program = fs::read(node.path().join("image/linkerd-cni")).unwrap();
     let other = node.path().join("other-program");
     let rewrites = at_war(
@@ -371,7 +371,7 @@ fn a_war_over_the_program_is_fought_no_longer_than_one_over_a_list() {
             sleep(Duration::from_secs(3));
         },
     );
-    assert!((5..=6).contains(&rewrites), "{rewrites}");
+    assert!((5..=8).contains(&rewrites), "{rewrites}");
     // The lists are kept meanwhile: there is a program.
     assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
     agent.terminate();

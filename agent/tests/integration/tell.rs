@@ -22,7 +22,7 @@ fn the_taint_goes_once_the_node_is_ready_and_nothing_else_does() {
     let ours = |effect: &str| json!({"key": TAINT, "effect": effect});
     let tainted = json!([ours("NoSchedule"), other, ours("NoExecute")]);
     cluster.taint(&tainted);
-    let agent = node.agent_of(&cluster, "linkerd-cni-agent", &["--remove-taint", TAINT]);
+    let agent = node.agent_of(&cluster, &["--remove-taint", TAINT]);
     // Without a configuration it isn't ready.
     until_within(LIMIT, "the plugin is there", || node.bin("linkerd-cni").exists());
     thread::sleep(Duration::from_millis(300));
@@ -45,7 +45,7 @@ fn a_taint_that_cannot_be_removed_is_said_once_and_tried_again() {
     let cluster = Cluster::start(&node);
     // There is no such node yet.
     cluster.remove("nodes/node-1");
-    let agent = node.agent_of(&cluster, "linkerd-cni-agent", &["--remove-taint", TAINT]);
+    let agent = node.agent_of(&cluster, &["--remove-taint", TAINT]);
     node.until_installed("10-calico.conflist");
     thread::sleep(Duration::from_millis(1500));
     cluster.taint(&json!([{"key": TAINT, "effect": "NoSchedule"}]));
@@ -61,7 +61,7 @@ fn files_that_are_skipped_or_contested_are_events_of_the_node() {
     node.write("06-none.conflist", r#"{"name": "none", "plugins": []}"#);
     node.write("10-calico.conflist", CALICO);
     let cluster = Cluster::start(&node);
-    let agent = node.agent_of(&cluster, "linkerd-cni-agent", &["--rewrites-per-minute", "3"]);
+    let agent = node.agent_of(&cluster, &[]);
     let note = |reason: &str, words: &str| {
         let is_so = |note: &Value| {
             let text = note["note"].as_str().unwrap_or_default();

@@ -54,7 +54,7 @@ impl Watched {
 
     /// With what is in the cluster before the agent starts.
     pub(crate) fn start_with(arguments: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
-        Self::start_by(prepare, |node, cluster| node.agent_of(cluster, "linkerd-cni-agent", &with_admin(arguments)))
+        Self::start_by(prepare, |node, cluster| node.agent_of(cluster, &with_admin(arguments)))
     }
 
     /// Whose system calls of this name take some milliseconds.
@@ -64,10 +64,7 @@ impl Watched {
 
     /// With another entry of the plugin's.
     fn start_with_entry(entry: &str, arguments: &[&str]) -> Self {
-        Self::start_by(
-            |_| (),
-            |node, cluster| node.agent_with_entry(cluster, "linkerd-cni-agent", &with_admin(arguments), entry),
-        )
+        Self::start_by(|_| (), |node, cluster| node.agent_with_entry(cluster, &with_admin(arguments), entry))
     }
 
     fn start_by(prepare: impl FnOnce(&Cluster), start: impl FnOnce(&Node, &Cluster) -> Agent) -> Self {
@@ -376,36 +373,6 @@ fn where_a_pod_may_not_be_deleted_it_stays_and_the_log_says_what_would_allow_it(
     until("it is counted", || watched.pods("not_known").as_deref() == Some("1"));
     let said = watched.agent.terminate();
     assert!(said.contains("deploy/cni/components/delete-pods"), "{said}");
-}
-
-#[test]
-fn under_linkerds_chart_the_repair_controller_deletes_pods_as_upstreams_does_and_is_quiet() {
-    let node = Node::new();
-    let cluster = Cluster::start(&node);
-    let agent = node.repair_controller_of(&cluster);
-    let watched = Watched { agent, cluster, node };
-    let (network, healthy) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&healthy);
-    sandbox.add(&network);
-    watched.cluster.pod("web-0", &healthy, running());
-    watched.cluster.pod("web-1", &uid(), failed());
-    until("it is deleted", || watched.cluster.deletions().len() == 1);
-    assert_eq!(watched.cluster.deletions()[0].0, "/api/v1/namespaces/shop/pods/web-1");
-    until("it is told", || watched.has_noted("LinkerdCNINotConfigured"));
-    until("it is counted", || {
-        watched.metric("linkerd_cni_repair_controller_pods_deleted_total").as_deref() == Some("1")
-    });
-    assert_eq!(watched.node.get("/ready"), "ready\n");
-    // Of a healthy pod it has nothing to say: there is no metric about it, which an alert would be about.
-    std::thread::sleep(Duration::from_millis(300));
-    let text = watched.node.get("/metrics");
-    let own = text.lines().filter(|line| line.starts_with("linkerd_cni_agent_"));
-    let own: Vec<&str> = own.filter(|line| !line.starts_with("linkerd_cni_agent_build_info")).collect();
-    assert_eq!(own, Vec::<&str>::new());
-    assert!(!watched.agent.says("WARN") && !watched.agent.says("ERROR"));
-    assert_eq!(watched.cluster.notes().len(), 1);
-    assert_eq!(watched.cluster.deletions().len(), 1);
-    assert!(!rules(&network).contains("PROXY_INIT"));
 }
 
 #[test]

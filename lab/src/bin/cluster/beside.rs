@@ -26,31 +26,18 @@ const SETTLED: Duration = Duration::from_secs(20);
 /// Where programs in pods look for their account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// A program of an image's: what it is called in the table, its file in the image, what it is started as, and its arguments.
-type Program = (&'static str, &'static str, &'static str, &'static [&'static str]);
+/// A program of an image's: what it is called in the table, its file in the image, and its arguments.
+type Program = (&'static str, &'static str, &'static [&'static str]);
 
 const AGENT: &str = "usr/lib/linkerd/linkerd-cni-agent";
 const INSTALLER: &str = "usr/bin/linkerd2-cni-install";
 const CONTROLLER: &str = "usr/lib/linkerd/linkerd-cni-repair-controller";
 const ADMIN: &[&str] = &["--admin-addr", "127.0.0.1:9990"];
 
-/// The agent, Linkerd's two, and the agent in their places, each with its image.
-const ALL: [(&str, &[Program]); 3] = [
-    ("cni", &[("linkerd-cni-agent", AGENT, AGENT, ADMIN)]),
-    (
-        UPSTREAM,
-        &[
-            ("Linkerd's installer", INSTALLER, INSTALLER, &[]),
-            ("Linkerd's repair controller", CONTROLLER, CONTROLLER, ADMIN),
-        ],
-    ),
-    (
-        "cni",
-        &[
-            ("linkerd-cni-agent as an installer", AGENT, INSTALLER, &[]),
-            ("linkerd-cni-agent as a repair controller", AGENT, CONTROLLER, ADMIN),
-        ],
-    ),
+/// The agent, and Linkerd's two, each with its image.
+const ALL: [(&str, &[Program]); 2] = [
+    ("cni", &[("linkerd-cni-agent", AGENT, ADMIN)]),
+    (UPSTREAM, &[("Linkerd's installer", INSTALLER, &[]), ("Linkerd's repair controller", CONTROLLER, ADMIN)]),
 ];
 
 pub(crate) fn scenario() -> Scenario {
@@ -93,7 +80,7 @@ fn measure(world: &World<'_>) -> Result<String> {
     Ok("measured".to_owned())
 }
 
-fn start(world: &World<'_>, image: &str, (_, file, name, arguments): &Program) -> Result<Child> {
+fn start(world: &World<'_>, image: &str, (_, file, arguments): &Program) -> Result<Child> {
     let of_image = |path: &str| world.cluster.file_of_image(&format!("{image}/{path}"));
     let entry = json!({
         "name": "linkerd-cni", "type": "linkerd-cni", "log_level": "info",
@@ -101,7 +88,7 @@ fn start(world: &World<'_>, image: &str, (_, file, name, arguments): &Program) -
     });
     let mut program = Command::new(of_image(file));
     program
-        .arg0(format!("/{name}"))
+        .arg0(format!("/{file}"))
         .args(*arguments)
         .env_clear()
         .env("CONTAINER_MOUNT_PREFIX", "/")

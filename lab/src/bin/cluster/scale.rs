@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -229,9 +228,11 @@ pub(crate) fn write_account(world: &World<'_>, namespace: &str, account: &str, f
 fn start(world: &World<'_>, account: &str, number: usize) -> Result<Child> {
     let mut agent = Command::new(world.cluster.file_of_image("cni/usr/lib/linkerd/linkerd-cni-agent"));
     agent
-        .arg0("/usr/lib/linkerd/linkerd-cni-repair-controller")
         .args(["--admin-addr", &format!("127.0.0.1:{}", 20000 + number)])
         .env_clear()
+        // It finds no folders of a node's to install the plugin in, and watches its pods.
+        .env("CONTAINER_MOUNT_PREFIX", "/nonexistent")
+        .env("CNI_NETWORK_CONFIG", r#"{"type": "linkerd-cni", "linkerd": {"pod-info": "annotations"}}"#)
         .env("LINKERD_CNI_AGENT_SERVICE_ACCOUNT", account)
         .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         .env("KUBERNETES_SERVICE_PORT", "443")
