@@ -188,15 +188,6 @@ pub enum Error {
     )]
     NoLegacyTables { stderr: String },
 
-    /// One family's change failed after the other's had been made.
-    #[error("legacy mode: the {second} rules failed after the {first} ones were changed, and those were rolled back")]
-    RolledBack {
-        first: Family,
-        second: Family,
-        #[source]
-        error: Box<Error>,
-    },
-
     /// Something failed, and what had been changed until then could not be rolled back.
     #[error(
         "legacy mode: the {families} rules may be left changed: {}; afterwards they could NOT be rolled back ({}): check \
@@ -209,17 +200,6 @@ pub enum Error {
         /// The families whose tables are not known to be as they were.
         families: Vec<Family>,
         cause: Box<Error>,
-        error: Box<Error>,
-    },
-
-    /// The rules were changed back, but not what the kernel counts of each rule.
-    #[error(
-        "legacy mode: all rules were rolled back, but the counters of the {family} rules start again at 0 ({errno})"
-    )]
-    CountersLost {
-        family: Family,
-        errno: Errno,
-        #[source]
         error: Box<Error>,
     },
 
@@ -310,8 +290,8 @@ mod tests {
         Error name NAMES:
         InMode NoRoute NoConnection NoDevice CannotChoose HostNetwork Netns Sysctl
         InstalledMeanwhile InstalledUnchecked PartlyUninstalled ReplacedEachOther NotReplaced Fallback NoCommand
-        CommandFailed CommandHung CommandRefused NoEffect LockHeld LockFile NoLegacyTables RolledBack
-        NotRolledBack CountersLost LegacyUnreadable LegacyUnwritable
+        CommandFailed CommandHung CommandRefused NoEffect LockHeld LockFile NoLegacyTables
+        NotRolledBack LegacyUnreadable LegacyUnwritable
     }
 
     named! {
@@ -386,9 +366,7 @@ mod tests {
             Error::ReplacedEachOther { mode, other: Mode::Legacy, error: missing() },
             Error::PartlyUninstalled { removed: vec![mode], error: missing() },
             Error::NoEffect { command: path.clone(), family },
-            Error::RolledBack { first: Family::V4, second: Family::V6, error: refused() },
             Error::NotRolledBack { families: Family::ALL.to_vec(), cause: missing(), error: missing() },
-            Error::CountersLost { family, errno, error: missing() },
             Error::LegacyUnwritable { family, errno },
             Error::LegacyUnreadable { family, errno },
         ];

@@ -124,7 +124,7 @@ pub(crate) fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> 
 
 /// Runs `work` on a thread of its own, and waits for it. A panic of it goes on here. It is an error if no thread can be
 /// started.
-fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub(crate) fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().spawn_scoped(scope, work)?;
         // The process's signals go to the thread that works, which holds back those that may not disturb it.

@@ -1,8 +1,8 @@
 //! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process per family.
 //!
 //! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables
-//! lock: both families are read, both commands get their input, and when both have read all but their last line, both get
-//! that and commit. Then both tables are checked. If anything fails, all changes are rolled back.
+//! lock: both families are read, both commands run side by side, and both tables are read again. If anything fails, both
+//! tables are put back.
 
 mod child;
 mod environment;
@@ -13,21 +13,20 @@ mod unlisted;
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use netfilter::netlink::signals::hold;
-use netfilter::netlink::sockopt;
+use netfilter::netlink::sockopt::load_extension;
 use netfilter::netlink::user_namespace::owns_network;
 use netfilter::xt::Extension;
 use nix::errno::Errno;
 use ruleset::xtables::IptablesRule;
 use ruleset::{Family, Name, Rule, Table};
 
-use self::child::{Ended, Failure, Prepared, Restore};
-use self::read::{Held, Rollback};
+use self::child::{Restore, missing_capability, not_permitted, run_restores};
+use self::read::Held;
 use super::Removed;
 use super::change::missing_and_surplus;
 use crate::config::Mode;
@@ -37,9 +36,6 @@ use crate::modes::refusal::unmapped;
 use crate::ownership::leads_to;
 use crate::plan::{ChainName, chain_of, is_on_owner, rules_of};
 pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
-
-/// How long the commands may take; they take milliseconds.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// The commands, and how to run them.
 #[derive(Debug, Clone, Default)]
@@ -83,9 +79,7 @@ impl Legacy {
     /// The command isn't there, or can't be asked.
     pub(crate) fn are_nf_tables(&self) -> Result<bool, Error> {
         let program = self.restore(Family::V4)?;
-        let version = child::command_output(&program, &["--version"], LIMIT)
-            .map_err(|failure| command_failure(&program, failure))?;
-        Ok(version.contains("nf_tables"))
+        Ok(child::version(&program)?.contains("nf_tables"))
     }
 
     /// Installs the wanted tables: all of them or, on an error, none. Whatever was found before, afterwards proxy-init
@@ -95,47 +89,37 @@ impl Legacy {
         Ok(!self.change(wanted)?.is_empty())
     }
 
-    /// Removes the mode's rules, as [`all::remove`](super::all::remove).
+    /// Removes the mode's rules, as [`netlink::remove`](super::netlink::remove).
     pub(crate) fn remove(&self) -> Result<Removed, Error> {
-        let changed = self.change(&[])?;
-        let before: Vec<Table> = changed.into_iter().flatten().collect();
+        let before = self.change(&[])?;
         Ok(Removed::from(!before.is_empty(), &before))
     }
 
-    /// Takes each family from what it holds to its wanted table, or to no rules of proxy-init's. Returns, for each family
-    /// that was changed, its table as it was before; none: there was no table.
-    fn change(&self, wanted: &[Table]) -> Result<Vec<Option<Table>>, Error> {
-        if owns_network() == Some(false) {
-            // Before the lock is waited for, which nothing needs then.
-            for change in self.changes(wanted)? {
-                refuse_on_owner(change.rules_afterwards(wanted))?;
-            }
-        }
+    /// Takes each family from what it holds to its wanted table, or to no rules of proxy-init's. Returns the tables that were
+    /// changed, as they were before.
+    fn change(&self, wanted: &[Table]) -> Result<Vec<Table>, Error> {
         let lock = lock::take(self.wait).map_err(|error| match error {
             // Whoever lacks a capability mostly may not open root's file either.
-            Error::LockFile { .. } if child::missing_capability().is_some() => not_permitted(Privilege::Change),
+            Error::LockFile { .. } if missing_capability().is_some() => not_permitted(Privilege::Change),
             error => error,
         })?;
         let changes = self.changes(wanted)?;
-        let prepared = prepare(&changes, &lock.0, wanted);
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        if owns_network() == Some(false) {
+            for change in &changes {
+                refuse_on_owner(change.rules_afterwards(wanted))?;
+            }
+        }
+        check_extensions(wanted)?;
         // If the process ended between the two commits, or between a failed one and the rollback, one family would be changed
         // and the other not. So signals wait.
         let _held = hold();
-        match prepared.and_then(|prepared| commit(prepared, &changes, wanted)) {
-            Ok(()) => Ok(changes.into_iter().map(|change| change.before.map(|held| held.table)).collect()),
-            Err((at_fault, error)) => {
-                let error = roll_back(&changes, at_fault, error);
-                let Error::CommandRefused { .. } = error else {
-                    return Err(error);
-                };
-                // iptables-restore names only the line of its COMMIT. xt_owner refuses an unmapped owner.
-                let mut rules = wanted.iter().flat_map(Table::rules);
-                let unmapped = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule)));
-                Err(unmapped
-                    .map(|error| error.in_mode(Mode::Legacy))
-                    .or_else(|| missing_extension(wanted))
-                    .unwrap_or(error))
-            }
+        let restores: Vec<&Restore> = changes.iter().map(|change| &change.restore).collect();
+        match run_restores(&restores, &lock.0).and_then(|()| self.confirm(wanted)) {
+            Ok(()) => Ok(changes.into_iter().map(|change| change.before.table).collect()),
+            Err(error) => Err(roll_back(&changes, explain(error, wanted))),
         }
     }
 
@@ -143,40 +127,74 @@ impl Legacy {
     fn changes(&self, wanted: &[Table]) -> Result<Vec<Change>, Error> {
         let mut changes = Vec::new();
         for family in Family::ALL {
-            let before = read::read_held(family).map_err(with_advice)?;
-            let input = family_input(wanted, family, before.as_ref());
+            let wanted = Mode::Legacy.table_among(wanted, family);
+            let Some(before) = read::read_held(family, wanted.is_some()).map_err(with_capability)? else {
+                continue;
+            };
+            let input = match wanted {
+                Some(wanted) => install_input(wanted, &before.table),
+                None => remove_input(&before.table),
+            };
             if !input.is_empty() {
-                let restore = Restore { family, program: self.restore(family)?, input: input.uncommitted() };
-                changes.push(Change { restore, before });
+                let restore = Restore { program: self.restore(family)?, input: input.committed() };
+                changes.push(Change { family, restore, before });
             }
         }
         Ok(changes)
     }
-}
 
-/// Starts the commands. An error has the family whose change failed.
-fn prepare<'a>(changes: &'a [Change], lock: &File, wanted: &[Table]) -> Result<Prepared<'a>, (Family, Error)> {
-    let restores: Vec<_> = changes.iter().map(|change| &change.restore).collect();
-    let load = || {
-        if changes.len() > 1 {
-            load_extensions(wanted);
-        }
-    };
-    child::prepare(&restores, lock, load, LIMIT).map_err(failure_in_family)
-}
-
-/// Has the commands commit, and checks what they did. An error has the family whose change failed.
-fn commit(prepared: Prepared<'_>, changes: &[Change], wanted: &[Table]) -> Result<(), (Family, Error)> {
-    prepared.commit().map_err(failure_in_family)?;
-    for Change { restore, .. } in changes {
-        let family = restore.family;
-        let now = read::read_held(family).map_err(|error| (family, with_advice(error)))?;
-        if !family_input(wanted, family, now.as_ref()).is_empty() {
-            let command = restore.program.clone();
-            return Err((family, Error::NoEffect { command, family }));
+    /// Fails if a family isn't as it should be, although its command has succeeded.
+    fn confirm(&self, wanted: &[Table]) -> Result<(), Error> {
+        match self.changes(wanted)?.pop() {
+            Some(Change { family, restore, .. }) => Err(Error::NoEffect { command: restore.program, family }),
+            None => Ok(()),
         }
     }
-    Ok(())
+}
+
+struct Change {
+    family: Family,
+    restore: Restore,
+    before: Held,
+}
+
+impl Change {
+    fn rules_afterwards<'a>(&'a self, wanted: &'a [Table]) -> impl Iterator<Item = &'a Rule> {
+        let wanted = Mode::Legacy.table_among(wanted, self.family).into_iter().flat_map(Table::rules);
+        wanted.chain(rules_of_others(&self.before.table))
+    }
+}
+
+/// The rules that neither are in a chain of proxy-init's nor lead to one.
+fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
+    let others = table.chains.iter().filter(|chain| ChainName::own(&chain.name).is_none());
+    others.flat_map(|chain| &chain.rules).filter(|rule| leads_to(rule, table).is_none())
+}
+
+/// After a command has failed, puts all tables back, and says if one can't be.
+fn roll_back(changes: &[Change], cause: Error) -> Error {
+    let mut failures = Vec::new();
+    for Change { family, before, .. } in changes {
+        if let Err(error) = read::put_back(*family, before) {
+            failures.push((*family, error));
+        }
+    }
+    let families = failures.iter().map(|(family, _)| *family).collect();
+    match failures.into_iter().next() {
+        Some((_, error)) => Error::NotRolledBack { families, cause: Box::new(cause), error: Box::new(error) },
+        None => cause,
+    }
+}
+
+/// iptables-restore names only the line of its COMMIT where the kernel refuses a rule. Says which rule that is, if the cause
+/// is an owner that isn't mapped.
+fn explain(error: Error, wanted: &[Table]) -> Error {
+    let Error::CommandRefused { .. } = error else {
+        return error;
+    };
+    let mut rules = wanted.iter().flat_map(Table::rules);
+    let unmapped = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule)));
+    unmapped.map_or(error, |unmapped| unmapped.in_mode(Mode::Legacy))
 }
 
 /// The tables that the mode can install: where the kernel has no IPv6 sockets, not that of IPv6. nf_tables takes it all
@@ -186,38 +204,20 @@ pub(crate) fn tables_with_sockets(mut wanted: Vec<Table>) -> Vec<Table> {
     wanted
 }
 
-/// Has the kernel load the modules of the rules' extensions, which serve both families. If both commands needed a module
-/// first, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and the command then
-/// lacks the extension.
-fn load_extensions(wanted: &[Table]) {
-    let Some(table) = Mode::Legacy.table_among(wanted, Family::V4) else {
-        return;
-    };
-    let used: BTreeSet<Extension> = table.rules().flat_map(Extension::of).collect();
-    for extension in used.into_iter().chain([Extension::Comment]) {
-        // Where the kernel has no such extension, the command says so.
-        let _ = ask_for_extension(Family::V4, extension);
-    }
-}
-
-fn ask_for_extension(family: Family, extension: Extension) -> Result<(), Errno> {
-    sockopt::load_extension(family, extension.name(), extension.revision(), extension.is_target())
-}
-
 /// Fails unless the kernel has all that these rules need. Asking makes the nat tables.
 ///
 /// # Errors
-/// What it lacks, or why it can't be asked.
+/// What the kernel lacks, or why it can't be asked.
 pub(crate) fn check(wanted: &[Table]) -> Result<(), Error> {
     if owns_network() == Some(false) {
         refuse_on_owner(wanted.iter().flat_map(Table::rules))?;
     }
     for family in Family::ALL {
         if Mode::Legacy.table_among(wanted, family).is_some() && has_sockets(family) {
-            read::check_nat(family)?;
+            read::read_held(family, true)?;
         }
     }
-    missing_extension(wanted).map_or(Ok(()), Err)
+    check_extensions(wanted)
 }
 
 /// Refuses a table with these rules if the kernel would, which might refuse it for one family alone: from outside the user
@@ -230,100 +230,38 @@ fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), 
     }
 }
 
-/// The error about the first rule for which the kernel lacks an extension.
-fn missing_extension(wanted: &[Table]) -> Option<Error> {
+/// Names the first rule for which the kernel lacks an extension. The kernel loads the modules of those that it has: if both
+/// families' commands needed a module first, at the same moment, one would find it half loaded, and busybox's modprobe takes
+/// that for loaded.
+fn check_extensions(wanted: &[Table]) -> Result<(), Error> {
     for family in Family::ALL {
+        let mut asked = BTreeSet::new();
         let chains = Mode::Legacy.table_among(wanted, family).map(|table| table.chains.as_slice()).unwrap_or_default();
         for (chain, rule) in chains.iter().flat_map(|chain| chain.rules.iter().map(move |rule| (&chain.name, rule))) {
-            let mut used = Extension::of(rule).chain([Extension::Comment]);
-            let Some(extension) = used.find(|&used| ask_for_extension(family, used) == Err(Errno::ENOENT)) else {
-                continue;
-            };
-            let (name, module, option) = extension.described();
-            let command = Mode::Legacy.iptables(family);
-            let rule = format!("{command} -t nat -A {chain} {:#}", IptablesRule(rule));
-            let lack = Lack::Extension { name, rule, module, option, instead: Mode::Native };
-            let errno = error::Errno::of(Errno::ENOENT);
-            return Some(ModeError::Lacks { lack, errno }.in_mode(Mode::Legacy));
-        }
-    }
-    None
-}
-
-struct Change {
-    restore: Restore,
-    /// What its table held; none: it was not there.
-    before: Option<Held>,
-}
-
-impl Change {
-    fn rules_afterwards<'a>(&'a self, wanted: &'a [Table]) -> impl Iterator<Item = &'a Rule> {
-        let wanted = Mode::Legacy.table_among(wanted, self.restore.family).into_iter().flat_map(Table::rules);
-        let table = self.before.as_ref().map(|held| &held.table);
-        wanted.chain(table.into_iter().flat_map(rules_of_others))
-    }
-}
-
-/// The rules that neither are in a chain of proxy-init's nor lead to one.
-fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
-    let others = table.chains.iter().filter(|chain| ChainName::own(&chain.name).is_none());
-    others.flat_map(|chain| &chain.rules).filter(|rule| leads_to(rule, table).is_none())
-}
-
-/// After one family's change failed, rolls both back, and says what came of it.
-fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
-    let (mut rolled_back, mut uncounted, mut left) = (None, None, None);
-    let mut families = Vec::new();
-    for Change { restore, before } in changes {
-        let family = restore.family;
-        match read::roll_back(family, before.as_ref()) {
-            Ok(Rollback::Unneeded) => {}
-            Ok(done) => {
-                if family != at_fault {
-                    rolled_back = Some(family);
-                }
-                if let Rollback::WithoutCounters(errno) = done {
-                    uncounted = Some((family, errno));
+            for used in Extension::of(rule).chain([Extension::Comment]).filter(|&used| asked.insert(used)) {
+                if load_extension(family, used.name(), used.revision(), used.is_target()) == Err(Errno::ENOENT) {
+                    return Err(lacks_extension(family, used, chain, rule));
                 }
             }
-            Err(error) => {
-                families.push(family);
-                left = left.or(Some(error));
-            }
         }
     }
-    let error = match (left, rolled_back) {
-        // A failure that is the same for reading as for changing has changed nothing.
-        (Some(_), None) if is_not_permitted(&error) => error,
-        (Some(left), _) => {
-            return Error::NotRolledBack { families, cause: Box::new(error), error: Box::new(left) };
-        }
-        (None, Some(first)) => Error::RolledBack { first, second: at_fault, error: Box::new(error) },
-        (None, None) => error,
-    };
-    match uncounted {
-        Some((family, errno)) => Error::CountersLost { family, errno, error: Box::new(error) },
-        None => error,
-    }
+    Ok(())
 }
 
-/// The input that takes a family from what its table holds to its wanted table, or to no rules of proxy-init's; empty if
-/// nothing has to be done.
-fn family_input(wanted: &[Table], family: Family, held: Option<&Held>) -> Input {
-    let table = held.map(|held| &held.table);
-    match Mode::Legacy.table_among(wanted, family) {
-        Some(wanted) => install_input(wanted, table),
-        None => remove_input(table),
-    }
+fn lacks_extension(family: Family, extension: Extension, chain: &Name, rule: &Rule) -> Error {
+    let (name, module, option) = extension.described();
+    let rule = format!("{} -t nat -A {chain} {:#}", Mode::Legacy.iptables(family), IptablesRule(rule));
+    let lack = Lack::Extension { name, rule, module, option, instead: Mode::Native };
+    ModeError::Lacks { lack, errno: error::Errno::of(Errno::ENOENT) }.in_mode(Mode::Legacy)
 }
 
 /// The input after which proxy-init's chains hold exactly these rules, and one jump leads to each. What is right already is
 /// left alone, with its counters.
-fn install_input(wanted: &Table, table: Option<&Table>) -> Input {
+fn install_input(wanted: &Table, table: &Table) -> Input {
     let mut input = Input::new();
     let mut refilled = ChainName::IN_ORDER.to_vec();
     refilled.retain(|&name| {
-        let held = table.and_then(|table| chain_of(table, name));
+        let held = chain_of(table, name);
         name.is_ours() && !held.is_some_and(|held| same_rules(&held.rules, rules_of(wanted, name)))
     });
     for &name in &refilled {
@@ -335,8 +273,7 @@ fn install_input(wanted: &Table, table: Option<&Table>) -> Input {
             wanted.iter().for_each(|rule| input.append(name, rule));
         }
         if !name.is_ours() {
-            let held = table.map(|table| rules_of(table, name)).unwrap_or_default();
-            let (missing, surplus) = missing_and_surplus(held, wanted);
+            let (missing, surplus) = missing_and_surplus(rules_of(table, name), wanted);
             for (place, _) in surplus.into_iter().rev() {
                 input.delete(&Name::from(name.as_str()), place);
             }
@@ -351,11 +288,8 @@ fn same_rules(held: &[Rule], wanted: &[Rule]) -> bool {
 }
 
 /// The input after which proxy-init has no chains, and nothing leads to them.
-fn remove_input(table: Option<&Table>) -> Input {
+fn remove_input(table: &Table) -> Input {
     let mut input = Input::new();
-    let Some(table) = table else {
-        return input;
-    };
     let held: Vec<ChainName> = table.chains.iter().filter_map(|chain| ChainName::own(&chain.name)).collect();
     // Without their rules first: they may jump to one another.
     for &chain in &held {
@@ -375,49 +309,10 @@ fn remove_input(table: Option<&Table>) -> Input {
     input
 }
 
-fn failure_in_family((restore, failure): (&Restore, Failure)) -> (Family, Error) {
-    let family = restore.family;
-    let error = match failure {
-        Failure::Ended(ended) if ended.status.success() => Error::NoEffect { command: restore.program.clone(), family },
-        failure => command_failure(&restore.program, failure),
-    };
-    (family, error)
-}
-
-fn command_failure(program: &Path, failure: Failure) -> Error {
-    let command = program.to_owned();
-    match failure {
-        Failure::Failed(error) => Error::CommandFailed { command, error },
-        Failure::Hung => Error::CommandHung { command, seconds: LIMIT.as_secs() },
-        Failure::Ended(ended) => command_refusal(command, &ended),
+/// The same error; where reading was not permitted, with the capability that is missing.
+fn with_capability(error: Error) -> Error {
+    match error {
+        Error::InMode(_, ModeError::NotPermitted(_)) => not_permitted(Privilege::Read),
+        error => error,
     }
-}
-
-/// The error that a command's exit code and its message mean.
-fn command_refusal(command: PathBuf, ended: &Ended) -> Error {
-    let stderr = ended.stderr.replace('\n', "; ");
-    let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
-    let no_table = says(&["unable to initialize table", "can't initialize ip"]);
-    // If iptables-restore finds no table because a capability is missing, it doesn't say so.
-    if says(&["you must be root", "Permission denied"]) || no_table && child::missing_capability().is_some() {
-        not_permitted(Privilege::Change)
-    } else if no_table {
-        Error::NoLegacyTables { stderr }
-    } else {
-        Error::CommandRefused { command, status: ended.status.to_string(), stderr }
-    }
-}
-
-fn with_advice(error: Error) -> Error {
-    if is_not_permitted(&error) { not_permitted(Privilege::Read) } else { error }
-}
-
-/// The error about something that was not permitted, which names the capability that is missing, if one is.
-fn not_permitted(lacking: Privilege) -> Error {
-    let capability = child::missing_capability().map(|capability| Privilege::Capability(capability.to_string()));
-    ModeError::NotPermitted(capability.unwrap_or(lacking)).in_mode(Mode::Legacy)
-}
-
-fn is_not_permitted(error: &Error) -> bool {
-    matches!(error, Error::InMode(_, ModeError::NotPermitted(_)))
 }

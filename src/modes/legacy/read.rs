@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use netfilter::ip_tables;
 use netfilter::netlink::message::Malformed;
-use netfilter::netlink::sockopt::{Entries, add_counters, read_entries, replace_entries};
+use netfilter::netlink::sockopt::{Entries, read_entries, replace_entries};
 use ruleset::{Family, NAT, Subsystem, Table, XTABLES};
 use ruleset::{Ruleset, Unseen};
 
@@ -103,19 +103,22 @@ fn garbled_table(Malformed: Malformed) -> Error {
     ModeError::GarbledDump.in_mode(Mode::Legacy)
 }
 
-/// A family's nat table as it was at some time: what it held, and its bytes, for a rollback.
+/// A family's nat table as it was at some time: its rules, and its bytes, which can be put back.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) table: Table,
     entries: Entries,
 }
 
-/// What a family's nat table holds; none: there is no such table, or this kernel has none of that family. Where tables
-/// cannot be listed, makes the table.
-pub(super) fn read_held(family: Family) -> Result<Option<Held>, Error> {
+/// What a family's nat table holds; none: there is no such table, or this kernel has none of that family. A table that is
+/// wanted is made by this, as is one where tables cannot be listed.
+///
+/// # Errors
+/// [`Error::NoLegacyTables`]: the kernel has no such table, though it is wanted; or why the kernel can't be asked.
+pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>, Error> {
     use nix::errno::Errno::{EAFNOSUPPORT, ENOENT, ENOPROTOOPT};
 
-    if table_names(family).is_ok_and(|names| names.iter().all(|name| name != NAT)) {
+    if !is_wanted && table_names(family).is_ok_and(|names| names.iter().all(|name| name != NAT)) {
         return Ok(None);
     }
     match read_entries(family, NAT) {
@@ -124,54 +127,22 @@ pub(super) fn read_held(family: Family) -> Result<Option<Held>, Error> {
             Ok(Some(Held { table, entries }))
         }
         // No sockets of the family, no ip_tables, no nat table.
-        Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) => Ok(None),
+        Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) if !is_wanted => Ok(None),
+        Err(errno @ (ENOPROTOOPT | ENOENT)) => {
+            Err(Error::NoLegacyTables { stderr: format!("{family}: {}", Errno::of(errno)) })
+        }
         Err(errno) => Err(read_error(family, errno)),
     }
 }
 
-/// Fails unless the kernel has a nat table of this family. Asking makes that table.
-///
-/// # Errors
-/// [`Error::NoLegacyTables`]; or why the kernel can't be asked.
-pub(super) fn check_nat(family: Family) -> Result<(), Error> {
-    use nix::errno::Errno::{ENOENT, ENOPROTOOPT};
-
-    read_entries(family, NAT).map(drop).map_err(|errno| match errno {
-        ENOPROTOOPT | ENOENT => Error::NoLegacyTables { stderr: format!("{family}: {}", Errno::of(errno)) },
-        _ => read_error(family, errno),
-    })
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rollback {
-    Unneeded,
-    /// Everything is as it was, counters included.
-    Done,
-    /// The rules are as they were, but their counters begin at 0, because they could not be set.
-    WithoutCounters(Errno),
-}
-
-/// Makes a family's nat table what it was before; none: no rules, and no chains except the base chains. Reads what the table
-/// holds now.
-pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollback, Error> {
-    let Some(now) = read_held(family)? else {
-        return Ok(Rollback::Unneeded);
-    };
-    let before = match before {
-        Some(before) => before.entries.clone(),
-        None => ip_tables::without_rules(family, &now.entries).map_err(garbled_table)?,
-    };
-    let (now, _) = ip_tables::split_counters(family, &now.entries).map_err(garbled_table)?;
-    let (wanted, counters) = ip_tables::split_counters(family, &before).map_err(garbled_table)?;
-    if now == wanted {
-        return Ok(Rollback::Unneeded);
+/// Makes a family's nat table what it was before, counters included.
+pub(super) fn put_back(family: Family, before: &Held) -> Result<(), Error> {
+    if read_entries(family, NAT).as_ref() == Ok(&before.entries) {
+        return Ok(());
     }
-    replace_entries(family, NAT, &before)
-        .map_err(|errno| Error::LegacyUnwritable { family, errno: Errno::of(errno) })?;
-    Ok(match add_counters(family, NAT, &counters) {
-        Ok(()) => Rollback::Done,
-        Err(errno) => Rollback::WithoutCounters(Errno::of(errno)),
-    })
+    let counters = ip_tables::counters(family, &before.entries).map_err(garbled_table)?;
+    replace_entries(family, NAT, &before.entries, &counters)
+        .map_err(|errno| Error::LegacyUnwritable { family, errno: Errno::of(errno) })
 }
 
 fn unseen_lists(error: &io::Error) -> Unseen {

@@ -42,8 +42,9 @@ impl Input {
         self.line(format_args!("-X {chain}"));
     }
 
-    /// The input without its last line, `COMMIT`.
-    pub(crate) fn uncommitted(self) -> Vec<u8> {
+    /// The whole input, with its last line.
+    pub(crate) fn committed(mut self) -> Vec<u8> {
+        self.0.extend(b"COMMIT\n");
         self.0
     }
 
@@ -82,9 +83,9 @@ pub fn simulation(planned: &[Table]) -> String {
         for chain in ChainName::IN_ORDER {
             rules_of(table, chain).iter().for_each(|rule| input.append(chain, rule));
         }
-        let lines = input.uncommitted();
+        let lines = input.committed();
         let (command, lines) = (family.iptables(), String::from_utf8_lossy(&lines));
-        text += &format!("# {family}: {command}-restore --noflush\n{lines}COMMIT\n");
+        text += &format!("# {family}: {command}-restore --noflush\n{lines}");
     }
     text
 }
@@ -111,9 +112,9 @@ mod tests {
         input.delete(&Name::from("a \\ \"b\""), 2);
         input.delete_chain(ChainName::ProxyInitRedirect);
         assert_eq!(
-            String::from_utf8(input.uncommitted()).unwrap(),
+            String::from_utf8(input.committed()).unwrap(),
             "*nat\n:PROXY_INIT_OUTPUT - [0:0]\n-A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j \
-             PROXY_INIT_OUTPUT\n-D \"a \\\\ \\\"b\\\"\" 3\n-X PROXY_INIT_REDIRECT\n"
+             PROXY_INIT_OUTPUT\n-D \"a \\\\ \\\"b\\\"\" 3\n-X PROXY_INIT_REDIRECT\nCOMMIT\n"
         );
 
         let mut config = Config::new(port(4143), port(4140));

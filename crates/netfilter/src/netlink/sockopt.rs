@@ -75,8 +75,13 @@ pub fn read_entries(family: Family, table: &str) -> Result<Entries, Errno> {
     })
 }
 
-/// Replaces everything that a table holds, in one step. The counters begin at 0.
-pub fn replace_entries(family: Family, table: &str, entries: &Entries) -> Result<(), Errno> {
+/// Replaces everything that a table holds, in one step, and then sets the counters of its entries, in their order.
+pub fn replace_entries(
+    family: Family,
+    table: &str,
+    entries: &Entries,
+    counters: &[[u8; COUNTERS]],
+) -> Result<(), Errno> {
     let options = Options::of(family)?;
     // The number of counters that are handed back must be that of the entries that are replaced.
     try_again(|| {
@@ -105,12 +110,7 @@ pub fn replace_entries(family: Family, table: &str, entries: &Entries) -> Result
         let result = options.set(SET_REPLACE, table, &mut structure);
         drop(old_counters);
         result
-    })
-}
-
-/// Adds packets and bytes to the counters of a table's entries, in their order.
-pub fn add_counters(family: Family, table: &str, counters: &[[u8; COUNTERS]]) -> Result<(), Errno> {
-    let options = Options::of(family)?;
+    })?;
     let mut structure = vec![0; ENTRIES];
     put(&mut structure, NAME, &(counters.len() as u32).to_ne_bytes());
     structure.extend(counters.as_flattened());
