@@ -1,13 +1,12 @@
 //! What of the kernel's is proxy-init's: tables, chains and rules, and the ways to them.
 
-use ruleset::{Action, Family, NAT, Name, Rule, Subsystem, Table};
-use ruleset::{Line, Ruleset};
-
-use crate::plan::{ChainName, Purpose};
+use netfilter::nf_tables::held::HeldRule;
+use ruleset::{Action, Family, Line, NAT, Name, Rule, Ruleset, Subsystem, Table};
 
 use crate::config::Mode;
+use crate::plan::{ChainName, Purpose};
 
-pub fn holds_rules(ruleset: &Ruleset, mode: Mode) -> bool {
+pub fn holds_rules<R>(ruleset: &Ruleset<R>, mode: Mode) -> bool {
     match mode {
         Mode::Native => mode.table_among(&ruleset.tables, Family::V4).is_some(),
         Mode::Nft | Mode::Legacy => {
@@ -17,7 +16,7 @@ pub fn holds_rules(ruleset: &Ruleset, mode: Mode) -> bool {
     }
 }
 
-pub fn holders(ruleset: &Ruleset) -> impl Iterator<Item = Mode> {
+pub fn holders<R>(ruleset: &Ruleset<R>) -> impl Iterator<Item = Mode> {
     Mode::ALL.iter().copied().filter(|&mode| holds_rules(ruleset, mode))
 }
 
@@ -48,16 +47,17 @@ pub fn without_time(rule: &Rule) -> Option<Rule> {
     (timeless != text).then(|| Rule { comment: Some(Name::from(timeless)), ..rule.clone() })
 }
 
-/// Whether a rule of the chain of this name is proxy-init's own jump to `goal`, or linkerd-init's.
-fn is_own_jump(rule: &Rule, chain: &Name, goal: ChainName) -> bool {
-    let purpose = match goal {
-        ChainName::ProxyInitOutput | ChainName::Output => Purpose::LookAtOutbound,
-        ChainName::ProxyInitRedirect | ChainName::Prerouting => Purpose::LookAtInbound,
-    };
-    *chain == *goal.counterpart().as_str()
-        && rule.conditions.is_empty()
-        && rule.action == Action::Jump(Name::from(goal.as_str()))
-        && Purpose::of(rule) == Some(purpose)
+/// Whether a rule of this base chain is our own jump from there, or linkerd-init's.
+pub fn is_own_jump(rule: &HeldRule, base: ChainName) -> bool {
+    let comment = rule.comment.as_ref().and_then(|comment| std::str::from_utf8(comment.as_bytes()).ok());
+    rule.is_unconditional
+        && rule.target.as_ref().is_some_and(|target| *target == *base.counterpart().as_str())
+        && comment.and_then(Purpose::from_comment) == Some(base.jump_purpose())
+}
+
+/// The chain of ours to which a rule leads, by a jump, a goto or an entry of a verdict map; none if to none.
+pub fn held_leads_to(rule: &HeldRule) -> Option<ChainName> {
+    rule.targets().find_map(ChainName::own)
 }
 
 /// Which of proxy-init's chains a rule of this table leads to, by a jump, a goto or an entry of a verdict map; none if to
@@ -74,7 +74,13 @@ pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
     own_lines(table).filter(move |line| {
         let is_others = is_nat && ChainName::own(&line.chain.name).is_none();
         let goal = leads_to(line.rule, line.table).filter(|_| is_others);
-        goal.is_some_and(|goal| !is_own_jump(line.rule, &line.chain.name, goal))
+        goal.is_some_and(|goal| {
+            let is_ours = line.chain.name == *goal.counterpart().as_str()
+                && line.rule.conditions.is_empty()
+                && line.rule.action == Action::Jump(Name::from(goal.as_str()))
+                && Purpose::of(line.rule) == Some(goal.jump_purpose());
+            !is_ours
+        })
     })
 }
 

@@ -6,8 +6,8 @@ use ruleset::Subsystem;
 
 use crate::config::Mode;
 use crate::error::Error;
-use crate::modes::legacy::Legacy;
-use crate::modes::netlink;
+use crate::modes::legacy::{self, Legacy};
+use crate::modes::netlink::{self, must_see};
 use crate::netns;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
@@ -55,20 +55,18 @@ impl Uninstall {
     fn run_here(&self, tell: &mut dyn FnMut(OperationNotice<'_>)) -> Result<Uninstalled, Error> {
         let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
         let legacy = Legacy { folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() };
-        let ruleset = netlink::read()?;
-        for unseen in &ruleset.not_known {
-            match unseen.subsystem {
-                // As in most pods: nothing that was installed from there is in legacy tables.
-                Subsystem::Legacy if unseen.not_permitted => {
-                    let warning = Warning::LegacyUnseen(unseen.clone());
-                    tell(OperationNotice::Warning(&warning));
-                    warnings.push(warning);
-                }
-                Subsystem::Legacy => failed = failed.or(netlink::must_see(&ruleset, Mode::Legacy).err()),
-                Subsystem::NfTables => failed = failed.or(netlink::must_see(&ruleset, Mode::Nft).err()),
+        let (nf_tables, in_legacy) = (netlink::held()?, legacy::read::read()?);
+        failed = failed.or(must_see(&nf_tables, Mode::Nft).err());
+        match in_legacy.unseen(Subsystem::Legacy) {
+            // As in most pods: nothing that was installed from there is in legacy tables.
+            Some(unseen) if unseen.not_permitted => {
+                let warning = Warning::LegacyUnseen(unseen.clone());
+                tell(OperationNotice::Warning(&warning));
+                warnings.push(warning);
             }
+            _ => failed = failed.or(must_see(&in_legacy, Mode::Legacy).err()),
         }
-        for mode in holders(&ruleset) {
+        for mode in holders(&nf_tables).chain(holders(&in_legacy)) {
             match netlink::remove(mode, &legacy) {
                 Ok(done) => {
                     if done.any {

@@ -57,13 +57,18 @@ impl Mode {
     }
 
     /// The table that holds the mode's rules for packets of a family, if it is among these.
-    pub(crate) fn table_among(self, tables: &[Table], family: Family) -> Option<&Table> {
-        let (family, name) = match self {
-            Mode::Native => (TableFamily::Inet, NATIVE),
-            Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
-        };
+    pub(crate) fn table_among<R>(self, tables: &[Table<R>], family: Family) -> Option<&Table<R>> {
+        let (family, name) = self.table(family);
         let mut tables = tables.iter().filter(|table| table.subsystem == self.subsystem());
         tables.find(|table| table.family == family && table.name == *name)
+    }
+
+    /// The family and the name of the table that holds the mode's rules for packets of a family.
+    pub(crate) fn table(self, family: Family) -> (TableFamily, &'static str) {
+        match self {
+            Mode::Native => (TableFamily::Inet, NATIVE),
+            Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
+        }
     }
 
     /// The mode whose rules a table holds, or would hold if there were any.

@@ -9,6 +9,7 @@ use netfilter::netlink::listeners::listeners;
 use netfilter::netlink::route::RouteKind;
 use netfilter::netlink::user_namespace::owns_network;
 use netfilter::netlink::{ReadError, route};
+use netfilter::nf_tables;
 use nix::errno::Errno;
 use ruleset::{Address, Device, Network, Ruleset, Settings};
 use ruleset::{Context, Family, Field, Intervals, LOOPBACK_INDEX, RoutingFacts, address, ip};
@@ -17,11 +18,24 @@ use crate::config::{Config, OwnerId};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
 use crate::diagnose::other_programs::{Traces, signs_in_namespace};
 use crate::error::Error;
-use crate::modes::{netlink, proc_of_thread};
+use crate::modes::{legacy, netlink, proc_of_thread};
+
+/// Reads everything in the thread's network namespace that decides where a TCP connection goes. Reading changes nothing
+/// and starts no process; what could not be read is listed in [`Ruleset::not_known`].
+///
+/// # Errors
+/// The kernel's answer makes no sense, or the rules change faster than they can be read.
+pub(super) fn ruleset() -> Result<Ruleset, Error> {
+    let mut ruleset = netlink::nf_tables(nf_tables::read::snapshot)?;
+    let legacy = legacy::read::read()?;
+    ruleset.tables.extend(legacy.tables);
+    ruleset.not_known.extend(legacy.not_known);
+    Ok(ruleset)
+}
 
 /// Reads what the thread's network namespace holds, with conditions filled in as far as they can be, and its network.
 pub(super) fn read() -> Result<(Ruleset, Network), Error> {
-    let mut ruleset = netlink::read()?;
+    let mut ruleset = ruleset()?;
     let network = network();
     settle(&mut ruleset, &network, None);
     Ok((ruleset, network))

@@ -1,12 +1,11 @@
 //! Which mode fits the kernel and the network namespace: what `auto` goes by.
 
 use derive_more::Display;
-use ruleset::Ruleset;
-use ruleset::Subsystem;
+use ruleset::{Ruleset, Subsystem};
 
 use crate::config::{Config, Mode};
 use crate::error::{Error, ModeError};
-use crate::modes::netlink::{self, must_see};
+use crate::modes::netlink;
 use crate::ownership::holders;
 use crate::plan::tables::expected;
 
@@ -57,28 +56,51 @@ pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
     netlink::check_each(&[(mode, expected(mode, config))]).into_iter().collect()
 }
 
+/// What `auto` goes by in a network namespace.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The first mode that holds our rules.
+    pub(crate) holder: Option<Mode>,
+    /// How many nat rules each subsystem has.
+    pub(crate) in_nf_tables: usize,
+    pub(crate) in_legacy: usize,
+    /// Legacy tables could not be seen.
+    pub(crate) legacy_hidden: bool,
+}
+
+impl Found {
+    /// Of what nf_tables and the legacy tables hold.
+    ///
+    /// # Errors
+    /// nf_tables could not be seen.
+    pub(crate) fn of<R>(nf_tables: &Ruleset<R>, legacy: &Ruleset) -> Result<Self, Error> {
+        if let Some(unseen) = nf_tables.unseen(Subsystem::NfTables) {
+            return Err(Error::CannotChoose { reason: unseen.reason.clone() });
+        }
+        Ok(Self {
+            holder: holders(nf_tables).chain(holders(legacy)).next(),
+            in_nf_tables: nf_tables.nat_rules(Subsystem::NfTables),
+            in_legacy: legacy.nat_rules(Subsystem::Legacy),
+            legacy_hidden: legacy.unseen(Subsystem::Legacy).is_some(),
+        })
+    }
+}
+
 /// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what was
 /// found does not decide. Which iptables binaries are installed does not count.
 ///
 /// # Errors
-/// nf_tables could not be seen, or `check` fails for a reason that choosing another mode does not mend.
-pub(crate) fn choose(
-    ruleset: &Ruleset,
-    mut check: impl FnMut(Mode) -> Result<(), Error>,
-) -> Result<(Mode, Reason), Error> {
-    must_see(ruleset, Mode::Nft).map_err(|error| match error {
-        Error::InMode(_, ModeError::Unseen(reason)) => Error::CannotChoose { reason },
-        other => other,
-    })?;
-    if let Some(mode) = holders(ruleset).next() {
+/// `check` fails for a reason that choosing another mode does not mend.
+pub(crate) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
+    if let Some(mode) = found.holder {
         return Ok((mode, Reason::Holds));
     }
-    match (ruleset.nat_rules(Subsystem::NfTables), ruleset.nat_rules(Subsystem::Legacy)) {
+    match (found.in_nf_tables, found.in_legacy) {
         (rules @ 1.., 0) => return Ok((Mode::Nft, Reason::OnlyNfTables(rules))),
         (0, rules @ 1..) => return Ok((Mode::Legacy, Reason::OnlyLegacy(rules))),
         _ => {}
     }
-    let legacy_hidden = ruleset.unseen(Subsystem::Legacy).is_some();
+    let legacy_hidden = found.legacy_hidden;
     let lack = match check(Mode::Nft) {
         Ok(()) => return Ok((Mode::Nft, Reason::Supported { legacy_hidden })),
         Err(error) if error.rules_out_nft_mode() => error,
@@ -136,7 +158,7 @@ mod tests {
         nft: fn(Mode) -> Result<(), Error>,
         native: fn(Mode) -> Result<(), Error>,
     ) -> Result<String, Error> {
-        choose(ruleset, |mode| match mode {
+        choose(&Found::of(ruleset, ruleset)?, |mode| match mode {
             Mode::Nft => nft(mode),
             Mode::Native => native(mode),
             Mode::Legacy => panic!("nothing to try"),

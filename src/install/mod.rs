@@ -18,7 +18,7 @@ use ruleset::{Family, NAT, Subsystem, Table, TableFamily, nftables};
 use crate::config::warnings::warnings;
 use crate::config::{Config, Mode, ModeChoice};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Reason, choose, try_out};
+use crate::install::choose::{Found, Reason, choose, try_out};
 use crate::install::close_wait::CloseWaitTimeout;
 use crate::install::host_network::HostNetwork;
 use crate::modes::Removed;
@@ -216,7 +216,7 @@ impl Install {
                 Ok(false) | Err(Error::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
                 Err(error) => return Err(error),
             },
-            ModeChoice::Auto => choose(&netlink::read()?, check)?,
+            ModeChoice::Auto => choose(&Found::of(&netlink::held()?, &legacy::read::read()?)?, check)?,
         })
     }
 

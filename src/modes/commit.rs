@@ -4,10 +4,12 @@ use std::ops::Range;
 
 use netfilter::netlink::{CommitError, FinishedBatch, Generation, Socket};
 use netfilter::nf_tables::edit::{self, Edit};
-use netfilter::nf_tables::read::{self, Snapshot, back_off};
-use ruleset::Table;
+use netfilter::nf_tables::held::{self, HeldRule};
+use netfilter::nf_tables::read::{Snapshot, back_off};
+use ruleset::{Family, Table, TableFamily};
 
 use super::refusal;
+use crate::config::Mode;
 use crate::error::ModeError;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
@@ -19,8 +21,14 @@ pub(crate) fn open() -> Result<Socket, ModeError> {
     Socket::open().map_err(refusal::no_socket)
 }
 
-pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ModeError> {
-    read::snapshot(socket).map_err(refusal::unreadable)
+fn snapshot(socket: &Socket) -> Result<Snapshot<HeldRule>, ModeError> {
+    held::held(socket, may_be_ours).map_err(refusal::unreadable)
+}
+
+/// Whether it is a table in which nft or native mode has rules.
+pub(crate) fn may_be_ours(family: TableFamily, name: &[u8]) -> bool {
+    let is = |(own, own_name): (TableFamily, &str)| own == family && own_name.as_bytes() == name;
+    Family::ALL.iter().any(|&of| is(Mode::Nft.table(of)) || is(Mode::Native.table(of)))
 }
 
 /// The netlink batch of edits in a namespace in which nothing has been committed, ready to send.
@@ -87,28 +95,25 @@ pub(crate) fn check_each<'a>(
     outcomes
 }
 
-/// Changes the ruleset from what it is to what it should be. `plan` is given the tables and returns the edits, or none if
-/// nothing needs to change. With `try_fresh`, those for a namespace in which nothing has ever been committed are tried
-/// first, without reading anything. Returns whether anything was changed.
+/// Changes the ruleset from what it is to what it should be. `plan` is given the tables that may hold our rules, and returns
+/// the edits, or none if nothing needs to change. It is given first what is `known`, if anything is, and commits the edits if
+/// that is still so. Returns whether anything was changed.
 pub(crate) fn transact<'a>(
-    try_fresh: bool,
-    mut plan: impl FnMut(&[Table]) -> Result<Vec<Edit<'a>>, ModeError>,
+    mut known: Option<Snapshot<HeldRule>>,
+    mut plan: impl FnMut(&[Table<HeldRule>]) -> Result<Vec<Edit<'a>>, ModeError>,
 ) -> Result<bool, ModeError> {
     // The generation of a batch that may have been committed or not, and why that isn't known.
     let mut unanswered = None;
-    if try_fresh {
-        match commit_fresh(&plan(&[])?) {
-            Ok(false) => {}
-            Err(ModeError::Unanswered(errno)) => unanswered = Some((Generation::FRESH, errno)),
-            done => return done,
-        }
-    }
     for attempt in 0..TRIES {
-        back_off(attempt);
         // Each attempt has a new socket: unread answers are gone with the old one.
-        let read = open().and_then(|socket| Ok((snapshot(&socket)?, socket)));
-        let (snapshot, socket) =
-            read.map_err(|error| unanswered.map_or(error, |(_, errno)| ModeError::Unanswered(errno)))?;
+        let read = || {
+            back_off(attempt.saturating_sub(1));
+            open().and_then(|socket| Ok((snapshot(&socket)?, socket)))
+        };
+        let (snapshot, socket) = match known.take() {
+            Some(known) => (known, open()?),
+            None => read().map_err(|error| unanswered.map_or(error, |(_, errno)| ModeError::Unanswered(errno)))?,
+        };
         let edits = plan(&snapshot.tables)?;
         match unanswered {
             // Whatever became of the earlier batch, the ruleset is now as it should be.
@@ -126,8 +131,4 @@ pub(crate) fn transact<'a>(
         }
     }
     Err(ModeError::Contended(TRIES))
-}
-
-pub(crate) fn can_be_read() -> bool {
-    open().and_then(|socket| snapshot(&socket)).is_ok()
 }

@@ -1,12 +1,12 @@
 //! How rules are installed in the kernel, removed, and read back: one folder per backend.
 
-mod change;
 pub(crate) mod commit;
 pub mod legacy;
 pub mod native;
 pub mod netlink;
 pub mod nft;
 pub(crate) mod refusal;
+mod rerun;
 
 use netfilter::nf_tables::ChainId;
 use nix::sys::utsname::uname;

@@ -6,10 +6,11 @@
 
 use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::Edit;
+use netfilter::nf_tables::held::HeldRule;
 use netfilter::nf_tables::set::elements;
 use ruleset::{Condition, Family, Rule, Set, Table, TableFamily, Values};
 
-use super::change::{Wanted, append_rule, change_chain};
+use super::rerun::{Changes, Wanted};
 use crate::config::{Mode, NATIVE};
 use crate::error::ModeError;
 use crate::modes::refusal::unmapped;
@@ -21,14 +22,14 @@ const ELEMENTS: usize = 1000;
 const TABLE: TableId = TableId { family: TableFamily::Inet, name: NATIVE };
 
 /// The edits that turn what the namespace holds into exactly the wanted table; none if it holds it already.
-pub(crate) fn install_edits<'a>(tables: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+pub(crate) fn install_edits<'a>(tables: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
     for wanted in wanted {
         match held_table(tables) {
             Some(held) if held.dormant && holds_others(held) => {
                 return Err(ModeError::Dormant(TABLE.to_string()));
             }
-            Some(held) if can_change(held, wanted) => change_table(held, wanted, &mut edits),
+            Some(held) if can_change(held, wanted) => change_table(held, wanted, &mut edits)?,
             held => {
                 edits.extend(held.map(|_| Edit::DeleteTable(TABLE)));
                 add_table(wanted, &mut edits);
@@ -41,7 +42,7 @@ pub(crate) fn install_edits<'a>(tables: &[Table], wanted: &'a [Table]) -> Result
 
 /// Whether changing rules and sets is enough: the chains are right, hooked where they should be, and the table holds nothing
 /// else, such as another program's sets.
-fn can_change(held: &Table, wanted: &Table) -> bool {
+fn can_change(held: &Table<HeldRule>, wanted: &Table) -> bool {
     for chain in &wanted.chains {
         if held.chain(&chain.name).is_none_or(|held| held.base != chain.base) {
             return false;
@@ -55,7 +56,7 @@ fn can_change(held: &Table, wanted: &Table) -> bool {
 
 /// Adds the edits that leave the table with exactly the wanted rules and sets. A set whose elements differ is made
 /// again, with the rules that use it.
-fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) {
+fn change_table<'a>(held: &Table<HeldRule>, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) -> Result<(), ModeError> {
     let stays = |set: &Set| wanted.sets.contains(set) && held.sets.contains(set);
     let uses_kept_sets = |rule: &Rule| {
         rule.conditions.iter().all(|condition| match condition {
@@ -65,8 +66,8 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) 
     };
     let mut added = Vec::new();
     for name in ChainName::IN_ORDER {
-        let rules = rules_of(wanted, name).iter().map(|rule| Wanted { rule, may_stay: uses_kept_sets(rule) });
-        let (deleted, rules) = change_chain(TABLE, name.into(), &wanted.sets, rules_of(held, name), rules.collect());
+        let Changes { deleted, added: rules } =
+            wanted_chain(wanted, name).refill(rules_of(held, name), uses_kept_sets)?;
         edits.extend(deleted);
         added.extend(rules);
     }
@@ -76,17 +77,22 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) 
         add_set(set, id, edits);
     }
     edits.extend(added);
+    Ok(())
 }
 
-pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
+fn wanted_chain(table: &Table, chain: ChainName) -> Wanted<'_> {
+    Wanted { table: TABLE, chain, rules: rules_of(table, chain), sets: &table.sets }
+}
+
+pub(super) fn remove_edits(tables: &[Table<HeldRule>]) -> Vec<Edit<'static>> {
     held_table(tables).map(|_| Edit::DeleteTable(TABLE)).into_iter().collect()
 }
 
-fn held_table(tables: &[Table]) -> Option<&Table> {
+fn held_table(tables: &[Table<HeldRule>]) -> Option<&Table<HeldRule>> {
     Mode::Native.table_among(tables, Family::V4)
 }
 
-fn holds_others(table: &Table) -> bool {
+fn holds_others(table: &Table<HeldRule>) -> bool {
     table.chains.iter().any(|chain| ChainName::from_name(chain.name.as_bytes()).is_none())
 }
 
@@ -108,7 +114,8 @@ fn add_table<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
     // Each before those that jump to it: nft 0.9.8 writes a chain's rules into its JSON before it has written the next chain.
     edits.extend(ChainName::IN_ORDER.map(|chain| Edit::AddChain(TABLE, chain.into())));
     for chain in ChainName::IN_ORDER {
-        edits.extend(rules_of(table, chain).iter().map(|rule| append_rule(TABLE, chain, rule, &table.sets)));
+        let wanted = wanted_chain(table, chain);
+        edits.extend(wanted.rules.iter().map(|rule| wanted.add(rule, None)));
     }
 }
 

@@ -2,7 +2,8 @@
 
 use netfilter::netlink::{Generation, ReadError, Socket};
 use netfilter::nf_tables::edit::Edit;
-use netfilter::nf_tables::read;
+use netfilter::nf_tables::held::{self, HeldRule};
+use netfilter::nf_tables::read::{self, Snapshot};
 use nix::errno::Errno;
 use ruleset::{Ruleset, Unseen};
 use ruleset::{Subsystem, Table};
@@ -13,7 +14,7 @@ use super::native;
 use super::nft;
 use crate::config::{Config, Mode};
 use crate::error::{self, Error, ModeError, PRIVILEGE, netlink_advice};
-use crate::modes::commit::{self, can_be_read, commit_fresh, transact};
+use crate::modes::commit::{self, commit_fresh, may_be_ours, transact};
 use crate::modes::refusal;
 use crate::ownership::holds_rules;
 use crate::plan::tables::expected;
@@ -27,14 +28,15 @@ pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
     if mode == Mode::Legacy {
         return legacy.remove();
     }
-    let mut held = Vec::new();
-    let any = transact(false, |tables| {
+    let mut foreign = Vec::new();
+    let any = transact(None, |tables| {
         if mode == Mode::Nft {
-            held = tables.to_vec();
+            foreign = nft::foreign_jumps(tables);
         }
         Ok(remove_edits(mode, tables))
     });
-    Ok(Removed::from(any.map_err(|error| error.in_mode(mode))?, &held))
+    let any = any.map_err(|error| error.in_mode(mode))?;
+    Ok(Removed { any, foreign: if any { foreign } else { Vec::new() } })
 }
 
 /// The modes in which nf_tables holds proxy-init's rules.
@@ -42,7 +44,7 @@ pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
 /// # Errors
 /// nf_tables could not be read, although the kernel has it.
 pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
-    let ruleset = nf_tables()?;
+    let ruleset = held()?;
     match ruleset.unseen(Subsystem::NfTables) {
         // A process that may not read nf_tables may not change legacy tables either; that attempt explains it better.
         Some(unseen) if !unseen.not_permitted => {
@@ -54,34 +56,30 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
 }
 
 /// Fails unless the subsystem that holds the mode's rules could be seen.
-pub(crate) fn must_see(ruleset: &Ruleset, mode: Mode) -> Result<(), Error> {
+pub(crate) fn must_see<R>(ruleset: &Ruleset<R>, mode: Mode) -> Result<(), Error> {
     match ruleset.unseen(mode.subsystem()) {
         Some(unseen) => Err(ModeError::Unseen(unseen.reason.clone()).in_mode(mode)),
         None => Ok(()),
     }
 }
 
-/// Reads everything in the thread's network namespace that decides where a TCP connection goes. Reading changes nothing
-/// and starts no process; what could not be read is listed in [`Ruleset::not_known`].
+/// Reads those tables of nf_tables that may hold our rules. What could not be read is listed in [`Ruleset::not_known`].
 ///
 /// # Errors
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
-pub fn read() -> Result<Ruleset, Error> {
-    let mut ruleset = nf_tables()?;
-    let legacy = legacy::read::read()?;
-    ruleset.tables.extend(legacy.tables);
-    ruleset.not_known.extend(legacy.not_known);
-    Ok(ruleset)
+pub(crate) fn held() -> Result<Ruleset<HeldRule>, Error> {
+    nf_tables(|socket| held::held(socket, may_be_ours))
 }
 
-fn nf_tables() -> Result<Ruleset, Error> {
+/// Reads nf_tables by `read`, as [`held`].
+pub(crate) fn nf_tables<R>(read: impl FnOnce(&Socket) -> Result<Snapshot<R>, ReadError>) -> Result<Ruleset<R>, Error> {
     let socket = Socket::open().map_err(ReadError::NotAsked);
-    let (not_permitted, reason) = match socket.and_then(|socket| read::snapshot(&socket)) {
+    let (not_permitted, reason) = match socket.and_then(|socket| read(&socket)) {
         Ok(snapshot) => return Ok(Ruleset { tables: snapshot.tables, not_known: Vec::new() }),
         // The kernel has no nfnetlink (netlink_create in net/netlink/af_netlink.c), or that without nf_tables
         // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
         Err(ReadError::NotAsked(Errno::EPROTONOSUPPORT) | ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
-            return Ok(Ruleset::default());
+            return Ok(Ruleset { tables: Vec::new(), not_known: Vec::new() });
         }
         Err(ReadError::Socket(Errno::EPERM)) => (true, format!("EPERM: {PRIVILEGE}")),
         Err(ReadError::Socket(errno)) => (false, error::Errno::of(errno).to_string()),
@@ -116,7 +114,7 @@ impl Stamp {
 
 /// The edits that turn what nf_tables holds into exactly the tables that a mode makes; none if it holds them already, or if
 /// the mode's rules aren't in nf_tables.
-fn install_edits<'a>(mode: Mode, held: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+fn install_edits<'a>(mode: Mode, held: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     match mode {
         Mode::Nft => nft::install_edits(held, wanted),
         Mode::Native => native::install_edits(held, wanted),
@@ -125,7 +123,7 @@ fn install_edits<'a>(mode: Mode, held: &[Table], wanted: &'a [Table]) -> Result<
 }
 
 /// The edits that remove a mode's rules from nf_tables.
-fn remove_edits(mode: Mode, held: &[Table]) -> Vec<Edit<'static>> {
+fn remove_edits(mode: Mode, held: &[Table<HeldRule>]) -> Vec<Edit<'static>> {
     match mode {
         Mode::Nft => nft::remove_edits(held),
         Mode::Native => native::remove_edits(held),
@@ -145,7 +143,7 @@ pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
 pub(crate) fn install_if_fresh(mode: Mode, wanted: &[Table]) -> Result<bool, Error> {
     match install_edits(mode, &[], wanted).and_then(|edits| commit_fresh(&edits)) {
         // The caller then reads the namespace, which shows whether the batch was committed.
-        Err(ModeError::Unanswered(_)) if can_be_read() => Ok(false),
+        Err(ModeError::Unanswered(_)) if held().is_ok_and(|held| held.not_known.is_empty()) => Ok(false),
         outcome => outcome.map_err(|error| error.in_mode(mode)),
     }
 }
@@ -162,7 +160,7 @@ pub(crate) fn install(
 ) -> Result<(bool, Option<Mode>), Error> {
     let other = if mode == Mode::Nft { Mode::Native } else { Mode::Nft };
     let mut replaced = None;
-    let changed = transact(try_fresh, |held| {
+    let changed = transact(try_fresh.then(Snapshot::fresh), |held| {
         let mut edits = remove_edits(other, held);
         if !edits.is_empty() {
             if !replace {

@@ -2,13 +2,14 @@
 
 use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::Edit;
+use netfilter::nf_tables::held::HeldRule;
 use netfilter::nf_tables::table::MARK;
-use ruleset::{Base, Family, NAT, Name, Policy, Table, TableFamily};
+use ruleset::{Base, Chain, Family, NAT, Name, Policy, Table, TableFamily};
 
-use super::change::{Wanted, append_rule, change_chain, missing_and_surplus};
+use super::rerun::Wanted;
 use crate::config::Mode;
 use crate::error::ModeError;
-use crate::ownership::leads_to;
+use crate::ownership::{held_leads_to, is_own_jump};
 use crate::plan::{ChainName, chain_of, rules_of};
 
 fn nat(family: Family) -> TableId {
@@ -16,7 +17,7 @@ fn nat(family: Family) -> TableId {
 }
 
 /// The edits that turn what the namespace holds into exactly the wanted rules; none if it holds them already.
-pub(crate) fn install_edits<'a>(held: &[Table], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+pub(crate) fn install_edits<'a>(held: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
     for family in Family::ALL {
         let held = Mode::Nft.table_among(held, family);
@@ -28,7 +29,7 @@ pub(crate) fn install_edits<'a>(held: &[Table], wanted: &'a [Table]) -> Result<V
     Ok(edits)
 }
 
-pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
+pub(super) fn remove_edits(tables: &[Table<HeldRule>]) -> Vec<Edit<'static>> {
     let mut edits = Vec::new();
     for family in Family::ALL {
         remove_family(Mode::Nft.table_among(tables, family), family, &mut edits);
@@ -38,7 +39,7 @@ pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
 
 /// Adds the edits after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
 fn refill<'a>(
-    held: Option<&Table>,
+    held: Option<&Table<HeldRule>>,
     family: Family,
     wanted: &'a Table,
     edits: &mut Vec<Edit<'a>>,
@@ -59,28 +60,18 @@ fn refill<'a>(
         }
     }
     for name in ChainName::IN_ORDER {
-        let (held, wanted) = (held.map(|table| rules_of(table, name)).unwrap_or_default(), rules_of(wanted, name));
-        if name.is_ours() {
-            let wanted = wanted.iter().map(|rule| Wanted { rule, may_stay: true });
-            let (deleted, added) = change_chain(id, name.into(), &[], held, wanted.collect());
-            edits.extend(deleted);
-            edits.extend(added);
-            continue;
-        }
-        let (missing, surplus) = missing_and_surplus(held, wanted);
-        for (_, rule) in surplus {
-            edits.push(Edit::DeleteRule(id, Name::from(name.as_str()), rule.handle));
-        }
-        for rule in missing {
-            edits.push(append_rule(id, name, rule, &[]));
-        }
+        let held = held.map(|table| rules_of(table, name)).unwrap_or_default();
+        let wanted = Wanted { table: id, chain: name, rules: rules_of(wanted, name), sets: &[] };
+        let changes = if name.is_ours() { wanted.refill(held, |_| true)? } else { wanted.complete(held)? };
+        edits.extend(changes.deleted);
+        edits.extend(changes.added);
     }
     Ok(())
 }
 
 /// Adds the edits that remove proxy-init's chains and every rule that leads to them, and also the base chains and the
 /// table if proxy-init made them and they hold nothing else.
-fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>>) {
+fn remove_family(table: Option<&Table<HeldRule>>, family: Family, edits: &mut Vec<Edit<'_>>) {
     let Some(table) = table else {
         return;
     };
@@ -96,9 +87,9 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
         if ChainName::own(&chain.name).is_some() {
             continue;
         }
-        let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| leads_to(rule, table).is_some());
+        let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| held_leads_to(rule).is_some());
         // A verdict map may lead elsewhere too. While its rule is there, the kernel deletes none of the chains.
-        for jump in jumps.into_iter().filter(|jump| jump.action.target().is_some()) {
+        for jump in jumps.into_iter().filter(|jump| jump.target.is_some()) {
             edits.push(Edit::DeleteRule(id, chain.name.clone(), jump.handle));
         }
         if let Some(name) = ChainName::from_name(chain.name.as_bytes())
@@ -114,4 +105,22 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
     if is_marked(&table.comment) && table.objects as usize == deleted.len() {
         edits.push(Edit::DeleteTable(id));
     }
+}
+
+/// The rules that lead to a chain of ours and aren't our own jumps, which go with that chain.
+pub(super) fn foreign_jumps(tables: &[Table<HeldRule>]) -> Vec<String> {
+    let mut foreign = Vec::new();
+    for table in Family::ALL.into_iter().filter_map(|family| Mode::Nft.table_among(tables, family)) {
+        for chain in table.chains.iter().filter(|chain| ChainName::own(&chain.name).is_none()) {
+            let Chain { name, rules, .. } = chain;
+            let base = ChainName::from_name(name.as_bytes());
+            for rule in rules.iter().filter(|rule| !base.is_some_and(|base| is_own_jump(rule, base))) {
+                let goal = held_leads_to(rule);
+                foreign.extend(
+                    goal.map(|goal| format!("{table}: the rule of {name} with handle {}, to {goal}", rule.handle)),
+                );
+            }
+        }
+    }
+    foreign
 }

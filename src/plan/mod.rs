@@ -68,12 +68,13 @@ pub fn plan(config: &Config) -> Vec<FamilyPlan> {
 }
 
 fn rules(config: &Config, family: Family, chain: ChainName) -> Vec<Planned> {
-    let jump = |purpose| vec![Planned { purpose, matches: vec![], verdict: Verdict::Jump(chain.counterpart()) }];
     match chain {
         ChainName::ProxyInitRedirect => inbound_rules(config, family),
-        ChainName::Prerouting => jump(Purpose::LookAtInbound),
         ChainName::ProxyInitOutput => outbound_rules(config, family),
-        ChainName::Output => jump(Purpose::LookAtOutbound),
+        ChainName::Prerouting | ChainName::Output => {
+            let verdict = Verdict::Jump(chain.counterpart());
+            vec![Planned { purpose: chain.jump_purpose(), matches: vec![], verdict }]
+        }
     }
 }
 

@@ -87,6 +87,14 @@ impl ChainName {
         }
     }
 
+    /// Why the rule exists that jumps from there, or to there.
+    pub(crate) fn jump_purpose(self) -> Purpose {
+        match self {
+            Self::Prerouting | Self::ProxyInitRedirect => Purpose::LookAtInbound,
+            Self::Output | Self::ProxyInitOutput => Purpose::LookAtOutbound,
+        }
+    }
+
     /// Whether the chain is proxy-init's own. Base chains are shared with other programs.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::ProxyInitRedirect | Self::ProxyInitOutput)
@@ -94,12 +102,12 @@ impl ChainName {
 }
 
 /// The chain of this name in a table.
-pub(crate) fn chain_of(table: &Table, name: ChainName) -> Option<&Chain> {
+pub(crate) fn chain_of<R>(table: &Table<R>, name: ChainName) -> Option<&Chain<R>> {
     table.chains.iter().find(|chain| chain.name == *name.as_str())
 }
 
 /// The rules of that chain; none if there is no such chain.
-pub(crate) fn rules_of(table: &Table, name: ChainName) -> &[Rule] {
+pub(crate) fn rules_of<R>(table: &Table<R>, name: ChainName) -> &[R] {
     chain_of(table, name).map(|chain| chain.rules.as_slice()).unwrap_or_default()
 }
 

@@ -1,12 +1,12 @@
 //! All tables of a network namespace, and the subsystems that couldn't be read.
 
-use crate::{Condition, Context, Holding, Hook, NAT, Subsystem, Table, TableFamily};
+use crate::{Condition, Context, Holding, Hook, NAT, Rule, Subsystem, Table, TableFamily};
 
 /// The tables of a network namespace that decide where a TCP connection goes; neither routes nor BPF programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ruleset {
+pub struct Ruleset<R = Rule> {
     /// The tables of nf_tables, in the order in which they were made, then the legacy tables.
-    pub tables: Vec<Table>,
+    pub tables: Vec<Table<R>>,
     /// What could not be seen: it may hold more tables.
     pub not_known: Vec<Unseen>,
 }
@@ -47,17 +47,19 @@ impl Ruleset {
             }
         }
     }
+}
 
-    pub fn tables_of(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+impl<R> Ruleset<R> {
+    pub fn tables_of(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table<R>> {
         self.tables.iter().filter(move |table| table.subsystem == subsystem)
     }
 
-    pub fn table(&self, subsystem: Subsystem, family: TableFamily, name: &str) -> Option<&Table> {
+    pub fn table(&self, subsystem: Subsystem, family: TableFamily, name: &str) -> Option<&Table<R>> {
         self.tables_of(subsystem).find(|table| table.family == family && table.name == *name)
     }
 
     /// The `ip nat` and `ip6 nat` tables of a subsystem.
-    pub fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+    pub fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table<R>> {
         self.tables_of(subsystem).filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
     }
 

@@ -57,8 +57,9 @@ impl TableFamily {
     }
 }
 
+/// A table with its rules, which are decoded or in another form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
+pub struct Table<R = Rule> {
     pub subsystem: Subsystem,
     pub family: TableFamily,
     pub name: Name,
@@ -71,7 +72,7 @@ pub struct Table {
     /// How many chains, sets and other objects it holds (`NFTA_TABLE_USE`).
     pub objects: u32,
     /// Its chains, in the order in which they were made.
-    pub chains: Vec<Chain>,
+    pub chains: Vec<Chain<R>>,
     pub sets: Vec<Set>,
 }
 
@@ -93,14 +94,6 @@ impl Table {
     /// Whether both have the same name in the same place.
     pub fn is(&self, other: &Self) -> bool {
         (self.subsystem, self.family) == (other.subsystem, other.family) && self.name == other.name
-    }
-
-    pub fn chain(&self, name: &Name) -> Option<&Chain> {
-        self.chains.iter().find(|chain| chain.name == *name)
-    }
-
-    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.chains.iter().flat_map(|chain| &chain.rules)
     }
 
     pub fn set(&self, name: &Name) -> Option<&Set> {
@@ -149,8 +142,18 @@ impl Table {
     }
 }
 
+impl<R> Table<R> {
+    pub fn chain(&self, name: &Name) -> Option<&Chain<R>> {
+        self.chains.iter().find(|chain| chain.name == *name)
+    }
+
+    pub fn rules(&self) -> impl Iterator<Item = &R> {
+        self.chains.iter().flat_map(|chain| &chain.rules)
+    }
+}
+
 /// For people: `ip nat`, `inet proxy-init`, `legacy ip nat`.
-impl fmt::Display for Table {
+impl<R> fmt::Display for Table<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.subsystem == Subsystem::Legacy {
             f.write_str("legacy ")?;
@@ -160,7 +163,7 @@ impl fmt::Display for Table {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chain {
+pub struct Chain<R = Rule> {
     pub name: Name,
     /// Where it is hooked; none for a regular chain, which runs only if a rule jumps to it.
     pub base: Option<Base>,
@@ -168,7 +171,7 @@ pub struct Chain {
     pub devices: Option<Intervals>,
     /// The comment in its user data; proxy-init marks the chains that it makes with one.
     pub comment: Option<Name>,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<R>,
 }
 
 impl Chain {

@@ -13,9 +13,9 @@ use ruleset::{Ruleset, Unseen};
 use crate::config::{Config, Mode, OwnerId, Port, PortRange};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
 use crate::diagnose::other_programs::{signs_in_namespace, signs_on_node};
-use crate::diagnose::snapshot::{network, traces, user_namespaces};
+use crate::diagnose::snapshot::{self, network, traces, user_namespaces};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Reason, choose, try_out};
+use crate::install::choose::{Found, Reason, choose, try_out};
 use crate::modes::netlink;
 use crate::netns;
 use crate::ownership::holders;
@@ -83,7 +83,7 @@ pub fn detect(netns: Option<&Path>) -> Result<Detected, Error> {
 fn look_around() -> Detected {
     let everything = config_of_every_kind();
     let kernel = uname().map(|system| system.release().to_string_lossy().into_owned());
-    let ruleset = netlink::read().unwrap_or_else(|error| Ruleset {
+    let ruleset = snapshot::ruleset().unwrap_or_else(|error| Ruleset {
         tables: Vec::new(),
         not_known: [Subsystem::NfTables, Subsystem::Legacy]
             .map(|subsystem| Unseen { subsystem, not_permitted: false, reason: error.to_string() })
@@ -93,10 +93,12 @@ fn look_around() -> Detected {
     let is_like_new = ruleset.tables.is_empty() && ruleset.not_known.is_empty() && owns_network() == Some(true);
     let (features, mut nft) = try_features(&everything, is_like_new);
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
-    let auto = choose(&ruleset, |mode| match (mode, nft.take()) {
-        (Mode::Nft, Some(result)) => result,
-        (Mode::Native, _) if native_works => Ok(()),
-        (mode, _) => try_out(mode, &everything),
+    let auto = Found::of(&ruleset, &ruleset).and_then(|found| {
+        choose(&found, |mode| match (mode, nft.take()) {
+            (Mode::Nft, Some(result)) => result,
+            (Mode::Native, _) if native_works => Ok(()),
+            (mode, _) => try_out(mode, &everything),
+        })
     });
     Detected {
         kernel: kernel.unwrap_or_default(),

@@ -18,10 +18,10 @@ use crate::diagnose::explain::answer::{Answer, Connection, Verdict};
 use crate::diagnose::other_programs::owner_of;
 use crate::diagnose::proxy::{ProxyWarning, warnings};
 use crate::diagnose::recognize::config::config;
-use crate::diagnose::snapshot::{settle, unread_tables};
+use crate::diagnose::snapshot::{self, settle, unread_tables};
 use crate::diagnose::words;
 use crate::error::Error;
-use crate::modes::netlink::{self, must_see};
+use crate::modes::netlink::must_see;
 use crate::netns;
 use crate::ownership::{holders, is_ours};
 
@@ -100,7 +100,7 @@ pub fn explain<T: Send>(
         let routing = Routing::read();
         let asked = routing.check(connection)?;
         let mut routed = routing.route_connection(asked.clone())?;
-        let mut ruleset = netlink::read()?;
+        let mut ruleset = snapshot::ruleset()?;
         must_see(&ruleset, Mode::Nft)?;
         if !answer::open_exemptions(&ruleset, &routed.connection, Field::InInterface).is_empty() {
             routed.connection.device = routing.network.only_device().map(|device| device.name.clone());

@@ -20,7 +20,7 @@ use crate::diagnose::verify::difference::differences;
 use crate::diagnose::verify::finding::Finding;
 use crate::diagnose::{detect, words};
 use crate::error::Error;
-use crate::install::choose::{Reason, choose, try_out};
+use crate::install::choose::{Found, Reason, choose, try_out};
 use crate::netns;
 use crate::ownership::{holders, is_ours, leads_to};
 use crate::plan::tables::expected;
@@ -142,7 +142,8 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
             };
         } else {
             let everything = detect::config_of_every_kind();
-            shown.auto = Some(choose(&ruleset, |mode| try_out(mode, &everything)));
+            let found = Found::of(&ruleset, &ruleset);
+            shown.auto = Some(found.and_then(|found| choose(&found, |mode| try_out(mode, &everything))));
         }
         Ok(report(&shown))
     })

@@ -28,12 +28,11 @@ use ruleset::{Family, Name, Rule, Table};
 use self::child::{Restore, missing_capability, not_permitted, run_restores};
 use self::read::Held;
 use super::Removed;
-use super::change::missing_and_surplus;
 use crate::config::Mode;
 use crate::error::{self, Error, Lack, ModeError, Privilege};
 use crate::modes::legacy::restore::Input;
 use crate::modes::refusal::unmapped;
-use crate::ownership::leads_to;
+use crate::ownership::{leads_to, without_time};
 use crate::plan::{ChainName, chain_of, is_on_owner, rules_of};
 pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 
@@ -274,13 +273,30 @@ fn install_input(wanted: &Table, table: &Table) -> Input {
         }
         if !name.is_ours() {
             let (missing, surplus) = missing_and_surplus(rules_of(table, name), wanted);
-            for (place, _) in surplus.into_iter().rev() {
+            for place in surplus.into_iter().rev() {
                 input.delete(&Name::from(name.as_str()), place);
             }
             missing.iter().for_each(|rule| input.append(name, rule));
         }
     }
     input
+}
+
+/// What makes a base chain hold each of the wanted rules once: the rules that it lacks, and those that it holds a second time
+/// or with a time in their comments, each with its place. Other rules stay, as do jumps that another program added.
+fn missing_and_surplus<'w>(held: &[Rule], wanted: &'w [Rule]) -> (Vec<&'w Rule>, Vec<usize>) {
+    let mut missing: Vec<&Rule> = wanted.iter().collect();
+    let mut surplus = Vec::new();
+    for (place, held) in held.iter().enumerate() {
+        if let Some(kept) = missing.iter().position(|rule| rule.same_rule(held)) {
+            missing.remove(kept);
+        } else if wanted.iter().any(|rule| rule.same_rule(held))
+            || without_time(held).is_some_and(|held| wanted.iter().any(|rule| rule.same_rule(&held)))
+        {
+            surplus.push(place);
+        }
+    }
+    (missing, surplus)
 }
 
 fn same_rules(held: &[Rule], wanted: &[Rule]) -> bool {

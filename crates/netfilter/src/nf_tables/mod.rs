@@ -1,10 +1,12 @@
 //! What nft mode and native mode both know of nf_tables: how expressions, rules, tables and sets are written and read,
 //! and how to read all of them as one consistent snapshot.
 
+pub mod comparable;
 pub mod decode;
 pub mod edit;
 pub mod expression;
 pub mod header;
+pub mod held;
 pub mod hooks;
 mod nftables;
 pub mod read;

@@ -19,24 +19,43 @@ use crate::netlink::{Generation, ReadError, Respondent, route};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct Snapshot<R = Rule> {
     pub generation: Generation,
     /// In the order in which they were made.
-    pub tables: Vec<Table>,
+    pub tables: Vec<Table<R>>,
 }
 
-/// Reads everything. The dumps of tables, chains and rules are separate requests, so the snapshot is consistent only if
+impl<R> Snapshot<R> {
+    /// Of a namespace in which nothing has been committed yet.
+    pub fn fresh() -> Self {
+        Self { generation: Generation::FRESH, tables: Vec::new() }
+    }
+}
+
+/// Reads everything, and decodes the rules.
+pub fn snapshot(socket: &impl Respondent) -> Result<Snapshot, ReadError> {
+    let read =
+        |attributes: Attributes<'_>, family, sets: &[Set]| decode::read(attributes, family, sets, name_of_device);
+    read_all(socket, |_, _| true, read, |rule| rule.handle)
+}
+
+/// Reads those tables that are asked for, and each of their rules by `read`. The dumps of tables, chains and rules are separate requests, so the snapshot is consistent only if
 /// the generation was the same before and after, and if no dump was torn; otherwise everything is read again, unless it
 /// changes all the time.
-pub fn snapshot(socket: &impl Respondent) -> Result<Snapshot, ReadError> {
+pub(crate) fn read_all<R>(
+    socket: &impl Respondent,
+    is_asked: impl Fn(TableFamily, &[u8]) -> bool,
+    read: impl Fn(Attributes<'_>, TableFamily, &[Set]) -> Result<R, Malformed>,
+    handle: impl Fn(&R) -> u64,
+) -> Result<Snapshot<R>, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
         back_off(attempt);
         let now = generation(socket)?;
         if now == Generation::FRESH {
-            return Ok(Snapshot { generation: now, tables: Vec::new() });
+            return Ok(Snapshot::fresh());
         }
-        match tables(socket) {
+        match tables(socket, &is_asked, &read, &handle) {
             Ok(tables) if generation(socket)? == now => return Ok(Snapshot { generation: now, tables }),
             // ENOENT: a set that was listed was deleted before its elements were requested.
             Err(error @ (ReadError::Socket(_) | ReadError::Malformed(_)))
@@ -91,12 +110,22 @@ fn dump(
     socket.send_request(request(message), |_| (), read)
 }
 
-fn tables(socket: &impl Respondent) -> Result<Vec<Table>, ReadError> {
-    let mut tables: Vec<Table> = Vec::new();
+fn tables<R>(
+    socket: &impl Respondent,
+    is_asked: impl Fn(TableFamily, &[u8]) -> bool,
+    read: impl Fn(Attributes<'_>, TableFamily, &[Set]) -> Result<R, Malformed>,
+    handle: impl Fn(&R) -> u64,
+) -> Result<Vec<Table<R>>, ReadError> {
+    let mut tables: Vec<Table<R>> = Vec::new();
     dump(socket, libc::NFT_MSG_GETTABLE, |family, attributes| {
-        tables.push(table::read(family, attributes)?);
+        if is_asked(family, string(attributes.get(NFTA_TABLE_NAME)?)?) {
+            tables.push(table::read(family, attributes)?);
+        }
         Ok(())
     })?;
+    if tables.is_empty() {
+        return Ok(tables);
+    }
     dump(socket, libc::NFT_MSG_GETCHAIN, |family, attributes| {
         let place = place_of(&tables, family, attributes.get(NFTA_CHAIN_TABLE)?)?;
         if let Some(table) = place.and_then(|place| tables.get_mut(place)) {
@@ -112,21 +141,22 @@ fn tables(socket: &impl Respondent) -> Result<Vec<Table>, ReadError> {
     dump(socket, libc::NFT_MSG_GETRULE, |family, attributes| {
         let table_name = string(attributes.get(NFTA_RULE_TABLE)?)?;
         let chain_name = string(attributes.get(NFTA_RULE_CHAIN)?)?;
-        let is_table = |table: &Table| table.family == family && table.name.as_bytes() == table_name;
-        let is_chain = |chain: &Chain| chain.name.as_bytes() == chain_name;
-        let holds_chain = |table: &Table| is_table(table) && table.chains.get(last.1).is_some_and(is_chain);
+        let is_table = |table: &Table<R>| table.family == family && table.name.as_bytes() == table_name;
+        let is_chain = |chain: &Chain<R>| chain.name.as_bytes() == chain_name;
+        let holds_chain = |table: &Table<R>| is_table(table) && table.chains.get(last.1).is_some_and(is_chain);
         if !tables.get(last.0).is_some_and(holds_chain) {
             let table = tables.iter().position(is_table).unwrap_or(tables.len());
             let chain = tables.get(table).and_then(|table| table.chains.iter().position(is_chain));
             last = (table, chain.unwrap_or(usize::MAX));
         }
-        // None: it was made since the tables were listed, so the generation has changed.
+        // None: its table isn't asked for, or was made since the tables were listed, so the generation has changed.
         if let Some(Table { sets, chains, .. }) = tables.get_mut(last.0)
             && let Some(chain) = chains.get_mut(last.1)
         {
-            let rule = decode::read(attributes, family, sets, name_of_device)?;
+            let rule = read(attributes, family, sets)?;
             let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
-            is_torn |= !follows(&chain.rules, &rule, position);
+            let ends = chain.rules.first().zip(chain.rules.last());
+            is_torn |= !follows(ends.map(|(first, last)| (handle(first), handle(last))), handle(&rule), position);
             chain.rules.push(rule);
         }
         Ok(())
@@ -138,17 +168,17 @@ fn tables(socket: &impl Respondent) -> Result<Vec<Table>, ReadError> {
 }
 
 /// Whether a rule of a dump comes after those before it in its chain, as the kernel says: `position` is the handle of
-/// the rule that precedes it.
+/// the rule that precedes it, `before` has the handles of the first and the last rule that were listed.
 ///
 /// The kernel continues a dump that takes more than one datagram at the number of rules that it has listed. A batch
 /// that is being prepared has put its rules among them already, and one that was discarded has taken them out again,
 /// both without another generation: then some rules are listed twice, or not at all (`__nf_tables_dump_rules` in
 /// net/netfilter/nf_tables_api.c; seen on 6.18).
-fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
-    match (before, position) {
-        (_, Some(position)) => before.last().is_some_and(|last| last.handle == position),
+fn follows(before: Option<(u64, u64)>, rule: u64, position: Option<u64>) -> bool {
+    match position {
+        Some(position) => before.is_some_and(|(_, last)| last == position),
         // The first rule of a chain has none before it. No rule of the kernel's has the handle 0.
-        (_, None) => before.first().is_none_or(|first| first.handle != rule.handle || rule.handle == 0),
+        None => before.is_none_or(|(first, _)| first != rule || rule == 0),
     }
 }
 
@@ -158,13 +188,14 @@ fn name_of_device(index: u32) -> Option<Vec<u8>> {
     decode::only_loopback(index).or_else(asked)
 }
 
-/// Which of the tables has this name; none if it was made since they were listed, so that the generation has changed.
-fn place_of(tables: &[Table], family: TableFamily, name: &[u8]) -> Result<Option<usize>, Malformed> {
+/// Which of the tables has this name; none if it isn't asked for, or was made since they were listed, so that the
+/// generation has changed.
+fn place_of<R>(tables: &[Table<R>], family: TableFamily, name: &[u8]) -> Result<Option<usize>, Malformed> {
     let name = string(name)?;
     Ok(tables.iter().position(|table| table.family == family && table.name.as_bytes() == name))
 }
 
-fn read_sets(socket: &impl Respondent, tables: &mut [Table]) -> Result<(), ReadError> {
+fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(), ReadError> {
     let mut listed = Vec::new();
     dump(socket, libc::NFT_MSG_GETSET, |family, attributes| {
         let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);

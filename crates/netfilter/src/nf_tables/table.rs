@@ -28,20 +28,23 @@ impl TableId {
 }
 
 /// Reads a table of a dump, without what it holds.
-pub(crate) fn read(family: TableFamily, attributes: Attributes<'_>) -> Result<Table, Malformed> {
+pub(crate) fn read<R>(family: TableFamily, attributes: Attributes<'_>) -> Result<Table<R>, Malformed> {
     let flags = attributes.find(NFTA_TABLE_FLAGS)?.map_or(Ok(0), be32)?;
-    let name = Name::from(string(attributes.get(NFTA_TABLE_NAME)?)?);
     Ok(Table {
+        subsystem: Subsystem::NfTables,
+        family,
+        name: Name::from(string(attributes.get(NFTA_TABLE_NAME)?)?),
         dormant: flags & NFT_TABLE_F_DORMANT != 0,
         owned: flags & NFT_TABLE_F_OWNER != 0,
         comment: attributes.find(NFTA_TABLE_USERDATA)?.and_then(user_data::read_comment),
         objects: be32(attributes.get(NFTA_TABLE_USE)?)?,
-        ..Table::new(Subsystem::NfTables, family, name)
+        chains: Vec::new(),
+        sets: Vec::new(),
     })
 }
 
 /// Reads a chain of a dump, without its rules.
-pub(crate) fn read_chain(family: TableFamily, attributes: Attributes<'_>) -> Result<Chain, Malformed> {
+pub(crate) fn read_chain<R>(family: TableFamily, attributes: Attributes<'_>) -> Result<Chain<R>, Malformed> {
     let hook = attributes.find(NFTA_CHAIN_HOOK)?.map(Attributes);
     let base = hook.map(|hook| read_base(family, attributes, hook)).transpose()?;
     let has_devices = base.is_some_and(|base| matches!(base.hook, Hook::Ingress | Hook::Egress));
@@ -100,7 +103,7 @@ mod tests {
                 to.be32(NFTA_TABLE_FLAGS, flags);
                 to.be32(NFTA_TABLE_USE, 7);
             });
-            let table = read(TableFamily::Inet, Attributes(&bytes.unwrap())).unwrap();
+            let table = read::<ruleset::Rule>(TableFamily::Inet, Attributes(&bytes.unwrap())).unwrap();
             let want = (flags & NFT_TABLE_F_DORMANT != 0, flags & NFT_TABLE_F_OWNER != 0, 7);
             assert_eq!((table.dormant, table.owned, table.objects), want);
         }
@@ -123,9 +126,9 @@ mod tests {
         let bytes = bytes.unwrap();
         let names = [b"a", b"b"].map(|name| (interface(name), interface(name)));
         let want = Intervals::new(names.into_iter().chain([names_beginning_with(b"eth")]));
-        let chain = read_chain(TableFamily::Netdev, Attributes(&bytes)).unwrap();
+        let chain = read_chain::<ruleset::Rule>(TableFamily::Netdev, Attributes(&bytes)).unwrap();
         assert_eq!(chain.devices, Some(want));
         // Of hooks without devices, nobody asks for their names.
-        assert_eq!(read_chain(TableFamily::Inet, Attributes(&bytes)).unwrap().devices, None);
+        assert_eq!(read_chain::<ruleset::Rule>(TableFamily::Inet, Attributes(&bytes)).unwrap().devices, None);
     }
 }

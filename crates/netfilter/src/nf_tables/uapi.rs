@@ -43,6 +43,12 @@ pub(crate) const NFTA_LIST_ELEM: u16 = 1;
 pub(crate) const NFTA_EXPR_NAME: u16 = 1;
 pub(crate) const NFTA_EXPR_DATA: u16 = 2;
 
+pub(crate) const NFTA_IMMEDIATE_DATA: u16 = 2;
+pub(crate) const NFTA_LOOKUP_FLAGS: u16 = 5;
+pub(crate) const NFTA_BITWISE_OP: u16 = 6;
+pub(crate) const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
+pub(crate) const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
+
 /// `enum ip_conntrack_status`, linux/netfilter/nf_conntrack_common.h: the connection's source or destination was
 /// changed.
 pub(crate) const IPS_SRC_NAT: u32 = 1 << 4;

@@ -35,13 +35,13 @@ pub fn read_all(input: &[u8], mut hand_on: impl FnMut(Table)) {
 
 /// Reads attributes as each of nf_tables' objects.
 fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mut impl FnMut(Table)) {
-    let _ = table::read(family, attributes);
+    let _ = table::read::<ruleset::Rule>(family, attributes);
     let _ = Hooked::default().add(attributes);
     let mut elements = Elements::default();
     let _ = elements.read(attributes);
     let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
     assert!(verdicts.is_empty() || numbers.is_some());
-    let chain = table::read_chain(family, attributes);
+    let chain = table::read_chain::<ruleset::Rule>(family, attributes);
     let Ok(rule) = decode::read(attributes, family, &[], decode::only_loopback) else {
         return;
     };
