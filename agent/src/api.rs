@@ -7,13 +7,10 @@ use kube::api::GetParams;
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object, Request};
 use kube::{Api, Client, Config, Error};
-use linkerd_cni::annotations::Given;
-use linkerd_cni::error::wrong_in_json;
-use linkerd_cni::object::ServiceSpec;
+use pod::{Given, Metadata, ServiceSpec, wrong_in_json};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::pod::Metadata;
 use crate::settings::Installation;
 
 /// How long an answer may take.
@@ -81,7 +78,7 @@ impl Server {
             Api::namespaced_with(self.client.clone(), "default", &resource);
         let found = within(services.get("kubernetes")).await;
         let found = found.map_err(|reason| format!("service default/kubernetes: {reason}"))?;
-        let ports = found.spec.ports.unwrap_or_default().0;
+        let ports = found.spec.ports.0;
         if ports.is_empty() {
             return Err("service default/kubernetes: it has no ports".to_owned());
         }

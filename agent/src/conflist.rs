@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
-use linkerd_cni::configuration::Configuration;
-use linkerd_cni::error::Error as PluginError;
-use linkerd_cni::version::Version;
+use pod::{Configuration, Version};
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -76,7 +74,7 @@ impl Entry {
     ///
     /// # Errors
     /// What is wrong with it, in the plugin's words.
-    pub fn read(&self) -> Result<Configuration, PluginError> {
+    pub fn read(&self) -> Result<Configuration, pod::Error> {
         Configuration::read(self.0.to_string().as_bytes())
     }
 
@@ -189,11 +187,11 @@ impl File {
         let (version, versions) = (self.value("cniVersion"), self.value("cniVersions"));
         let newer = versions.iter().filter_map(Value::as_array).flatten();
         let mut names = version.iter().chain(newer).filter_map(Value::as_str);
-        if names.any(|name| Version::named(name).is_some()) {
+        if names.any(|name| Version::named(name).is_ok()) {
             return Ok(());
         }
         let asked = version.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-        Err(Unusable::Version(PluginError::Version { asked }.message()))
+        Err(Unusable::Version(pod::Error::Version { asked }.message()))
     }
 }
 

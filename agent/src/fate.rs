@@ -11,6 +11,7 @@ use std::fmt::Debug;
 use std::future::pending;
 use std::time::Duration;
 
+use ::pod::Metadata;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,7 +24,6 @@ use tracing::debug;
 
 use crate::api::{self, Server};
 use crate::follow::{News, Which, follow};
-use crate::pod::Metadata;
 use crate::stream::Object;
 
 /// How long all answers together may take.

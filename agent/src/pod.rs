@@ -1,14 +1,13 @@
-//! What the agent looks at in a pod: pure functions, and types that read it from JSON without keeping the rest, as
-//! [`linkerd_cni::object`] does: a pod has up to 1.5 MiB, which whoever may create pods fills as they like.
+//! The agent's view of a pod: pure functions, and the part of the pod's status that they need.
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 
+use ::pod::{Metadata, Pod, gather};
 use k8s_openapi::api::core::v1::ObjectReference;
-use linkerd_cni::annotations::Given;
-use linkerd_cni::object::{self, Containers, Labels};
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::stream::Object;
 
@@ -21,44 +20,17 @@ const UNSUCCESSFUL: i32 = 95;
 /// How many addresses of a pod are kept. Kubernetes has two, one of each family.
 const MOST_ADDRESSES: usize = 4;
 
-/// A pod, of which only what the agent needs is kept.
+/// A pod, of which only what the agent needs is kept: it has up to 1.5 MiB, which whoever may create pods fills as they like.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Meshed {
-    /// What it is called.
-    pub metadata: Metadata,
-    /// What it is meant to be.
-    pub spec: Spec,
-    /// How it is.
-    pub status: Status,
-}
+#[serde(transparent)]
+pub struct Meshed(Pod<Status>);
 
-/// What a pod or a namespace is called, and what is noted on it.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Metadata {
-    /// Its name.
-    pub name: String,
-    /// Its namespace, if it is in one.
-    pub namespace: String,
-    /// Its UID, as the API server has it.
-    pub uid: String,
-    /// Which version of it this is.
-    pub resource_version: String,
-    deletion_timestamp: Option<IgnoredAny>,
-    /// Those that count.
-    pub annotations: Given,
-    labels: Labels,
-}
+impl Deref for Meshed {
+    type Target = Pod<Status>;
 
-/// Part of a pod's specification.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Spec {
-    host_network: bool,
-    host_users: Option<bool>,
-    containers: Option<Containers>,
-    init_containers: Option<Containers>,
+    fn deref(&self) -> &Pod<Status> {
+        &self.0
+    }
 }
 
 /// Part of a pod's status.
@@ -66,9 +38,11 @@ pub struct Spec {
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
     phase: Phase,
-    #[serde(rename = "podIPs")]
+    #[serde(rename = "podIPs", deserialize_with = "gather")]
     addresses: Addresses,
+    #[serde(deserialize_with = "gather")]
     init_container_statuses: Started,
+    #[serde(deserialize_with = "gather")]
     container_statuses: Started,
 }
 
@@ -104,13 +78,6 @@ pub enum Case {
     Running,
     /// Its validator found none.
     Failed,
-}
-
-impl Metadata {
-    /// Whether it is being deleted.
-    pub fn is_going(&self) -> bool {
-        self.deletion_timestamp.is_some()
-    }
 }
 
 impl Object for Meshed {
@@ -176,105 +143,54 @@ pub fn case(pod: &Meshed) -> Case {
     if init.is_any || status.container_statuses.is_any { Case::Running } else { Case::Early }
 }
 
-/// What the plugin would be told of the pod if it asked.
-///
-/// # Errors
-/// Why that can't be told.
-pub fn known(pod: &Meshed) -> Result<object::Pod, String> {
-    let annotations = pod.metadata.annotations.clone();
-    match pod.spec.containers {
-        // Kubernetes has no pod without containers and none of them without a name.
-        Some(containers) if containers.is_any && !containers.is_one_unnamed => Ok(object::Pod {
-            annotations,
-            labels: pod.metadata.labels,
-            containers,
-            init_containers: pod.spec.init_containers.unwrap_or_default(),
-        }),
-        _ => Err("the API server's words about the pod make no sense: it has no containers".to_owned()),
+/// One of a pod's addresses.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Address {
+    ip: String,
+}
+
+impl Extend<Address> for Addresses {
+    fn extend<I: IntoIterator<Item = Address>>(&mut self, addresses: I) {
+        for Address { ip } in addresses {
+            // An address that is in every network says nothing.
+            let ip = ip.parse::<IpAddr>().ok();
+            let ip = ip.filter(|ip| !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast());
+            if self.0.len() < MOST_ADDRESSES {
+                self.0.extend(ip);
+            }
+        }
     }
 }
 
-impl<'de> Deserialize<'de> for Addresses {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(default)]
-        #[derive(Default)]
-        struct Address {
-            ip: String,
-        }
-
-        struct Read;
-
-        impl<'de> Visitor<'de> for Read {
-            type Value = Addresses;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of addresses")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut addresses: A) -> Result<Addresses, A::Error> {
-                let mut read = Vec::new();
-                while let Some(Address { ip }) = addresses.next_element()? {
-                    // What is in every network says nothing.
-                    let ip = ip.parse::<IpAddr>().ok();
-                    let ip = ip.filter(|ip| !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast());
-                    if read.len() < MOST_ADDRESSES {
-                        read.extend(ip);
-                    }
-                }
-                Ok(Addresses(read))
-            }
-        }
-
-        deserializer.deserialize_seq(Read)
-    }
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    name: String,
+    state: State,
+    last_state: State,
 }
 
-impl<'de> Deserialize<'de> for Started {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Container {
-            name: String,
-            state: State,
-            last_state: State,
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct State {
+    running: Option<IgnoredAny>,
+    terminated: Option<Terminated>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Terminated {
+    exit_code: i32,
+}
+
+impl Extend<Container> for Started {
+    fn extend<I: IntoIterator<Item = Container>>(&mut self, containers: I) {
+        for Container { name, state, last_state } in containers {
+            let ended = state.terminated.or(last_state.terminated);
+            self.is_any |= state.running.is_some() || ended.is_some();
+            self.has_failed |= name == VALIDATOR && ended.is_some_and(|it| it.exit_code == UNSUCCESSFUL);
         }
-
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct State {
-            running: Option<IgnoredAny>,
-            terminated: Option<Terminated>,
-        }
-
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Terminated {
-            exit_code: i32,
-        }
-
-        struct Read;
-
-        impl<'de> Visitor<'de> for Read {
-            type Value = Started;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of what containers are")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut containers: A) -> Result<Started, A::Error> {
-                let mut started = Started::default();
-                while let Some(container) = containers.next_element::<Container>()? {
-                    let Container { name, state, last_state } = container;
-                    let ended = state.terminated.or(last_state.terminated);
-                    started.is_any |= state.running.is_some() || ended.is_some();
-                    started.has_failed |= name == VALIDATOR && ended.is_some_and(|it| it.exit_code == UNSUCCESSFUL);
-                }
-                Ok(started)
-            }
-        }
-
-        deserializer.deserialize_seq(Read)
     }
 }
 
@@ -376,26 +292,25 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_would_ask_for_is_known_and_nothing_else_is_kept() {
+    fn the_parts_that_decide_are_known_and_no_others_kept() {
         let seen = pod(|pod| {
-            pod["metadata"]["labels"] = json!({"app": "web", object::CONTROL_PLANE_COMPONENT: "destination"});
+            pod["metadata"]["labels"] = json!({"app": "web", ::pod::CONTROL_PLANE_COMPONENT: "destination"});
             pod["metadata"]["annotations"] = json!({
                 "config.linkerd.io/skip-inbound-ports": "8080", "proxy-init.io/skip-uid": "7", "linkerd.io/trust-root": "y",
                 "linkerd.io/proxy-version": "v2", "other/key": "x"
             });
             pod["spec"]["containers"][1]["securityContext"] = json!({"runAsUser": 2102});
         });
-        let known = known(&seen).unwrap();
-        assert_eq!(known.containers.proxy.unwrap().user, Some(2102));
-        assert!(known.init_containers.is_any && !known.init_containers.has_init);
-        assert!(known.labels.is_control_plane);
+        seen.check().unwrap();
+        assert_eq!(seen.spec.containers.proxy.unwrap().user, Some(2102));
+        assert!(seen.spec.init_containers.is_any && !seen.spec.init_containers.has_init);
+        assert_eq!(seen.metadata.labels.control_plane_component, "destination");
         let expected = json!({
             "config.linkerd.io/skip-inbound-ports": "8080", "proxy-init.io/skip-uid": "7", "linkerd.io/proxy-version": "v2"
         });
-        assert_eq!(known.annotations, serde_json::from_value(expected).unwrap());
+        assert_eq!(seen.metadata.annotations, serde_json::from_value(expected).unwrap());
         // No pod is without containers; whoever says so is asked again.
-        let none = super::known(&pod(|pod| pod["spec"]["containers"] = json!([])));
-        assert!(none.is_err());
+        pod(|pod| pod["spec"]["containers"] = json!([])).check().unwrap_err();
     }
 
     #[test]

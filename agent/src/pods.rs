@@ -19,7 +19,7 @@ use crate::api::{self, Server};
 use crate::events::{Events, event};
 use crate::follow::{News, Which, follow};
 use crate::netns::{Facts, Processes};
-use crate::pod::{self, Case, MESHED, Meshed, Metadata, Uid};
+use crate::pod::{self, Case, MESHED, Meshed, Uid};
 use crate::rules;
 use crate::schedule::Schedule;
 use crate::settings::{RepairAction, Settings};
@@ -239,7 +239,7 @@ impl Watcher<'_> {
     /// Deletes a pod, as upstream's repair controller does, if it is still the one that was looked at.
     async fn delete(&self, pod: &Meshed) -> Result<Standing, String> {
         let metrics = &self.health.metrics;
-        let Metadata { name, namespace, uid, resource_version, .. } = pod.metadata.clone();
+        let ::pod::Metadata { name, namespace, uid, resource_version, .. } = pod.metadata.clone();
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),
             preconditions: Some(Preconditions { uid: Some(uid), resource_version: Some(resource_version) }),

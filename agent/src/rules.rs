@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use linkerd_cni::configuration::{Configuration, PodInfo};
-use linkerd_cni::error::Error;
-use linkerd_cni::pod::PodName;
-use linkerd_cni::redirect::{self, Answers, Decision};
+use ::pod::{Answers, Configuration, Decision, Error, PodInfo, PodName, by_annotations, by_pod, questions};
 use proxy_init::{HostNetwork, Install, ModeChoice, Namespace, Stamp, recognize};
 use tracing::{debug, warn};
 
 use crate::api::Server;
 use crate::conflist::Entry;
 use crate::drift::Drift;
-use crate::pod::{self, Meshed};
+use crate::pod::Meshed;
 
 /// Which rules a pod should have.
 #[derive(Debug, Clone)]
@@ -37,17 +34,17 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Want
     if configuration.simulates() || configuration.is_agent(&name) {
         return Ok(Wanted::Any);
     }
-    let pod = pod::known(pod)?;
+    pod.check().map_err(|reason| format!("the API server's answer makes no sense: {reason}"))?;
     let decision = match configuration.pod_info() {
         PodInfo::Annotations => {
-            let has_init = pod.init_containers.has_init;
-            let decision = redirect::by_annotations(&configuration, &name, pod.annotations);
+            let has_init = pod.spec.init_containers.has_init;
+            let decision = by_annotations(&configuration, &name, pod.metadata.annotations.clone());
             if has_init && matches!(decision, Ok(Decision::Redirect(_))) {
                 return Ok(Wanted::Inits);
             }
             decision
         }
-        PodInfo::Api => match redirect::questions(&pod) {
+        PodInfo::Api => match questions(pod) {
             Err(reason) => Ok(Decision::Leave(reason)),
             Ok(questions) => {
                 let mut answers = Answers::default();
@@ -60,7 +57,7 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Want
                         Err(reason) => warn!("pod {name}: {reason}; 443 and 6443 are taken for its ports instead"),
                     }
                 }
-                redirect::by_pod(&configuration, &name, &pod, answers)
+                by_pod(&configuration, &name, pod, answers)
             }
         },
     };

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use linkerd_cni::configuration::Configuration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use pod::Configuration;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;

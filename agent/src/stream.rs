@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::Read;
 use std::marker::PhantomData;
 
-use linkerd_cni::error::wrong_in_json;
+use pod::wrong_in_json;
 use serde::Deserialize;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
@@ -250,7 +250,7 @@ mod tests {
     fn listed(text: &str) -> Result<(String, Vec<String>), Error> {
         let mut names = Vec::new();
         let version = read_list(text.as_bytes(), |pod: Meshed| {
-            names.push(pod.metadata.name);
+            names.push(pod.metadata.name.clone());
             Ok(())
         })?;
         Ok((version, names))
@@ -260,7 +260,7 @@ mod tests {
         let (mut version, mut names) = ("1".to_owned(), Vec::new());
         let end = read_changes(text.as_bytes(), &mut version, |change: Change<Meshed>| {
             names.push(match change {
-                Change::Changed(pod) => pod.metadata.name,
+                Change::Changed(pod) => pod.metadata.name.clone(),
                 Change::Gone(pod) => format!("no {}", pod.metadata.name),
             });
             Ok(())

@@ -8,6 +8,7 @@ use std::io::{self, Read as _};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pod::{Given, Object, Pod, PodName, ServiceSpec, one_line, shortened, wrong_in_json};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -16,12 +17,9 @@ use ureq::http::{Response, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 use ureq::unversioned::transport::DefaultConnector;
 
-use crate::annotations::Given;
-use crate::error::{Error, one_line, shortened, wrong_in_json};
+use crate::error::Error;
 use crate::kubeconfig::{Kubeconfig, Trust};
 use crate::names::Names;
-use crate::object::{Map, Metadata, NamespaceSpec, Object, Pod, PodSpec, ServiceSpec};
-use crate::pod::PodName;
 
 /// What all requests of one command may take together.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -86,22 +84,9 @@ impl Client {
     pub fn pod(&self, pod: &PodName) -> Result<Pod, Error> {
         let request = format!("pod {pod}");
         let path = format!("namespaces/{}/pods/{}", pod.namespace(), pod.name());
-        let (metadata, spec) = self.get::<PodSpec>("Pod", &request, &path, Some(pod.namespace()), pod.name())?;
-        let containers = spec.containers.unwrap_or_default();
-        // Kubernetes has no pod without containers and none of them without a name: such a pod would be taken for one
-        // without a proxy.
-        if !containers.is_any {
-            return Err(no_sense(&request, "the pod has no containers"));
-        }
-        if containers.is_one_unnamed {
-            return Err(no_sense(&request, "the pod has a container without a name"));
-        }
-        Ok(Pod {
-            annotations: metadata.annotations.unwrap_or_default(),
-            labels: metadata.labels.unwrap_or_default(),
-            containers,
-            init_containers: spec.init_containers.unwrap_or_default(),
-        })
+        let pod: Pod = self.get("Pod", &request, &path, pod.namespace(), pod.name())?;
+        pod.check().map_err(|reason| no_sense(&request, reason))?;
+        Ok(pod)
     }
 
     /// Asks about a pod once, as [`Client::pod`] does, for whoever wants to know whether there is an answer: also the API
@@ -127,8 +112,8 @@ impl Client {
     pub fn namespace(&self, pod: &PodName) -> Result<Given, Error> {
         let name = pod.namespace();
         let (request, path) = (format!("namespace {name}"), format!("namespaces/{name}"));
-        let (metadata, NamespaceSpec {}) = self.get("Namespace", &request, &path, None, name)?;
-        Ok(metadata.annotations.unwrap_or_default())
+        let namespace: Object = self.get("Namespace", &request, &path, "", name)?;
+        Ok(namespace.metadata.annotations)
     }
 
     /// The ports and target ports of the service by which pods reach the API server.
@@ -138,23 +123,23 @@ impl Client {
     pub fn ports_of_api_server(&self) -> Result<Vec<u16>, Error> {
         let request = "service default/kubernetes";
         let path = "namespaces/default/services/kubernetes";
-        let (_, spec) = self.get::<ServiceSpec>("Service", request, path, Some("default"), "kubernetes")?;
-        let ports = spec.ports.unwrap_or_default().0;
+        let service: Object<ServiceSpec> = self.get("Service", request, path, "default", "kubernetes")?;
+        let ports = service.spec.ports.0;
         if ports.is_empty() {
             return Err(no_sense(request, "the service has no ports"));
         }
         Ok(ports)
     }
 
-    /// The object at `path`, which is of this kind and name, and in this namespace if its kind has one.
+    /// The object at `path`, which is of this kind and name, and in this namespace, which is empty if its kind has none.
     fn get<S: DeserializeOwned + Default>(
         &self,
         kind: &str,
         request: &str,
         path: &str,
-        namespace: Option<&str>,
+        namespace: &str,
         name: &str,
-    ) -> Result<(Metadata, S), Error> {
+    ) -> Result<Object<S>, Error> {
         let url = format!("{}/api/v1/{path}", self.server);
         let mut pause = FIRST_PAUSE;
         loop {
@@ -256,28 +241,21 @@ fn read<S: DeserializeOwned + Default>(
     kind: &str,
     request: &str,
     body: &[u8],
-    namespace: Option<&str>,
+    namespace: &str,
     name: &str,
-) -> Result<(Metadata, S), Error> {
-    let Map(object): Map<Object<S>> =
-        serde_json::from_slice(body).map_err(|error| no_sense(request, wrong_in_json(&error)))?;
-    if let Some(other) = object.kind.filter(|other| other != kind) {
-        return Err(no_sense(request, format_args!("it is a {}, not a {kind}", shortened(&other))));
+) -> Result<Object<S>, Error> {
+    let object: Object<S> = serde_json::from_slice(body).map_err(|error| no_sense(request, wrong_in_json(&error)))?;
+    if !object.kind.is_empty() && object.kind != kind {
+        return Err(no_sense(request, format_args!("it is a {}, not a {kind}", shortened(&object.kind))));
     }
-    let Map(metadata) = object.metadata.unwrap_or_default();
-    let found = (metadata.namespace.as_deref(), metadata.name.as_deref());
-    if found == (namespace, Some(name)) {
-        return Ok((metadata, object.spec.unwrap_or_default().0));
+    let metadata = &object.metadata;
+    if metadata.namespace == namespace && metadata.name == name {
+        return Ok(object);
     }
-    let shown = |text: Option<&str>| text.map_or("null".to_owned(), shortened);
-    Err(no_sense(
-        request,
-        format_args!(
-            "it is about another object, with metadata.namespace {} and metadata.name {}",
-            shown(found.0),
-            shown(found.1)
-        ),
-    ))
+    let shown = |text: &str| if text.is_empty() { "null".to_owned() } else { shortened(text) };
+    let (namespace, name) = (shown(&metadata.namespace), shown(&metadata.name));
+    let reason = format!("it is about another object, with metadata.namespace {namespace} and metadata.name {name}");
+    Err(no_sense(request, reason))
 }
 
 /// An answer that isn't one to the request.

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use pod::PodName;
+
 use crate::error::Error;
-use crate::pod::PodName;
 use crate::verb::Verb;
 
 /// Reads a variable of the environment.

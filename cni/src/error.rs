@@ -3,16 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use pod::{PodName, Version, bounded};
 use proxy_init::Verification;
 use proxy_init::error::chain;
-use proxy_init::log::escaped;
-use serde_json::error::Category;
 use serde_json::json;
 use thiserror::Error;
 
-use crate::pod::PodName;
 use crate::verb::Verb;
-use crate::version::Version;
 
 /// The capability by which a runtime hands a plugin the pod's annotations, and the key in `runtimeConfig` under which
 /// they come (containerd's pkg/cri/server/sandbox_run.go; CRI-O has the same).
@@ -22,15 +19,9 @@ pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The network configuration is for a version of the specification that the plugin doesn't know.
-    #[error(
-        "cniVersion {asked:?} is not supported: use one of {}",
-        Version::ALL.map(Version::as_str).join(", ")
-    )]
-    Version {
-        /// The version in the network configuration; empty if it names none.
-        asked: String,
-    },
+    /// The configuration or the annotations stand in the way.
+    #[error(transparent)]
+    Pod(#[from] pod::Error),
 
     /// The verb doesn't exist in that version of the specification.
     #[error("cniVersion {asked} has no {verb}: it came with {since}")]
@@ -56,19 +47,6 @@ pub enum Error {
     #[error("the network configuration on stdin cannot be read: {0}")]
     Stdin(io::Error),
 
-    /// Standard input is not JSON.
-    #[error("the network configuration on stdin is not JSON: {0}")]
-    NotJson(serde_json::Error),
-
-    /// A key of the network configuration is missing or has an invalid value.
-    #[error("network configuration: {key}: {reason}")]
-    Configuration {
-        /// The path of the key, such as `linkerd.proxy-uid`.
-        key: String,
-        /// What is wrong with it, and where.
-        reason: String,
-    },
-
     /// The API server cannot be reached, or asks to be left alone, until the time was up.
     #[error("{request}: {reason}; try again later")]
     TryAgainLater {
@@ -89,31 +67,6 @@ pub enum Error {
     /// CHECK found something else than what ADD would install.
     #[error("the rules in the pod's network namespace are not those of its configuration")]
     NotInPlace(Box<Verification>),
-
-    /// An annotation has an invalid value.
-    #[error("annotation {key} of {holder} has the invalid value {}: {}", shortened(.value), one_line(.reason))]
-    Annotation {
-        /// Its key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// Which object carries it: `pod NAMESPACE/NAME` or `namespace NAME`.
-        holder: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-
-    /// The annotations that change rules are too long.
-    #[error(
-        "the annotations of {holder} that change rules have more than {most} bytes together: shorten them, with ranges \
-             such as 8000-8100"
-    )]
-    LongAnnotations {
-        /// Which object carries them: `pod NAMESPACE/NAME` or `namespace NAME`.
-        holder: String,
-        /// How many bytes they may have.
-        most: usize,
-    },
 
     /// The API server knows no such pod, namespace or service.
     #[error("{request}: the API server has no such object (404)")]
@@ -158,16 +111,14 @@ impl Error {
     /// plugin's own.
     pub fn code(&self) -> u32 {
         match self {
-            Error::Version { .. } | Error::NoSuchVerb { .. } => 1,
+            Error::Pod(error) => error.code(),
+            Error::NoSuchVerb { .. } => 1,
             Error::Environment { .. } => 4,
             Error::Stdin(_) => 5,
-            Error::NotJson(_) => 6,
-            Error::Configuration { .. } => 7,
             Error::TryAgainLater { .. } => 11,
             Error::Unavailable(_) => 50,
             Error::Rules(_) => 100,
             Error::NotInPlace(_) => 101,
-            Error::Annotation { .. } | Error::LongAnnotations { .. } => 102,
             Error::NotFound { .. } => 103,
             Error::Api { .. } => 104,
             Error::Kubeconfig { .. } => 105,
@@ -191,7 +142,7 @@ impl Error {
     /// The specification's error object, in this version of it.
     pub fn json(&self, version: Version) -> String {
         let mut object = json!({
-            "cniVersion": version.as_str(),
+            "cniVersion": version.to_string(),
             "code": self.code(),
             "msg": self.message(),
         });
@@ -200,42 +151,4 @@ impl Error {
         }
         object.to_string()
     }
-}
-
-/// The start of a text that is longer than so many bytes.
-fn bounded(mut text: String, longest: usize) -> String {
-    let rest = text.len().saturating_sub(longest);
-    if rest > 0 {
-        let end = (0..=longest).rev().find(|&end| text.is_char_boundary(end));
-        text.truncate(end.unwrap_or_default());
-        text.push_str(&format!("… (and {rest} bytes more)"));
-    }
-    text
-}
-
-/// A value in quotes, its hidden characters escaped: others chose it, and an annotation may be 256 KiB long.
-pub(crate) fn shortened(value: &str) -> String {
-    const LONGEST: usize = 200;
-    let start: String = value.chars().take(LONGEST).collect();
-    match value.len() - start.len() {
-        0 => format!("{start:?}"),
-        rest => format!("{start:?} (and {rest} bytes more)"),
-    }
-}
-
-/// A reason, which may repeat that value, with its hidden characters escaped, and of at most as many characters.
-pub(crate) fn one_line(reason: &str) -> String {
-    const LONGEST: usize = 200;
-    let start: String = reason.chars().take(LONGEST).collect();
-    escaped(&start).into_owned()
-}
-
-/// What is wrong with JSON, and where, without what is there: that may be somebody's secret.
-pub fn wrong_in_json(error: &serde_json::Error) -> String {
-    let what = match error.classify() {
-        Category::Data => "a value of another kind was expected",
-        Category::Eof => "the JSON ends too early",
-        Category::Io | Category::Syntax => "it is not JSON",
-    };
-    format!("{what}, at line {} and column {}", error.line(), error.column())
 }

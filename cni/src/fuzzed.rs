@@ -4,20 +4,15 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use pod::{Configuration, Decision, Error, Given, KEYS, Object, Pod, PodName, ServiceSpec, Version};
 use proxy_init::internal::plan;
 use proxy_init::log::escaped;
-use serde_json::json;
 use ureq::tls::Certificate;
 
-use crate::annotations::{Annotations, KEYS};
 use crate::authority::usable;
-use crate::configuration::Configuration;
-use crate::error::Error;
 use crate::kubeconfig::Kubeconfig;
-use crate::object::{Map, NamespaceSpec, Object, PodSpec, ServiceSpec};
 use crate::plugin;
-use crate::pod::PodName;
-use crate::version::{Version, result};
+use crate::version::result;
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
@@ -47,24 +42,7 @@ pub fn read_all(input: &[u8]) {
         assert!(!pod.to_string().contains(".."), "{pod}");
     }
     let _ = Kubeconfig::parse(text, Path::new("/nonexistent"));
-    let Some((inbound, outbound)) = proxy_init::Port::new(4143).zip(proxy_init::Port::new(4140)) else {
-        return;
-    };
-    for key in KEYS {
-        let mut annotations = Annotations::default();
-        let Ok(given) = serde_json::from_value(json!({key: text})) else {
-            return;
-        };
-        annotations.add(given, "pod a/b");
-        let mut config = proxy_init::Config::new(inbound, outbound);
-        match annotations.apply(&mut config) {
-            Ok(()) => drop(plan(&config)),
-            Err(error) => {
-                let message = error.to_string();
-                assert!(message.len() < 4000 && escaped(&message) == message, "{message:?}");
-            }
-        }
-    }
+    read_annotations(text);
     // As a whole, with the same for every variable. There is no such network namespace, so nothing is installed.
     for verb in ["ADD", "CHECK", "DEL", "GC", "VERSION"] {
         let environment = |name: &str| -> Option<OsString> {
@@ -82,11 +60,33 @@ pub fn read_all(input: &[u8]) {
     }
 }
 
-/// What the API server says.
+/// The answers of the API server.
 fn read_objects(input: &[u8]) {
-    let _ = serde_json::from_slice::<Map<Object<PodSpec>>>(input);
-    let _ = serde_json::from_slice::<Map<Object<NamespaceSpec>>>(input);
-    let _ = serde_json::from_slice::<Map<Object<ServiceSpec>>>(input);
+    if let Ok(pod) = serde_json::from_slice::<Pod>(input) {
+        let _ = (pod.check(), pod::questions(&pod));
+    }
+    let _ = serde_json::from_slice::<Object>(input);
+    let _ = serde_json::from_slice::<Object<ServiceSpec>>(input);
+}
+
+/// A pod that has this value in each annotation.
+fn read_annotations(value: &str) {
+    let configuration = r#"{"linkerd": {"incoming-proxy-port": 4143, "outgoing-proxy-port": 4140}}"#;
+    let (Ok(configuration), Ok(name)) = (Configuration::read(configuration.as_bytes()), PodName::new("a", "b")) else {
+        return;
+    };
+    for key in KEYS {
+        let annotations = [("linkerd.io/proxy-version", "x"), (key, value)];
+        let given: Given = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect();
+        match pod::by_annotations(&configuration, &name, given) {
+            Ok(Decision::Redirect(config)) => drop(plan(&config)),
+            Ok(Decision::Leave(_)) => {}
+            Err(error) => {
+                let message = error.to_string();
+                assert!(message.len() < 4000 && escaped(&message) == message, "{message:?}");
+            }
+        }
+    }
 }
 
 #[cfg(test)]

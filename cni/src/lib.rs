@@ -3,17 +3,15 @@
 //! describes it.
 //!
 //! The program is [`plugin::run`] with the process' own environment and standard input. What it reads of others is in
-//! modules of its own: [`command`] and [`pod`] read the environment, [`configuration`] standard input, [`annotations`],
-//! [`kubeconfig`] and [`api`] what Kubernetes says.
+//! modules of its own: [`command`] reads the environment, [`kubeconfig`] and [`api`] what Kubernetes says. The crate `pod`
+//! reads standard input and annotations, and decides which rules a pod gets.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
-pub mod annotations;
 pub mod api;
 pub mod authority;
 pub mod command;
-pub mod configuration;
 pub mod error;
 pub mod file;
 #[cfg(any(test, fuzzing))]
@@ -21,10 +19,6 @@ pub mod fuzzed;
 pub mod kubeconfig;
 pub mod log;
 pub(crate) mod names;
-pub mod object;
-pub(crate) mod owner;
 pub mod plugin;
-pub mod pod;
-pub mod redirect;
 pub mod verb;
 pub mod version;

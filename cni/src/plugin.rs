@@ -9,20 +9,18 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::fstat;
+use pod::{Answers, Configuration, Decision, PodInfo, PodName, Version, log_socket};
 use proxy_init::error::Errno;
 use proxy_init::log::Level;
 use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces};
 
 use crate::api::Client;
 use crate::command::{Container, Environment, verb};
-use crate::configuration::{Configuration, PodInfo, log_socket};
 use crate::error::Error;
 use crate::kubeconfig::Kubeconfig;
 use crate::log::Log;
-use crate::pod::PodName;
-use crate::redirect::{self, Answers, Decision};
 use crate::verb::Verb;
-use crate::version::{self, Version};
+use crate::version;
 
 /// What a command comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +35,7 @@ pub struct CommandResult {
 ///
 /// The calling thread may be in the pod's network namespace afterwards: it is for a process that then ends.
 pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> CommandResult {
-    let mut command = Command { log: Log::new(Level::Warning), version: Version::LATEST };
+    let mut command = Command { log: Log::new(Level::Warning), version: Version::V1_1_0 };
     match command.run(environment, stdin) {
         Ok(stdout) => {
             command.log.end(Level::Debug, 0, "done");
@@ -77,7 +75,7 @@ impl Command {
                 let container = Container::read(environment)?;
                 // What can't be printed should not be installed.
                 let result = version::result(self.version, configuration.previous());
-                let result = result.map_err(|error| Error::Configuration {
+                let result = result.map_err(|error| pod::Error::Configuration {
                     key: "prevResult".to_owned(),
                     reason: format!("a result, which is a JSON object, was expected: {error}"),
                 })?;
@@ -112,7 +110,7 @@ impl Command {
         let stdin = stdin().map_err(Error::Stdin)?;
         let configuration = Configuration::read(&stdin).inspect_err(|_| {
             let asked = version::asked(&stdin);
-            self.version = asked.and_then(|name| Version::named(&name)).unwrap_or(self.version);
+            self.version = asked.and_then(|name| Version::named(&name).ok()).unwrap_or(self.version);
             self.log.agent = log_socket(&stdin);
         })?;
         self.log.level = configuration.log_level();
@@ -147,7 +145,7 @@ impl Command {
             PodInfo::Annotations => {
                 let given = configuration.annotations();
                 let given = given.ok_or_else(|| Error::NoAnnotations { pod: pod.clone() })?;
-                redirect::by_annotations(configuration, pod, given)?
+                pod::by_annotations(configuration, pod, given)?
             }
             PodInfo::Api => self.by_api(configuration, pod)?,
         };
@@ -164,7 +162,7 @@ impl Command {
     fn by_api(&self, configuration: &Configuration, name: &PodName) -> Result<Decision, Error> {
         let client = Client::new(Kubeconfig::read(&configuration.kubeconfig()?)?);
         let pod = client.pod(name)?;
-        let questions = match redirect::questions(&pod) {
+        let questions = match pod::questions(&pod) {
             Ok(questions) => questions,
             Err(reason) => return Ok(Decision::Leave(reason)),
         };
@@ -178,7 +176,7 @@ impl Command {
                 Err(error) => self.log.add(Level::Warning, format_args!("{error}; 443 and 6443 are skipped instead")),
             }
         }
-        redirect::by_pod(configuration, name, &pod, answers)
+        Ok(pod::by_pod(configuration, name, &pod, answers)?)
     }
 
     fn add(&mut self, configuration: &Configuration, container: &Container) -> Result<(), Error> {
@@ -224,7 +222,7 @@ impl Command {
 /// says nothing about that.
 fn unavailable(error: Error) -> Error {
     match error {
-        Error::Version { .. } | Error::NoSuchVerb { .. } => error,
+        Error::Pod(pod::Error::Version { .. }) | Error::NoSuchVerb { .. } => error,
         other => Error::Unavailable(Box::new(other)),
     }
 }

@@ -2,7 +2,7 @@
 
 use derive_more::Display;
 
-use crate::version::Version;
+use pod::Version;
 
 /// `CNI_COMMAND`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]

@@ -4,50 +4,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
-use derive_more::Display;
+use pod::Version;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-
-/// A version of the CNI specification that the plugin supports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
-#[display("{}", self.as_str())]
-pub enum Version {
-    /// 0.3.0, the first with lists of plugins.
-    V0_3_0,
-    /// 0.3.1
-    V0_3_1,
-    /// 0.4.0, which brought CHECK.
-    V0_4_0,
-    /// 1.0.0
-    V1_0_0,
-    /// 1.1.0, which brought GC and STATUS.
-    V1_1_0,
-}
-
-impl Version {
-    /// Every one, in order.
-    pub const ALL: [Self; 5] = [Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
-    /// The last one, in which errors are reported while the version asked for is not known.
-    pub const LATEST: Self = Self::V1_1_0;
-
-    /// The version of this name, as `cniVersion` has it.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.as_str() == name)
-    }
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Version::V0_3_0 => "0.3.0",
-            Version::V0_3_1 => "0.3.1",
-            Version::V0_4_0 => "0.4.0",
-            Version::V1_0_0 => "1.0.0",
-            Version::V1_1_0 => "1.1.0",
-        }
-    }
-}
 
 /// The `cniVersion` that standard input names, whatever else is wrong with it; none if it names none or isn't JSON.
 pub fn asked(stdin: &[u8]) -> Option<String> {
@@ -58,8 +19,8 @@ pub fn asked(stdin: &[u8]) -> Option<String> {
 /// The answer to VERSION. `stdin` says which version the runtime speaks; whatever it holds, there is an answer.
 pub fn supported(stdin: &[u8]) -> String {
     json!({
-        "cniVersion": asked(stdin).unwrap_or_else(|| Version::LATEST.to_string()),
-        "supportedVersions": Version::ALL.map(Version::as_str),
+        "cniVersion": asked(stdin).unwrap_or_else(|| Version::V1_1_0.to_string()),
+        "supportedVersions": Version::ALL.map(|version| version.to_string()),
     })
     .to_string()
 }
@@ -70,10 +31,10 @@ pub fn supported(stdin: &[u8]) -> String {
 /// The previous result is not a JSON object.
 pub fn result(version: Version, previous: Option<&RawValue>) -> Result<String, serde_json::Error> {
     let Some(previous) = previous else {
-        return Ok(json!({"cniVersion": version.as_str()}).to_string());
+        return Ok(json!({"cniVersion": version.to_string()}).to_string());
     };
     let mut object: Object<'_> = serde_json::from_str(previous.get())?;
-    let wanted = json!(version.as_str()).to_string();
+    let wanted = json!(version.to_string()).to_string();
     if object.get("cniVersion") == Some(&wanted) {
         return Ok(previous.get().to_owned());
     }
@@ -193,7 +154,7 @@ mod tests {
         let back = result(Version::V1_0_0, Some(&raw(&old.to_string()))).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&back).unwrap(), serde_json::from_str::<Value>(new.get()).unwrap());
         // Without a version of its own, it has that of the configuration.
-        assert_eq!(result(Version::V0_3_1, Some(&raw("{}"))).unwrap(), r#"{"cniVersion":"0.3.1"}"#);
+        assert_eq!(result(Version::named("0.3.1").unwrap(), Some(&raw("{}"))).unwrap(), r#"{"cniVersion":"0.3.1"}"#);
     }
 
     #[test]
@@ -215,7 +176,7 @@ mod tests {
                 )
             };
             let got = result(to, Some(&raw(&text(from, ips)))).unwrap();
-            assert_eq!(got, text(to.as_str(), new_ips.unwrap_or(ips)));
+            assert_eq!(got, text(&to.to_string(), new_ips.unwrap_or(ips)));
         }
     }
 

@@ -8,11 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use linkerd_cni::annotations::Given;
-use linkerd_cni::configuration::{Configuration, PodInfo};
-use linkerd_cni::error::Error;
-use linkerd_cni::pod::PodName;
-use linkerd_cni::redirect;
+use pod::{Configuration, Given, PodInfo, PodName};
 use prost::Message as _;
 use proxy_init::{Install, Namespace, OperationNotice, Simulate};
 use tokio::sync::Notify;
@@ -50,15 +46,21 @@ impl Refusal {
     }
 }
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
+impl From<pod::Error> for Refusal {
+    fn from(error: pod::Error) -> Self {
+        Self::new(error.code(), error.message())
+    }
+}
+
+impl From<linkerd_cni::error::Error> for Refusal {
+    fn from(error: linkerd_cni::error::Error) -> Self {
         Self::new(error.code(), error.message())
     }
 }
 
 impl From<proxy_init::Error> for Refusal {
     fn from(error: proxy_init::Error) -> Self {
-        Error::from(error).into()
+        linkerd_cni::error::Error::from(error).into()
     }
 }
 
@@ -318,7 +320,7 @@ impl<'a> Sandboxes<'a> {
     /// The rules that a pod which starts now should have; none: it stays as it is.
     fn wanted(&self, sandbox: &Sandbox) -> Result<Option<Arc<Install>>, Refusal> {
         let configuration = configuration(&self.settings.installation)?;
-        let decision = redirect::by_annotations(&configuration, &sandbox.name, sandbox.given.clone())?;
+        let decision = pod::by_annotations(&configuration, &sandbox.name, sandbox.given.clone())?;
         let install = rules::install(&configuration, &sandbox.name, decision);
         if !configuration.simulates() {
             return Ok(install);

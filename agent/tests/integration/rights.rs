@@ -7,7 +7,7 @@ use lab::api_double::Asked;
 use lab::network::Namespace;
 use linkerd_cni::api::Client;
 use linkerd_cni::kubeconfig::Kubeconfig;
-use linkerd_cni::pod::PodName;
+use pod::PodName;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Sandbox};

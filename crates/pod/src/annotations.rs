@@ -1,7 +1,7 @@
-//! What a pod's annotations, or its namespace's, change in the rules.
+//! The annotations of a pod, or of its namespace, that change the pod's rules.
 //!
-//! They are data that whoever may create a pod chose: each value is checked as the flags of the init program are, and what
-//! they can change is the rules in that pod's own network namespace.
+//! Whoever may create a pod chooses them: each value is checked as the flags of the init program are, and changes nothing but
+//! the rules in that pod's own network namespace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
-use crate::owner::Owner;
+use crate::values::{List, Owner};
 
 /// What the injector sets on each pod whose proxy it adds.
 pub(crate) const PROXY_VERSION: &str = "linkerd.io/proxy-version";
@@ -43,7 +43,7 @@ const INBOUND_INTERFACES_TO_IGNORE: &str = "proxy-init.io/inbound-interfaces-to-
 const OUTBOUND_INTERFACES_TO_IGNORE: &str = "proxy-init.io/outbound-interfaces-to-ignore";
 
 /// Those that change rules.
-pub(crate) const KEYS: [&str; 11] = [
+pub const KEYS: [&str; 11] = [
     SKIP_OUTBOUND_PORTS,
     SKIP_INBOUND_PORTS,
     SKIP_SUBNETS,
@@ -134,7 +134,7 @@ impl FromIterator<(String, String)> for Given {
 
 /// The annotations that count for one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Annotations {
+pub(crate) struct Annotations {
     values: BTreeMap<&'static str, Annotation>,
     /// The first object whose annotations are too long.
     too_long: Option<String>,
@@ -149,7 +149,7 @@ struct Annotation {
 impl Annotations {
     /// Adds those of an object, which `holder` names, whose keys none of the objects before had. As in upstream's plugin, an
     /// empty value is none.
-    pub fn add(&mut self, given: Given, holder: &str) {
+    pub(crate) fn add(&mut self, given: Given, holder: &str) {
         if given.length > LONGEST {
             self.too_long.get_or_insert_with(|| holder.to_owned());
         }
@@ -162,7 +162,7 @@ impl Annotations {
     }
 
     /// Whether another object may have something to add.
-    pub fn lack_any(&self) -> bool {
+    pub(crate) fn lack_any(&self) -> bool {
         self.values.len() < KEYS.len()
     }
 
@@ -170,17 +170,17 @@ impl Annotations {
     ///
     /// # Errors
     /// [`Error::LongAnnotations`], or [`Error::Annotation`]: the first value that is invalid.
-    pub fn apply(&self, config: &mut Config) -> Result<(), Error> {
+    pub(crate) fn apply(&self, config: &mut Config) -> Result<(), Error> {
         if let Some(holder) = self.too_long.clone() {
             return Err(Error::LongAnnotations { holder, most: LONGEST });
         }
-        if let Some(ports) = self.read(SKIP_OUTBOUND_PORTS, list)? {
+        if let Some(List(ports)) = self.read(SKIP_OUTBOUND_PORTS, str::parse)? {
             config.ignored_outbound_ports = ports;
         }
-        if let Some(ports) = self.read(SKIP_INBOUND_PORTS, list::<PortRange>)? {
+        if let Some(List(ports)) = self.read(SKIP_INBOUND_PORTS, str::parse::<List<PortRange>>)? {
             config.ignored_inbound_ports.extend(ports);
         }
-        if let Some(subnets) = self.read(SKIP_SUBNETS, list)? {
+        if let Some(List(subnets)) = self.read(SKIP_SUBNETS, str::parse)? {
             config.ignored_inbound_subnets = subnets;
         }
         if let Some(Owner(uid)) = self.read(PROXY_UID, |text| text.trim().parse())? {
@@ -189,10 +189,10 @@ impl Annotations {
         if let Some(Owner(gid)) = self.read(PROXY_GID, |text| text.trim().parse())? {
             config.proxy_gid = gid;
         }
-        if let Some(ids) = self.read(SKIP_UID, list)? {
+        if let Some(List(ids)) = self.read(SKIP_UID, str::parse)? {
             config.ignored_uids = ids;
         }
-        if let Some(ids) = self.read(SKIP_GID, list)? {
+        if let Some(List(ids)) = self.read(SKIP_GID, str::parse)? {
             config.ignored_gids = ids;
         }
         if let Some(ports) = self.read(OUTBOUND_PORTS_TO_REDIRECT, to_redirect)? {
@@ -201,10 +201,10 @@ impl Annotations {
         if let Some(subnets) = self.read(OUTBOUND_SUBNETS_TO_REDIRECT, to_redirect)? {
             config.redirected_outbound_subnets = subnets;
         }
-        if let Some(interfaces) = self.read(INBOUND_INTERFACES_TO_IGNORE, list)? {
+        if let Some(List(interfaces)) = self.read(INBOUND_INTERFACES_TO_IGNORE, str::parse)? {
             config.ignored_inbound_interfaces = interfaces;
         }
-        if let Some(interfaces) = self.read(OUTBOUND_INTERFACES_TO_IGNORE, list)? {
+        if let Some(List(interfaces)) = self.read(OUTBOUND_INTERFACES_TO_IGNORE, str::parse)? {
             config.ignored_outbound_interfaces = interfaces;
         }
         Ok(())
@@ -227,15 +227,9 @@ impl Annotations {
     }
 }
 
-/// The items of a list, as the flags take it: blanks around items are ignored, and so are empty items.
-fn list<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, InvalidValue> {
-    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items.map(str::parse).collect()
-}
-
 /// A list that has at least one item: an empty one would mean all of them, not none.
 fn to_redirect<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, String> {
-    let items = list(text).map_err(|invalid| invalid.to_string())?;
+    let List(items) = text.parse().map_err(|invalid: InvalidValue| invalid.to_string())?;
     if items.is_empty() {
         return Err("it names nothing: leave it out to redirect everything".to_owned());
     }

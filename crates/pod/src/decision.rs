@@ -1,5 +1,4 @@
-//! Whether a pod is to be redirected, and by which rules: pure functions of what was asked for, by the plugin or by the
-//! node's agent.
+//! Whether a pod is to be redirected, and by which rules.
 
 use proxy_init::{Config, OwnerId, PortRange};
 use thiserror::Error;
@@ -7,10 +6,10 @@ use thiserror::Error;
 use crate::annotations::{Annotations, Given, PROXY_VERSION};
 use crate::configuration::{Configuration, api_server_ports_by_default};
 use crate::error::Error;
+use crate::name::PodName;
 use crate::object::{Pod, Proxy};
-use crate::pod::PodName;
 
-/// What becomes of a pod.
+/// The decision about a pod.
 #[derive(Debug)]
 pub enum Decision {
     /// It gets these rules.
@@ -33,12 +32,12 @@ pub enum Reason {
     HasNoProxy,
 }
 
-/// What else has to be known of a pod that the API server has told of.
+/// The questions that are open about a pod whose object is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Questions {
     /// The annotations of its namespace.
     pub namespace: bool,
-    /// The ports of the API server, which it reaches without the proxy.
+    /// The ports of the API server, which the pod reaches without the proxy.
     pub api_server_ports: bool,
 }
 
@@ -51,12 +50,12 @@ pub struct Answers {
     pub api_server_ports: Option<Vec<u16>>,
 }
 
-/// By the annotations that the runtime hands over: the injector has copied those of the namespace to the pod.
+/// Decides by the annotations that the runtime hands over: the injector has copied those of the namespace to the pod.
 ///
-/// They don't name the pod's containers: whether it has a linkerd-init of its own, they don't tell.
+/// They don't name the pod's containers, so they don't tell whether the pod has a linkerd-init of its own.
 ///
 /// # Errors
-/// What of the configuration or the annotations stands in the way.
+/// The value of the configuration or of the annotations that stands in the way.
 pub fn by_annotations(configuration: &Configuration, name: &PodName, given: Given) -> Result<Decision, Error> {
     if !given.is_injected {
         return Ok(Decision::Leave(Reason::NotInjected));
@@ -71,36 +70,41 @@ pub fn by_annotations(configuration: &Configuration, name: &PodName, given: Give
     Ok(Decision::Redirect(Box::new(config)))
 }
 
-/// What else has to be asked for before it can be decided about a pod, by what the API server says of it.
+/// The questions that have to be answered before [`by_pod`] can decide.
 ///
 /// # Errors
-/// Nothing: the pod stays as it is, and this is why.
-pub fn questions(pod: &Pod) -> Result<Questions, Reason> {
+/// Nothing failed: the pod stays as it is, for this reason.
+pub fn questions<T>(pod: &Pod<T>) -> Result<Questions, Reason> {
     proxy(pod)?;
     let mut annotations = Annotations::default();
-    annotations.add(pod.annotations.clone(), "");
-    Ok(Questions { namespace: annotations.lack_any(), api_server_ports: pod.labels.is_control_plane })
+    annotations.add(pod.metadata.annotations.clone(), "");
+    Ok(Questions { namespace: annotations.lack_any(), api_server_ports: is_control_plane(pod) })
 }
 
-/// By what the API server says of the pod, and the answers to the [`questions`] that are open then.
+/// Decides by the pod's object, and the answers to the [`questions`] that are open then.
 ///
 /// # Errors
-/// What of the configuration or the annotations stands in the way.
-pub fn by_pod(configuration: &Configuration, name: &PodName, pod: &Pod, answers: Answers) -> Result<Decision, Error> {
+/// The value of the configuration or of the annotations that stands in the way.
+pub fn by_pod<T>(
+    configuration: &Configuration,
+    name: &PodName,
+    pod: &Pod<T>,
+    answers: Answers,
+) -> Result<Decision, Error> {
     let proxy = match proxy(pod) {
         Ok(proxy) => proxy,
         Err(reason) => return Ok(Decision::Leave(reason)),
     };
     let mut annotations = Annotations::default();
-    annotations.add(pod.annotations.clone(), &format!("pod {name}"));
+    annotations.add(pod.metadata.annotations.clone(), &format!("pod {name}"));
     annotations.add(answers.namespace, &format!("namespace {}", name.namespace()));
     let mut config = configuration.config()?;
-    // What the proxy runs as, if its container says so, which it does wherever the injector made it. An annotation
-    // comes before that, as it does in the injector.
+    // The proxy's own container names its user, wherever the injector made the container. An annotation comes before that, as
+    // it does in the injector.
     let user = proxy.user.and_then(|user| OwnerId::new(user.try_into().ok()?));
     config.proxy_uid = user.or(config.proxy_uid);
     annotations.apply(&mut config)?;
-    if pod.labels.is_control_plane {
+    if is_control_plane(pod) {
         let ports = match answers.api_server_ports {
             Some(ports) => ports.into_iter().filter_map(|port| PortRange::new(port, port)).collect(),
             None => api_server_ports_by_default(),
@@ -110,12 +114,16 @@ pub fn by_pod(configuration: &Configuration, name: &PodName, pod: &Pod, answers:
     Ok(Decision::Redirect(Box::new(config)))
 }
 
-/// The pod's proxy, or why the pod is none of the plugin's business.
-fn proxy(pod: &Pod) -> Result<Proxy, Reason> {
-    if pod.init_containers.has_init {
+/// The pod's proxy, or the reason why the pod stays as it is.
+fn proxy<T>(pod: &Pod<T>) -> Result<Proxy, Reason> {
+    if pod.spec.init_containers.has_init {
         return Err(Reason::HasInit);
     }
-    // It is among the init containers if it is a native sidecar.
-    let proxy = pod.containers.proxy.or(pod.init_containers.proxy);
+    // A native sidecar is among the init containers.
+    let proxy = pod.spec.containers.proxy.or(pod.spec.init_containers.proxy);
     proxy.ok_or(Reason::HasNoProxy)
+}
+
+fn is_control_plane<T>(pod: &Pod<T>) -> bool {
+    !pod.metadata.labels.control_plane_component.is_empty()
 }

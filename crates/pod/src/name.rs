@@ -1,4 +1,4 @@
-//! Which pod a container belongs to: `CNI_ARGS`.
+//! The name of the pod that a container belongs to.
 
 use derive_more::Display;
 

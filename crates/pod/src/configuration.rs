@@ -1,14 +1,14 @@
-//! The network configuration that the runtime hands over on standard input.
+//! The configuration of the CNI plugin, as a runtime hands it over.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
+use derive_more::Display;
 use proxy_init::log::{Format, Level};
-use proxy_init::{Config, IdRange, Install, Interface, InvalidValue, ModeChoice, Port, PortRange, Subnet};
+use proxy_init::{Config, IdRange, Install, Interface, ModeChoice, Port, PortRange, Subnet};
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
-use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::error::Category;
@@ -16,13 +16,38 @@ use serde_json::value::RawValue;
 
 use crate::annotations::Given;
 use crate::error::Error;
-use crate::owner::Owner;
-use crate::pod::PodName;
-use crate::version::Version;
+use crate::name::PodName;
+use crate::values::{List, Mode, Number, Owner};
 
-/// A network configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains
-/// each.
-#[derive(Debug, Deserialize)]
+/// A version of the CNI specification that the plugin knows. The names of these versions are in the order of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
+pub struct Version(&'static str);
+
+impl Version {
+    /// The first with lists of plugins.
+    pub const V0_3_0: Self = Self("0.3.0");
+    /// 0.4.0, which brought CHECK.
+    pub const V0_4_0: Self = Self("0.4.0");
+    /// 1.0.0, whose results tell an address without its family.
+    pub const V1_0_0: Self = Self("1.0.0");
+    /// 1.1.0, which brought GC and STATUS.
+    pub const V1_1_0: Self = Self("1.1.0");
+
+    /// Every version, in order.
+    pub const ALL: [Self; 5] = [Self::V0_3_0, Self("0.3.1"), Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
+
+    /// The version of this name, as `cniVersion` has it.
+    ///
+    /// # Errors
+    /// [`Error::Version`]
+    pub fn named(name: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|version| version.0 == name);
+        found.ok_or_else(|| Error::Version { asked: name.to_owned() })
+    }
+}
+
+/// A configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains each.
+#[derive(Debug, Default, Deserialize)]
 pub struct Configuration {
     #[serde(rename = "cniversion")]
     version: Option<String>,
@@ -31,23 +56,24 @@ pub struct Configuration {
     log_format: Option<String>,
     #[serde(rename = "prevresult")]
     previous: Option<Box<RawValue>>,
-    kubernetes: Option<Object<Kubernetes>>,
-    linkerd: Option<Object<Linkerd>>,
-    #[serde(rename = "runtimeconfig")]
-    runtime: Option<Object<Runtime>>,
+    #[serde(default)]
+    kubernetes: Object<Kubernetes>,
+    #[serde(default)]
+    linkerd: Object<Linkerd>,
+    #[serde(rename = "runtimeconfig", default)]
+    runtime: Object<Runtime>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Kubernetes {
     kubeconfig: Option<PathBuf>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Runtime {
-    /// The outer `Option` is whether the runtime handed anything over: a pod without annotations is `null` (Go's empty
-    /// map).
-    #[serde(rename = "io.kubernetes.cri.pod-annotations", default, deserialize_with = "present")]
-    annotations: Option<Option<Given>>,
+    /// None if the runtime handed over nothing. Of a pod without annotations, it hands over `null`, which is Go's empty map.
+    #[serde(rename = "io.kubernetes.cri.pod-annotations", default, deserialize_with = "handed_over")]
+    annotations: Option<Given>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -58,24 +84,24 @@ struct Linkerd {
     proxy_uid: Option<Number<Owner>>,
     proxy_gid: Option<Number<Owner>>,
     ports_to_redirect: Option<Vec<Number<Port>>>,
-    inbound_ports_to_ignore: Option<Vec<Text<PortRange>>>,
-    outbound_ports_to_ignore: Option<Vec<Text<PortRange>>>,
-    subnets_to_ignore: Option<Vec<Text<Subnet>>>,
-    outbound_subnets_to_ignore: Option<Vec<Text<Subnet>>>,
-    outbound_ports_to_redirect: Option<Vec<Text<PortRange>>>,
-    outbound_subnets_to_redirect: Option<Vec<Text<Subnet>>>,
-    skip_uid: Option<Vec<Text<IdRange>>>,
-    skip_gid: Option<Vec<Text<IdRange>>>,
-    inbound_interfaces_to_ignore: Option<Vec<Text<Interface>>>,
-    outbound_interfaces_to_ignore: Option<Vec<Text<Interface>>>,
+    inbound_ports_to_ignore: Option<Vec<List<PortRange>>>,
+    outbound_ports_to_ignore: Option<Vec<List<PortRange>>>,
+    subnets_to_ignore: Option<Vec<List<Subnet>>>,
+    outbound_subnets_to_ignore: Option<Vec<List<Subnet>>>,
+    outbound_ports_to_redirect: Option<Vec<List<PortRange>>>,
+    outbound_subnets_to_redirect: Option<Vec<List<Subnet>>>,
+    skip_uid: Option<Vec<List<IdRange>>>,
+    skip_gid: Option<Vec<List<IdRange>>>,
+    inbound_interfaces_to_ignore: Option<Vec<List<Interface>>>,
+    outbound_interfaces_to_ignore: Option<Vec<List<Interface>>>,
     simulate: Option<bool>,
     use_wait_flag: Option<bool>,
-    iptables_mode: Option<Text<NamedChoice>>,
+    iptables_mode: Option<Mode>,
     no_fallback: Option<bool>,
     ipv6: Option<bool>,
     pod_info: Option<PodInfo>,
     control_plane_namespace: Option<String>,
-    api_server_ports: Option<Vec<Text<PortRange>>>,
+    api_server_ports: Option<Vec<List<PortRange>>>,
     agent: Option<String>,
     log_socket: Option<PathBuf>,
 }
@@ -98,7 +124,7 @@ impl Configuration {
     /// [`Error::NotJson`]; [`Error::Configuration`], which names the key.
     pub fn read(stdin: &[u8]) -> Result<Self, Error> {
         let mut reader = serde_json::Deserializer::from_slice(stdin);
-        let Object(read) = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let read: Object<Self> = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let key = error.path().to_string();
             let reason = error.into_inner();
             match reason.classify() {
@@ -107,16 +133,15 @@ impl Configuration {
             }
         })?;
         reader.end().map_err(Error::NotJson)?;
-        Ok(read)
+        Ok(read.0)
     }
 
-    /// The version of the specification that it is written for.
+    /// The version of the specification that the configuration is written for.
     ///
     /// # Errors
-    /// [`Error::Version`]: the plugin doesn't know that one, or none is named.
+    /// [`Error::Version`]: the plugin doesn't know this version, or none is named.
     pub fn version(&self) -> Result<Version, Error> {
-        let asked = self.version.as_deref().unwrap_or_default();
-        Version::named(asked).ok_or_else(|| Error::Version { asked: asked.to_owned() })
+        Version::named(self.version.as_deref().unwrap_or_default())
     }
 
     /// Checks the network's name, which the specification requires and this plugin has no use for.
@@ -154,7 +179,7 @@ impl Configuration {
 
     /// The socket of the node's agent, which shows the log's lines in its own.
     pub fn log_socket(&self) -> Option<&Path> {
-        self.linkerd()?.log_socket.as_deref()
+        self.linkerd.0.log_socket.as_deref()
     }
 
     /// The result of the plugin before this one in the list.
@@ -167,38 +192,35 @@ impl Configuration {
     /// # Errors
     /// [`Error::Configuration`]: there is none.
     pub fn kubeconfig(&self) -> Result<PathBuf, Error> {
-        let path = self.kubernetes.as_ref().and_then(|it| it.0.kubeconfig.clone());
-        path.filter(|path| !path.as_os_str().is_empty())
-            .ok_or_else(|| missing("kubernetes.kubeconfig", "the path of a kubeconfig was expected"))
+        let path = self.kubernetes.0.kubeconfig.clone().filter(|path| !path.as_os_str().is_empty());
+        path.ok_or_else(|| missing("kubernetes.kubeconfig", "the path of a kubeconfig was expected"))
     }
 
     /// Where the plugin learns about pods.
     pub fn pod_info(&self) -> PodInfo {
-        self.linkerd().and_then(|it| it.pod_info).unwrap_or_default()
+        self.linkerd.0.pod_info.unwrap_or_default()
     }
 
     /// Whether ADD only prints the rules.
     pub fn simulates(&self) -> bool {
-        self.linkerd().and_then(|it| it.simulate).unwrap_or_default()
+        self.linkerd.0.simulate.unwrap_or_default()
     }
 
     /// The annotations that the runtime handed over; none if it handed over nothing.
     pub fn annotations(&self) -> Option<Given> {
-        let handed_over = self.runtime.as_ref()?.0.annotations.as_ref()?;
-        Some(handed_over.clone().unwrap_or_default())
+        self.runtime.0.annotations.clone()
     }
 
     /// The namespace of Linkerd's control plane.
     pub fn control_plane_namespace(&self) -> &str {
-        let named = self.linkerd().and_then(|it| it.control_plane_namespace.as_deref());
-        named.unwrap_or("linkerd")
+        self.linkerd.0.control_plane_namespace.as_deref().unwrap_or("linkerd")
     }
 
     /// Whether a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as NAMESPACE/NAME. Such a
     /// pod has to start whatever the API server says, for it is what renews the plugin's token.
     pub fn is_agent(&self, pod: &PodName) -> bool {
-        let agent = self.linkerd().and_then(|it| it.agent.as_deref());
-        let Some((namespace, name)) = agent.and_then(|agent| agent.split_once('/')) else {
+        let agent = self.linkerd.0.agent.as_deref().unwrap_or_default();
+        let Some((namespace, name)) = agent.split_once('/') else {
             return false;
         };
         // A DaemonSet's pods have its name, a dash, and five letters or digits.
@@ -209,7 +231,7 @@ impl Configuration {
 
     /// The ports of the API server, where it isn't asked for them; if the configuration names none, 443 and 6443.
     pub fn api_server_ports(&self) -> Vec<PortRange> {
-        match self.linkerd().and_then(|it| it.api_server_ports.as_deref()) {
+        match &self.linkerd.0.api_server_ports {
             Some(ports) => flat(ports),
             None => api_server_ports_by_default(),
         }
@@ -220,8 +242,7 @@ impl Configuration {
     /// # Errors
     /// [`Error::Configuration`]: one of the proxy's two ports is missing.
     pub fn config(&self) -> Result<Config, Error> {
-        let default = Linkerd::default();
-        let linkerd = self.linkerd().unwrap_or(&default);
+        let linkerd = &self.linkerd.0;
         let port = |key: &str, port: Option<Number<Port>>| {
             port.map(|it| it.0)
                 .ok_or_else(|| missing(&format!("linkerd.{key}"), "the proxy's port, from 1 to 65535, was expected"))
@@ -233,32 +254,28 @@ impl Configuration {
         config.proxy_uid = linkerd.proxy_uid.and_then(|it| it.0.0);
         config.proxy_gid = linkerd.proxy_gid.and_then(|it| it.0.0);
         config.redirected_ports = linkerd.ports_to_redirect.iter().flatten().map(|it| it.0).collect();
-        config.ignored_inbound_ports = flat(linkerd.inbound_ports_to_ignore.as_deref().unwrap_or_default());
-        config.ignored_outbound_ports = flat(linkerd.outbound_ports_to_ignore.as_deref().unwrap_or_default());
-        config.ignored_inbound_subnets = flat(linkerd.subnets_to_ignore.as_deref().unwrap_or_default());
-        config.ignored_outbound_subnets = flat(linkerd.outbound_subnets_to_ignore.as_deref().unwrap_or_default());
-        config.redirected_outbound_ports = flat(linkerd.outbound_ports_to_redirect.as_deref().unwrap_or_default());
-        config.redirected_outbound_subnets = flat(linkerd.outbound_subnets_to_redirect.as_deref().unwrap_or_default());
-        config.ignored_uids = flat(linkerd.skip_uid.as_deref().unwrap_or_default());
-        config.ignored_gids = flat(linkerd.skip_gid.as_deref().unwrap_or_default());
-        config.ignored_inbound_interfaces = flat(linkerd.inbound_interfaces_to_ignore.as_deref().unwrap_or_default());
-        config.ignored_outbound_interfaces = flat(linkerd.outbound_interfaces_to_ignore.as_deref().unwrap_or_default());
+        config.ignored_inbound_ports = flat(linkerd.inbound_ports_to_ignore.iter().flatten());
+        config.ignored_outbound_ports = flat(linkerd.outbound_ports_to_ignore.iter().flatten());
+        config.ignored_inbound_subnets = flat(linkerd.subnets_to_ignore.iter().flatten());
+        config.ignored_outbound_subnets = flat(linkerd.outbound_subnets_to_ignore.iter().flatten());
+        config.redirected_outbound_ports = flat(linkerd.outbound_ports_to_redirect.iter().flatten());
+        config.redirected_outbound_subnets = flat(linkerd.outbound_subnets_to_redirect.iter().flatten());
+        config.ignored_uids = flat(linkerd.skip_uid.iter().flatten());
+        config.ignored_gids = flat(linkerd.skip_gid.iter().flatten());
+        config.ignored_inbound_interfaces = flat(linkerd.inbound_interfaces_to_ignore.iter().flatten());
+        config.ignored_outbound_interfaces = flat(linkerd.outbound_interfaces_to_ignore.iter().flatten());
         config.ipv6 = linkerd.ipv6.unwrap_or_default();
         Ok(config)
     }
 
     /// How to install these rules.
     pub fn install(&self, config: Config) -> Install {
+        let linkerd = &self.linkerd.0;
         let mut install = Install::new(config);
-        let mode = self.linkerd().and_then(|it| it.iptables_mode.as_ref()?.0.as_ref());
-        install.mode = mode.map_or(ModeChoice::Default, |mode| mode.0);
-        install.no_fallback = self.linkerd().and_then(|it| it.no_fallback).unwrap_or_default();
-        install.wait_for_lock = self.linkerd().and_then(|it| it.use_wait_flag).unwrap_or_default();
+        install.mode = linkerd.iptables_mode.map_or(ModeChoice::Default, |mode| mode.0);
+        install.no_fallback = linkerd.no_fallback.unwrap_or_default();
+        install.wait_for_lock = linkerd.use_wait_flag.unwrap_or_default();
         install
-    }
-
-    fn linkerd(&self) -> Option<&Linkerd> {
-        self.linkerd.as_ref().map(|it| &it.0)
     }
 }
 
@@ -269,7 +286,7 @@ pub fn log_socket(stdin: &[u8]) -> Option<PathBuf> {
 }
 
 /// What upstream's plugin takes for the API server's ports where it can't ask: 443 and 6443.
-pub fn api_server_ports_by_default() -> Vec<PortRange> {
+pub(crate) fn api_server_ports_by_default() -> Vec<PortRange> {
     [443, 6443].into_iter().filter_map(|port| PortRange::new(port, port)).collect()
 }
 
@@ -277,38 +294,26 @@ fn missing(key: &str, reason: &str) -> Error {
     Error::Configuration { key: key.to_owned(), reason: reason.to_owned() }
 }
 
-/// The items of a list that aren't empty.
-fn flat<T: Clone>(items: &[Text<T>]) -> Vec<T> {
-    items.iter().filter_map(|item| item.0.clone()).collect()
+/// The items of several lists.
+fn flat<'a, T: Clone + 'a>(lists: impl IntoIterator<Item = &'a List<T>>) -> Vec<T> {
+    lists.into_iter().flat_map(|list| list.0.iter().cloned()).collect()
 }
 
-/// Reads a key that is there, `null` or not.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
+/// Reads annotations, or the `null` in their place.
+fn handed_over<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Given>, D::Error> {
+    Ok(Some(Option::deserialize(deserializer)?.unwrap_or_default()))
 }
 
-/// A mode by its name, as `--iptables-mode` takes it.
-#[derive(Debug, Clone, Copy)]
-struct NamedChoice(ModeChoice);
-
-impl FromStr for NamedChoice {
-    type Err = InvalidValue;
-
-    fn from_str(name: &str) -> Result<Self, InvalidValue> {
-        ModeChoice::from_name(name).map(Self).ok_or_else(|| InvalidValue::ModeChoice(name.to_owned()))
-    }
-}
-
-/// A JSON object whose keys count in any case, as for Go's encoding/json; fields have them in lower case. What is
-/// derived for a struct would take an array too, its values in the order of the fields.
-#[derive(Debug)]
+/// A JSON object whose keys count in any case, as for Go's encoding/json; fields have them in lower case. The code that serde
+/// derives for a struct would take an array too, its values in the order of the fields.
+#[derive(Debug, Default)]
 struct Object<T>(T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Default + Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Objects<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Objects<T> {
+        impl<'de, T: Default + Deserialize<'de>> Visitor<'de> for Objects<T> {
             type Value = Object<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -318,9 +323,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
                 T::deserialize(MapAccessDeserializer::new(InLowerCase(map))).map(Object)
             }
+
+            fn visit_unit<E>(self) -> Result<Object<T>, E> {
+                Ok(Object::default())
+            }
         }
 
-        deserializer.deserialize_map(Objects(PhantomData))
+        deserializer.deserialize_any(Objects(PhantomData))
     }
 }
 
@@ -340,59 +349,5 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for InLowerCase<A> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
         self.0.next_value_seed(seed)
-    }
-}
-
-/// A JSON number, checked as the flag's text is.
-#[derive(Debug, Clone, Copy)]
-struct Number<T>(T);
-
-impl<'de, T: FromStr<Err = InvalidValue>> Deserialize<'de> for Number<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Numbers<T>(PhantomData<T>);
-
-        impl<T: FromStr<Err = InvalidValue>> Visitor<'_> for Numbers<T> {
-            type Value = Number<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number")
-            }
-
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Number<T>, E> {
-                number.to_string().parse().map(Number).map_err(E::custom)
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Number<T>, E> {
-                number.to_string().parse().map(Number).map_err(E::custom)
-            }
-        }
-
-        deserializer.deserialize_any(Numbers(PhantomData))
-    }
-}
-
-/// A JSON string, checked as the flag's text is: blanks and commas around it don't count, and an empty one is none.
-#[derive(Debug, Clone)]
-struct Text<T>(Option<T>);
-
-impl<'de, T: FromStr<Err = InvalidValue>> Deserialize<'de> for Text<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts<T>(PhantomData<T>);
-
-        impl<T: FromStr<Err = InvalidValue>> Visitor<'_> for Texts<T> {
-            type Value = Text<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<T>, E> {
-                let text = text.trim_matches(|character: char| character == ',' || character.is_whitespace());
-                let text = Some(text).filter(|text| !text.is_empty());
-                text.map(str::parse).transpose().map(Text).map_err(E::custom)
-            }
-        }
-
-        deserializer.deserialize_str(Texts(PhantomData))
     }
 }

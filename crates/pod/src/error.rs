@@ -1,0 +1,112 @@
+//! Why no rules can be told for a pod.
+
+use proxy_init::log::escaped;
+use serde_json::error::Category;
+use thiserror::Error;
+
+use crate::configuration::Version;
+
+/// Why no rules can be told for a pod.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The plugin's configuration is for a version of the CNI specification that the plugin doesn't know.
+    #[error("cniVersion {asked:?} is not supported: use one of {}", Version::ALL.map(|version| version.to_string()).join(", "))]
+    Version {
+        /// The version in the configuration; empty if the configuration names none.
+        asked: String,
+    },
+
+    /// The plugin's configuration is not JSON.
+    #[error("the network configuration is not JSON: {0}")]
+    NotJson(serde_json::Error),
+
+    /// A key of the plugin's configuration is missing or has an invalid value.
+    #[error("network configuration: {key}: {reason}")]
+    Configuration {
+        /// The path of the key, such as `linkerd.proxy-uid`.
+        key: String,
+        /// Why the value is invalid, and where it is.
+        reason: String,
+    },
+
+    /// An annotation has an invalid value.
+    #[error("annotation {key} of {holder} has the invalid value {}: {}", shortened(.value), one_line(.reason))]
+    Annotation {
+        /// Its key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// Which object carries it: `pod NAMESPACE/NAME` or `namespace NAME`.
+        holder: String,
+        /// Why the value is invalid.
+        reason: String,
+    },
+
+    /// The annotations that change rules are too long.
+    #[error(
+        "the annotations of {holder} that change rules have more than {most} bytes together: shorten them, with ranges \
+             such as 8000-8100"
+    )]
+    LongAnnotations {
+        /// Which object carries them: `pod NAMESPACE/NAME` or `namespace NAME`.
+        holder: String,
+        /// How many bytes they may have.
+        most: usize,
+    },
+}
+
+impl Error {
+    /// The code in the plugin's error object: below 100 as the CNI specification defines it (1.1.0, "Error"), from 100 the
+    /// plugin's own. docs/cni.md lists all of them.
+    pub fn code(&self) -> u32 {
+        match self {
+            Error::Version { .. } => 1,
+            Error::NotJson(_) => 6,
+            Error::Configuration { .. } => 7,
+            Error::Annotation { .. } | Error::LongAnnotations { .. } => 102,
+        }
+    }
+
+    /// The error in a line that is not too long for kubelet's events and for logs, whatever others chose is in it.
+    pub fn message(&self) -> String {
+        bounded(self.to_string(), 4 << 10)
+    }
+}
+
+/// The start of a text that is longer than so many bytes.
+pub fn bounded(mut text: String, longest: usize) -> String {
+    let rest = text.len().saturating_sub(longest);
+    if rest > 0 {
+        text.truncate(text.floor_char_boundary(longest));
+        text.push_str(&format!("… (and {rest} bytes more)"));
+    }
+    text
+}
+
+/// A value in quotes, its hidden characters escaped: others chose it, and an annotation may be 256 KiB long.
+pub fn shortened(value: &str) -> String {
+    const LONGEST: usize = 200;
+    let start: String = value.chars().take(LONGEST).collect();
+    match value.len() - start.len() {
+        0 => format!("{start:?}"),
+        rest => format!("{start:?} (and {rest} bytes more)"),
+    }
+}
+
+/// A reason, which may repeat a value that others chose, with its hidden characters escaped and of at most as many characters.
+pub fn one_line(reason: &str) -> String {
+    const LONGEST: usize = 200;
+    let start: String = reason.chars().take(LONGEST).collect();
+    escaped(&start).into_owned()
+}
+
+/// The kind and the place of a mistake in JSON, without a word of the JSON: that may be somebody's secret.
+pub fn wrong_in_json(error: &serde_json::Error) -> String {
+    let kind = match error.classify() {
+        Category::Data => "a value of another kind was expected",
+        Category::Eof => "the JSON ends too early",
+        Category::Io | Category::Syntax => "it is not JSON",
+    };
+    format!("{kind}, at line {} and column {}", error.line(), error.column())
+}

@@ -1,0 +1,27 @@
+//! From a pod to its rules: a pod's annotations and labels, and the configuration of the CNI plugin, become the
+//! [`Config`](proxy_init::Config) of the pod's rules, or the reason why the pod has none, or a refusal. The plugin and the
+//! node's agent, with and without NRI, go this one way.
+//!
+//! Whoever may create a pod chooses its annotations, and a list of objects is as long as an API server makes it: each value is
+//! checked, and nothing is kept that doesn't decide.
+
+// Nothing panics, on any configuration, object or annotation. Tests may: that is how they fail.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+
+mod annotations;
+mod configuration;
+mod decision;
+mod error;
+mod name;
+mod object;
+mod values;
+
+pub use annotations::{Given, KEYS};
+pub use configuration::{Configuration, PodInfo, Version, log_socket};
+pub use decision::{Answers, Decision, Questions, Reason, by_annotations, by_pod, questions};
+pub use error::{Error, bounded, one_line, shortened, wrong_in_json};
+pub use name::PodName;
+pub use object::{
+    CONTROL_PLANE_COMPONENT, Containers, Labels, Metadata, Object, Pod, PodSpec, Proxy, ServicePorts, ServiceSpec,
+    gather,
+};

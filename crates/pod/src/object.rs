@@ -1,0 +1,230 @@
+//! The parts of Kubernetes' objects that decide about rules, read from JSON without keeping the rest: an object is as long as
+//! whoever may create it makes it.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::annotations::Given;
+
+/// The label of Linkerd's own pods.
+pub const CONTROL_PLANE_COMPONENT: &str = "linkerd.io/control-plane-component";
+
+/// An object with this spec and this status.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, bound = "S: Default + Deserialize<'de>, T: Default + Deserialize<'de>")]
+pub struct Object<S = IgnoredAny, T = IgnoredAny> {
+    /// Its kind, if it names one.
+    pub kind: String,
+    /// Its names, and the notes on it.
+    #[serde(deserialize_with = "or_default")]
+    pub metadata: Metadata,
+    /// Its desired state.
+    #[serde(deserialize_with = "or_default")]
+    pub spec: S,
+    /// Its observed state.
+    #[serde(deserialize_with = "or_default")]
+    pub status: T,
+}
+
+/// A pod, with as much of its status as the reader needs.
+pub type Pod<T = IgnoredAny> = Object<PodSpec, T>;
+
+impl<T> Pod<T> {
+    /// Checks that this is a pod at all. Kubernetes has no pod without containers and no container without a name; such a pod
+    /// would be taken for one without a proxy.
+    ///
+    /// # Errors
+    /// The part that is missing.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if !self.spec.containers.is_any {
+            return Err("the pod has no containers");
+        }
+        if self.spec.containers.is_one_unnamed {
+            return Err("the pod has a container without a name");
+        }
+        Ok(())
+    }
+}
+
+/// The names of an object, and the notes on it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    /// Its name.
+    pub name: String,
+    /// Its namespace, if its kind has one.
+    pub namespace: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version of the object.
+    pub resource_version: String,
+    deletion_timestamp: Option<IgnoredAny>,
+    /// The annotations that count.
+    #[serde(deserialize_with = "or_default")]
+    pub annotations: Given,
+    /// The labels that count.
+    #[serde(deserialize_with = "or_default")]
+    pub labels: Labels,
+}
+
+impl Metadata {
+    /// Whether the object is being deleted.
+    pub fn is_going(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+}
+
+/// The labels of a pod that count.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Labels {
+    /// The pod's part in Linkerd's control plane; empty if the pod has none.
+    #[serde(rename = "linkerd.io/control-plane-component")]
+    pub control_plane_component: String,
+}
+
+/// The desired state of a pod.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// Whether the pod has the node's network.
+    pub host_network: bool,
+    /// Whether the pod has the node's users. Without a word, it has.
+    pub host_users: Option<bool>,
+    /// Its containers.
+    #[serde(deserialize_with = "gather")]
+    pub containers: Containers,
+    /// The containers that run before those, or beside them as native sidecars.
+    #[serde(deserialize_with = "gather")]
+    pub init_containers: Containers,
+}
+
+/// The facts that count about several containers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Containers {
+    /// Whether there is one.
+    pub is_any: bool,
+    /// Whether one has no name.
+    pub is_one_unnamed: bool,
+    /// Whether one is linkerd-init.
+    pub has_init: bool,
+    /// The one that is linkerd-proxy.
+    pub proxy: Option<Proxy>,
+}
+
+/// The container linkerd-proxy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Proxy {
+    /// The user that it runs as, where its own spec says so.
+    pub user: Option<i64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    name: String,
+    #[serde(deserialize_with = "or_default")]
+    security_context: SecurityContext,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SecurityContext {
+    run_as_user: Option<i64>,
+}
+
+impl Extend<Container> for Containers {
+    fn extend<I: IntoIterator<Item = Container>>(&mut self, containers: I) {
+        for container in containers {
+            self.is_any = true;
+            match container.name.as_str() {
+                "" => self.is_one_unnamed = true,
+                "linkerd-init" => self.has_init = true,
+                "linkerd-proxy" => self.proxy = Some(Proxy { user: container.security_context.run_as_user }),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The desired state of a service.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceSpec {
+    /// Its ports.
+    #[serde(deserialize_with = "gather")]
+    pub ports: ServicePorts,
+}
+
+/// The ports of a service: each, and its target port if that is a number.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServicePorts(pub Vec<u16>);
+
+/// No service of the API server's has more numbers of ports.
+const MOST_PORTS: usize = 128;
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ServicePort {
+    port: i64,
+    /// Its number, or its name in the server's own pods.
+    target_port: Option<Box<RawValue>>,
+}
+
+impl Extend<ServicePort> for ServicePorts {
+    fn extend<I: IntoIterator<Item = ServicePort>>(&mut self, ports: I) {
+        for ServicePort { port, target_port } in ports {
+            let target = target_port.and_then(|target| target.get().parse().ok());
+            for number in [u16::try_from(port).ok(), target].into_iter().flatten() {
+                if number > 0 && self.0.len() < MOST_PORTS {
+                    self.0.push(number);
+                }
+            }
+        }
+    }
+}
+
+/// Reads a value; Go writes an empty one as `null`.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Reads a list item by item into the facts that count about all of them. A list of all items could take twenty times as much
+/// memory as its JSON.
+///
+/// # Errors
+/// The JSON is neither a list of such items nor `null`.
+pub fn gather<'de, D, T, F>(deserializer: D) -> Result<F, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+    F: Default + Extend<T>,
+{
+    struct Gather<T, F>(PhantomData<(T, F)>);
+
+    impl<'de, T: Deserialize<'de>, F: Default + Extend<T>> Visitor<'de> for Gather<T, F> {
+        type Value = F;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_unit<E>(self) -> Result<F, E> {
+            Ok(F::default())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<F, A::Error> {
+            let mut facts = F::default();
+            while let Some(item) = items.next_element::<T>()? {
+                facts.extend([item]);
+            }
+            Ok(facts)
+        }
+    }
+
+    deserializer.deserialize_any(Gather(PhantomData))
+}
