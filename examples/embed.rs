@@ -9,7 +9,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use proxy_init::error::chain;
-use proxy_init::{Config, Connection, Direction, Install, OwnerId, Uninstall, explain};
+use proxy_init::{Config, Connection, Direction, Install, OwnerId, Uninstall, explain, verify};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pods: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
@@ -56,7 +56,7 @@ pub(crate) fn add(pod: &Path, config: &Config) -> Result<(), Box<dyn Error>> {
 }
 
 pub(crate) fn check(pod: &Path, config: &Config) -> Result<(), Box<dyn Error>> {
-    let verdict = install(pod, config).verify()?;
+    let verdict = verify(&install(pod, config))?;
     if !verdict.is_in_place() {
         return Err(format!("{}: {verdict}", pod.display()).into());
     }

@@ -6,12 +6,12 @@
 //! proxy-init = { git = "https://git.example/proxy-init", default-features = false }
 //! ```
 //!
-//! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, and compares
-//! what is installed with it; [`Uninstall`] removes it. Each works in the network namespace that it is told, and leaves
+//! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, [`verify`] compares
+//! what is installed with it, and [`Uninstall`] removes it. Each works in the network namespace that it is told, and leaves
 //! the calling thread where it is:
 //!
 //! ```no_run
-//! use proxy_init::{Config, Install, OwnerId, Uninstall};
+//! use proxy_init::{Config, Install, OwnerId, Uninstall, verify};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut config = Config::new("4143".parse()?, "4140".parse()?);
@@ -26,7 +26,7 @@
 //!     eprintln!("warning: {warning}");
 //! }
 //! println!("{} rules in {} mode, because {}", installed.rules(), installed.mode, installed.reason);
-//! assert!(install.verify()?.is_in_place());
+//! assert!(verify(&install)?.is_in_place());
 //!
 //! let mut uninstall = Uninstall::default();
 //! uninstall.netns = install.netns;
@@ -89,6 +89,7 @@
 //!
 //! - `cli` (default): the program, with its flags. A program that embeds the library has no use for it:
 //!   `default-features = false` leaves out clap.
+//! - `diagnose` (default): what tells about a namespace and changes nothing, such as [`verify`] and [`explain`].
 
 // Nothing panics, on any input, kernel answer or environment. Tests may: that is how they fail.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
@@ -96,17 +97,19 @@
 #![warn(missing_docs)]
 #![allow(unreachable_pub)]
 
-#[cfg(test)]
+#[cfg(all(test, feature = "diagnose"))]
 mod specification;
 
 mod config;
-mod diagnose;
+#[cfg(feature = "diagnose")]
+#[doc(hidden)]
+pub mod diagnose;
 // What is hidden is the program's own, not for others.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 pub mod error;
-#[cfg(any(test, fuzzing))]
+#[cfg(all(feature = "diagnose", any(test, fuzzing)))]
 pub mod fuzzed;
 mod install;
 #[doc(hidden)]
@@ -132,21 +135,24 @@ pub mod internal {
 #[doc(hidden)]
 pub const BUILD: &str = env!("PROXY_INIT_BUILD");
 
-pub use config::settings::{Draft, Form, SETTINGS, Setting};
+pub use config::settings::{Draft, Form, SETTINGS, Setting, arguments};
 pub use config::warnings::Warning as ConfigWarning;
 pub use config::{
     Config, IdRange, Interface, InvalidValue, Mode, ModeChoice, NumberRange, OwnerId, Port, PortRange, Subnet,
 };
-pub use diagnose::detect::user_namespaces::UserNamespaces;
-pub use diagnose::detect::{Detected, Feature, detect};
-pub use diagnose::explain::answer::{Connection, Verdict};
-pub use diagnose::explain::{Decider, Explained, explain};
-pub use diagnose::proxy::ProxyWarning;
-pub use diagnose::recognize::{Recognized, recognize};
-pub use diagnose::show::{Shown, show};
-pub use diagnose::snapshot::user_namespaces;
-pub use diagnose::verify::Verification;
-pub use diagnose::verify::finding::{Finding, FindingKind};
+#[cfg(feature = "diagnose")]
+pub use diagnose::{
+    detect::user_namespaces::UserNamespaces,
+    detect::{Detected, Feature, detect},
+    explain::answer::{Connection, Verdict},
+    explain::{Decider, Explained, explain},
+    proxy::ProxyWarning,
+    recognize::{Recognized, recognize},
+    show::{Shown, show},
+    snapshot::user_namespaces,
+    verify::finding::{Finding, FindingKind},
+    verify::{Verification, verify},
+};
 pub use error::Error;
 pub use install::choose::Reason;
 pub use install::host_network::HostNetwork;

@@ -7,15 +7,18 @@ use std::env;
 use std::ffi::{c_char, c_int};
 use std::fmt::Display;
 use std::fs::OpenOptions;
-use std::io::{IsTerminal as _, Write as _};
+#[cfg(feature = "diagnose")]
+use std::io::IsTerminal as _;
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use nix::fcntl::OFlag;
-use proxy_init::cli::{self, Command, Exit, Output, UsageError};
-use proxy_init::error::{Error, chain};
+use proxy_init::cli::{self, Command, Exit, UsageError};
+#[cfg(feature = "diagnose")]
+use proxy_init::diagnose::{Output, error_json};
+use proxy_init::error::chain;
 use proxy_init::log::{self, Format, Level, Log};
-use proxy_init::{Detected, Explained, Recognized, Shown, Verification, detect, explain, recognize, report, show};
-use serde_json::json;
+use proxy_init::report;
 
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
@@ -33,48 +36,18 @@ fn run(command: Command) -> Exit {
     match command {
         Command::Install(install, mut log) => finish(report::install(&install, &mut log), log, Exit::Failed),
         Command::Uninstall(uninstall, mut log) => finish(report::uninstall(&uninstall, &mut log), log, Exit::Failed),
-        Command::Validate(validate, mut log) => finish(report::validate(&validate, &mut log), log, Exit::NotValidated),
+        #[cfg(feature = "diagnose")]
+        Command::Validate(validate, mut log) => finish(validate.run_logged(&mut log), log, Exit::NotValidated),
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
-        Command::Verify(install, output) => {
-            let verified = install.verify();
-            answer(output, verified.map(|it| (form(output, &it, Verification::json), as_asked(it.is_in_place()))))
-        }
-        Command::Recognize(path, mode, output) => {
-            let recognized = recognize(path.as_deref(), mode);
-            answer(output, recognized.map(|it| (form(output, &it, Recognized::json), as_asked(it.is_in_place()))))
-        }
-        Command::Show(path, output) => {
-            answer(output, show(path.as_deref(), |shown| (form(output, shown, Shown::json), Exit::Done)))
-        }
-        Command::Explain(path, connection, expected, output) => {
-            let explained = explain(path.as_deref(), &connection, |explained| {
-                let text = match output {
-                    Output::Short => format!("{}\n", explained.answer()),
-                    _ => form(output, explained, Explained::json),
-                };
-                (text, as_asked(expected.is_none_or(|expected| expected.is(&explained.verdict))))
-            });
-            answer(output, explained)
-        }
-        Command::Detect(path, output) => {
-            answer(output, detect(path.as_deref()).map(|it| (form(output, &it, Detected::json), Exit::Done)))
-        }
-        Command::Print(text) => print(&text),
-    }
-}
-
-fn as_asked(is_same: bool) -> Exit {
-    if is_same { Exit::Done } else { Exit::Differs }
-}
-
-/// Prints what a subcommand has found, which is in the form that was asked for, or the error in that form.
-fn answer(output: Output, ruleset: Result<(String, Exit), Error>) -> Exit {
-    match ruleset {
-        Ok((text, exit)) => match print(&text) {
-            printed if exit == Exit::Done => printed,
-            _ => exit,
+        #[cfg(feature = "diagnose")]
+        Command::Ask(question, output) => match question.answer(output, has_colour()) {
+            Ok(answer) => match print(&answer.text) {
+                printed if answer.is_as_expected => printed,
+                _ => Exit::Differs,
+            },
+            Err(error) => fail(&chain(&error), Exit::Failed, output == Output::Json),
         },
-        Err(error) => fail(&chain(&error), Exit::Failed, output),
+        Command::Print(text) => print(&text),
     }
 }
 
@@ -85,9 +58,9 @@ fn refuse(error: &UsageError) -> Exit {
         // Stdout may be another program's input: --simulate is.
         Some(Format::Plain) => {
             leave_message(&error.to_string());
-            fail(error, Exit::BadInput, Output::Text)
+            fail(error, Exit::BadInput, false)
         }
-        None => fail(error, Exit::BadInput, error.output),
+        None => fail(error, Exit::BadInput, error.as_json),
     }
 }
 
@@ -105,7 +78,7 @@ fn finish(result: Result<(), impl std::error::Error>, mut log: Log, failed: Exit
     leave_message(&error);
     match logged {
         Ok(()) if failed == Exit::NotValidated => failed,
-        _ => fail(&error, failed, Output::Text),
+        _ => fail(&error, failed, false),
     }
 }
 
@@ -121,33 +94,25 @@ fn leave_message(text: &str) {
     }
 }
 
-/// Reports an error as one line on stderr, and on stdout as JSON too where that was asked for (docs/errors.md has the
-/// schema). If both are closed, only the exit code remains.
-fn fail(error: &impl Display, exit: Exit, output: Output) -> Exit {
+/// Reports an error as one line on stderr, and on stdout as JSON too where that was asked for. If both are closed, only the
+/// exit code remains.
+fn fail(error: &impl Display, exit: Exit, as_json: bool) -> Exit {
     let text = error.to_string();
-    if output == Output::Json {
-        let report = json!({"schema": 1, "error": {"message": text, "exit_code": exit.code()}});
-        print(&format!("{report}\n"));
+    if as_json {
+        #[cfg(feature = "diagnose")]
+        print(&error_json(&text, exit.code()));
     }
     let _ = writeln!(std::io::stderr(), "error: {}", log::escaped(&text));
     exit
 }
 
-/// The form that was asked for: text for people, or JSON on a line of its own.
-fn form<T: Display>(output: Output, answer: &T, json: impl FnOnce(&T) -> String) -> String {
-    match output {
-        Output::Text | Output::Short => for_people(answer),
-        Output::Json => json(answer) + "\n",
-    }
-}
-
-/// With colours, if stdout is a terminal and its user has not refused them (no-color.org). A container's log keeps what
-/// its terminal shows, for `kubectl logs`.
-fn for_people(answer: &impl Display) -> String {
+/// Whether stdout is a terminal whose user has not refused colours (no-color.org). A container's log keeps what its terminal
+/// shows, for `kubectl logs`.
+#[cfg(feature = "diagnose")]
+fn has_colour() -> bool {
     let is_dumb = env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
     let is_refused = env::var_os("NO_COLOR").is_some() || env::var_os(cli::IN_A_POD).is_some();
-    let has_colour = std::io::stdout().is_terminal() && !is_dumb && !is_refused;
-    if has_colour { format!("{answer:#}") } else { answer.to_string() }
+    std::io::stdout().is_terminal() && !is_dumb && !is_refused
 }
 
 fn print(text: &str) -> Exit {

@@ -11,7 +11,7 @@ use std::thread;
 use netfilter::netlink::signals::hold;
 use netfilter::netlink::user_namespace::{depth, note_opened_network};
 use nix::fcntl::OFlag;
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use crate::error::{Errno, Error};
@@ -115,12 +115,6 @@ fn entry_error(path: &Path, errno: Errno, advice: &'static str) -> Error {
 
 const NOT_A_NAMESPACE: &str =
     "this is not the file of a network namespace; name one such as /var/run/netns/NAME or /proc/PID/ns/net";
-
-/// Runs `work` in a new network namespace, which ends with it and belongs to the user namespace that the process is in. None:
-/// there can't be one, which takes CAP_SYS_ADMIN. The kernel takes the namespace down after the process has gone on.
-pub(crate) fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
-    on_a_thread(|| unshare(CloneFlags::CLONE_NEWNET).ok().map(|()| work())).ok()?
-}
 
 /// Runs `work` on a thread of its own, and waits for it. A panic of it goes on here. It is an error if no thread can be
 /// started.

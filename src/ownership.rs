@@ -1,7 +1,7 @@
 //! What of the kernel's is proxy-init's: tables, chains and rules, and the ways to them.
 
 use netfilter::nf_tables::held::HeldRule;
-use ruleset::{Action, Family, Line, NAT, Name, Rule, Ruleset, Subsystem, Table};
+use ruleset::{Action, Family, Line, NAT, Name, Rule, Ruleset, Table};
 
 use crate::config::Mode;
 use crate::plan::{ChainName, Purpose};
@@ -18,13 +18,6 @@ pub fn holds_rules<R>(ruleset: &Ruleset<R>, mode: Mode) -> bool {
 
 pub fn holders<R>(ruleset: &Ruleset<R>) -> impl Iterator<Item = Mode> {
     Mode::ALL.iter().copied().filter(|&mode| holds_rules(ruleset, mode))
-}
-
-/// Whether there is any rule of proxy-init's, in whichever mode. Its chains alone, as `iptables -F` leaves them, are none.
-pub fn has_rules(ruleset: &Ruleset) -> bool {
-    let subsystems = [Subsystem::NfTables, Subsystem::Legacy].into_iter();
-    let mut lines = subsystems.flat_map(|subsystem| ruleset.nat_tables(subsystem)).flat_map(own_lines);
-    holds_rules(ruleset, Mode::Native) || lines.next().is_some()
 }
 
 /// The rules of a table that are in proxy-init's chains or lead there.
@@ -87,7 +80,7 @@ pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
 #[cfg(test)]
 mod tests {
     use ruleset::testing::{self, chain, commented, rule, table, to_port};
-    use ruleset::{Field, Intervals, Set};
+    use ruleset::{Field, Intervals, Set, Subsystem};
 
     use super::*;
     use crate::config::Config;
@@ -126,31 +119,6 @@ mod tests {
         ] {
             assert_eq!(held(vec![table]), [false, false, false]);
         }
-    }
-
-    #[test]
-    fn flushed_chains_hold_no_rules_and_a_jump_to_one_is_a_rule() {
-        let config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
-        let has_rules = |tables: Vec<Table>| {
-            let not_known = vec![];
-            has_rules(&Ruleset { tables, not_known })
-        };
-        assert!(!has_rules(vec![]));
-        for mode in [Mode::Nft, Mode::Legacy] {
-            let mut tables = expected(mode, &config);
-            assert!(has_rules(tables.clone()));
-            let chains = tables.iter_mut().flat_map(|table| &mut table.chains);
-            let rules: Vec<_> = chains.map(|chain| std::mem::take(&mut chain.rules)).collect();
-            assert!(!has_rules(tables.clone()), "{mode}");
-            for (index, rules) in rules.into_iter().take(tables[0].chains.len()).enumerate() {
-                let mut tables = tables.clone();
-                tables[0].chains[index].rules = rules;
-                assert!(has_rules(tables), "{mode} {index}");
-            }
-        }
-        assert!(has_rules(expected(Mode::Native, &config)));
-        let other = testing::rule([], Action::Accept);
-        assert!(!has_rules(vec![testing::table("ip nat", vec![testing::chain("OUTPUT", vec![other])])]));
     }
 
     #[test]

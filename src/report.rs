@@ -2,7 +2,6 @@
 
 use ruleset::{Family, Table, TableFamily};
 
-use crate::diagnose::validate::{NotValidated, Progress, Validate};
 use crate::error::Error;
 use crate::install::Install;
 use crate::log::{Level, Log};
@@ -40,21 +39,6 @@ pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
     let hidden = uninstalled.warnings.iter().any(|warning| matches!(warning, Warning::LegacyUnseen(_)));
     let seen = if hidden { " in nf_tables" } else { "" };
     log.add(Level::Info, format_args!("no rules of proxy-init's are left{seen}"));
-    Ok(())
-}
-
-/// Validates the rules by a connection, and logs its steps.
-pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), NotValidated> {
-    validate.run(|step| {
-        let level = match step {
-            Progress::Listening(_) | Progress::Connecting(_) => Level::Info,
-            _ => Level::Debug,
-        };
-        log.add(level, format_args!("{step}"));
-        // It may wait for something now.
-        let _ = log.flush();
-    })?;
-    log.add(Level::Info, format_args!("Validated"));
     Ok(())
 }
 

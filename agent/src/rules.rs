@@ -102,7 +102,7 @@ pub fn verify(
             let mut any = Install::clone(install);
             // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
             any.mode = ModeChoice::Auto;
-            let verdict = any.verify()?;
+            let verdict = proxy_init::verify(&any)?;
             let stamp = stamp.filter(|_| verdict.is_alone);
             Ok((Drift::of(verdict), stamp))
         }

@@ -12,7 +12,7 @@ use nix::sys::stat::fstat;
 use pod::{Answers, Configuration, Decision, PodInfo, PodName, Version, log_socket};
 use proxy_init::error::Errno;
 use proxy_init::log::Level;
-use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces};
+use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces, verify};
 
 use crate::api::Client;
 use crate::command::{Container, Environment, verb};
@@ -210,7 +210,7 @@ impl Command {
         }
         // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
         install.mode = ModeChoice::Auto;
-        let verdict = namespace.run(|| install.verify())?;
+        let verdict = namespace.run(|| verify(&install))?;
         if verdict.is_in_place() {
             return Ok(());
         }

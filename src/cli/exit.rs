@@ -13,6 +13,9 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// What [`Exit::BadInput`] says, in help.
+    pub(super) const BAD_INPUT: &str = "the command line is invalid; nothing was changed";
+
     /// The number that the shell sees.
     pub fn code(self) -> u8 {
         self as u8

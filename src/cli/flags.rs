@@ -3,23 +3,20 @@
 //! completions all go by these tables.
 
 use std::ffi::OsStr;
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use ruleset::Name;
-
+#[cfg(feature = "diagnose")]
+use super::diagnosis;
 use super::subcommand::Subcommand;
-use super::values::{self, Expected, LOG_FORMATS, Output, named};
+use super::values::{self, LOG_FORMATS, named};
 use crate::config::ModeChoice;
 use crate::config::settings::{Draft, Form, IPTABLES_MODE, SETTINGS, Setting};
-use crate::diagnose::validate::Validate;
 use crate::install::Simulate;
 use crate::log::{Format, Level};
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]
 pub(super) struct Options {
-    pub(super) subcommand: Subcommand,
     pub(super) rules: Draft,
     pub(super) iptables_mode: Option<ModeChoice>,
     pub(super) firewall_bin_path: String,
@@ -30,19 +27,12 @@ pub(super) struct Options {
     pub(super) allow_host_network: bool,
     pub(super) use_wait_flag: bool,
     pub(super) timeout_close_wait_secs: Option<u32>,
-    pub(super) validate: Validate,
-    pub(super) to: Option<SocketAddr>,
-    pub(super) from: Option<(IpAddr, Option<u16>)>,
-    pub(super) in_device: Option<Name>,
-    pub(super) out_device: Option<Name>,
-    pub(super) uid: Option<u32>,
-    pub(super) gid: Option<u32>,
-    pub(super) expect: Option<Expected>,
     pub(super) log_format: Format,
     /// Another word than a format's, for which the log is plain.
     pub(super) unknown_log_format: Option<String>,
     pub(super) log_level: Level,
-    pub(super) output: Output,
+    #[cfg(feature = "diagnose")]
+    pub(super) asked: diagnosis::Asked,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +46,7 @@ pub(super) struct Flag {
     pub(super) value: Value,
     /// Words that its value may be for a subcommand, for help and completions; none where it is something else.
     pub(super) words: fn(Subcommand) -> Vec<&'static str>,
+    /// Beside those of diagnosis, which say themselves which of the others' flags they take.
     pub(super) taken_by: &'static [Subcommand],
     pub(super) required_by: &'static [Subcommand],
     pub(super) heading: &'static str,
@@ -80,12 +71,16 @@ pub(super) enum Value {
 
 /// Every flag, in the order in which help shows them.
 pub(super) fn flags() -> impl Iterator<Item = Flag> {
-    SETTINGS.iter().map(Flag::of).chain(FLAGS.iter().copied())
+    #[cfg(feature = "diagnose")]
+    let asking = diagnosis::FLAGS;
+    #[cfg(not(feature = "diagnose"))]
+    let asking = &[];
+    SETTINGS.iter().map(Flag::of).chain(FLAGS.iter().chain(asking).copied())
 }
 
 /// The flags that a subcommand takes.
 pub(super) fn taken_by(subcommand: Subcommand) -> impl Iterator<Item = Flag> {
-    flags().filter(move |flag| flag.taken_by.contains(&subcommand))
+    flags().filter(move |flag| flag.is_taken_by(subcommand))
 }
 
 impl Flag {
@@ -100,6 +95,14 @@ impl Flag {
             heading: RULES,
             help: setting.help,
             ..FLAG
+        }
+    }
+
+    pub(super) fn is_taken_by(&self, subcommand: Subcommand) -> bool {
+        match subcommand {
+            #[cfg(feature = "diagnose")]
+            Subcommand::Diagnose(diagnosis) if diagnosis.shares(self) => true,
+            _ => self.taken_by.contains(&subcommand),
         }
     }
 
@@ -144,30 +147,26 @@ impl Flag {
 /// The heading of the flags that say which rules to install.
 pub(super) const RULES: &str = "Rules";
 const PLACE: &str = "Where and how";
-const CONNECTION: &str = "Connection";
 const LOG: &str = "Log";
-const OUTPUT: &str = "Output";
 const COMPATIBILITY: &str = "Compatibility";
 
 /// What most flags have in common, and below, those with one purpose.
-const FLAG: Flag = Flag {
+pub(super) const FLAG: Flag = Flag {
     name: "",
     alias: None,
     short: None,
     variable: None,
     value: Value::Path("", |_, _| Ok(())),
     words: |_| Vec::new(),
-    taken_by: &[Subcommand::Install, Subcommand::Verify],
+    taken_by: &[Subcommand::Install],
     required_by: &[],
     heading: RULES,
     help: "",
 };
 
 const PLACING: Flag = Flag { heading: PLACE, taken_by: &[Subcommand::Install], ..FLAG };
-const CONNECTING: Flag = Flag { heading: CONNECTION, taken_by: &[Subcommand::Explain], ..FLAG };
-const VALIDATING: Flag = Flag { heading: CONNECTION, taken_by: &[Subcommand::Validate], ..FLAG };
 
-const LOG_FORMAT: Flag = Flag {
+pub(super) const LOG_FORMAT: Flag = Flag {
     name: "log-format",
     words: |_| LOG_FORMATS.map(|(name, _)| name).to_vec(),
     taken_by: &[Subcommand::Install, Subcommand::Uninstall],
@@ -176,7 +175,7 @@ const LOG_FORMAT: Flag = Flag {
     ..FLAG
 };
 
-const LOG_LEVEL: Flag = Flag {
+pub(super) const LOG_LEVEL: Flag = Flag {
     name: "log-level",
     words: |_| vec!["error", "warning", "info", "debug"],
     taken_by: &[Subcommand::Install, Subcommand::Uninstall],
@@ -186,12 +185,12 @@ const LOG_LEVEL: Flag = Flag {
     ..FLAG
 };
 
-fn set<T>(option: &mut T, value: Result<T, String>) -> Result<(), String> {
+pub(super) fn set<T>(option: &mut T, value: Result<T, String>) -> Result<(), String> {
     *option = value?;
     Ok(())
 }
 
-/// The flags that aren't about rules.
+/// The flags of installing and uninstalling that aren't about rules.
 const FLAGS: &[Flag] = &[
     Flag {
         name: IPTABLES_MODE,
@@ -227,14 +226,7 @@ const FLAGS: &[Flag] = &[
             }
             set(&mut to.netns, Ok(Some(path)))
         }),
-        taken_by: &[
-            Subcommand::Install,
-            Subcommand::Show,
-            Subcommand::Explain,
-            Subcommand::Verify,
-            Subcommand::Uninstall,
-            Subcommand::Detect,
-        ],
+        taken_by: &[Subcommand::Install, Subcommand::Uninstall],
         help: "Network namespace to work in, e.g. /var/run/netns/pod\n\
                [default: the current one]",
         ..PLACING
@@ -281,87 +273,6 @@ const FLAGS: &[Flag] = &[
         ..PLACING
     },
     Flag {
-        name: "output",
-        value: Value::Word("FORMAT", |to, text| set(&mut to.output, values::output(text, to.subcommand))),
-        words: |subcommand| Output::named(subcommand).into_iter().map(|(name, _)| name).collect(),
-        taken_by: &[Subcommand::Show, Subcommand::Explain, Subcommand::Verify, Subcommand::Detect],
-        heading: OUTPUT,
-        help: "text for people, short for the answer of explain alone, or json for\n\
-               programs, errors included [default: text]",
-        ..FLAG
-    },
-    Flag {
-        name: "to",
-        value: Value::Word("ADDRESS:PORT", |to, text| set(&mut to.to, values::destination(text).map(Some))),
-        required_by: &[Subcommand::Explain],
-        help: "Where the connection goes, e.g. 10.0.0.1:80 or [fd00::1]:80",
-        ..CONNECTING
-    },
-    Flag {
-        name: "from",
-        value: Value::Word("ADDRESS[:PORT]", |to, text| set(&mut to.from, values::source(text).map(Some))),
-        help: "Where it comes from, e.g. 10.0.0.2 or [fd00::2]:40000\n\
-               [default: inbound, any address; outbound, the one that routing\n\
-               chooses]",
-        ..CONNECTING
-    },
-    Flag {
-        name: "in",
-        value: Value::Word("INTERFACE", |to, text| set(&mut to.in_device, values::device(text).map(Some))),
-        help: "By which interface an inbound connection comes in\n\
-               [default: any but lo]",
-        ..CONNECTING
-    },
-    Flag {
-        name: "out",
-        value: Value::Word("INTERFACE", |to, text| set(&mut to.out_device, values::device(text).map(Some))),
-        help: "The interface to which an outbound connection's socket is bound\n\
-               [default: none; routing says by which one it leaves]",
-        ..CONNECTING
-    },
-    Flag {
-        name: "uid",
-        value: Value::Number("UID", |to, text| set(&mut to.uid, values::id(text).map(Some))),
-        help: "User id of the process that makes an outbound connection\n\
-               [default: any but the proxy's]",
-        ..CONNECTING
-    },
-    Flag {
-        name: "gid",
-        value: Value::Number("GID", |to, text| set(&mut to.gid, values::id(text).map(Some))),
-        help: "Group id of that process [default: any but the proxy's]",
-        ..CONNECTING
-    },
-    Flag {
-        name: "expect",
-        value: Value::Word("ANSWER", |to, text| set(&mut to.expect, named(text, &Expected::NAMED).map(Some))),
-        words: |_| Expected::NAMED.map(|(name, _)| name).to_vec(),
-        taken_by: &[Subcommand::Explain],
-        heading: OUTPUT,
-        help: "Exit 3 if the answer is another: proxy or bypass",
-        ..FLAG
-    },
-    Flag {
-        name: "listen-addr",
-        value: Value::Word("ADDRESS", |to, text| set(&mut to.validate.listen, values::address(text))),
-        help: "Where the proxy listens for outbound connections\n\
-               [default: 0.0.0.0:4140]",
-        ..VALIDATING
-    },
-    Flag {
-        name: "connect-addr",
-        value: Value::Word("ADDRESS", |to, text| set(&mut to.validate.connect, values::address(text))),
-        help: "Where to connect to; it needs a route, but no host\n\
-               [default: 192.0.2.2:1404]",
-        ..VALIDATING
-    },
-    Flag {
-        name: "timeout",
-        value: Value::Word("DURATION", |to, text| set(&mut to.validate.timeout, values::duration(text))),
-        help: "How long the connection may take, e.g. 500ms or 2m [default: 10s]",
-        ..VALIDATING
-    },
-    Flag {
         // An unknown format is plain, as linkerd-init has it: a log is no reason to stop a pod.
         value: Value::Word("FORMAT", |to, text| {
             let format = named(text, &LOG_FORMATS);
@@ -371,23 +282,10 @@ const FLAGS: &[Flag] = &[
         ..LOG_FORMAT
     },
     Flag { value: Value::Word("LEVEL", |to, text| set(&mut to.log_level, values::log_level(text))), ..LOG_LEVEL },
-    // linkerd-network-validator refuses an unknown format, takes any word for a level, and has variables for both.
-    Flag {
-        variable: Some("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT"),
-        value: Value::Word("FORMAT", |to, text| set(&mut to.log_format, named(text, &LOG_FORMATS))),
-        taken_by: &[Subcommand::Validate],
-        ..LOG_FORMAT
-    },
-    Flag {
-        variable: Some("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL"),
-        value: Value::Word("LEVEL", |to, text| set(&mut to.log_level, Ok(values::log_level(text).unwrap_or_default()))),
-        taken_by: &[Subcommand::Validate],
-        ..LOG_LEVEL
-    },
     Flag {
         name: "firewall-bin-path",
         value: Value::Word("NAME", |to, text| set(&mut to.firewall_bin_path, Ok(text.to_owned()))),
-        taken_by: &[Subcommand::Install, Subcommand::Verify, Subcommand::Uninstall],
+        taken_by: &[Subcommand::Install, Subcommand::Uninstall],
         heading: COMPATIBILITY,
         help: "iptables-nft, iptables-legacy or iptables: linkerd-init's older way to\n\
                choose the mode. The folder of a path is where iptables commands are\n\
@@ -409,9 +307,11 @@ mod tests {
 
     #[test]
     fn every_word_that_is_offered_is_accepted() {
-        for (flag, &subcommand) in flags().flat_map(|flag| flag.taken_by.iter().map(move |it| (flag, it))) {
-            for word in (flag.words)(subcommand) {
-                let mut options = Options { subcommand, ..Options::default() };
+        for subcommand in Subcommand::all() {
+            let words =
+                taken_by(subcommand).flat_map(|flag| (flag.words)(subcommand).into_iter().map(move |it| (flag, it)));
+            for (flag, word) in words {
+                let mut options = Options::default();
                 assert_eq!(flag.read(&mut options, word.as_ref()), Ok(()), "{} {word}", flag.name);
             }
         }
@@ -427,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_name_means_one_flag() {
-        for subcommand in Subcommand::NAMED.map(|(_, named)| named).into_iter().chain([Subcommand::Install]) {
+        for subcommand in Subcommand::all() {
             let mut names: Vec<_> =
                 taken_by(subcommand).flat_map(|flag| flag.spellings().collect::<Vec<_>>()).collect();
             let count = names.len();

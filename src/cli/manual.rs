@@ -13,7 +13,7 @@ use crate::BUILD;
 /// The whole program: what help, the man page and completions are made from.
 fn program() -> Command {
     command(Subcommand::Install)
-        .subcommands(Subcommand::NAMED.map(|(_, subcommand)| command(subcommand)))
+        .subcommands(Subcommand::NAMED.iter().map(|named| command(named.1)))
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true)
         .subcommand_value_name("SUBCOMMAND")
@@ -27,18 +27,12 @@ fn command(subcommand: Subcommand) -> Command {
         .after_help(after_help(subcommand))
         .args(taken_by(subcommand).map(|flag| argument(flag, subcommand)))
         .args(subcommand.word().map(word));
-    match subcommand {
+    match subcommand.usages() {
         _ if subcommand.has_version() => command.version(BUILD),
-        Subcommand::Verify => command.override_usage(VERIFY.join("\n       ")),
-        _ => command,
+        Some(usages) => command.override_usage(usages.join("\n       ")),
+        None => command,
     }
 }
-
-/// Two questions, of which clap would show one.
-const VERIFY: [&str; 2] = [
-    "proxy-init verify [--netns PATH] [--iptables-mode MODE] [--output FORMAT]",
-    "proxy-init verify -p PORT -o PORT [OPTIONS]",
-];
 
 fn after_help(subcommand: Subcommand) -> String {
     let mut text = String::new();
@@ -123,7 +117,7 @@ pub(super) fn man(subcommand: Subcommand) -> String {
     let mut page = page.replacen(&format!(" {SECTION}  "), &format!(" {SECTION} \"\" "), 1);
     if subcommand == Subcommand::Install {
         page += ".SH SUBCOMMANDS\n";
-        for (name, subcommand) in Subcommand::NAMED {
+        for &(name, subcommand) in Subcommand::NAMED {
             page += &entry(name, subcommand.about());
         }
     }
@@ -159,8 +153,8 @@ pub(super) fn man(subcommand: Subcommand) -> String {
 
 /// The command line with each flag's value, which clap_mangen 0.3 leaves out.
 fn synopsis(subcommand: Subcommand) -> String {
-    if subcommand == Subcommand::Verify {
-        return format!(".SH SYNOPSIS\n{}\n", roff(&VERIFY.join("\n.br\n")));
+    if let Some(usages) = subcommand.usages() {
+        return format!(".SH SYNOPSIS\n{}\n", roff(&usages.join("\n.br\n")));
     }
     let mut text = ".SH SYNOPSIS\n\\fBproxy\\-init".to_owned();
     if subcommand != Subcommand::Install {

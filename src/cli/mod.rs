@@ -1,29 +1,30 @@
 //! The command line: arguments become what a subcommand needs.
 
+#[cfg(feature = "diagnose")]
+mod diagnosis;
 mod exit;
 mod flags;
 mod manual;
 mod parse;
 mod subcommand;
-#[cfg(test)]
+#[cfg(all(test, feature = "diagnose"))]
 mod tests;
 mod values;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use ruleset::{Direction, Family};
+use ruleset::Family;
 use thiserror::Error;
 
 pub use self::exit::Exit;
 use self::flags::{Options, taken_by};
 use self::parse::Stop;
 use self::subcommand::Subcommand;
-pub use self::values::{Expected, Output};
 use crate::config::settings::OUTBOUND_SUBNETS_TO_REDIRECT;
 use crate::config::{Mode, ModeChoice};
-use crate::diagnose::explain::answer::Connection;
-use crate::diagnose::validate::Validate;
+#[cfg(feature = "diagnose")]
+use crate::diagnose::{Output, Question, validate::Validate};
 use crate::install::host_network::HostNetwork;
 use crate::install::{Install, Simulate};
 use crate::log::{Format, Level, Log};
@@ -33,14 +34,10 @@ use crate::uninstall::Uninstall;
 pub enum Command {
     Install(Box<Install>, Log),
     Simulate(Box<Install>, Simulate),
-    Verify(Box<Install>, Output),
-    /// Check whether what is installed, in this mode if one is named, is one complete installation.
-    Recognize(Option<PathBuf>, Option<Mode>, Output),
-    Show(Option<PathBuf>, Output),
-    /// Explain what becomes of a connection, and perhaps see whether that is as expected.
-    Explain(Option<PathBuf>, Box<Connection>, Option<Expected>, Output),
     Uninstall(Uninstall, Log),
-    Detect(Option<PathBuf>, Output),
+    #[cfg(feature = "diagnose")]
+    Ask(Question, Output),
+    #[cfg(feature = "diagnose")]
     Validate(Validate, Log),
     Print(String),
 }
@@ -50,14 +47,11 @@ pub enum Command {
 #[error("{text}")]
 pub struct UsageError {
     text: String,
-    /// For whom the error is to be printed.
-    pub output: Output,
+    /// Whether the error is to be printed as JSON too.
+    pub as_json: bool,
     /// The format of the log, if the run would have kept one.
     pub log: Option<Format>,
 }
-
-/// A program of this name takes the flags of `validate`.
-const VALIDATOR: &str = "linkerd2-network-validator";
 
 /// kubelet sets this variable in every container of a pod.
 pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
@@ -74,15 +68,14 @@ pub fn parse(
 ) -> Result<Command, UsageError> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();
-    let is_validator = Path::new(&program).file_name().is_some_and(|name| name == VALIDATOR);
-    let implied = is_validator.then(|| Subcommand::Validate.name().into());
+    let implied = Subcommand::of_program(Path::new(&program)).map(|subcommand| subcommand.name().into());
     let arguments: Vec<OsString> = implied.into_iter().chain(arguments).collect();
     let named = arguments.first().and_then(|first| Subcommand::from_name(first.to_str()?));
     let rest = arguments.get(usize::from(named.is_some())..).unwrap_or_default();
     let subcommand = named.unwrap_or_default();
     read(subcommand, rest, &environment).map_err(|text| UsageError {
         text,
-        output: asked("output", Output::Json, subcommand, rest).unwrap_or_default(),
+        as_json: asked("output", true, subcommand, rest).unwrap_or_default(),
         log: asked("log-format", Format::Json, subcommand, rest),
     })
 }
@@ -95,26 +88,20 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Variables<'_>) -
         Err(Stop::Mistake(text)) => return Err(see_help(&text, subcommand)),
     };
     let word = given.word.unwrap_or_default();
-    let with_help = |text: String| match subcommand {
-        Subcommand::Explain => see_help(&text, subcommand),
-        _ => text,
-    };
-    let options = given.read(environment).map_err(with_help)?;
-    let output = options.output;
-    let log = log(&options);
     Ok(match subcommand {
-        Subcommand::Verify if given.is_about_no_rules() => match options.iptables_mode {
-            Some(ModeChoice::Mode(mode)) => Command::Recognize(options.netns, Some(mode), output),
-            _ => Command::Recognize(options.netns, None, output),
-        },
-        Subcommand::Verify => Command::Verify(Box::new(install(subcommand, options, environment)?), output),
-        Subcommand::Install => match options.simulate {
-            Some(simulate) => Command::Simulate(Box::new(install(subcommand, options, environment)?), simulate),
-            None => Command::Install(Box::new(install(subcommand, options, environment)?), log),
-        },
-        Subcommand::Show => Command::Show(options.netns, output),
-        Subcommand::Explain => explain(word, options).map_err(with_help)?,
+        #[cfg(feature = "diagnose")]
+        Subcommand::Diagnose(diagnosis) => diagnosis::read(diagnosis, &given, environment)?,
+        Subcommand::Install => {
+            let options = given.read(environment)?;
+            let log = log(&options);
+            match options.simulate {
+                Some(simulate) => Command::Simulate(Box::new(install(subcommand, options, environment)?), simulate),
+                None => Command::Install(Box::new(install(subcommand, options, environment)?), log),
+            }
+        }
         Subcommand::Uninstall => {
+            let options = given.read(environment)?;
+            let log = log(&options);
             let uninstall = Uninstall {
                 iptables_dir: iptables_dir(&options.firewall_bin_path),
                 wait_for_lock: options.use_wait_flag,
@@ -122,8 +109,6 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Variables<'_>) -
             };
             Command::Uninstall(uninstall, log)
         }
-        Subcommand::Detect => Command::Detect(options.netns, output),
-        Subcommand::Validate => Command::Validate(options.validate, log),
         // Without a word, of the program itself.
         Subcommand::Help => Command::Print(manual::help(Subcommand::from_name(word).unwrap_or_default(), true)),
         Subcommand::Man => Command::Print(manual::man(Subcommand::from_name(word).unwrap_or_default())),
@@ -155,42 +140,6 @@ fn log(options: &Options) -> Log {
         log.add(Level::Warning, format_args!("log format \"{text}\" is neither plain nor json: this log is plain"));
     }
     log
-}
-
-fn explain(direction: &str, options: Options) -> Result<Command, String> {
-    let direction = if direction == Direction::Inbound.name() { Direction::Inbound } else { Direction::Outbound };
-    let to = options.to.ok_or("--to is required: where the connection goes, as in --to 10.0.0.1:80")?;
-    let (from, from_port) = options.from.unzip();
-    if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
-        return Err("--from and --to must be both IPv4 or both IPv6".to_owned());
-    }
-    let device = match (direction, options.in_device, options.out_device) {
-        (Direction::Inbound, device, None) => device,
-        (Direction::Outbound, None, device) => device,
-        (Direction::Inbound, _, Some(_)) => return Err("--out is for outbound connections: use --in".to_owned()),
-        (Direction::Outbound, Some(_), _) => return Err("--in is for inbound connections: use --out".to_owned()),
-    };
-    if direction == Direction::Inbound {
-        if options.uid.or(options.gid).is_some() {
-            return Err("--uid and --gid are for outbound connections: leave them out".to_owned());
-        }
-        if device.as_ref().is_some_and(|device| *device == *"lo") {
-            return Err(
-                "--in lo: what comes in by lo was made in this namespace, and is redirected as it leaves: use \
-                 proxy-init explain outbound"
-                    .to_owned(),
-            );
-        }
-    }
-    let connection = Connection {
-        from,
-        from_port: from_port.flatten(),
-        uid: options.uid,
-        gid: options.gid,
-        device,
-        ..Connection::new(direction, to)
-    };
-    Ok(Command::Explain(options.netns, Box::new(connection), options.expect, options.output))
 }
 
 fn install(subcommand: Subcommand, options: Options, environment: Variables<'_>) -> Result<Install, String> {

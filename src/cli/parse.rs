@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::Variables;
+#[cfg(feature = "diagnose")]
+use super::diagnosis::Diagnosis;
 use super::flags::{Flag, Options, RULES, Value, flags, taken_by};
 use super::subcommand::Subcommand;
 
@@ -37,6 +39,7 @@ pub(super) struct Given<'a> {
 
 impl Given<'_> {
     /// Whether no flag says which rules to install.
+    #[cfg(feature = "diagnose")]
     pub(super) fn is_about_no_rules(&self) -> bool {
         self.flags.iter().all(|(flag, _)| flag.heading != RULES)
     }
@@ -44,12 +47,13 @@ impl Given<'_> {
     /// Reads all values, and of the flags that aren't given, those that the environment has. An error names the flag or the
     /// variable.
     pub(super) fn read(&self, environment: Variables<'_>) -> Result<Options, String> {
-        let mut options = Options { subcommand: self.subcommand, ..Options::default() };
+        let mut options = Options::default();
         for (flag, value) in &self.flags {
             flag.read(&mut options, value).map_err(|reason| format!("--{} {reason}", flag.name))?;
         }
         // The environment says how to install, and not what is asked.
-        if self.subcommand == Subcommand::Verify && self.is_about_no_rules() {
+        #[cfg(feature = "diagnose")]
+        if self.subcommand == Subcommand::Diagnose(Diagnosis::Verify) && self.is_about_no_rules() {
             return Ok(options);
         }
         for flag in taken_by(self.subcommand).filter(|flag| !self.says(flag)) {
@@ -198,8 +202,8 @@ impl<'a> Reader<'a> {
         let mut read = read.iter().rev().map(|argument| argument.to_string_lossy());
         let (stray, before) = (read.next().unwrap_or_default(), read.next());
         let Some(before) = before else {
-            let names = Subcommand::NAMED.map(|(name, _)| name);
-            return match (self.given.subcommand, similar(&stray, names)) {
+            let names: Vec<&str> = Subcommand::names().collect();
+            return match (self.given.subcommand, similar(&stray, names.iter().copied())) {
                 (Subcommand::Install, Some(similar)) => {
                     format!("unknown subcommand \"{stray}\", did you mean {similar}?")
                 }
@@ -256,11 +260,6 @@ mod tests {
 
     use super::*;
 
-    /// Installing, and those that are named.
-    fn all() -> Vec<Subcommand> {
-        std::iter::once(Subcommand::Install).chain(Subcommand::NAMED.map(|(_, named)| named)).collect()
-    }
-
     /// The flags by name with their values, and the word.
     type Read<'a> = (Vec<(&'a str, &'a OsStr)>, Option<&'a str>);
 
@@ -278,7 +277,7 @@ mod tests {
     #[test]
     fn every_flag_is_read_where_it_is_taken_and_nowhere_else() {
         for flag in flags() {
-            for subcommand in all() {
+            for subcommand in Subcommand::all() {
                 let word = subcommand.word().map(|word| word.words[0]);
                 let flags = flag.spellings().map(|name| format!("{name}=true"));
                 for argument in flags {
@@ -340,7 +339,7 @@ mod tests {
                 Err(Stop::Mistake(_)) => "refused",
             }
         };
-        for subcommand in all() {
+        for subcommand in Subcommand::all() {
             assert_eq!(asked("--help", subcommand), "help");
             assert_eq!(asked("-h --bogus", subcommand), "short help");
             assert_eq!(asked("--bogus -h", subcommand), "refused");
@@ -391,7 +390,7 @@ mod tests {
 
         #[test]
         fn whatever_is_typed_gets_an_answer(
-            subcommand in prop::sample::select(all()),
+            subcommand in prop::sample::select(Subcommand::all().collect::<Vec<_>>()),
             arguments in prop::collection::vec(
                 prop_oneof![
                     "(-|--|-[a-zA-Z=]{0,4}|--[a-z-]{0,20}=?[a-z0-9,]{0,4}|[a-z0-9,]{0,6})".prop_map(OsString::from),

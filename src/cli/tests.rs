@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use ruleset::testing::random;
 
+use super::diagnosis::Diagnosis;
 use super::flags::{RULES, flags};
 use super::*;
 use crate::config::settings::{SETTINGS, arguments};
@@ -181,18 +182,26 @@ fn each_other_flag_arrives() {
     assert!(uninstall.wait_for_lock && uninstall.iptables_dir.is_none());
     assert_eq!(uninstall.netns.as_deref(), Some(Path::new("/run/pod")));
     let detect = try_parse("proxy-init detect --output json", None);
-    assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");
+    let question = |command| match command {
+        Ok(Command::Ask(question, output)) => (question, output),
+        other => panic!("{other:?}"),
+    };
+    let detect = question(detect);
+    assert!(matches!(detect, (Question::Detect { netns: None }, Output::Json)), "{detect:?}");
     let show = try_parse("proxy-init show --netns /run/pod --output=json", None);
-    assert!(matches!(&show, Ok(Command::Show(Some(path), Output::Json)) if path == Path::new("/run/pod")), "{show:?}");
+    let (Question::Show { netns }, Output::Json) = question(show) else {
+        panic!("show");
+    };
+    assert_eq!(netns.as_deref(), Some(Path::new("/run/pod")));
     let verify = try_parse("proxy-init verify -p 1 -o 2", None);
-    assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
+    assert!(matches!(question(verify), (Question::Verify(_), Output::Text)));
 }
 
 /// What a line installs or compares with, where the environment has one variable.
 fn with_variable(line: &str, variable: &str, value: &str) -> Result<Config, String> {
     let environment = |name: &str| (name == variable).then(|| OsString::from(value));
     match parse(line.split_whitespace().map(OsString::from), environment) {
-        Ok(Command::Install(install, _) | Command::Verify(install, _)) => Ok(install.config),
+        Ok(Command::Install(install, _) | Command::Ask(Question::Verify(install), _)) => Ok(install.config),
         Ok(other) => panic!("{line}: {other:?}"),
         Err(error) => Err(error.to_string()),
     }
@@ -313,11 +322,11 @@ fn the_validators_environment_counts_where_there_is_no_flag() {
 #[test]
 fn an_output_that_the_subcommand_does_not_take_is_refused_with_those_that_it_does() {
     for (line, want) in [
-        ("show --output yaml", "--output must be one of text, json, not \"yaml\""),
+        ("show --output yaml", "--output must be text or json, or short for explain, not \"yaml\""),
         ("show --output short", "--output short is for explain: use text or json"),
         (
             "explain inbound --output yaml",
-            "--output must be one of text, short, json, not \"yaml\" (see proxy-init explain --help)",
+            "--output must be text or json, or short for explain, not \"yaml\" (see proxy-init explain --help)",
         ),
     ] {
         assert_eq!(try_parse(&format!("proxy-init {line}"), None).unwrap_err(), want);
@@ -383,7 +392,7 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
     ] {
         // What the environment says is about installing.
         match try_parse(&format!("proxy-init verify {flags}"), Some("legacy")) {
-            Ok(Command::Recognize(path, named, Output::Text)) => {
+            Ok(Command::Ask(Question::Recognize { netns: path, mode: named }, Output::Text)) => {
                 assert_eq!((path.as_deref(), named), (netns.map(Path::new), mode), "{flags}");
             }
             other => panic!("{flags}: {other:?}"),
@@ -399,17 +408,17 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
 #[test]
 fn errors_are_for_programs_where_output_is() {
     for (line, want) in [
-        ("verify -u 1 --output=json", Output::Json),
-        ("verify -u 1 --output json", Output::Json),
-        ("show --output json -p 1", Output::Json),
-        ("detect --output=json x", Output::Json),
-        ("detect --output text x", Output::Text),
-        ("uninstall --output json", Output::Text),
-        ("--output=json", Output::Text),
+        ("verify -u 1 --output=json", true),
+        ("verify -u 1 --output json", true),
+        ("show --output json -p 1", true),
+        ("detect --output=json x", true),
+        ("detect --output text x", false),
+        ("uninstall --output json", false),
+        ("--output=json", false),
     ] {
         let arguments = format!("proxy-init {line}");
         let error = parse(arguments.split(' ').map(OsString::from), |_| None).unwrap_err();
-        assert_eq!(error.output, want, "{line}");
+        assert_eq!(error.as_json, want, "{line}");
     }
 }
 
@@ -417,7 +426,7 @@ fn errors_are_for_programs_where_output_is() {
 fn exit_codes_are_those_of_the_documents() {
     let codes = Subcommand::Install.exits().into_iter().map(|(exit, _)| exit.code());
     assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 2, 3, 95]);
-    let codes = Subcommand::Validate.exits().into_iter().map(|(exit, _)| exit.code());
+    let codes = Subcommand::Diagnose(Diagnosis::Validate).exits().into_iter().map(|(exit, _)| exit.code());
     assert_eq!(codes.collect::<Vec<_>>(), [0, 2, 95]);
 }
 

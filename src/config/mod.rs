@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use derive_more::Display;
 use ipnet::IpNet;
-use ruleset::{Family, device, interface};
+use ruleset::{Family, interface};
 use thiserror::Error;
 
 pub use self::mode::{Mode, ModeChoice, NATIVE};
@@ -77,7 +77,8 @@ pub enum InvalidValue {
 pub struct Port(NonZeroU16);
 
 impl Port {
-    pub(crate) const LOWEST: Self = Self(NonZeroU16::MIN);
+    /// The lowest one, 1.
+    pub const LOWEST: Self = Self(NonZeroU16::MIN);
 
     /// The port with this number; there is no port 0.
     pub fn new(number: u16) -> Option<Self> {
@@ -288,11 +289,6 @@ impl Interface {
     /// The loopback device, `lo`.
     pub(crate) fn loopback() -> Self {
         Self("lo".to_owned())
-    }
-
-    /// The interface that this number stands for (see [`Field::InInterface`](ruleset::Field::InInterface)).
-    pub(crate) fn from_number(number: u128) -> Option<Self> {
-        String::from_utf8(device(number)?).ok()?.parse().ok()
     }
 
     pub(crate) fn number(&self) -> u128 {
@@ -514,7 +510,6 @@ mod tests {
         for text in ["net1", "eth0.100", "br-0a1b", "a", "wg_0", "v@eth0", "123456789abcdef", "..."] {
             let interface: Interface = text.parse().unwrap();
             assert_eq!(interface.to_string(), text);
-            assert_eq!(Interface::from_number(interface.number()), Some(interface));
         }
         for text in [
             "",
@@ -541,9 +536,6 @@ mod tests {
         ] {
             let error = text.parse::<Interface>().unwrap_err();
             assert_eq!(error, InvalidValue::Interface(text.to_owned()));
-        }
-        for number in [0, u128::MAX, interface(b"net+"), interface(b"a\xff"), interface(b"1234567890abcdef")] {
-            assert_eq!(Interface::from_number(number), None);
         }
     }
 

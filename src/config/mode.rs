@@ -71,13 +71,6 @@ impl Mode {
         }
     }
 
-    /// The mode whose rules a table holds, or would hold if there were any.
-    pub(crate) fn of(table: &Table) -> Option<Self> {
-        let tables = std::slice::from_ref(table);
-        let holds = |mode: &Self| Family::ALL.iter().any(|&family| mode.table_among(tables, family).is_some());
-        Mode::ALL.iter().copied().find(holds)
-    }
-
     const fn as_str(self) -> &'static str {
         match self {
             Mode::Nft => "nft",
@@ -181,23 +174,6 @@ mod tests {
         assert_eq!(ModeChoice::Default.name(), None);
         assert_eq!(ModeChoice::from_name("iptables"), Some(ModeChoice::Mode(Mode::Legacy)));
         assert_eq!(ModeChoice::from_name("default"), None);
-    }
-
-    #[test]
-    fn a_mode_has_tables_by_subsystem_family_and_name() {
-        for (table, mode) in [
-            ("ip nat", Some(Mode::Nft)),
-            ("ip6 nat", Some(Mode::Nft)),
-            ("legacy ip nat", Some(Mode::Legacy)),
-            ("legacy ip6 nat", Some(Mode::Legacy)),
-            ("inet proxy-init", Some(Mode::Native)),
-            ("ip proxy-init", None),
-            ("inet nat", None),
-            ("ip filter", None),
-            ("legacy ip filter", None),
-        ] {
-            assert_eq!(Mode::of(&ruleset::testing::table(table, vec![])), mode, "{table}");
-        }
     }
 
     #[test]

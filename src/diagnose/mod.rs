@@ -1,10 +1,14 @@
 //! Answers about a network namespace: what redirects connections, whether the rules are complete, and where a connection
 //! goes. A folder for each question, from the question to the printed answer.
+//!
+//! Nothing outside of this folder imports from it but the command line: without the feature `diagnose`, there is no such
+//! folder.
 
 pub mod detect;
 pub mod explain;
 mod json;
 pub mod other_programs;
+mod ownership;
 pub mod proxy;
 pub mod recognize;
 pub mod show;
@@ -14,3 +18,118 @@ mod style;
 pub mod validate;
 pub mod verify;
 mod words;
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use self::detect::{Detected, detect};
+use self::explain::answer::Connection;
+use self::explain::{Expected, Explained, explain};
+use self::recognize::{Recognized, recognize};
+use self::show::{Shown, show};
+use self::verify::{Verification, verify};
+use crate::config::Mode;
+use crate::error::Error;
+use crate::install::Install;
+
+/// What is asked about the network namespace at a path, or about that of the calling thread.
+#[derive(Debug)]
+pub enum Question {
+    Show {
+        netns: Option<PathBuf>,
+    },
+    /// What becomes of a connection, and perhaps whether that is as expected.
+    Explain {
+        netns: Option<PathBuf>,
+        connection: Connection,
+        expected: Option<Expected>,
+    },
+    /// Whether everything is in place that this would install.
+    Verify(Box<Install>),
+    /// Whether what is installed, in this mode if one is named, is one complete installation.
+    Recognize {
+        netns: Option<PathBuf>,
+        mode: Option<Mode>,
+    },
+    Detect {
+        netns: Option<PathBuf>,
+    },
+}
+
+/// Whether an answer is for people, scripts or programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Output {
+    #[default]
+    Text,
+    /// `explain` prints the answer alone, on one line.
+    Short,
+    Json,
+}
+
+/// An answer as it is printed.
+#[derive(Debug)]
+pub struct Printed {
+    pub text: String,
+    /// Whether it is what was expected, if anything was.
+    pub is_as_expected: bool,
+}
+
+impl Question {
+    /// Answers it; text for people is in colours if `has_colour` is set.
+    ///
+    /// # Errors
+    /// The namespace can't be entered, or the kernel can't be asked.
+    pub fn answer(&self, output: Output, has_colour: bool) -> Result<Printed, Error> {
+        let print = Printer { output, has_colour };
+        match self {
+            Self::Show { netns } => {
+                let text = show(netns.as_deref(), |shown| print.form(shown, Shown::json))?;
+                Ok(Printed { text, is_as_expected: true })
+            }
+            Self::Explain { netns, connection, expected } => explain(netns.as_deref(), connection, |explained| {
+                let text = match output {
+                    Output::Short => format!("{}\n", explained.answer()),
+                    Output::Text | Output::Json => print.form(explained, Explained::json),
+                };
+                let is_as_expected = expected.is_none_or(|expected| expected.is(&explained.verdict));
+                Printed { text, is_as_expected }
+            }),
+            Self::Verify(install) => {
+                let verified = verify(install)?;
+                let text = print.form(&verified, Verification::json);
+                Ok(Printed { text, is_as_expected: verified.is_in_place() })
+            }
+            Self::Recognize { netns, mode } => {
+                let recognized = recognize(netns.as_deref(), *mode)?;
+                let text = print.form(&recognized, Recognized::json);
+                Ok(Printed { text, is_as_expected: recognized.is_in_place() })
+            }
+            Self::Detect { netns } => {
+                let text = print.form(&detect(netns.as_deref())?, Detected::json);
+                Ok(Printed { text, is_as_expected: true })
+            }
+        }
+    }
+}
+
+struct Printer {
+    output: Output,
+    has_colour: bool,
+}
+
+impl Printer {
+    /// Text for people, or JSON on a line of its own.
+    fn form<T: Display>(&self, answer: &T, json: impl FnOnce(&T) -> String) -> String {
+        match self.output {
+            Output::Json => json(answer) + "\n",
+            Output::Text | Output::Short if self.has_colour => format!("{answer:#}"),
+            Output::Text | Output::Short => answer.to_string(),
+        }
+    }
+}
+
+/// An error as JSON on a line of its own; docs/errors.md has the schema.
+pub fn error_json(message: &str, exit_code: u8) -> String {
+    let report = serde_json::json!({"schema": 1, "error": {"message": message, "exit_code": exit_code}});
+    format!("{report}\n")
+}

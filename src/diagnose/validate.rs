@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::diagnose::explain::answer::{Connection, Verdict};
 use crate::diagnose::explain::explain;
 use crate::error::{Errno, Error, ModeError};
+use crate::log::{Level, Log};
 
 /// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its
 /// own answer.
@@ -142,6 +143,24 @@ impl Validate {
                 });
             }
         }
+    }
+
+    /// Validates the rules as [`Validate::run`] does, and logs its steps.
+    ///
+    /// # Errors
+    /// As [`Validate::run`].
+    pub fn run_logged(&self, log: &mut Log) -> Result<(), NotValidated> {
+        self.run(|step| {
+            let level = match step {
+                Progress::Listening(_) | Progress::Connecting(_) => Level::Info,
+                _ => Level::Debug,
+            };
+            log.add(level, format_args!("{step}"));
+            // It may wait for something now.
+            let _ = log.flush();
+        })?;
+        log.add(Level::Info, format_args!("Validated"));
+        Ok(())
     }
 
     fn start_connecting(&self) -> Result<TcpStream, NotValidated> {

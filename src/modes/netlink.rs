@@ -114,7 +114,11 @@ impl Stamp {
 
 /// The edits that turn what nf_tables holds into exactly the tables that a mode makes; none if it holds them already, or if
 /// the mode's rules aren't in nf_tables.
-fn install_edits<'a>(mode: Mode, held: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+pub(crate) fn install_edits<'a>(
+    mode: Mode,
+    held: &[Table<HeldRule>],
+    wanted: &'a [Table],
+) -> Result<Vec<Edit<'a>>, ModeError> {
     match mode {
         Mode::Nft => nft::install_edits(held, wanted),
         Mode::Native => native::install_edits(held, wanted),
@@ -172,19 +176,6 @@ pub(crate) fn install(
         Ok(edits)
     });
     Ok((changed.map_err(|error| error.in_mode(mode))?, replaced))
-}
-
-/// Whether the kernel commits all of these modes' tables together, in a namespace in which nothing has ever been committed.
-/// If it doesn't, [`check_each`] finds out which of them it refuses.
-pub(crate) fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
-    let mut edits = Vec::new();
-    for (mode, tables) in wanted {
-        match install_edits(*mode, &[], tables) {
-            Ok(more) => edits.extend(more),
-            Err(_) => return false,
-        }
-    }
-    matches!(commit_fresh(&edits), Ok(true))
 }
 
 /// Whether the kernel would accept each of these modes' tables. It checks all of them in one batch as it would before a

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use derive_more::Display;
 use ruleset::xtables::MULTIPORT_REFERENCES;
-use ruleset::{Base, Chain, Condition, Direction, Field, Hook, Kind, NAT_PRIORITY, Name, Policy, Rule, Table};
+use ruleset::{Base, Chain, Condition, Field, Hook, Kind, NAT_PRIORITY, Name, Policy, Rule, Table};
 
 use crate::config::{IdRange, Interface, Port, PortRange, Subnet};
 
@@ -48,14 +48,6 @@ impl ChainName {
     /// proxy-init's own chain with this name, if it is one.
     pub(crate) fn own(name: &Name) -> Option<Self> {
         Self::from_name(name.as_bytes()).filter(|chain| chain.is_ours())
-    }
-
-    /// proxy-init's chain that redirects connections of a direction.
-    pub(crate) fn of(direction: Direction) -> Self {
-        match direction {
-            Direction::Inbound => Self::ProxyInitRedirect,
-            Direction::Outbound => Self::ProxyInitOutput,
-        }
     }
 
     /// Where the chain is hooked, if it is a base chain.
@@ -164,7 +156,7 @@ impl Purpose {
     pub const PREFIX: &'static str = "proxy-init/";
 
     /// Comments, after the prefix, that name ports or subnets; native mode's list several.
-    const LISTING: [Naming; 4] = [
+    pub(crate) const LISTING: [Naming; 4] = [
         ("ignore-port-", "", |ports| Multiport::from_iptables(ports).map(Self::IgnorePorts)),
         ("ignore-subnet-", "", |subnet| subnet.parse().ok().map(Self::IgnoreSubnet)),
         ("redirect-port-", "-to-proxy-port", |port| port.parse().ok().map(Self::RedirectPort)),
@@ -217,34 +209,12 @@ impl Purpose {
         Self::LISTING.iter().any(|(before, after, _)| (*before, *after) == words).then_some(words)
     }
 
-    /// The ports or subnets that a comment lists, with the text before and after them; none if it lists nothing.
-    pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
-        let comment = Self::without_time(comment);
-        Self::LISTING.into_iter().find_map(|(before, after, _)| {
-            let rest = comment.strip_prefix(Self::PREFIX)?.strip_prefix(before)?;
-            let names = rest.strip_suffix(after)?;
-            let (before, _) = comment.split_at_checked(Self::PREFIX.len() + before.len())?;
-            Some((before, names, after))
-        })
-    }
-
-    /// The purpose of the first item that a comment lists.
-    pub(crate) fn first_listed(comment: &str) -> Option<Self> {
-        let (before, names, after) = Self::list(comment)?;
-        Self::from_comment(&format!("{before}{}{after}", names.split(',').next()?))
-    }
-
     pub(crate) fn comment(&self) -> Name {
         // Room for nearly every comment, so that it doesn't move as it grows.
         let mut comment = String::with_capacity(64);
         // Writing to a String can't fail.
         let _ = write!(comment, "{self}");
         Name::of(comment)
-    }
-
-    /// Whether it is about users or groups that are not the proxy's.
-    pub(crate) fn is_about_others(&self) -> bool {
-        matches!(self, Self::IgnoreUsers(_) | Self::IgnoreGroups(_))
     }
 
     pub fn of(rule: &Rule) -> Option<Self> {
@@ -408,20 +378,13 @@ mod tests {
     #[test]
     fn chains_have_two_ends() {
         use ChainName::{Output, Prerouting, ProxyInitOutput, ProxyInitRedirect};
-        for (direction, base, own, hook, names) in [
-            (
-                Direction::Inbound,
-                Prerouting,
-                ProxyInitRedirect,
-                Hook::Prerouting,
-                ["PREROUTING", "PROXY_INIT_REDIRECT"],
-            ),
-            (Direction::Outbound, Output, ProxyInitOutput, Hook::Output, ["OUTPUT", "PROXY_INIT_OUTPUT"]),
+        for (base, own, hook, names) in [
+            (Prerouting, ProxyInitRedirect, Hook::Prerouting, ["PREROUTING", "PROXY_INIT_REDIRECT"]),
+            (Output, ProxyInitOutput, Hook::Output, ["OUTPUT", "PROXY_INIT_OUTPUT"]),
         ] {
             assert_eq!((base.counterpart(), own.counterpart()), (own, base));
             assert_eq!((base.hook(), own.hook()), (Some(hook), None));
             assert_eq!((base.is_ours(), own.is_ours()), (false, true));
-            assert_eq!(ChainName::of(direction), own);
             assert_eq!([base.to_string(), own.to_string()], names);
             assert_eq!(names.map(|name| ChainName::from_name(name.as_bytes())), [Some(base), Some(own)]);
         }
@@ -441,20 +404,6 @@ mod tests {
             (Field::DestinationPort, 2102.into(), None),
         ] {
             assert_eq!(owner_in(field, values), ruleset, "{field:?}");
-        }
-    }
-
-    #[test]
-    fn a_comments_list_is_between_its_other_words() {
-        for (comment, parts) in [
-            ("proxy-init/ignore-port-25,80:90", Some(("proxy-init/ignore-port-", "25,80:90", ""))),
-            ("proxy-init/ignore-subnet-fd00::/8", Some(("proxy-init/ignore-subnet-", "fd00::/8", ""))),
-            ("proxy-init/redirect-port-80-to-proxy-port", Some(("proxy-init/redirect-port-", "80", "-to-proxy-port"))),
-            ("proxy-init/redirect-port-80", None),
-            ("proxy-init/ignore-loopback", None),
-            ("other/ignore-port-25", None),
-        ] {
-            assert_eq!(Purpose::list(comment), parts, "{comment}");
         }
     }
 

@@ -8,6 +8,7 @@ use lab::network::Namespace;
 use proxy_init::error::{Errno, ModeError};
 use proxy_init::{
     Config, Error, Install, Mode, ModeChoice, Namespace as Target, OwnerId, Reason, Uninstall, Uninstalled, detect,
+    verify,
 };
 
 #[expect(dead_code, reason = "its main, which the tests do not call")]
@@ -157,7 +158,7 @@ fn results_are_values() {
     let namespace = Namespace::new();
     let home = here();
     let auto = install(&namespace, ModeChoice::Auto);
-    assert!(!auto.verify().unwrap().is_in_place());
+    assert!(!verify(&auto).unwrap().is_in_place());
 
     let installed = auto.run().unwrap();
     assert_eq!(installed.mode, Mode::Nft);
@@ -165,7 +166,7 @@ fn results_are_values() {
     let rules = namespace.sh("iptables-nft-save -t nat") + &namespace.sh("ip6tables-nft-save -t nat");
     assert_eq!(installed.rules(), rules.lines().filter(|line| line.starts_with("-A")).count());
     assert!(installed.replaced.is_empty() && installed.warnings.is_empty());
-    assert!(auto.verify().unwrap().is_in_place());
+    assert!(verify(&auto).unwrap().is_in_place());
     assert!(matches!(auto.run().unwrap().reason, Reason::Holds));
 
     let mut native = install(&namespace, ModeChoice::Mode(Mode::Native));

@@ -175,6 +175,14 @@ fn test() -> Result<()> {
             .args(["--", "-D", "warnings"])
             .run()?;
     }
+    // What is for diagnosis alone is used there alone.
+    for features in ["", "cli"] {
+        let features = ["--no-default-features", "--features", features];
+        cargo(&["clippy", "--package", "proxy-init", "--locked"])
+            .args(features)
+            .args(["--", "-D", "warnings"])
+            .run()?;
+    }
     cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
     // The fuzz target is no member of the workspace; that its lock file keeps up is checked without building it.
     cargo(&["metadata", "--locked", "--format-version", "1"])

@@ -6,9 +6,10 @@ pub mod user_namespaces;
 use std::path::{Path, PathBuf};
 
 use netfilter::netlink::user_namespace::owns_network;
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::utsname::uname;
 use ruleset::{Name, Subsystem};
-use ruleset::{Ruleset, Unseen};
+use ruleset::{Ruleset, Table, Unseen};
 
 use crate::config::{Config, Mode, OwnerId, Port, PortRange};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
@@ -16,8 +17,9 @@ use crate::diagnose::other_programs::{signs_in_namespace, signs_on_node};
 use crate::diagnose::snapshot::{self, network, traces, user_namespaces};
 use crate::error::{Error, ModeError};
 use crate::install::choose::{Found, Reason, choose, try_out};
+use crate::modes::commit::commit_fresh;
 use crate::modes::netlink;
-use crate::netns;
+use crate::netns::{self, on_a_thread};
 use crate::ownership::holders;
 use crate::plan::tables::{expected, nat};
 use crate::plan::{Purpose, plan};
@@ -31,8 +33,8 @@ pub struct Detected {
     pub kernel: String,
     /// Each thing that nft and native mode need of the kernel.
     pub features: Vec<Feature>,
-    pub(crate) nft: Tables,
-    pub(crate) legacy: Tables,
+    pub(crate) nft: HeldTables,
+    pub(crate) legacy: HeldTables,
     /// What the names of Kubernetes' chains say about who uses which backend.
     pub(crate) hints: Vec<String>,
     /// What the namespace, the kernel and the node show of other programs.
@@ -59,7 +61,7 @@ pub struct Feature {
 }
 
 /// A backend's tables by family and name, such as `ip nat`, each with how many rules it has; or why they cannot be read.
-pub type Tables = Result<Vec<(String, usize)>, String>;
+pub type HeldTables = Result<Vec<(String, usize)>, String>;
 
 /// An iptables command on PATH.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +117,7 @@ fn look_around() -> Detected {
     }
 }
 
-fn tables(ruleset: &Ruleset, subsystem: Subsystem) -> Tables {
+fn tables(ruleset: &Ruleset, subsystem: Subsystem) -> HeldTables {
     if let Some(unseen) = ruleset.unseen(subsystem) {
         return Err(unseen.reason.clone());
     }
@@ -183,7 +185,7 @@ fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option
     names.push(NATIVE.to_owned());
     let whole = [Mode::Native, Mode::Nft].map(|mode| (mode, expected(mode, everything)));
     // Without the parts, which would replace what the whole has added: that makes the kernel wait.
-    let mut results: Vec<_> = if is_like_new && netns::run_in_new(|| netlink::commits(&whole)) == Some(true) {
+    let mut results: Vec<_> = if is_like_new && run_in_new(|| commits(&whole)) == Some(true) {
         parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
     } else {
         parts.extend(whole);
@@ -192,6 +194,25 @@ fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option
     let nft = results.pop();
     let features = names.into_iter().zip(results);
     (features.map(|(name, works)| Feature { name, works }).collect(), nft)
+}
+
+/// Whether the kernel commits all of these modes' tables together, in a namespace in which nothing has ever been committed.
+/// If it doesn't, [`netlink::check_each`] finds out which of them it refuses.
+fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
+    let mut edits = Vec::new();
+    for (mode, tables) in wanted {
+        match netlink::install_edits(*mode, &[], tables) {
+            Ok(more) => edits.extend(more),
+            Err(_) => return false,
+        }
+    }
+    matches!(commit_fresh(&edits), Ok(true))
+}
+
+/// Runs `work` in a new network namespace, which ends with it and belongs to the user namespace that the process is in. None:
+/// there can't be one, which takes CAP_SYS_ADMIN. The kernel takes the namespace down after the process has gone on.
+fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    on_a_thread(|| unshare(CloneFlags::CLONE_NEWNET).ok().map(|()| work())).ok()?
 }
 
 /// Something that nft mode needs of the kernel for each family, and which rules need it.

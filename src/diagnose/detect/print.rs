@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::{Binary, Detected, Tables};
+use super::{Binary, Detected, HeldTables};
 use crate::diagnose::json::strings;
 use crate::diagnose::words::fold_line;
 use crate::error::reason;
@@ -115,7 +115,7 @@ impl Detected {
     }
 }
 
-fn tables(tables: &Tables) -> Value {
+fn tables(tables: &HeldTables) -> Value {
     match tables {
         Ok(tables) => {
             let rows = tables.iter().map(|(name, rules)| json!({"table": name, "rules": rules}));

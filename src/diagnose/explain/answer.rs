@@ -14,7 +14,7 @@ use trace::{
     there_and_back,
 };
 
-use crate::config::Mode;
+use crate::diagnose::ownership::mode_of;
 use crate::ownership::{holds_rules, is_ours};
 use crate::plan::{ChainName, Purpose};
 
@@ -255,7 +255,7 @@ fn connections(ruleset: &Ruleset, network: &Network, family: Family, connection:
 
 /// proxy-init's rules in these tables.
 fn own_rules(tables: &[Table]) -> impl Iterator<Item = &Rule> {
-    let tables = tables.iter().filter(|table| Mode::of(table).is_some());
+    let tables = tables.iter().filter(|table| mode_of(table).is_some());
     tables.flat_map(Table::rules).filter(|rule| is_ours(rule))
 }
 
@@ -382,7 +382,7 @@ fn bypassing_rule<'a>(ruleset: &'a Ruleset, steps: &[Step<'a>]) -> Option<Place<
         if at.rule().is_some_and(|rule| rule.effects.contains(&Effect::Untrack)) {
             return Some(at);
         }
-        let is_own_table = Mode::of(at.table()).is_some_and(|mode| holds_rules(ruleset, mode));
+        let is_own_table = mode_of(at.table()).is_some_and(|mode| holds_rules(ruleset, mode));
         if !is_own_table || !matches!(action, Action::Return | Action::Accept | Action::Goto(_)) {
             continue;
         }

@@ -16,6 +16,7 @@ use self::routing::{Routed, Routing};
 use crate::config::Mode;
 use crate::diagnose::explain::answer::{Answer, Connection, Verdict};
 use crate::diagnose::other_programs::owner_of;
+use crate::diagnose::ownership::mode_of;
 use crate::diagnose::proxy::{ProxyWarning, warnings};
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::snapshot::{self, settle, unread_tables};
@@ -71,6 +72,22 @@ impl fmt::Display for Decider {
             return write!(f, "{place}{mode}:\n{}", words::fold_line(&format!("  {rule}"), 2));
         }
         f.write_str(&line)
+    }
+}
+
+/// What an answer is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    Proxy,
+    Bypass,
+}
+
+impl Expected {
+    pub fn is(self, verdict: &Verdict) -> bool {
+        match self {
+            Self::Proxy => matches!(verdict, Verdict::Proxy(_)),
+            Self::Bypass => *verdict == Verdict::Bypass,
+        }
     }
 }
 
@@ -192,7 +209,7 @@ impl<'a> Explained<'a> {
                 Place::Policy(_) => ("the policy".to_owned(), "policy drop".to_owned()),
             };
             let place = format!("{what} of chain {} in {}{}", at.chain().name, at.table(), owner_in_brackets(at));
-            Decider { rule, place, mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(is_ours)) }
+            Decider { rule, place, mode: mode_of(at.table()).filter(|_| at.rule().is_some_and(is_ours)) }
         });
         let stands = matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Bypass | Verdict::Elsewhere(_));
         let exceptions = answer.exceptions.iter().filter(|_| stands);

@@ -5,7 +5,9 @@ use std::str::FromStr;
 use derive_more::Display;
 use ruleset::Ruleset;
 use ruleset::nftables::family_condition;
-use ruleset::{Action, Condition, Direction, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses};
+use ruleset::{
+    Action, Condition, Direction, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses, device,
+};
 
 use crate::config::lists::{self, all};
 use crate::config::{Config, IdRange, Interface, Mode, OwnerId, Port, PortRange, Subnet};
@@ -106,7 +108,7 @@ fn add_setting(config: &mut Config, direction: Direction, table: &Table, rule: &
                 Direction::Inbound => &mut config.ignored_inbound_interfaces,
                 Direction::Outbound => &mut config.ignored_outbound_interfaces,
             };
-            interfaces.extend(first.and_then(|(first, _)| Interface::from_number(first)));
+            interfaces.extend(first.and_then(|(first, _)| interface_named(first)));
         }
         (Field::DestinationPort, Action::Return) => {
             let ports = match direction {
@@ -243,6 +245,11 @@ fn listed_items<T: FromStr>(rule: &Rule) -> Vec<T> {
         }
     }
     items
+}
+
+/// The interface whose name is this number (see [`Field::InInterface`]).
+fn interface_named(number: u128) -> Option<Interface> {
+    String::from_utf8(device(number)?).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -473,5 +480,20 @@ mod tests {
         set.elements = Some(ruleset::Intervals::new([(4190, 4191), (9090, 9090)]));
         let recovered = super::config(Mode::Native, &ruleset(tables)).unwrap();
         assert_eq!(recovered.ignored_inbound_ports, ["4190-4191".parse().unwrap(), "9090".parse().unwrap()]);
+    }
+
+    #[test]
+    fn an_interface_is_known_by_its_number() {
+        let known: Interface = "eth0.100".parse().unwrap();
+        assert_eq!(interface_named(known.number()), Some(known));
+        for number in [
+            0,
+            u128::MAX,
+            ruleset::interface(b"net+"),
+            ruleset::interface(b"a\xff"),
+            ruleset::interface(b"1234567890abcdef"),
+        ] {
+            assert_eq!(interface_named(number), None);
+        }
     }
 }

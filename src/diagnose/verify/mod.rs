@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::config::{Config, Mode, ModeChoice};
 use crate::diagnose::json::{object, strings};
+use crate::diagnose::ownership::has_rules;
 use crate::diagnose::proxy::{self, ProxyWarning};
 use crate::diagnose::recognize;
 use crate::diagnose::snapshot::{devices_that_ask, read, surroundings, unread_tables};
@@ -24,7 +25,7 @@ use crate::modes::legacy::read::read_table;
 use crate::modes::legacy::{self, has_sockets};
 use crate::modes::netlink::must_see;
 use crate::netns;
-use crate::ownership::{has_rules, holders};
+use crate::ownership::holders;
 use crate::plan::tables::expected;
 
 /// What a verification found.
@@ -50,7 +51,7 @@ pub struct Verification {
     /// Whether any rule of proxy-init's was found, in whichever mode.
     pub finds_rules: bool,
     /// Whether the rules are as expected, and no other rule decides about connections: until the rules change,
-    /// [`Install::verify`] finds the same, whatever else changes.
+    /// [`verify`] finds the same, whatever else changes.
     pub is_alone: bool,
     /// If the rules aren't in place, but are one complete, untouched installation of another config, such as an earlier one:
     /// that config. Removing a rule that a config may do without leaves such an installation too.
@@ -165,56 +166,54 @@ impl Verification {
     }
 }
 
-impl Install {
-    /// Compares what is installed with what this would install. If no mode is named, checks the one that holds
-    /// proxy-init's rules, or else the one that installing would choose.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
-    pub fn verify(&self) -> Result<Verification, Error> {
-        netns::run_in(self.netns.as_deref(), || self.verify_here())
-    }
+/// Compares what is installed with what `install` would install. If no mode is named, checks the one that holds
+/// proxy-init's rules, or else the one that installing would choose.
+///
+/// # Errors
+/// The kernel cannot be asked.
+pub fn verify(install: &Install) -> Result<Verification, Error> {
+    netns::run_in(install.netns.as_deref(), || verify_here(install))
+}
 
-    fn verify_here(&self) -> Result<Verification, Error> {
-        let (mut ruleset, network) = read()?;
-        let holder = holders(&ruleset).next();
-        if holder.is_none() && !matches!(self.mode, ModeChoice::Mode(_)) {
-            // Otherwise it can't even be told which mode to look at.
-            must_see(&ruleset, Mode::Nft)?;
-        }
-        let mode = match (self.mode, holder) {
-            (ModeChoice::Mode(mode), Some(holder)) if self.falls_back(mode, holder) => holder,
-            (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
-            _ => match self.choose_mode(|mode| try_out(mode, &self.config)) {
-                Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_legacy().is_err() => Mode::Nft,
-                // If choosing fails, so would installing.
-                chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
-            },
-        };
-        let others_unseen =
-            mode == Mode::Legacy && ruleset.unseen(Subsystem::Legacy).is_some_and(|unseen| unseen.not_permitted);
-        if others_unseen {
-            // Whoever may not list legacy tables may read those that the flags are about, and no others.
-            ruleset.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
-            for family in Family::ALL {
-                if mode.table_among(&ruleset.tables, family).is_none() && has_sockets(family) {
-                    ruleset.tables.push(read_table(family, NAT)?);
-                }
+fn verify_here(install: &Install) -> Result<Verification, Error> {
+    let (mut ruleset, network) = read()?;
+    let holder = holders(&ruleset).next();
+    if holder.is_none() && !matches!(install.mode, ModeChoice::Mode(_)) {
+        // Otherwise it can't even be told which mode to look at.
+        must_see(&ruleset, Mode::Nft)?;
+    }
+    let mode = match (install.mode, holder) {
+        (ModeChoice::Mode(mode), Some(holder)) if install.falls_back(mode, holder) => holder,
+        (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
+        _ => match install.choose_mode(|mode| try_out(mode, &install.config)) {
+            Ok((Mode::Legacy, _)) if !install.no_fallback && install.installed_legacy().is_err() => Mode::Nft,
+            // If choosing fails, so would installing.
+            chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
+        },
+    };
+    let others_unseen =
+        mode == Mode::Legacy && ruleset.unseen(Subsystem::Legacy).is_some_and(|unseen| unseen.not_permitted);
+    if others_unseen {
+        // Whoever may not list legacy tables may read those that the flags are about, and no others.
+        ruleset.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
+        for family in Family::ALL {
+            if mode.table_among(&ruleset.tables, family).is_none() && has_sockets(family) {
+                ruleset.tables.push(read_table(family, NAT)?);
             }
         }
-        let mut expected = expected(mode, &self.config);
-        if mode == Mode::Legacy {
-            expected = legacy::tables_with_sockets(expected);
-        }
-        let mut verdict = verdict(mode, &expected, &ruleset, &network)?;
-        if !verdict.is_in_place() {
-            verdict.other_config = complete_config(mode, &ruleset, &network);
-        }
-        if others_unseen {
-            verdict.not_known.push(Subsystem::Legacy);
-        }
-        Ok(verdict.with_surroundings(&self.config, &ruleset, &network))
     }
+    let mut expected = expected(mode, &install.config);
+    if mode == Mode::Legacy {
+        expected = legacy::tables_with_sockets(expected);
+    }
+    let mut verdict = verdict(mode, &expected, &ruleset, &network)?;
+    if !verdict.is_in_place() {
+        verdict.other_config = complete_config(mode, &ruleset, &network);
+    }
+    if others_unseen {
+        verdict.not_known.push(Subsystem::Legacy);
+    }
+    Ok(verdict.with_surroundings(&install.config, &ruleset, &network))
 }
 
 impl Verification {

@@ -5,7 +5,7 @@ use ruleset::{
 };
 
 use super::*;
-use crate::config::{Config, OwnerId};
+use crate::config::{Config, Mode, OwnerId};
 use crate::plan::tables::expected;
 
 /// linkerd-init's rules for user 2102 of the proxy, where some ports bypass it.
@@ -96,7 +96,7 @@ fn the_rule_that_decides_is_named_with_its_mode() {
             let at = answer.at.unwrap();
             let line = at.line().unwrap();
             assert_eq!(format!("{} {}", line.chain.name, line.number), rule, "{connection:?}");
-            assert_eq!(Mode::of(line.table), Some(mode));
+            assert_eq!(mode_of(line.table), Some(mode));
         }
     }
     let nothing = Ruleset::default();
