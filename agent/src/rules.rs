@@ -47,10 +47,8 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Want
         PodInfo::Api => match questions(pod) {
             Err(reason) => Ok(Decision::Leave(reason)),
             Ok(questions) => {
-                let mut answers = Answers::default();
-                if questions.namespace {
-                    answers.namespace = server.annotations(name.namespace()).await?;
-                }
+                let namespace = server.annotations(name.namespace()).await?;
+                let mut answers = Answers { namespace, ..Answers::default() };
                 if questions.api_server_ports {
                     match server.ports_of_api_server().await {
                         Ok(ports) => answers.api_server_ports = Some(ports),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use pod::{Configuration, Decision, Error, Given, KEYS, Object, Pod, PodName, ServiceSpec, Version};
+use pod::{Configuration, Decision, Error, Given, Object, Pod, PodName, ServiceSpec, Version};
 use proxy_init::internal::plan;
 use proxy_init::log::escaped;
 use ureq::tls::Certificate;
@@ -75,7 +75,7 @@ fn read_annotations(value: &str) {
     let (Ok(configuration), Ok(name)) = (Configuration::read(configuration.as_bytes()), PodName::new("a", "b")) else {
         return;
     };
-    for key in KEYS {
+    for key in pod::keys() {
         let annotations = [("linkerd.io/proxy-version", "x"), (key, value)];
         let given: Given = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect();
         match pod::by_annotations(&configuration, &name, given) {

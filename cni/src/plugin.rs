@@ -166,10 +166,7 @@ impl Command {
             Ok(questions) => questions,
             Err(reason) => return Ok(Decision::Leave(reason)),
         };
-        let mut answers = Answers::default();
-        if questions.namespace {
-            answers.namespace = client.namespace(name)?;
-        }
+        let mut answers = Answers { namespace: client.namespace(name)?, ..Answers::default() };
         if questions.api_server_ports {
             match client.ports_of_api_server() {
                 Ok(ports) => answers.api_server_ports = Some(ports),

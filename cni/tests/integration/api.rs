@@ -138,28 +138,6 @@ fn annotations_of_the_pod_come_before_its_namespaces() {
 }
 
 #[test]
-fn a_pod_with_every_annotation_needs_one_request() {
-    let lab = Lab::new(&Pod {
-        annotations: &[
-            ("config.linkerd.io/skip-outbound-ports", "1"),
-            ("config.linkerd.io/skip-inbound-ports", "2"),
-            ("config.linkerd.io/skip-subnets", "10.0.0.0/8"),
-            ("config.linkerd.io/proxy-uid", "3"),
-            ("config.linkerd.io/proxy-gid", "4"),
-            ("proxy-init.io/skip-uid", "5"),
-            ("proxy-init.io/skip-gid", "6"),
-            ("proxy-init.io/outbound-ports-to-redirect", "7"),
-            ("proxy-init.io/outbound-subnets-to-redirect", "10.0.0.0/8"),
-            ("proxy-init.io/inbound-interfaces-to-ignore", "net1"),
-            ("proxy-init.io/outbound-interfaces-to-ignore", "net1"),
-        ],
-        ..MESHED
-    });
-    lab.add().success();
-    assert_eq!(lab.server.requests(), [POD]);
-}
-
-#[test]
 fn a_bad_annotation_of_the_namespace_is_the_namespaces() {
     let lab = Lab::new(&Pod { namespace: &[("config.linkerd.io/skip-inbound-ports", "80;443")], ..MESHED });
     let message = lab.add().error(102);

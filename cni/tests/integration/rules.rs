@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use lab::network::{Namespace, seed};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
+use proxy_init::{Form, SETTINGS};
 use serde_json::{Value, json};
 
 use crate::support::{PLUGIN, Run, by_annotations, saved};
@@ -245,4 +246,78 @@ fn any_configuration_installs_what_the_init_program_installs() {
         Ok(())
     });
     checked.unwrap();
+}
+
+/// A value of each setting as its flag has it.
+const VALUES: [(&str, &str); 16] = [
+    ("incoming-proxy-port", "5143"),
+    ("outgoing-proxy-port", "5140"),
+    ("proxy-uid", "2103"),
+    ("proxy-gid", "2104"),
+    ("ports-to-redirect", "80,443"),
+    ("inbound-ports-to-ignore", "4190,8000-8100"),
+    ("outbound-ports-to-ignore", "443"),
+    ("inbound-subnets-to-ignore", "10.0.0.0/8,fd00::/8"),
+    ("outbound-subnets-to-ignore", "169.254.169.254/32,2001:db8::/32"),
+    ("outbound-ports-to-redirect", "80,8000-8100"),
+    ("outbound-subnets-to-redirect", "10.0.0.0/8"),
+    ("skip-uid", "0,1000-1999"),
+    ("skip-gid", "7"),
+    ("inbound-interfaces-to-ignore", "net1,k6t-eth0"),
+    ("outbound-interfaces-to-ignore", "tun0"),
+    ("ipv6", "true"),
+];
+
+#[test]
+fn each_settings_key_and_annotations_make_the_rules_that_its_flag_makes() {
+    let node = Namespace::new();
+    let by_plugin = |annotations: &Value, linkerd: &Value| {
+        let pod = Namespace::new();
+        let mut configuration = by_annotations(annotations.clone());
+        configuration["linkerd"] = linkerd.clone();
+        Run::new("ADD", &configuration, pod.path()).output(&node).success();
+        everything(&pod)
+    };
+    assert_eq!(SETTINGS.len(), VALUES.len());
+    for (setting, (flag, value)) in SETTINGS.iter().zip(VALUES) {
+        assert_eq!(setting.flag, flag);
+        let pod = Namespace::new();
+        let mut init = Command::new(proxy_init());
+        init.args(["--iptables-mode=nft", "-p=4143", "-o=4140", "--ipv6=false"]).env_remove("IPTABLES_MODE");
+        let output = pod.output(init.arg(format!("--{flag}={value}")));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let by_flag = everything(&pod);
+
+        let mut annotations = json!({"linkerd.io/proxy-version": "edge-1"});
+        let mut linkerd = json!({
+            "pod-info": "annotations",
+            "incoming-proxy-port": 4143,
+            "outgoing-proxy-port": 4140,
+            "iptables-mode": "nft",
+        });
+        assert_ne!(by_plugin(&annotations, &linkerd), by_flag, "{flag}");
+        let number = |text: &str| json!(text.parse::<u32>().unwrap());
+        let in_json = match setting.form {
+            Form::Number => number(value),
+            Form::Switch => json!(value == "true"),
+            Form::Numbers => value.split(',').map(number).collect(),
+            Form::Texts => value.split(',').collect(),
+        };
+        let mut with_key = linkerd.clone();
+        with_key[setting.key()] = in_json;
+        assert_eq!(by_plugin(&annotations, &with_key), by_flag, "{flag}");
+
+        annotations[setting.annotations[0]] = value.into();
+        assert_eq!(by_plugin(&annotations, &linkerd), by_flag, "{flag}");
+        // It replaces what the configuration says, or adds to that.
+        if setting.form == Form::Texts && !setting.adds {
+            linkerd[setting.key()] = json!(["1"]);
+            if ["inbound-subnets-to-ignore", "outbound-subnets-to-ignore", "outbound-subnets-to-redirect"]
+                .contains(&flag)
+            {
+                linkerd[setting.key()] = json!(["192.0.2.0/24"]);
+            }
+            assert_eq!(by_plugin(&annotations, &linkerd), by_flag, "{flag}");
+        }
+    }
 }

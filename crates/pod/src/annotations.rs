@@ -5,57 +5,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
-use proxy_init::{Config, InvalidValue, PortRange};
+use proxy_init::{Draft, SETTINGS};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
-use crate::values::{List, Owner};
 
 /// What the injector sets on each pod whose proxy it adds.
 pub(crate) const PROXY_VERSION: &str = "linkerd.io/proxy-version";
-/// Replaces the outbound ports that bypass the proxy.
-const SKIP_OUTBOUND_PORTS: &str = "config.linkerd.io/skip-outbound-ports";
-/// Adds to the inbound ports that bypass the proxy (linkerd2-proxy-init's pull request 518: among them are the proxy's own
-/// admin and control ports).
-const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
-/// Replaces the sources whose inbound connections bypass the proxy.
-const SKIP_SUBNETS: &str = "config.linkerd.io/skip-subnets";
-/// Replaces the proxy's user.
-const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
-/// Replaces the proxy's group.
-const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
 
-/// Replaces the only outbound ports that are redirected. linkerd has no annotation of this kind.
-const OUTBOUND_PORTS_TO_REDIRECT: &str = "proxy-init.io/outbound-ports-to-redirect";
-/// Replaces the only destinations that are redirected.
-const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "proxy-init.io/outbound-subnets-to-redirect";
-/// Replaces the other users whose connections bypass the proxy.
-const SKIP_UID: &str = "proxy-init.io/skip-uid";
-/// Replaces the groups, likewise.
-const SKIP_GID: &str = "proxy-init.io/skip-gid";
-
-/// Replaces the interfaces whose inbound connections bypass the proxy.
-const INBOUND_INTERFACES_TO_IGNORE: &str = "proxy-init.io/inbound-interfaces-to-ignore";
-/// Replaces those whose outbound connections do.
-const OUTBOUND_INTERFACES_TO_IGNORE: &str = "proxy-init.io/outbound-interfaces-to-ignore";
-
-/// Those that change rules.
-pub const KEYS: [&str; 11] = [
-    SKIP_OUTBOUND_PORTS,
-    SKIP_INBOUND_PORTS,
-    SKIP_SUBNETS,
-    PROXY_UID,
-    PROXY_GID,
-    SKIP_UID,
-    SKIP_GID,
-    OUTBOUND_PORTS_TO_REDIRECT,
-    OUTBOUND_SUBNETS_TO_REDIRECT,
-    INBOUND_INTERFACES_TO_IGNORE,
-    OUTBOUND_INTERFACES_TO_IGNORE,
-];
+/// The annotations that change rules.
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().flat_map(|setting| setting.annotations).copied()
+}
 
 /// How long the values that change rules may be together, of a pod or of a namespace, in bytes. Real ones have some hundred.
 /// Kubernetes allows 256 KiB (`TotalAnnotationSizeLimitB`), of which the rules fill 44 MiB of the kernel's memory, and take
@@ -102,7 +65,7 @@ impl<'de> Deserialize<'de> for Given {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given, A::Error> {
                 let mut given = Given::default();
                 while let Some(key) = map.next_key::<String>()? {
-                    if let Some(known) = KEYS.into_iter().find(|known| *known == key) {
+                    if let Some(known) = keys().find(|known| *known == key) {
                         // Go's null is an empty string.
                         let value = map.next_value::<Option<String>>()?.unwrap_or_default();
                         given.insert(known, value);
@@ -124,7 +87,7 @@ impl FromIterator<(String, String)> for Given {
         let mut given = Self::default();
         for (key, value) in pairs {
             given.is_injected |= key == PROXY_VERSION;
-            if let Some(known) = KEYS.into_iter().find(|known| *known == key) {
+            if let Some(known) = keys().find(|known| *known == key) {
                 given.insert(known, value);
             }
         }
@@ -161,84 +124,49 @@ impl Annotations {
         }
     }
 
-    /// Whether another object may have something to add.
-    pub(crate) fn lack_any(&self) -> bool {
-        self.values.len() < KEYS.len()
-    }
-
     /// Makes the changes.
     ///
     /// # Errors
     /// [`Error::LongAnnotations`], or [`Error::Annotation`]: the first value that is invalid.
-    pub(crate) fn apply(&self, config: &mut Config) -> Result<(), Error> {
+    pub(crate) fn apply(&self, rules: &mut Draft) -> Result<(), Error> {
         if let Some(holder) = self.too_long.clone() {
             return Err(Error::LongAnnotations { holder, most: LONGEST });
         }
-        if let Some(List(ports)) = self.read(SKIP_OUTBOUND_PORTS, str::parse)? {
-            config.ignored_outbound_ports = ports;
-        }
-        if let Some(List(ports)) = self.read(SKIP_INBOUND_PORTS, str::parse::<List<PortRange>>)? {
-            config.ignored_inbound_ports.extend(ports);
-        }
-        if let Some(List(subnets)) = self.read(SKIP_SUBNETS, str::parse)? {
-            config.ignored_inbound_subnets = subnets;
-        }
-        if let Some(Owner(uid)) = self.read(PROXY_UID, |text| text.trim().parse())? {
-            config.proxy_uid = uid;
-        }
-        if let Some(Owner(gid)) = self.read(PROXY_GID, |text| text.trim().parse())? {
-            config.proxy_gid = gid;
-        }
-        if let Some(List(ids)) = self.read(SKIP_UID, str::parse)? {
-            config.ignored_uids = ids;
-        }
-        if let Some(List(ids)) = self.read(SKIP_GID, str::parse)? {
-            config.ignored_gids = ids;
-        }
-        if let Some(ports) = self.read(OUTBOUND_PORTS_TO_REDIRECT, to_redirect)? {
-            config.redirected_outbound_ports = ports;
-        }
-        if let Some(subnets) = self.read(OUTBOUND_SUBNETS_TO_REDIRECT, to_redirect)? {
-            config.redirected_outbound_subnets = subnets;
-        }
-        if let Some(List(interfaces)) = self.read(INBOUND_INTERFACES_TO_IGNORE, str::parse)? {
-            config.ignored_inbound_interfaces = interfaces;
-        }
-        if let Some(List(interfaces)) = self.read(OUTBOUND_INTERFACES_TO_IGNORE, str::parse)? {
-            config.ignored_outbound_interfaces = interfaces;
+        for setting in SETTINGS {
+            for &key in setting.annotations {
+                let Some(Annotation { value, holder }) = self.values.get(key) else { continue };
+                if !setting.adds {
+                    setting.reset(rules);
+                }
+                setting.read(rules, value.trim()).map_err(|invalid| Error::Annotation {
+                    key,
+                    value: value.clone(),
+                    holder: holder.clone(),
+                    reason: invalid.to_string(),
+                })?;
+            }
         }
         Ok(())
     }
-
-    fn read<T, E: fmt::Display>(
-        &self,
-        key: &'static str,
-        read: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Result<Option<T>, Error> {
-        let Some(annotation) = self.values.get(key) else {
-            return Ok(None);
-        };
-        read(&annotation.value).map(Some).map_err(|invalid| Error::Annotation {
-            key,
-            value: annotation.value.clone(),
-            holder: annotation.holder.clone(),
-            reason: invalid.to_string(),
-        })
-    }
-}
-
-/// A list that has at least one item: an empty one would mean all of them, not none.
-fn to_redirect<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, String> {
-    let List(items) = text.parse().map_err(|invalid: InvalidValue| invalid.to_string())?;
-    if items.is_empty() {
-        return Err("it names nothing: leave it out to redirect everything".to_owned());
-    }
-    Ok(items)
 }
 
 #[cfg(test)]
 mod tests {
+    use proxy_init::{Config, PortRange};
+
     use super::*;
+
+    const SKIP_OUTBOUND_PORTS: &str = "config.linkerd.io/skip-outbound-ports";
+    const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
+    const SKIP_SUBNETS: &str = "config.linkerd.io/skip-subnets";
+    const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
+    const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
+    const OUTBOUND_PORTS_TO_REDIRECT: &str = "proxy-init.io/outbound-ports-to-redirect";
+    const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "proxy-init.io/outbound-subnets-to-redirect";
+    const SKIP_UID: &str = "proxy-init.io/skip-uid";
+    const SKIP_GID: &str = "proxy-init.io/skip-gid";
+    const INBOUND_INTERFACES_TO_IGNORE: &str = "proxy-init.io/inbound-interfaces-to-ignore";
+    const OUTBOUND_INTERFACES_TO_IGNORE: &str = "proxy-init.io/outbound-interfaces-to-ignore";
 
     fn annotations(pairs: &[(&str, &str)]) -> Given {
         let pairs: BTreeMap<_, _> = pairs.iter().copied().collect();
@@ -252,6 +180,13 @@ mod tests {
         config.ignored_outbound_ports = vec!["25".parse().unwrap()];
         config.ignored_inbound_subnets = vec!["10.0.0.0/8".parse().unwrap()];
         config
+    }
+
+    /// The configuration's rules, changed by annotations.
+    fn changed(annotations: &Annotations) -> Result<Config, Error> {
+        let mut rules = Draft::from(config());
+        annotations.apply(&mut rules)?;
+        Ok(rules.finish().unwrap())
     }
 
     #[test]
@@ -268,18 +203,28 @@ mod tests {
             (OUTBOUND_SUBNETS_TO_REDIRECT, "10.0.0.0/8"),
             (INBOUND_INTERFACES_TO_IGNORE, "net1, net2"),
             (OUTBOUND_INTERFACES_TO_IGNORE, "tun0"),
+            ("config.linkerd.io/inbound-port", "5143"),
+            ("config.linkerd.io/outbound-port", "5140"),
+            ("config.linkerd.io/control-port", "5190"),
+            ("config.linkerd.io/admin-port", "5191"),
+            ("proxy-init.io/ports-to-redirect", "80, 443"),
+            ("proxy-init.io/outbound-subnets-to-ignore", "192.0.2.0/24"),
+            ("proxy-init.io/ipv6", "false"),
             ("config.linkerd.io/proxy-cpu-limit", "not ours"),
         ]);
         let mut all = Annotations::default();
-        assert!(all.lack_any());
         all.add(pod, "pod a/b");
-        assert!(!all.lack_any());
-        let mut changed = config();
-        all.apply(&mut changed).unwrap();
+        let changed = changed(&all).unwrap();
 
         let mut want = config();
         want.ignored_outbound_ports = vec!["3306".parse().unwrap(), "5000".parse().unwrap()];
-        want.ignored_inbound_ports.push("8000-8100".parse().unwrap());
+        want.ignored_inbound_ports
+            .extend(["8000-8100", "5190", "5191"].map(|ports| ports.parse::<PortRange>().unwrap()));
+        want.inbound_port = "5143".parse().unwrap();
+        want.outbound_port = "5140".parse().unwrap();
+        want.redirected_ports = vec!["80".parse().unwrap(), "443".parse().unwrap()];
+        want.ignored_outbound_subnets = vec!["192.0.2.0/24".parse().unwrap()];
+        want.ipv6 = false;
         want.ignored_inbound_subnets = vec!["192.0.2.0/24".parse().unwrap(), "fd00::/8".parse().unwrap()];
         want.proxy_uid = proxy_init::OwnerId::new(7);
         want.proxy_gid = proxy_init::OwnerId::new(8);
@@ -297,8 +242,7 @@ mod tests {
         let mut all = Annotations::default();
         all.add(annotations(&[(PROXY_UID, "7"), (PROXY_GID, "")]), "pod a/b");
         all.add(annotations(&[(PROXY_UID, "x"), (PROXY_GID, "9")]), "namespace a");
-        let mut changed = config();
-        all.apply(&mut changed).unwrap();
+        let changed = changed(&all).unwrap();
         assert_eq!(changed.proxy_uid, proxy_init::OwnerId::new(7));
         assert_eq!(changed.proxy_gid, proxy_init::OwnerId::new(9));
     }
@@ -321,7 +265,7 @@ mod tests {
             let [pod, namespace] = given;
             annotations.add(pod, "pod shop/web");
             annotations.add(namespace, "namespace shop");
-            annotations.apply(&mut config())
+            changed(&annotations)
         };
         let (longest, too_long) = (of_length(LONGEST), of_length(LONGEST + 2));
         assert_eq!((longest.kept(), too_long.kept()), (LONGEST, 0));
@@ -351,11 +295,14 @@ mod tests {
             (OUTBOUND_SUBNETS_TO_REDIRECT, ",", "names nothing"),
             (INBOUND_INTERFACES_TO_IGNORE, "net1,net+", "\"net+\""),
             (OUTBOUND_INTERFACES_TO_IGNORE, "a/b", "\"a/b\""),
+            ("config.linkerd.io/inbound-port", "0", "\"0\""),
+            ("config.linkerd.io/admin-port", "x", "\"x\""),
+            ("proxy-init.io/outbound-subnets-to-ignore", "10.0.0.0/33", "CIDR"),
+            ("proxy-init.io/ipv6", "no", "true or false"),
         ] {
             let mut all = Annotations::default();
             all.add(annotations(&[(key, value)]), "namespace shop");
-            let mut changed = config();
-            let error = all.apply(&mut changed).unwrap_err();
+            let error = changed(&all).unwrap_err();
             assert_eq!(error.code(), 102);
             let text = error.to_string();
             for words in [key, &format!("{value:?}"), "namespace shop", words] {
@@ -369,7 +316,7 @@ mod tests {
         let mut all = Annotations::default();
         let value = format!("\u{1b}[31m\n{}", "é".repeat(2_000));
         all.add(annotations(&[(SKIP_SUBNETS, &value)]), "pod a/b");
-        let text = all.apply(&mut config()).unwrap_err().to_string();
+        let text = changed(&all).unwrap_err().to_string();
         assert!(!text.contains('\u{1b}') && !text.contains('\n'), "{text:.300}");
     }
 
@@ -395,9 +342,7 @@ mod tests {
         for none in ["0", "-1", "-2", " -99999999999999999999 "] {
             let mut all = Annotations::default();
             all.add(annotations(&[(PROXY_UID, none)]), "pod a/b");
-            let mut changed = config();
-            all.apply(&mut changed).unwrap();
-            assert_eq!(changed.proxy_uid, None);
+            assert_eq!(changed(&all).unwrap().proxy_uid, None);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use derive_more::Display;
 use proxy_init::log::{Format, Level};
-use proxy_init::{Config, IdRange, Install, Interface, ModeChoice, Port, PortRange, Subnet};
+use proxy_init::{Config, Draft, Install, ModeChoice, PortRange};
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
 use serde::de::{DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -17,7 +17,8 @@ use serde_json::value::RawValue;
 use crate::annotations::Given;
 use crate::error::Error;
 use crate::name::PodName;
-use crate::values::{List, Mode, Number, Owner};
+use crate::rules::WithoutSettings;
+use crate::values::{List, Mode};
 
 /// A version of the CNI specification that the plugin knows. The names of these versions are in the order of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
@@ -76,29 +77,52 @@ struct Runtime {
     annotations: Option<Given>,
 }
 
+/// The object `linkerd`: the settings of rules, and everything else.
+#[derive(Debug)]
+struct Linkerd {
+    rules: Draft,
+    rest: Rest,
+}
+
+impl Default for Linkerd {
+    fn default() -> Self {
+        let mut rules = Draft::default();
+        // As upstream's plugin, unlike linkerd-init.
+        rules.config.ipv6 = false;
+        Self { rules, rest: Rest::default() }
+    }
+}
+
+impl<'de> Deserialize<'de> for Linkerd {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Linkerd;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Linkerd, A::Error> {
+                let mut linkerd = Linkerd::default();
+                let rest = WithoutSettings::new(map, &mut linkerd.rules);
+                linkerd.rest = Rest::deserialize(MapAccessDeserializer::new(rest))?;
+                Ok(linkerd)
+            }
+        }
+
+        deserializer.deserialize_map(Read)
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Linkerd {
-    incoming_proxy_port: Option<Number<Port>>,
-    outgoing_proxy_port: Option<Number<Port>>,
-    proxy_uid: Option<Number<Owner>>,
-    proxy_gid: Option<Number<Owner>>,
-    ports_to_redirect: Option<Vec<Number<Port>>>,
-    inbound_ports_to_ignore: Option<Vec<List<PortRange>>>,
-    outbound_ports_to_ignore: Option<Vec<List<PortRange>>>,
-    subnets_to_ignore: Option<Vec<List<Subnet>>>,
-    outbound_subnets_to_ignore: Option<Vec<List<Subnet>>>,
-    outbound_ports_to_redirect: Option<Vec<List<PortRange>>>,
-    outbound_subnets_to_redirect: Option<Vec<List<Subnet>>>,
-    skip_uid: Option<Vec<List<IdRange>>>,
-    skip_gid: Option<Vec<List<IdRange>>>,
-    inbound_interfaces_to_ignore: Option<Vec<List<Interface>>>,
-    outbound_interfaces_to_ignore: Option<Vec<List<Interface>>>,
+struct Rest {
     simulate: Option<bool>,
     use_wait_flag: Option<bool>,
     iptables_mode: Option<Mode>,
     no_fallback: Option<bool>,
-    ipv6: Option<bool>,
     pod_info: Option<PodInfo>,
     control_plane_namespace: Option<String>,
     api_server_ports: Option<Vec<List<PortRange>>>,
@@ -179,7 +203,7 @@ impl Configuration {
 
     /// The socket of the node's agent, which shows the log's lines in its own.
     pub fn log_socket(&self) -> Option<&Path> {
-        self.linkerd.0.log_socket.as_deref()
+        self.linkerd.0.rest.log_socket.as_deref()
     }
 
     /// The result of the plugin before this one in the list.
@@ -198,12 +222,12 @@ impl Configuration {
 
     /// Where the plugin learns about pods.
     pub fn pod_info(&self) -> PodInfo {
-        self.linkerd.0.pod_info.unwrap_or_default()
+        self.linkerd.0.rest.pod_info.unwrap_or_default()
     }
 
     /// Whether ADD only prints the rules.
     pub fn simulates(&self) -> bool {
-        self.linkerd.0.simulate.unwrap_or_default()
+        self.linkerd.0.rest.simulate.unwrap_or_default()
     }
 
     /// The annotations that the runtime handed over; none if it handed over nothing.
@@ -213,13 +237,13 @@ impl Configuration {
 
     /// The namespace of Linkerd's control plane.
     pub fn control_plane_namespace(&self) -> &str {
-        self.linkerd.0.control_plane_namespace.as_deref().unwrap_or("linkerd")
+        self.linkerd.0.rest.control_plane_namespace.as_deref().unwrap_or("linkerd")
     }
 
     /// Whether a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as NAMESPACE/NAME. Such a
     /// pod has to start whatever the API server says, for it is what renews the plugin's token.
     pub fn is_agent(&self, pod: &PodName) -> bool {
-        let agent = self.linkerd.0.agent.as_deref().unwrap_or_default();
+        let agent = self.linkerd.0.rest.agent.as_deref().unwrap_or_default();
         let Some((namespace, name)) = agent.split_once('/') else {
             return false;
         };
@@ -231,7 +255,7 @@ impl Configuration {
 
     /// The ports of the API server, where it isn't asked for them; if the configuration names none, 443 and 6443.
     pub fn api_server_ports(&self) -> Vec<PortRange> {
-        match &self.linkerd.0.api_server_ports {
+        match &self.linkerd.0.rest.api_server_ports {
             Some(ports) => flat(ports),
             None => api_server_ports_by_default(),
         }
@@ -242,35 +266,17 @@ impl Configuration {
     /// # Errors
     /// [`Error::Configuration`]: one of the proxy's two ports is missing.
     pub fn config(&self) -> Result<Config, Error> {
-        let linkerd = &self.linkerd.0;
-        let port = |key: &str, port: Option<Number<Port>>| {
-            port.map(|it| it.0)
-                .ok_or_else(|| missing(&format!("linkerd.{key}"), "the proxy's port, from 1 to 65535, was expected"))
-        };
-        let mut config = Config::new(
-            port("incoming-proxy-port", linkerd.incoming_proxy_port)?,
-            port("outgoing-proxy-port", linkerd.outgoing_proxy_port)?,
-        );
-        config.proxy_uid = linkerd.proxy_uid.and_then(|it| it.0.0);
-        config.proxy_gid = linkerd.proxy_gid.and_then(|it| it.0.0);
-        config.redirected_ports = linkerd.ports_to_redirect.iter().flatten().map(|it| it.0).collect();
-        config.ignored_inbound_ports = flat(linkerd.inbound_ports_to_ignore.iter().flatten());
-        config.ignored_outbound_ports = flat(linkerd.outbound_ports_to_ignore.iter().flatten());
-        config.ignored_inbound_subnets = flat(linkerd.subnets_to_ignore.iter().flatten());
-        config.ignored_outbound_subnets = flat(linkerd.outbound_subnets_to_ignore.iter().flatten());
-        config.redirected_outbound_ports = flat(linkerd.outbound_ports_to_redirect.iter().flatten());
-        config.redirected_outbound_subnets = flat(linkerd.outbound_subnets_to_redirect.iter().flatten());
-        config.ignored_uids = flat(linkerd.skip_uid.iter().flatten());
-        config.ignored_gids = flat(linkerd.skip_gid.iter().flatten());
-        config.ignored_inbound_interfaces = flat(linkerd.inbound_interfaces_to_ignore.iter().flatten());
-        config.ignored_outbound_interfaces = flat(linkerd.outbound_interfaces_to_ignore.iter().flatten());
-        config.ipv6 = linkerd.ipv6.unwrap_or_default();
-        Ok(config)
+        finished(self.rules())
+    }
+
+    /// The same; a pod's annotations may change them, and name the ports that are missing.
+    pub(crate) fn rules(&self) -> Draft {
+        self.linkerd.0.rules.clone()
     }
 
     /// How to install these rules.
     pub fn install(&self, config: Config) -> Install {
-        let linkerd = &self.linkerd.0;
+        let linkerd = &self.linkerd.0.rest;
         let mut install = Install::new(config);
         install.mode = linkerd.iptables_mode.map_or(ModeChoice::Default, |mode| mode.0);
         install.no_fallback = linkerd.no_fallback.unwrap_or_default();
@@ -292,6 +298,15 @@ pub(crate) fn api_server_ports_by_default() -> Vec<PortRange> {
 
 fn missing(key: &str, reason: &str) -> Error {
     Error::Configuration { key: key.to_owned(), reason: reason.to_owned() }
+}
+
+/// The config of such rules.
+///
+/// # Errors
+/// [`Error::Configuration`]: one of the proxy's two ports is missing.
+pub(crate) fn finished(rules: Draft) -> Result<Config, Error> {
+    let config = rules.finish();
+    config.map_err(|flag| missing(&format!("linkerd.{flag}"), "the proxy's port, from 1 to 65535, was expected"))
 }
 
 /// The items of several lists.

@@ -4,7 +4,7 @@ use proxy_init::{Config, OwnerId, PortRange};
 use thiserror::Error;
 
 use crate::annotations::{Annotations, Given, PROXY_VERSION};
-use crate::configuration::{Configuration, api_server_ports_by_default};
+use crate::configuration::{Configuration, api_server_ports_by_default, finished};
 use crate::error::Error;
 use crate::name::PodName;
 use crate::object::{Pod, Proxy};
@@ -35,8 +35,6 @@ pub enum Reason {
 /// The questions that are open about a pod whose object is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Questions {
-    /// The annotations of its namespace.
-    pub namespace: bool,
     /// The ports of the API server, which the pod reaches without the proxy.
     pub api_server_ports: bool,
 }
@@ -62,8 +60,9 @@ pub fn by_annotations(configuration: &Configuration, name: &PodName, given: Give
     }
     let mut annotations = Annotations::default();
     annotations.add(given, &format!("pod {name}"));
-    let mut config = configuration.config()?;
-    annotations.apply(&mut config)?;
+    let mut rules = configuration.rules();
+    annotations.apply(&mut rules)?;
+    let mut config = finished(rules)?;
     if name.namespace() == configuration.control_plane_namespace() {
         config.ignored_outbound_ports.extend(configuration.api_server_ports());
     }
@@ -76,9 +75,7 @@ pub fn by_annotations(configuration: &Configuration, name: &PodName, given: Give
 /// Nothing failed: the pod stays as it is, for this reason.
 pub fn questions<T>(pod: &Pod<T>) -> Result<Questions, Reason> {
     proxy(pod)?;
-    let mut annotations = Annotations::default();
-    annotations.add(pod.metadata.annotations.clone(), "");
-    Ok(Questions { namespace: annotations.lack_any(), api_server_ports: is_control_plane(pod) })
+    Ok(Questions { api_server_ports: is_control_plane(pod) })
 }
 
 /// Decides by the pod's object, and the answers to the [`questions`] that are open then.
@@ -98,12 +95,13 @@ pub fn by_pod<T>(
     let mut annotations = Annotations::default();
     annotations.add(pod.metadata.annotations.clone(), &format!("pod {name}"));
     annotations.add(answers.namespace, &format!("namespace {}", name.namespace()));
-    let mut config = configuration.config()?;
+    let mut rules = configuration.rules();
     // The proxy's own container names its user, wherever the injector made the container. An annotation comes before that, as
     // it does in the injector.
     let user = proxy.user.and_then(|user| OwnerId::new(user.try_into().ok()?));
-    config.proxy_uid = user.or(config.proxy_uid);
-    annotations.apply(&mut config)?;
+    rules.config.proxy_uid = user.or(rules.config.proxy_uid);
+    annotations.apply(&mut rules)?;
+    let mut config = finished(rules)?;
     if is_control_plane(pod) {
         let ports = match answers.api_server_ports {
             Some(ports) => ports.into_iter().filter_map(|port| PortRange::new(port, port)).collect(),

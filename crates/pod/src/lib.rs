@@ -14,9 +14,10 @@ mod decision;
 mod error;
 mod name;
 mod object;
+mod rules;
 mod values;
 
-pub use annotations::{Given, KEYS};
+pub use annotations::{Given, keys};
 pub use configuration::{Configuration, PodInfo, Version, log_socket};
 pub use decision::{Answers, Decision, Questions, Reason, by_annotations, by_pod, questions};
 pub use error::{Error, bounded, one_line, shortened, wrong_in_json};

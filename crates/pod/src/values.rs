@@ -1,26 +1,9 @@
-//! The values of annotations and of the plugin's configuration, each read as the flag of its setting is.
+//! Values of the plugin's configuration that are no settings of rules, read as flags are.
 
 use std::str::FromStr;
 
-use proxy_init::{InvalidValue, ModeChoice, OwnerId};
+use proxy_init::{InvalidValue, ModeChoice};
 use serde::Deserialize;
-
-/// A user or group; 0 and negative numbers stand for none, as upstream has it (`ProxyUID > 0` in pkg/iptables/iptables.go).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner(pub(crate) Option<OwnerId>);
-
-impl FromStr for Owner {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let digits = text.strip_prefix('-').unwrap_or_default();
-        let is_negative = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
-        if text == "0" || is_negative {
-            return Ok(Self(None));
-        }
-        text.parse().map(|id| Self(Some(id)))
-    }
-}
 
 /// The items of a list. Blanks around items are ignored, and so are empty items.
 #[derive(Debug, Clone, Deserialize)]
@@ -41,19 +24,6 @@ impl<T: FromStr<Err = InvalidValue>> TryFrom<String> for List<T> {
 
     fn try_from(text: String) -> Result<Self, InvalidValue> {
         text.parse()
-    }
-}
-
-/// A JSON number, checked as the flag's text is.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "i64", bound = "T: FromStr<Err = InvalidValue>")]
-pub(crate) struct Number<T>(pub(crate) T);
-
-impl<T: FromStr<Err = InvalidValue>> TryFrom<i64> for Number<T> {
-    type Error = InvalidValue;
-
-    fn try_from(number: i64) -> Result<Self, InvalidValue> {
-        number.to_string().parse().map(Self)
     }
 }
 
