@@ -22,7 +22,7 @@ pub struct Setting {
     pub annotations: &'static [&'static str],
     /// Whether annotations add to what the configuration lists. All others replace that.
     pub adds: bool,
-    /// The value of the Helm chart.
+    /// The value of the Helm chart: Linkerd's, or else the key under `rules`.
     pub chart: &'static str,
     /// What help calls the value.
     pub placeholder: &'static str,
@@ -364,7 +364,7 @@ pub const SETTINGS: &[Setting] = &[
         alias: Some("subnets-to-ignore"),
         variable: "PROXY_INIT_INBOUND_SUBNETS_TO_IGNORE",
         annotations: &["config.linkerd.io/skip-subnets"],
-        chart: "rules.inboundSubnetsToIgnore",
+        chart: "rules.subnetsToIgnore",
         placeholder: "SUBNETS",
         help: "Connections from these subnets bypass the proxy,\n\
                e.g. 10.0.0.0/8,fd00::/8",

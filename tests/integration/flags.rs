@@ -2,12 +2,13 @@
 //! --simulate prints.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use lab::network::Namespace;
+use lab::shell::root;
 use proxy_init::SETTINGS;
 use serde_json::Value;
 
@@ -612,33 +613,20 @@ const LINKERDS: [&str; 9] = [
     "ipv6",
 ];
 
-/// The pages that name all flags about rules.
 #[test]
-fn the_pages_name_each_flag_about_rules() {
-    let help = stdout(&["--help"]);
-    let (_, rules) = help.split_once("\nRules:\n").unwrap();
-    let (rules, _) = rules.split_once("\n\nWhere and how:\n").unwrap();
-    let mut count = 0;
-    for flag in rules.lines().filter_map(|line| line.trim_start().strip_prefix('-')) {
-        count += 1;
-        let (_, long) = flag.rsplit_once("--").unwrap_or(("", flag));
-        let name = long.split([' ', '[', '=']).next().unwrap().trim_start_matches('-');
-        // The plugin's configuration has linkerd-init's older name.
-        let key = name.strip_prefix("inbound-").filter(|rest| *rest == "subnets-to-ignore");
-        let mut spellings = vec![name.to_owned(), name.replace('-', "_"), key.unwrap_or(name).to_owned()];
-        spellings.push(key.unwrap_or(name).replace('-', "_"));
-        if let Some((short, _)) = flag.split_once(", --") {
-            spellings.push(format!("-{short} "));
+fn the_pages_name_each_setting_as_the_table_does() {
+    let page = |name: &str| fs::read_to_string(root().join("docs").join(name)).unwrap();
+    let (cni, differences, man) = (page("cni.md"), page("differences.md"), stdout(&["man"]));
+    for setting in SETTINGS {
+        let key = format!("| `linkerd.{}`", setting.key());
+        let key_in_the_row_of_another = format!(", `linkerd.{}`", setting.key());
+        assert!(cni.contains(&key) || cni.contains(&key_in_the_row_of_another), "{key}");
+        for annotation in setting.annotations {
+            assert!(cni.contains(&format!("`{annotation}`")), "{annotation}");
         }
-        let mut places = vec!["docs/cni.md"];
-        if !LINKERDS.contains(&name) {
-            places.push("docs/differences.md");
-        }
-        for place in places {
-            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(place);
-            let text = std::fs::read_to_string(path).unwrap();
-            assert!(spellings.iter().any(|spelling| text.contains(spelling)), "{place} says nothing of --{name}");
+        assert!(man.contains(setting.variable), "{}", setting.variable);
+        if !LINKERDS.contains(&setting.flag) {
+            assert!(differences.contains(&format!("`--{}`", setting.flag)), "{}", setting.flag);
         }
     }
-    assert!(count >= 16, "{count} in {rules}");
 }

@@ -8,6 +8,7 @@ use lab::helm::template;
 use lab::linkerd::CHARTS;
 use lab::shell::{root, target};
 use linkerd_cni_agent::settings::{LogFormat, RepairAction};
+use proxy_init::{Form, SETTINGS};
 use serde_json::{Value, json};
 
 use crate::deploy::{base, documents_in, entry, is_of_kubernetes_schema, nri, set, settings, with_component};
@@ -207,6 +208,30 @@ fn each_of_linkerds_values_counts() {
     assert_eq!((settings.repair, settings.log_format), (RepairAction::InPlace, LogFormat::Json));
 }
 
+/// A value of each setting of rules, as the chart has it and as the plugin's configuration has it.
+#[test]
+fn each_setting_of_rules_has_a_value() {
+    for setting in SETTINGS {
+        let (value, expected) = match (setting.form, setting.placeholder) {
+            (Form::Number, _) => (json!(5143), json!(5143)),
+            (Form::Numbers, _) => (json!("80, 443"), json!([80, 443])),
+            // The chart has Linkerd's disableIPv6.
+            (Form::Switch, _) => (json!(false), json!(true)),
+            (Form::Texts, "SUBNETS") => (json!("10.0.0.0/8, fd00::/8"), json!(["10.0.0.0/8", "fd00::/8"])),
+            (Form::Texts, "NAMES") => (json!("net1,k6t-eth0"), json!(["net1", "k6t-eth0"])),
+            (Form::Texts, _) => (json!("25,8000-8100"), json!(["25", "8000-8100"])),
+        };
+        let linkerd = entry(&rendered(json!({setting.chart: value})))["linkerd"].take();
+        let made = &linkerd[setting.key()];
+        let made = match made.as_array() {
+            // The proxy's own ports come first.
+            Some(items) if setting.adds => json!(items[2..]),
+            _ => made.clone(),
+        };
+        assert_eq!(made, expected, "{}: {linkerd}", setting.chart);
+    }
+}
+
 /// As where plugins and configurations are in one folder, and on OpenShift.
 #[test]
 fn one_folder_is_mounted_once_and_a_privileged_agent_asks_for_no_capabilities() {
@@ -235,6 +260,8 @@ fn what_the_chart_cannot_do_is_an_error() {
             "agent.nri asks the API server nothing",
         ),
         (json!({"agent": image, "inboundProxyPort": 70_000}), "inboundProxyPort"),
+        (json!({"agent": image, "rules": {"skipUID": "root"}}), "skipUID"),
+        (json!({"agent": image, "rules": {"unknown": ""}}), "unknown"),
     ] {
         let said = template(None, &values, None).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");
