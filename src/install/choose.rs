@@ -86,31 +86,55 @@ impl Found {
     }
 }
 
-/// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what was
-/// found does not decide. Which iptables binaries are installed does not count.
+impl Found {
+    /// The mode that auto tries first, and why. Which iptables binaries are installed does not count.
+    pub(crate) fn first(&self) -> (Mode, Reason) {
+        match (self.holder, self.in_nf_tables, self.in_legacy) {
+            (Some(mode), ..) => (mode, Reason::Holds),
+            (None, rules @ 1.., 0) => (Mode::Nft, Reason::OnlyNfTables(rules)),
+            (None, 0, rules @ 1..) => (Mode::Legacy, Reason::OnlyLegacy(rules)),
+            _ => (Mode::Nft, Reason::Supported { legacy_hidden: self.legacy_hidden }),
+        }
+    }
+}
+
+impl Reason {
+    /// Whether the mode is still to be tried: the kernel may lack something for it, and auto then tries another.
+    pub(crate) fn is_trial(&self) -> bool {
+        matches!(self, Self::Supported { .. } | Self::NftLacks(_))
+    }
+
+    /// The mode that auto tries after the one that it tried for this reason, and why.
+    ///
+    /// # Errors
+    /// That of the mode, if choosing another does not mend it.
+    pub(crate) fn next(self, error: Error) -> Result<(Mode, Self), Error> {
+        match self {
+            Self::Supported { .. } if error.rules_out_nft_mode() => Ok((Mode::Native, Self::NftLacks(error))),
+            Self::NftLacks(lack) if matches!(error, Error::InMode(_, ModeError::Lacks { .. })) => {
+                Ok((Mode::Legacy, Self::NeitherSupported(lack)))
+            }
+            _ => Err(error),
+        }
+    }
+}
+
+/// The mode that would be used, and why, if this one is `first`. `check` tells whether the kernel would take the rules in a
+/// mode, and is asked only about modes that are to be tried.
 ///
 /// # Errors
-/// `check` fails for a reason that choosing another mode does not mend.
-pub(crate) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
-    if let Some(mode) = found.holder {
-        return Ok((mode, Reason::Holds));
+/// As of [`Reason::next`].
+pub(crate) fn choose(
+    first: (Mode, Reason),
+    mut check: impl FnMut(Mode) -> Result<(), Error>,
+) -> Result<(Mode, Reason), Error> {
+    let (mut mode, mut reason) = first;
+    while reason.is_trial()
+        && let Err(error) = check(mode)
+    {
+        (mode, reason) = reason.next(error)?;
     }
-    match (found.in_nf_tables, found.in_legacy) {
-        (rules @ 1.., 0) => return Ok((Mode::Nft, Reason::OnlyNfTables(rules))),
-        (0, rules @ 1..) => return Ok((Mode::Legacy, Reason::OnlyLegacy(rules))),
-        _ => {}
-    }
-    let legacy_hidden = found.legacy_hidden;
-    let lack = match check(Mode::Nft) {
-        Ok(()) => return Ok((Mode::Nft, Reason::Supported { legacy_hidden })),
-        Err(error) if error.rules_out_nft_mode() => error,
-        Err(error) => return Err(error),
-    };
-    match check(Mode::Native) {
-        Ok(()) => Ok((Mode::Native, Reason::NftLacks(lack))),
-        Err(Error::InMode(_, ModeError::Lacks { .. })) => Ok((Mode::Legacy, Reason::NeitherSupported(lack))),
-        Err(error) => Err(error),
-    }
+    Ok((mode, reason))
 }
 
 #[cfg(test)]
@@ -158,7 +182,7 @@ mod tests {
         nft: fn(Mode) -> Result<(), Error>,
         native: fn(Mode) -> Result<(), Error>,
     ) -> Result<String, Error> {
-        choose(&Found::of(ruleset, ruleset)?, |mode| match mode {
+        choose(Found::of(ruleset, ruleset)?.first(), |mode| match mode {
             Mode::Nft => nft(mode),
             Mode::Native => native(mode),
             Mode::Legacy => panic!("nothing to try"),

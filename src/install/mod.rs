@@ -5,20 +5,20 @@ mod close_wait;
 pub mod host_network;
 
 use std::cell::OnceCell;
-use std::fmt;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use std::{fmt, mem};
 
-use netfilter::nf_tables::read::back_off;
-use ruleset::Ruleset;
+use netfilter::nf_tables::held::HeldRule;
+use netfilter::nf_tables::read::{Snapshot, back_off};
 use ruleset::xtables::IptablesRule;
-use ruleset::{Family, NAT, Subsystem, Table, TableFamily, nftables};
+use ruleset::{Family, NAT, Ruleset, Table, TableFamily, Unseen, nftables};
 
 use crate::config::warnings::warnings;
 use crate::config::{Config, Mode, ModeChoice};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Found, Reason, choose, try_out};
+use crate::install::choose::{Found, Reason, try_out};
 use crate::install::close_wait::CloseWaitTimeout;
 use crate::install::host_network::HostNetwork;
 use crate::modes::Removed;
@@ -28,7 +28,7 @@ use crate::modes::legacy::{self, Legacy, has_sockets};
 use crate::modes::netlink;
 use crate::netns;
 use crate::notice::{OperationNotice, Warning};
-use crate::ownership::{holders, holds_rules};
+use crate::ownership::holders;
 use crate::plan::tables::expected;
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
@@ -180,17 +180,18 @@ impl Install {
             warnings.push(Warning::HostNetwork);
         }
         warnings.iter().for_each(|warning| tell(OperationNotice::Warning(warning)));
-        let mut work = Work {
+        let mut run = Run {
             install: self,
-            tables: Vec::new(),
             tell,
+            legacy: self.legacy(),
             lists: OnceCell::new(),
+            tables: Vec::new(),
             warnings,
             replaced: Vec::new(),
             changed: false,
         };
         let start = Instant::now();
-        let used = work.run();
+        let used = run.install();
         if let (Err(_), Some(timeout)) = (&used, timeout) {
             timeout.undo();
         }
@@ -198,16 +199,16 @@ impl Install {
         Ok(Installed {
             mode,
             reason,
-            tables: work.tables,
-            changed: work.changed,
-            replaced: work.replaced,
-            warnings: work.warnings,
+            tables: run.tables,
+            changed: run.changed,
+            replaced: run.replaced,
+            warnings: run.warnings,
             took: start.elapsed(),
         })
     }
 
-    /// The mode to begin with, and the reason for it. `check` is as in [`choose`].
-    pub(super) fn choose_mode(&self, check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
+    /// The mode that is tried first, and why. Auto goes by what was `found`.
+    pub(super) fn first_mode(&self, found: impl FnOnce() -> Result<Found, Error>) -> Result<(Mode, Reason), Error> {
         Ok(match self.mode {
             ModeChoice::Default => (Mode::Legacy, Reason::Default),
             ModeChoice::Mode(mode) => (mode, Reason::Named),
@@ -216,7 +217,7 @@ impl Install {
                 Ok(false) | Err(Error::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
                 Err(error) => return Err(error),
             },
-            ModeChoice::Auto => choose(&Found::of(&netlink::held()?, &legacy::read::read()?)?, check)?,
+            ModeChoice::Auto => found()?.first(),
         })
     }
 
@@ -225,22 +226,26 @@ impl Install {
         Legacy { is_plain, folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() }
     }
 
-    /// Legacy mode with all the commands that it needs.
+    /// Finds all the commands that legacy mode needs.
     ///
     /// # Errors
     /// [`Error::NoCommand`]
-    pub(super) fn installed_legacy(&self) -> Result<Legacy, Error> {
-        let legacy = self.legacy();
-        for &family in self.config.families().iter().filter(|&&family| has_sockets(family)) {
-            legacy.restore(family)?;
-        }
-        Ok(legacy)
+    fn find_commands(&self, legacy: &Legacy) -> Result<(), Error> {
+        let mut families = self.config.families().iter().filter(|&&family| has_sockets(family));
+        families.try_for_each(|&family| legacy.restore(family).map(drop))
+    }
+
+    /// Whether legacy mode has all the commands that it needs.
+    pub(super) fn has_commands(&self) -> bool {
+        self.find_commands(&self.legacy()).is_ok()
     }
 
     /// The error about what this host lacks for a mode, if another mode does without it. Nothing is installed.
     fn missing_requirement(&self, mode: Mode) -> Option<Error> {
         let tried = match mode {
-            Mode::Legacy => self.installed_legacy().and_then(|_| legacy::check(&expected(mode, &self.config))),
+            Mode::Legacy => {
+                self.find_commands(&self.legacy()).and_then(|()| legacy::check(&expected(mode, &self.config)))
+            }
             Mode::Nft | Mode::Native => try_out(mode, &self.config),
         };
         tried.err().filter(|error| error.mode_instead(mode).is_some())
@@ -261,75 +266,113 @@ impl Install {
     }
 }
 
-struct Work<'a, 't> {
+/// An installation that is under way.
+struct Run<'a, 't> {
     install: &'a Install,
+    tell: Tell<'t>,
+    legacy: Legacy,
+    /// The kernel's lists of legacy tables, opened once, as soon as they are needed.
+    lists: OnceCell<Lists>,
     /// The tables of the mode that was tried last.
     tables: Vec<Table>,
-    tell: Tell<'t>,
-    /// Opened once, as soon as they are needed.
-    lists: OnceCell<Lists>,
     warnings: Vec<Warning>,
     replaced: Vec<Mode>,
     changed: bool,
 }
 
-impl Work<'_, '_> {
-    /// Returns the mode that was used, and the reason for it.
-    fn run(&mut self) -> Result<(Mode, Reason), Error> {
-        if self.install.mode == ModeChoice::Auto
-            && let Some((mode, reason)) = self.install_if_untouched()?
-        {
-            (self.tell)(OperationNotice::Chose(mode, &reason));
-            self.settle_over_netlink(mode)?;
-            return Ok((mode, reason));
-        }
-        let mut is_installed = false;
-        // Installing is itself the check: a batch that is only checked is discarded, which takes milliseconds.
-        let (mode, reason) = self.install.choose_mode(|mode| {
-            if mode != Mode::Legacy {
-                self.install_over_netlink(mode)?;
-                is_installed = true;
+impl Run<'_, '_> {
+    /// Tries the modes that may do, one after the other, each by installing: a batch that is only checked is discarded, which
+    /// takes the kernel milliseconds. Returns the mode that was used, and why.
+    fn install(&mut self) -> Result<(Mode, Reason), Error> {
+        let is_auto = self.install.mode == ModeChoice::Auto;
+        let (mut mode, mut reason) =
+            self.install.first_mode(|| Found::of(&netlink::held()?, &self.legacy_tables()?))?;
+        loop {
+            let is_choice = is_auto && !matches!(reason, Reason::FellBack(_));
+            if is_choice && !reason.is_trial() {
+                (self.tell)(OperationNotice::Chose(mode, &reason));
             }
-            Ok(())
-        })?;
-        if self.install.mode == ModeChoice::Auto {
-            (self.tell)(OperationNotice::Chose(mode, &reason));
+            let Err(error) = self.install_in(mode) else {
+                if is_choice && reason.is_trial() {
+                    (self.tell)(OperationNotice::Chose(mode, &reason));
+                }
+                return Ok((mode, reason));
+            };
+            let next = if reason.is_trial() { reason.next(error) } else { self.fall_back(mode, error) };
+            (mode, reason) = next.map_err(|error| self.with_fallbacks(error))?;
         }
-        if is_installed {
-            return Ok((mode, reason));
-        }
-        self.install_or_fall_back(mode, reason)
     }
 
-    /// Installs in a mode or, if this host lacks what it needs, in the one that does without, as linkerd-init uses whatever
-    /// iptables it finds.
-    fn install_or_fall_back(&mut self, mode: Mode, reason: Reason) -> Result<(Mode, Reason), Error> {
-        let installed = match mode {
-            Mode::Legacy => self.install_legacy(),
-            Mode::Nft | Mode::Native => self.install_over_netlink(mode),
-        };
-        let Err(error) = installed else {
-            return Ok((mode, reason));
-        };
-        let (missing, next) = self.find_fallback(mode, error)?;
-        let warning = Warning::FellBack { missing, mode: next };
+    /// Installs in a mode.
+    ///
+    /// # Errors
+    /// Another mode holds our rules, which are not to be replaced; or what is missing or was refused.
+    fn install_in(&mut self, mode: Mode) -> Result<(), Error> {
+        self.tables = expected(mode, &self.install.config);
+        // Nothing else has committed to most namespaces, and the kernel says so if it has.
+        let mut known = Some(Snapshot::fresh());
+        if mode == Mode::Legacy {
+            self.install.find_commands(&self.legacy)?;
+            self.refuse_others(mode, &netlink::nf_tables_modes()?)?;
+            (self.tell)(OperationNotice::RunningCommands { waits: self.install.wait_for_lock });
+            self.tables = legacy::tables_with_sockets(mem::take(&mut self.tables));
+        } else {
+            let mut held = match self.legacy_tables() {
+                // Without the privilege to read them, there is none to install either, and installing says so.
+                Err(Error::InMode(_, ModeError::NotPermitted(_))) => Ruleset::default(),
+                held => held?,
+            };
+            let holders: Vec<Mode> = holders(&held).collect();
+            self.refuse_others(mode, &holders)?;
+            if !holders.is_empty() {
+                known = None;
+            } else if let Some(unseen) = held.not_known.pop() {
+                self.warn_once(unseen);
+            }
+        }
+        self.commit(mode, known)?;
+        self.settle_with_others(mode)
+    }
+
+    /// Refuses to install beside other modes that hold our rules, unless those are to be replaced.
+    fn refuse_others(&self, mode: Mode, others: &[Mode]) -> Result<(), Error> {
+        match others.first() {
+            Some(&other) if !self.install.replace_other_backend => Err(ModeError::OtherBackend(other).in_mode(mode)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Warns of legacy tables that can't be seen. Auto may have tried another mode before, and warned.
+    fn warn_once(&mut self, unseen: Unseen) {
+        if !self.warnings.iter().any(|warning| matches!(warning, Warning::LegacyUnseen(_))) {
+            self.warn(Warning::LegacyUnseen(unseen));
+        }
+    }
+
+    fn warn(&mut self, warning: Warning) {
         (self.tell)(OperationNotice::Warning(&warning));
-        match (self.install_or_fall_back(next, Reason::FellBack(mode)), warning) {
-            (Err(error), Warning::FellBack { missing, mode }) => {
-                Err(Error::Fallback { missing: Box::new(missing), mode, error: Box::new(error) })
-            }
-            (result, warning) => {
-                self.warnings.push(warning);
-                result
-            }
-        }
+        self.warnings.push(warning);
     }
 
-    /// After a mode failed: the error about what is missing, and the mode that does without it.
+    /// Commits the mode's tables. Over netlink, the same transaction replaces the rules of the other such mode.
+    fn commit(&mut self, mode: Mode, known: Option<Snapshot<HeldRule>>) -> Result<(), Error> {
+        if mode == Mode::Legacy {
+            self.changed |= self.legacy.install(&self.tables)?;
+            return Ok(());
+        }
+        let done = netlink::install(mode, &self.tables, self.install.replace_other_backend, known)?;
+        self.changed |= done.changed;
+        if let Some(other) = done.replaced {
+            self.report_replaced(other);
+        }
+        Ok(())
+    }
+
+    /// The mode that does without what this host lacks for one that failed, as linkerd-init uses whatever iptables it finds.
     ///
     /// # Errors
     /// No other mode helps.
-    fn find_fallback(&self, mode: Mode, error: Error) -> Result<(Error, Mode), Error> {
+    fn fall_back(&mut self, mode: Mode, error: Error) -> Result<(Mode, Reason), Error> {
         if self.install.no_fallback {
             return Err(error);
         }
@@ -340,78 +383,22 @@ impl Work<'_, '_> {
             }
             error => error,
         };
-        match missing.mode_instead(mode) {
-            Some(next) => Ok((missing, next)),
-            None => Err(missing),
-        }
+        let Some(next) = missing.mode_instead(mode) else {
+            return Err(missing);
+        };
+        self.warn(Warning::FellBack { missing, mode: next });
+        Ok((next, Reason::FellBack(mode)))
     }
 
-    /// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe.
-    /// Probing first, in a transaction that is aborted, takes ten times as long, because the kernel waits there.
-    /// Returns what was chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
-    fn install_if_untouched(&mut self) -> Result<Option<(Mode, Reason)>, Error> {
-        let legacy = match self.legacy_tables() {
-            Ok(legacy) if legacy.nat_rules(Subsystem::Legacy) == 0 => legacy,
-            _ => return Ok(None),
-        };
-        let lack = match self.install_if_fresh(Mode::Nft) {
-            Ok(true) => {
-                let legacy_hidden = !legacy.not_known.is_empty();
-                return Ok(Some((Mode::Nft, Reason::Supported { legacy_hidden })));
+    /// The error of the mode that was tried last, with those of the modes before it.
+    fn with_fallbacks(&mut self, last: Error) -> Error {
+        let mut error = last;
+        for warning in self.warnings.drain(..).rev() {
+            if let Warning::FellBack { missing, mode } = warning {
+                error = Error::Fallback { missing: Box::new(missing), mode, error: Box::new(error) };
             }
-            Err(error) if error.rules_out_nft_mode() => error,
-            Err(error @ Error::InMode(_, ModeError::Unanswered(_))) => return Err(error),
-            _ => return Ok(None),
-        };
-        match self.install_if_fresh(Mode::Native) {
-            Ok(true) => Ok(Some((Mode::Native, Reason::NftLacks(lack)))),
-            Err(error @ Error::InMode(_, ModeError::Unanswered(_))) => Err(error),
-            _ => Ok(None),
         }
-    }
-
-    fn install_if_fresh(&mut self, mode: Mode) -> Result<bool, Error> {
-        self.tables = expected(mode, &self.install.config);
-        self.changed = netlink::install_if_fresh(mode, &self.tables)?;
-        Ok(self.changed)
-    }
-
-    fn install_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
-        self.tables = expected(mode, &self.install.config);
-        // In a fresh namespace, this only looks at which legacy tables there are.
-        let mut legacy = match self.legacy_tables() {
-            // Without the privilege to read them, there is none to install either, and installing says so.
-            Err(Error::InMode(_, ModeError::NotPermitted(_))) => Ruleset::default(),
-            legacy => legacy?,
-        };
-        let in_legacy = holds_rules(&legacy, Mode::Legacy);
-        if in_legacy && !self.install.replace_other_backend {
-            return Err(ModeError::OtherBackend(Mode::Legacy).in_mode(mode));
-        }
-        // Auto may have tried another mode before, which warned.
-        let has_warned = self.warnings.iter().any(|it| matches!(it, Warning::LegacyUnseen(_)));
-        if let Some(unseen) = legacy.not_known.pop().filter(|_| !in_legacy && !has_warned) {
-            let warning = Warning::LegacyUnseen(unseen);
-            (self.tell)(OperationNotice::Warning(&warning));
-            self.warnings.push(warning);
-        }
-        // Auto has tried that already.
-        let try_fresh = self.install.mode != ModeChoice::Auto && !in_legacy;
-        self.commit(mode, try_fresh)?;
-        self.settle_over_netlink(mode)
-    }
-
-    fn commit(&mut self, mode: Mode, try_fresh: bool) -> Result<(), Error> {
-        let (changed, replaced) = netlink::install(mode, &self.tables, self.install.replace_other_backend, try_fresh)?;
-        self.changed |= changed;
-        if let Some(other) = replaced {
-            self.report_replaced(other);
-        }
-        Ok(())
-    }
-
-    fn settle_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
-        self.settle_with_others(mode, |work| work.commit(mode, false))
+        error
     }
 
     /// The other modes that hold proxy-init's rules, among those that a commit in this mode doesn't exclude.
@@ -423,23 +410,6 @@ impl Work<'_, '_> {
         others.map_err(|error| Error::InstalledUnchecked { mode, error: Box::new(error) })
     }
 
-    fn install_legacy(&mut self) -> Result<(), Error> {
-        let mode = Mode::Legacy;
-        let legacy = self.install.installed_legacy()?;
-        if let Some(&other) = netlink::nf_tables_modes()?.first()
-            && !self.install.replace_other_backend
-        {
-            return Err(ModeError::OtherBackend(other).in_mode(mode));
-        }
-        (self.tell)(OperationNotice::RunningCommands { waits: self.install.wait_for_lock });
-        self.tables = legacy::tables_with_sockets(expected(mode, &self.install.config));
-        self.changed |= legacy.install(&self.tables)?;
-        self.settle_with_others(mode, |work| {
-            work.changed |= legacy.install(&work.tables)?;
-            Ok(())
-        })
-    }
-
     /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no
     /// generation guards both nf_tables and legacy tables. In the end one of the two is left, and whoever reports
     /// success has rules.
@@ -448,11 +418,7 @@ impl Work<'_, '_> {
     /// meanwhile, they are installed again, and it looks again. Otherwise legacy mode gives way, and this mode waits
     /// for that. If the other run was done before this one committed, it has nothing to give way to, so then this one
     /// does.
-    fn settle_with_others(
-        &mut self,
-        mode: Mode,
-        install: impl Fn(&mut Self) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn settle_with_others(&mut self, mode: Mode) -> Result<(), Error> {
         if !self.install.replace_other_backend {
             let deadline = Instant::now() + PATIENCE;
             loop {
@@ -478,7 +444,11 @@ impl Work<'_, '_> {
                     self.report_replaced(other);
                 }
             }
-            install(self).map_err(|error| Error::ReplacedEachOther { mode, other: first, error: Box::new(error) })?;
+            self.commit(mode, None).map_err(|error| Error::ReplacedEachOther {
+                mode,
+                other: first,
+                error: Box::new(error),
+            })?;
             // Two that remove each other's rules in step would go on for ever.
             back_off(attempt);
         }
@@ -505,7 +475,7 @@ impl Work<'_, '_> {
         }
     }
 
-    /// The nat tables in which legacy mode may have rules.
+    /// The nat tables in which legacy mode may have rules. In a fresh namespace, this only looks at which there are.
     fn legacy_tables(&self) -> Result<Ruleset, Error> {
         let lists = self.lists.get_or_init(|| Lists::open(&[NAT]));
         lists.read(|family, name| name == NAT && has_sockets(family))

@@ -14,7 +14,7 @@ use super::native;
 use super::nft;
 use crate::config::{Config, Mode};
 use crate::error::{self, Error, ModeError, PRIVILEGE, netlink_advice};
-use crate::modes::commit::{self, commit_fresh, may_be_ours, transact};
+use crate::modes::commit::{self, may_be_ours, transact};
 use crate::modes::refusal;
 use crate::ownership::holds_rules;
 use crate::plan::tables::expected;
@@ -142,29 +142,26 @@ pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
     edits.and_then(|edits| commit::fresh_batch(&edits)).map_err(|error| error.in_mode(mode))
 }
 
-/// Installs a mode's tables over netlink if nothing has been committed to this namespace's nf_tables yet, so that the
-/// other such mode can't have rules there either. Returns whether it did.
-pub(crate) fn install_if_fresh(mode: Mode, wanted: &[Table]) -> Result<bool, Error> {
-    match install_edits(mode, &[], wanted).and_then(|edits| commit_fresh(&edits)) {
-        // The caller then reads the namespace, which shows whether the batch was committed.
-        Err(ModeError::Unanswered(_)) if held().is_ok_and(|held| held.not_known.is_empty()) => Ok(false),
-        outcome => outcome.map_err(|error| error.in_mode(mode)),
-    }
+/// What an installation over netlink did.
+pub(crate) struct Done {
+    /// Whether anything was changed.
+    pub(crate) changed: bool,
+    /// The other such mode, if its rules were removed.
+    pub(crate) replaced: Option<Mode>,
 }
 
 /// Installs a mode's tables over netlink, in a transaction that is valid only for the generation at which the other such
-/// mode was checked. If the other mode holds proxy-init's rules, `replace` has the same transaction remove them; without it,
-/// they are an error. Unless `try_fresh` is set, the namespace is known not to be fresh. Returns whether anything was
-/// changed, and the other mode if its rules were removed.
+/// mode was checked. If the other mode holds our rules, `replace` has the same transaction remove them; without it, they are
+/// an error. `known` is as in [`transact`].
 pub(crate) fn install(
     mode: Mode,
     wanted: &[Table],
     replace: bool,
-    try_fresh: bool,
-) -> Result<(bool, Option<Mode>), Error> {
+    known: Option<Snapshot<HeldRule>>,
+) -> Result<Done, Error> {
     let other = if mode == Mode::Nft { Mode::Native } else { Mode::Nft };
     let mut replaced = None;
-    let changed = transact(try_fresh.then(Snapshot::fresh), |held| {
+    let changed = transact(known, |held| {
         let mut edits = remove_edits(other, held);
         if !edits.is_empty() {
             if !replace {
@@ -175,7 +172,7 @@ pub(crate) fn install(
         edits.extend(install_edits(mode, held, wanted)?);
         Ok(edits)
     });
-    Ok((changed.map_err(|error| error.in_mode(mode))?, replaced))
+    Ok(Done { changed: changed.map_err(|error| error.in_mode(mode))?, replaced })
 }
 
 /// Whether the kernel would accept each of these modes' tables. It checks all of them in one batch as it would before a

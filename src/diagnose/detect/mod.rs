@@ -96,7 +96,7 @@ fn look_around() -> Detected {
     let (features, mut nft) = try_features(&everything, is_like_new);
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
     let auto = Found::of(&ruleset, &ruleset).and_then(|found| {
-        choose(&found, |mode| match (mode, nft.take()) {
+        choose(found.first(), |mode| match (mode, nft.take()) {
             (Mode::Nft, Some(result)) => result,
             (Mode::Native, _) if native_works => Ok(()),
             (mode, _) => try_out(mode, &everything),

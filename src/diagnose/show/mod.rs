@@ -143,7 +143,7 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
         } else {
             let everything = detect::config_of_every_kind();
             let found = Found::of(&ruleset, &ruleset);
-            shown.auto = Some(found.and_then(|found| choose(&found, |mode| try_out(mode, &everything))));
+            shown.auto = Some(found.and_then(|found| choose(found.first(), |mode| try_out(mode, &everything))));
         }
         Ok(report(&shown))
     })

@@ -20,7 +20,7 @@ use crate::diagnose::verify::finding::{Finding, Problem};
 use crate::diagnose::words::fill_lines;
 use crate::error::Error;
 use crate::install::Install;
-use crate::install::choose::try_out;
+use crate::install::choose::{Found, Reason, choose, try_out};
 use crate::modes::legacy::read::read_table;
 use crate::modes::legacy::{self, has_sockets};
 use crate::modes::netlink::must_see;
@@ -175,6 +175,12 @@ pub fn verify(install: &Install) -> Result<Verification, Error> {
     netns::run_in(install.netns.as_deref(), || verify_here(install))
 }
 
+/// The mode that installing would use here, and why.
+fn chosen_mode(install: &Install, ruleset: &Ruleset) -> Result<(Mode, Reason), Error> {
+    let first = install.first_mode(|| Found::of(ruleset, ruleset))?;
+    choose(first, |mode| try_out(mode, &install.config))
+}
+
 fn verify_here(install: &Install) -> Result<Verification, Error> {
     let (mut ruleset, network) = read()?;
     let holder = holders(&ruleset).next();
@@ -185,8 +191,8 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
     let mode = match (install.mode, holder) {
         (ModeChoice::Mode(mode), Some(holder)) if install.falls_back(mode, holder) => holder,
         (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
-        _ => match install.choose_mode(|mode| try_out(mode, &install.config)) {
-            Ok((Mode::Legacy, _)) if !install.no_fallback && install.installed_legacy().is_err() => Mode::Nft,
+        _ => match chosen_mode(install, &ruleset) {
+            Ok((Mode::Legacy, _)) if !install.no_fallback && !install.has_commands() => Mode::Nft,
             // If choosing fails, so would installing.
             chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
         },
