@@ -15,6 +15,8 @@ use crate::settings::Installation;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How many characters of the API server's own words are shown.
+const LONGEST_MESSAGE: usize = 300;
 
 /// A client, and who asks.
 #[derive(Clone)]
@@ -98,6 +100,10 @@ async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T,
 pub fn words(error: &Error) -> String {
     match error {
         Error::SerdeError(error) => format!("the API server's answer makes no sense: {}", wrong_in_json(error)),
+        Error::Api(status) => {
+            let message: String = status.message.chars().take(LONGEST_MESSAGE).collect();
+            format!("{}: {message}", status.code)
+        }
         other => other.to_string(),
     }
 }

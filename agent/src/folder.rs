@@ -2,21 +2,24 @@
 //!
 //! The folders are mounted from the node, and others write there too. A name is looked up in the folder that was opened
 //! and nowhere else: what a link points to is neither read nor written.
+//!
+//! cap-std follows links within a folder unless each call says otherwise, and a file of cap-tempfile's has a random name for
+//! a moment: an agent that is killed then would leave a file that nobody could tell from others'.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, fsync, linkat, unlinkat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 /// The longest configuration that is read: runtimes read some kilobytes.
 const LONGEST: u64 = 1 << 20;
@@ -45,7 +48,7 @@ pub fn is_unfinished(name: &OsStr) -> bool {
 /// A folder that was opened.
 #[derive(Debug)]
 pub struct Folder {
-    folder: OwnedFd,
+    folder: File,
     path: PathBuf,
 }
 
@@ -83,33 +86,17 @@ impl fmt::Debug for Text {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp([i64; 7]);
 
-impl Stamp {
+impl From<&Metadata> for Stamp {
     /// Device, inode, size, and the times of the last change of content and of anything.
-    pub(crate) fn new(numbers: [i64; 7]) -> Self {
-        Self(numbers)
-    }
-
-    fn of(stat: &FileStat) -> Self {
-        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        Self([
-            number(stat.st_dev),
-            number(stat.st_ino),
-            stat.st_size,
-            stat.st_mtime,
-            stat.st_mtime_nsec,
-            stat.st_ctime,
-            stat.st_ctime_nsec,
-        ])
+    fn from(file: &Metadata) -> Self {
+        let [device, inode, size] = [file.dev(), file.ino(), file.size()].map(u64::cast_signed);
+        Self([device, inode, size, file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()])
     }
 }
 
 fn flags(flags: OFlag) -> OFlag {
     // A FIFO doesn't make it wait.
     flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK
-}
-
-fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
 impl Folder {
@@ -119,7 +106,7 @@ impl Folder {
     /// As of open(2).
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(Self { folder: open(path, flags, Mode::empty())?, path: path.to_owned() })
+        Ok(Self { folder: open(path, flags, Mode::empty())?.into(), path: path.to_owned() })
     }
 
     /// The path by which it was opened.
@@ -129,11 +116,10 @@ impl Folder {
 
     /// Whether its path leads to another folder by now.
     pub fn is_gone(&self) -> bool {
-        let identity = |folder: BorrowedFd<'_>| fstat(folder).map(|stat| (stat.st_dev, stat.st_ino));
-        match Self::open(&self.path) {
-            Ok(now) => identity(self.folder.as_fd()).ok() != identity(now.folder.as_fd()).ok(),
-            Err(_) => true,
-        }
+        let (Ok(opened), Ok(now)) = (self.folder.metadata(), fs::metadata(&self.path)) else {
+            return true;
+        };
+        (opened.dev(), opened.ino()) != (now.dev(), now.ino())
     }
 
     /// The names in it, without `.` and `..`.
@@ -199,8 +185,8 @@ impl Folder {
             return Ok(None);
         };
         let mut here = File::from(here);
-        let stat = fstat(&here)?;
-        if kind(&stat) != SFlag::S_IFREG || stat.st_mode & 0o7777 != mode {
+        let metadata = here.metadata()?;
+        if !metadata.is_file() || metadata.mode() & 0o7777 != mode {
             return Ok(None);
         }
         let (mut one, mut other) = (vec![0; 1 << 16], vec![0; 1 << 16]);
@@ -210,15 +196,15 @@ impl Folder {
                 return Ok(None);
             }
             if length == 0 {
-                return Ok(Some(Stamp::of(&stat)));
+                return Ok(Some(Stamp::from(&metadata)));
             }
         }
     }
 
     /// The stamp of what a name stands for; none if there is no such name.
     pub fn stamp(&self, name: &str) -> Option<Stamp> {
-        let stat = fstatat(&self.folder, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-        Some(Stamp::of(&stat))
+        let file = openat(&self.folder, name, flags(OFlag::O_PATH), Mode::empty()).ok()?;
+        Some(Stamp::from(&File::from(file).metadata().ok()?))
     }
 
     /// Puts a file in the place of whatever has this name, in one step: at any moment there is the old one or the new
@@ -243,10 +229,8 @@ impl Folder {
             let mut file =
                 File::from(openat(&self.folder, unfinished.as_str(), create, Mode::from_bits_truncate(0o600))?);
             io::copy(source, &mut file)?;
-            file.flush()?;
-            fchmod(&file, Mode::from_bits_truncate(mode))?;
-            fsync(&file)?;
-            drop(file);
+            file.set_permissions(Permissions::from_mode(mode))?;
+            file.sync_all()?;
             if let Some(expected) = expected {
                 let is_expected = match (&self.read(name), expected) {
                     (None, None) => true,
@@ -259,7 +243,7 @@ impl Folder {
                 }
             }
             renameat(&self.folder, unfinished.as_str(), &self.folder, name)?;
-            fsync(&self.folder)?;
+            self.folder.sync_all()?;
             Ok(true)
         };
         let written = write();
@@ -330,11 +314,11 @@ impl Folder {
 
 /// What an open file holds; none for a folder.
 fn content(file: &File) -> io::Result<Option<Content>> {
-    let stat = fstat(file)?;
-    if kind(&stat) == SFlag::S_IFDIR {
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
         return Ok(None);
     }
-    if kind(&stat) != SFlag::S_IFREG {
+    if !metadata.is_file() {
         return Ok(Some(Content::other("it is no regular file")));
     }
     let mut bytes = Vec::new();
@@ -342,8 +326,7 @@ fn content(file: &File) -> io::Result<Option<Content>> {
     if bytes.len() as u64 > LONGEST {
         return Ok(Some(Content::other("it is longer than a MiB")));
     }
-    let mode = stat.st_mode & 0o7777;
-    Ok(Some(Content::File(Text { bytes, mode })))
+    Ok(Some(Content::File(Text { bytes, mode: metadata.mode() & 0o7777 })))
 }
 
 fn read_full(source: &mut impl io::Read, buffer: &mut [u8]) -> io::Result<usize> {

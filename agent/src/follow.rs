@@ -1,68 +1,63 @@
-//! Follows objects at the API server: lists them once, then watches what happens to them.
+//! Follows objects at the API server: reads all of them once, then watches what happens to them.
 //!
-//! A list is from the API server's memory (`resourceVersion=0`): otherwise etcd reads all pods of the cluster for each
-//! node. What is not the latest is no harm: a pod is looked at where it runs, and deleted only if it is still the same.
-//! So lists have no pages: from memory, the API server gives all of a list at once, and with pages it asks etcd. That is
-//! why kube's watcher, which has a list whole in memory before it reads it, isn't used.
+//! Objects come one by one, also the first ones: as events of a watch, from the API server's memory. Servers that don't
+//! send these (before Kubernetes 1.32) are asked for lists in pages. Of each object, only what its type reads is kept.
+//!
+//! kube-runtime's watcher asks again at once when a watch ends without an error: a proxy that ends each of them would be
+//! asked thousands of times in a second. So this pauses after each watch.
 
-use std::io::{self, BufReader, Cursor, Read};
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::{AsyncBufRead as _, AsyncBufReadExt as _};
-use kube::api::{ListParams, WatchParams};
-use kube::core::Request;
-use kube::runtime::watcher::DefaultBackoff;
+use futures::TryStreamExt as _;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::core::{ObjectList, Request};
+use kube::runtime::watcher::{DefaultBackoff, Event};
 use kube::{Client, Error};
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout};
 
 use crate::api;
-use crate::stream::{self, Change, End, Object, Unheard};
 
-/// How long a list may take: as long as the API server takes for any request (--request-timeout).
+/// How long a page of a list may take: as long as the API server takes for any request (--request-timeout).
 const LIST_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a watch is asked for, in seconds, and how much later the server has gone away without a word.
+/// How long a watch is asked for, in seconds, and after how much longer a silent server is taken to be gone.
 const WATCH: u32 = 290;
 const WATCH_GRACE: Duration = Duration::from_secs(5);
 /// The longest pause between two watches, in case that the pauses end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How many news may wait: each is of one object.
+/// How many objects a page of a list has: each of them may be as long as etcd takes, 1.5 MB.
+const PAGE: u32 = 10;
+/// How many events may wait: each is of one object.
 const WAITING: usize = 16;
+/// The annotation of the bookmark that ends the first objects.
+const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// Which objects are followed. One that is none of them any more is gone.
+/// What counts of an object.
+pub trait Object: Clone + DeserializeOwned + Send + 'static {
+    /// The object's version: its resourceVersion.
+    fn version(&self) -> &str;
+}
+
+/// Which objects are followed. An object that no longer has these fields is gone.
 #[derive(Debug)]
 pub struct Which {
     /// The path of their kind.
-    pub path: &'static str,
+    pub path: String,
     /// The label that they have, if they are to have one.
     pub label: Option<&'static str>,
     /// What their fields are to be, as a selector.
     pub fields: String,
 }
 
-/// What there is to say of the objects.
-#[derive(Debug)]
-pub enum News<T> {
-    /// A list begins.
-    Begins,
-    /// This object is in it.
-    Listed(T),
-    /// It is complete: what it hasn't is gone.
-    Complete,
-    /// This object is new, or not what it was.
-    Changed(T),
-    /// This one is gone.
-    Gone(T),
-    /// The server can't be asked, and this is why.
-    Failed(String),
-}
+/// What happens to the objects, or why the API server can't be asked.
+pub type News<T> = Result<Event<T>, String>;
 
 /// Follows objects for as long as somebody takes the news.
-pub fn follow<T: Object + Send + 'static>(client: Client, which: Which) -> mpsc::Receiver<News<T>> {
+pub fn follow<T: Object>(client: Client, which: Which) -> mpsc::Receiver<News<T>> {
     let (news, taker) = mpsc::channel(WAITING);
-    tokio::spawn(Follower { client, which, news }.run());
+    tokio::spawn(Follower { client, which, news, version: None, pages: false }.run());
     taker
 }
 
@@ -70,122 +65,92 @@ struct Follower<T> {
     client: Client,
     which: Which,
     news: mpsc::Sender<News<T>>,
+    /// The version after which a watch goes on, once the first objects are known.
+    version: Option<String>,
+    /// Whether the server sends the first objects in pages alone.
+    pages: bool,
 }
 
-impl<T: Object + Send + 'static> Follower<T> {
-    /// Lists and watches for as long as somebody takes the news, with pauses that grow as long as watches are short.
-    async fn run(self) {
+impl<T: Object> Follower<T> {
+    /// Watches with pauses that grow as long as watches are short.
+    async fn run(mut self) {
         let mut pauses = DefaultBackoff::default();
-        let mut version = None;
         while !self.news.is_closed() {
-            if let End::Failed(reason) = self.turn(&mut version).await {
-                self.tell(News::Failed(reason)).await;
+            match self.watch().await {
+                Ok(()) => {}
+                Err(Error::Api(status)) if status.code == 410 => self.version = None,
+                // The server doesn't know the parameter (422), or an older one its combination with others (400).
+                Err(Error::Api(status))
+                    if [400, 422].contains(&status.code) && self.version.is_none() && !self.pages =>
+                {
+                    self.pages = true;
+                    continue;
+                }
+                Err(error) => self.tell(Err(api::words(&error))).await,
             }
             sleep(pauses.next().unwrap_or(LONGEST_PAUSE)).await;
         }
     }
 
-    /// Lists if no version is known, and watches once.
-    async fn turn(&self, version: &mut Option<String>) -> End {
-        let mut current = match version.take() {
-            Some(version) => version,
-            None => match self.list().await {
-                Ok(version) => version,
-                Err(end) => return end,
-            },
-        };
-        let end = self.watch(&mut current).await;
-        if end != End::Expired {
-            *version = Some(current);
+    /// Watches once, and reads the first objects if they aren't known.
+    async fn watch(&mut self) -> Result<(), Error> {
+        if self.version.is_none() && self.pages {
+            self.version = Some(self.list().await?);
         }
-        end
-    }
-
-    /// Hands over every object; the version of all of them together.
-    async fn list(&self) -> Result<String, End> {
-        let Which { path, label, fields } = &self.which;
-        let parameters =
-            ListParams { label_selector: label.map(str::to_owned), ..ListParams::default().match_any().fields(fields) };
-        let request = Request::new(*path).list(&parameters).map_err(failed)?;
-        self.tell(News::Begins).await;
-        let news = self.news.clone();
-        let take = move |object| news.blocking_send(News::Listed(object)).map_err(|_| Unheard);
-        let listed = self.read(request, LIST_PATIENCE, |chunks| stream::read_list(chunks, take));
-        let version = listed.await?.map_err(|error| End::Failed(stream::words(&error)))?;
-        self.tell(News::Complete).await;
-        Ok(version)
-    }
-
-    /// Hands over what happens after a version, which goes on with it.
-    async fn watch(&self, version: &mut String) -> End {
-        let Which { path, label, fields } = &self.which;
-        let parameters = WatchParams {
-            label_selector: label.map(str::to_owned),
-            ..WatchParams::default().fields(fields).timeout(WATCH)
-        };
-        let request = match Request::new(*path).watch(&parameters, version) {
-            Ok(request) => request,
-            Err(error) => return failed(error),
-        };
-        let (news, mut last) = (self.news.clone(), version.clone());
-        let take = move |change| {
-            let news_of_it = match change {
-                Change::Changed(object) => News::Changed(object),
-                Change::Gone(object) => News::Gone(object),
-            };
-            news.blocking_send(news_of_it).map_err(|_| Unheard)
-        };
-        let read = move |chunks| {
-            let end = stream::read_changes(chunks, &mut last, take);
-            (last, end)
-        };
+        let mut parameters = WatchParams::default().fields(&self.which.fields).timeout(WATCH);
+        parameters.label_selector = self.which.label.map(str::to_owned);
+        let mut are_first = self.version.is_none();
+        parameters.send_initial_events = are_first;
+        let request = Request::new(&self.which.path).watch(&parameters, self.version.as_deref().unwrap_or("0"));
+        let request = request.map_err(Error::BuildRequest)?;
+        let events = self.client.request_events::<T>(request);
+        let mut events = pin!(timeout(LIST_PATIENCE, events).await.map_err(|_| late(LIST_PATIENCE))??);
+        if are_first {
+            self.tell(Ok(Event::Init)).await;
+        }
         let patience = Duration::from_secs(WATCH.into()) + WATCH_GRACE;
-        match self.read(request, patience, read).await {
-            Ok((last, end)) => {
-                *version = last;
-                end
+        while let Some(event) = timeout(patience, events.try_next()).await.map_err(|_| late(patience))?? {
+            let (version, event) = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    let version = object.version().to_owned();
+                    (version, Some(if are_first { Event::InitApply(object) } else { Event::Apply(object) }))
+                }
+                WatchEvent::Deleted(object) => (object.version().to_owned(), Some(Event::Delete(object))),
+                WatchEvent::Bookmark(bookmark) => {
+                    let ends = are_first && bookmark.metadata.annotations.contains_key(INITIAL_END);
+                    are_first &= !ends;
+                    (bookmark.metadata.resource_version, ends.then_some(Event::InitDone))
+                }
+                WatchEvent::Error(status) => return Err(Error::Api(status)),
+            };
+            if !are_first {
+                self.version = Some(version);
             }
-            Err(end) => end,
+            if let Some(event) = event {
+                self.tell(Ok(event)).await;
+            }
         }
+        Ok(())
     }
 
-    /// Has an answer read as it comes, on a thread of its own, which waits for each piece.
-    async fn read<R: Send + 'static>(
-        &self,
-        request: hyper::Request<Vec<u8>>,
-        patience: Duration,
-        read: impl FnOnce(BufReader<Chunks>) -> R + Send + 'static,
-    ) -> Result<R, End> {
-        let end = Instant::now() + patience;
-        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("it took longer than {} s", patience.as_secs()));
-        let answer = match timeout_at(end, self.client.request_stream(request)).await {
-            Err(_) => return Err(failed(late())),
-            Ok(Err(Error::Api(status))) if status.code == 410 => return Err(End::Expired),
-            Ok(answer) => answer.map_err(|error| End::Failed(api::words(&error)))?,
-        };
-        let mut answer = pin!(answer);
-        let (sender, chunks) = mpsc::channel(1);
-        let reading = spawn_blocking(move || {
-            // serde_json takes each byte by itself, which is quick from a BufReader.
-            read(BufReader::new(Chunks { chunks, current: Cursor::default() }))
-        });
+    /// Reads the first objects in pages; the version of all of them together.
+    async fn list(&self) -> Result<String, Error> {
+        let mut parameters = ListParams::default().fields(&self.which.fields).limit(PAGE);
+        parameters.label_selector = self.which.label.map(str::to_owned);
+        self.tell(Ok(Event::Init)).await;
         loop {
-            let chunk = tokio::select! {
-                // It has read what it wanted, or what makes no sense: a watch may be silent for minutes after that.
-                () = sender.closed() => break,
-                chunk = timeout_at(end, answer.fill_buf()) => match chunk {
-                    Err(_) => Err(late()),
-                    Ok(chunk) => chunk.map(<[u8]>::to_vec),
-                },
-            };
-            let length = chunk.as_ref().map_or(0, Vec::len);
-            if chunk.as_ref().is_ok_and(Vec::is_empty) || sender.send(chunk).await.is_err() || length == 0 {
-                break;
+            let request = Request::new(&self.which.path).list(&parameters).map_err(Error::BuildRequest)?;
+            let page = self.client.request::<ObjectList<T>>(request);
+            let page = timeout(LIST_PATIENCE, page).await.map_err(|_| late(LIST_PATIENCE))??;
+            for object in page.items {
+                self.tell(Ok(Event::InitApply(object))).await;
             }
-            answer.as_mut().consume(length);
+            parameters.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if parameters.continue_token.is_none() {
+                self.tell(Ok(Event::InitDone)).await;
+                return Ok(page.metadata.resource_version.unwrap_or_default());
+            }
         }
-        drop(sender);
-        reading.await.map_err(failed)
     }
 
     /// Without a taker, nothing is said.
@@ -194,27 +159,7 @@ impl<T: Object + Send + 'static> Follower<T> {
     }
 }
 
-fn failed(error: impl ToString) -> End {
-    End::Failed(error.to_string())
-}
-
-/// An answer, as it comes.
-struct Chunks {
-    chunks: mpsc::Receiver<io::Result<Vec<u8>>>,
-    current: Cursor<Vec<u8>>,
-}
-
-impl Read for Chunks {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let length = self.current.read(buffer)?;
-            if length > 0 {
-                return Ok(length);
-            }
-            match self.chunks.blocking_recv() {
-                Some(chunk) => self.current = Cursor::new(chunk?),
-                None => return Ok(0),
-            }
-        }
-    }
+fn late(patience: Duration) -> Error {
+    let reason = format!("it took longer than {} s", patience.as_secs());
+    Error::Service(std::io::Error::new(std::io::ErrorKind::TimedOut, reason).into())
 }

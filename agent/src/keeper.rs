@@ -1,9 +1,9 @@
 //! Puts the plugin on the node and keeps it there: one pass looks at everything and mends what differs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -14,7 +14,7 @@ use tracing::{debug, error, info, warn};
 use crate::conflist::{self, Entry, PLUGIN};
 use crate::folder::{Content, Folder, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
-use crate::owner::{self, Membership, Role};
+use crate::owner::{self, Lock};
 use crate::plan::{self, Change, Files, First, Look, Step};
 use crate::settings::Installation;
 use crate::status::{self, Answer, Inquiry, Subject};
@@ -30,6 +30,8 @@ const QUIET: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);
 /// How long the runtime gets to notice that the configuration no longer names the plugin, before its binary goes.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long an agent that uninstalls waits for another one to take the lock: a look of that agent's, and some more.
+const HANDOVER: Duration = Duration::from_secs(2);
 /// How often a plan is made anew because somebody else wrote at the same time.
 const TRIES: usize = 5;
 
@@ -123,13 +125,32 @@ struct Folders {
     bin: Folder,
 }
 
+/// The image's program.
+struct Source {
+    path: PathBuf,
+    stamp: Stamp,
+    mode: u32,
+}
+
+impl Source {
+    fn read(installation: &Installation) -> Result<Self, String> {
+        let path = installation.source.join(PLUGIN);
+        let metadata = path.metadata().map_err(|error| {
+            format!("the image's plugin cannot be read: {}: {error}: is CONTAINER_CNI_BIN_DIR right?", path.display())
+        })?;
+        Ok(Self { path, stamp: Stamp::from(&metadata), mode: metadata.mode() & 0o7777 })
+    }
+}
+
 /// Keeps the plugin on the node.
 pub struct Keeper {
     installation: Installation,
     folders: Option<Arc<Folders>>,
-    membership: Option<Membership>,
-    /// Programs that were the same bytes as the image's: both files as they were then.
-    known: BTreeMap<String, (Stamp, Stamp)>,
+    lock: Option<Lock>,
+    /// Whether another agent had the lock when this one last tried to take it.
+    stands_by: bool,
+    /// The image's program and the node's, when they were last found to have the same bytes.
+    known: Option<(Stamp, Stamp)>,
     throttle: Throttle,
     inquiry: Inquiry,
     /// The entry that the configurations have, or had when one last had one.
@@ -147,8 +168,9 @@ impl Keeper {
         Self {
             installation,
             folders: None,
-            membership: None,
-            known: BTreeMap::new(),
+            lock: None,
+            stands_by: false,
+            known: None,
             throttle: Throttle::default(),
             inquiry: Inquiry::new(can_ask),
             kept: None,
@@ -200,33 +222,25 @@ impl Keeper {
     fn try_pass(&mut self, pass: &mut Pass) -> Result<(), String> {
         let folders = self.folders()?;
         let Folders { net, bin } = &*folders;
-        if self.membership.as_ref().is_none_or(Membership::is_void) {
-            let joined = Membership::join(net).map_err(|error| {
-                let path = net.path().join(owner::FILE);
-                format!("{} cannot be locked: {error}: is the folder writable?", path.display())
-            })?;
-            self.membership = Some(joined);
-            take_possession(net, bin);
-        }
-        let role = self.membership.as_ref().map(Membership::role);
-        match role {
-            Some(Ok(Role::Other)) => {
-                pass.wait(SOON);
-                pass.state.standby = true;
-                return self.look(pass, &folders);
-            }
-            Some(Ok(Role::Nobody)) => {
-                if let Some(membership) = &self.membership {
-                    let taken = membership.take_over();
-                    taken.map_err(|error| format!("{}: {error}", net.path().join(owner::FILE).display()))?;
+        if self.lock.as_ref().is_none_or(Lock::is_void) {
+            self.lock = lock(net)?;
+            if self.lock.is_some() {
+                if std::mem::take(&mut self.stands_by) {
+                    info!("the agent that owned {} is gone; this one takes over", net.path().display());
                 }
-                info!("the agent that owned {} is gone; this one takes over", net.path().display());
                 take_possession(net, bin);
             }
-            Some(Err(error)) => return Err(format!("{}: {error}", net.path().join(owner::FILE).display())),
-            Some(Ok(Role::Owner)) | None => {}
         }
-        let plugin = self.programs(pass, bin)?;
+        if self.lock.is_none() {
+            self.stands_by = true;
+            pass.wait(SOON);
+            pass.state.standby = true;
+            return self.look(pass, &folders);
+        }
+        let source = Source::read(&self.installation)?;
+        if bin.stamp(PLUGIN).is_none() {
+            self.program(pass, bin, &source);
+        }
         let (folder, _) = read_all(net)?;
         self.kept = plan::entry_of(&folder).or(self.kept.take());
         let wanted = self.installation.entry();
@@ -236,25 +250,24 @@ impl Keeper {
         let has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
         let is_new = wanted.as_ref().ok() != self.kept.as_ref();
         let mut is_replaced = is_new && self.kept.is_some();
-        let answer = match (&wanted, &plugin) {
-            (Err(reason), _) => Answer::Refused(reason.clone()),
-            (Ok(_), None) => Answer::Refused(format!("the image has no {PLUGIN}")),
-            // Without it, it would only say so.
-            (Ok(_), Some(_)) if !has_kubeconfig => Answer::Awaited,
-            (Ok(entry), Some((source, metadata))) => {
-                let is_there = self.is_in_place(bin, PLUGIN, source, metadata);
+        let answer = match &wanted {
+            Err(reason) => Answer::Refused(reason.clone()),
+            // Without a kubeconfig, the plugin would only say so.
+            Ok(_) if !has_kubeconfig => Answer::Awaited,
+            Ok(entry) => {
+                let is_there = self.is_in_place(bin, &source);
                 is_replaced |= !is_there;
-                let program = if is_there { bin.path().join(PLUGIN) } else { source.clone() };
-                self.inquire(pass, Stamp::of_metadata(metadata), &program, entry, has_kubeconfig)
+                let program = if is_there { bin.path().join(PLUGIN) } else { source.path.clone() };
+                self.inquire(pass, source.stamp, &program, entry, has_kubeconfig)
             }
         };
-        let entry = match (answer, wanted, plugin) {
-            (Answer::Fine, Ok(entry), Some((source, metadata))) => {
+        let entry = match (answer, wanted) {
+            (Answer::Fine, Ok(entry)) => {
                 pass.state.is_accepted = true;
-                pass.state.binary = self.program(pass, bin, PLUGIN, &source, &metadata);
+                pass.state.binary = self.program(pass, bin, &source);
                 Some(entry)
             }
-            (answer, _, _) => {
+            (answer, _) => {
                 if let Answer::Refused(reason) = answer {
                     pass.state.refused = Some(if is_replaced {
                         format!("what is on the node stays as it is: with what is to be installed, {reason}")
@@ -315,7 +328,7 @@ impl Keeper {
             _ => {
                 self.folders = None;
                 // Of the folder that is gone.
-                self.membership = None;
+                self.lock = None;
                 let folders = open(&self.installation)?;
                 Ok(Arc::clone(self.folders.insert(Arc::new(folders))))
             }
@@ -341,62 +354,27 @@ impl Keeper {
         Ok(())
     }
 
-    /// Every regular file of the image's folder of plugins, as upstream's installer copies them. The plugin itself is one
-    /// of them, and comes back: where there is one, it isn't replaced here.
-    fn programs(&mut self, pass: &mut Pass, bin: &Folder) -> Result<Option<(PathBuf, Metadata)>, String> {
-        let source = self.installation.source.clone();
-        let unreadable =
-            |error: io::Error| format!("the image's plugins cannot be read: {}: {error}", source.display());
-        let mut found = false;
-        let mut plugin = None;
-        for file in source.read_dir().map_err(unreadable)? {
-            let file = file.map_err(unreadable)?;
-            let metadata = file.metadata().map_err(unreadable)?;
-            let Ok(name) = file.file_name().into_string() else {
-                continue;
-            };
-            if metadata.is_file() {
-                found = true;
-                if name != PLUGIN || bin.stamp(PLUGIN).is_none() {
-                    self.program(pass, bin, &name, &file.path(), &metadata);
-                }
-                if name == PLUGIN {
-                    plugin = Some((file.path(), metadata));
-                }
-            }
+    /// Whether the image's program is in its place.
+    fn is_in_place(&mut self, bin: &Folder, source: &Source) -> bool {
+        let here = bin.stamp(PLUGIN);
+        if here.is_some() && self.known == here.map(|here| (source.stamp, here)) {
+            return true;
         }
-        if found {
-            return Ok(plugin);
-        }
-        Err(format!("{} has no plugins: is CONTAINER_CNI_BIN_DIR right?", source.display()))
+        let same = File::open(&source.path).and_then(|mut file| bin.same(PLUGIN, &mut file, source.mode));
+        let same = same.unwrap_or_default();
+        self.known = same.map(|here| (source.stamp, here));
+        same.is_some()
     }
 
-    /// Whether a program of the image's is in its place.
-    fn is_in_place(&mut self, bin: &Folder, name: &str, source: &Path, metadata: &Metadata) -> bool {
-        let stamp = Stamp::of_metadata(metadata);
-        let here = bin.stamp(name);
-        if here.is_some_and(|here| self.known.get(name) == Some(&(stamp, here))) {
+    /// Puts the image's program in its place; whether it is there.
+    fn program(&mut self, pass: &mut Pass, bin: &Folder, source: &Source) -> bool {
+        if self.is_in_place(bin, source) {
             return true;
         }
-        let mode = metadata.permissions().mode() & 0o7777;
-        let same = File::open(source).and_then(|mut source| bin.same(name, &mut source, mode));
-        if let Ok(Some(here)) = same {
-            self.known.insert(name.to_owned(), (stamp, here));
-            return true;
-        }
-        false
-    }
-
-    /// Puts a program of the image's in its place; whether it is there.
-    fn program(&mut self, pass: &mut Pass, bin: &Folder, name: &str, source: &Path, metadata: &Metadata) -> bool {
-        if self.is_in_place(bin, name, source, metadata) {
-            return true;
-        }
-        let path = bin.path().join(name);
-        let mode = metadata.permissions().mode() & 0o7777;
+        let path = bin.path().join(PLUGIN);
         let line = || rewritten(&path);
         let write = || {
-            let written = File::open(source).and_then(|mut source| bin.write(name, &mut source, mode, None));
+            let written = File::open(&source.path).and_then(|mut file| bin.write(PLUGIN, &mut file, source.mode, None));
             written.map_err(|error| {
                 format!(
                     "the plugin cannot be installed: {}: {error}: if that folder is read-only, set destCNIBinDir to the \
@@ -405,13 +383,13 @@ impl Keeper {
                 )
             })
         };
-        if self.change(pass, name, line, write).is_none() {
+        if self.change(pass, PLUGIN, line, write).is_none() {
             return false;
         }
         self.counts.programs += 1;
         info!("installed {}", path.display());
         // Somebody else may have been faster.
-        self.is_in_place(bin, name, source, metadata)
+        self.is_in_place(bin, source)
     }
 
     /// Writes the kubeconfig, if the plugin needs one and it isn't what it should be.
@@ -495,19 +473,28 @@ impl Keeper {
             info!("the plugin stays on the node");
             return Ok(());
         }
-        let (Some(folders), Some(membership)) = (self.folders.take(), self.membership.take()) else {
+        let Some(folders) = self.folders.take() else {
             return Ok(());
         };
         let Folders { net, bin } = &*folders;
-        let left = membership.leave(|| remove_all(&self.installation, net, bin));
-        match left.map_err(|error| format!("{}: {error}", net.path().join(owner::FILE).display()))? {
-            Some(result) => result,
-            None => {
-                info!("another agent is on this node: the plugin is left to it");
-                Ok(())
-            }
+        if self.lock.take().is_some() {
+            // Another agent on the node takes the lock meanwhile.
+            sleep(HANDOVER);
         }
+        let Some(_lock) = lock(net)? else {
+            info!("another agent is on this node: the plugin is left to it");
+            return Ok(());
+        };
+        remove_all(&self.installation, net, bin)
     }
+}
+
+/// Takes the lock on the node's folders; none if another agent has it.
+fn lock(net: &Folder) -> Result<Option<Lock>, String> {
+    Lock::take(net).map_err(|error| {
+        let path = net.path().join(owner::FILE);
+        format!("{} cannot be locked: {error}: is the folder writable?", path.display())
+    })
 }
 
 /// Opens the node's folders.
@@ -526,20 +513,15 @@ fn open(installation: &Installation) -> Result<Folders, String> {
 /// What could not be removed; that an agent runs, which would put it back.
 pub fn uninstall(installation: &Installation) -> Result<(), String> {
     let Folders { net, bin } = open(installation)?;
-    let failed = |error: io::Error| format!("{}: {error}", net.path().join(owner::FILE).display());
-    let in_use = || {
-        Err("an agent runs on this node, and would put the plugin back: take the node out of its DaemonSet, or delete \
-             that, and the agent removes the plugin itself"
-            .to_owned())
+    let Some(_lock) = lock(&net)? else {
+        return Err(
+            "an agent runs on this node, and would put the plugin back: take the node out of its DaemonSet, or \
+                    delete that, and the agent removes the plugin itself"
+                .to_owned(),
+        );
     };
-    if Membership::is_any(&net).map_err(failed)? {
-        return in_use();
-    }
-    let membership = Membership::join(&net).map_err(failed)?;
     take_possession(&net, &bin);
-    let left = membership.leave(|| remove_all(installation, &net, &bin)).map_err(failed)?;
-    // One has joined meanwhile.
-    left.unwrap_or_else(in_use)
+    remove_all(installation, &net, &bin)
 }
 
 /// What there is to say about a file of the agent's that another program rewrites again and again.
@@ -651,14 +633,7 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
         Err(error) => failures.push(format!("{}: {error}", folder.path().join(name).display())),
     };
     remove(net, &installation.kubeconfig);
-    for file in installation.source.read_dir().into_iter().flatten().flatten() {
-        let name = file.file_name();
-        if let Some(name) = name.to_str()
-            && file.file_type().is_ok_and(|kind| kind.is_file())
-        {
-            remove(bin, name);
-        }
-    }
+    remove(bin, PLUGIN);
     remove(net, owner::FILE);
     if failures.is_empty() {
         return Ok(());
@@ -694,19 +669,4 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
     read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     Ok(bytes)
-}
-
-impl Stamp {
-    fn of_metadata(file: &std::fs::Metadata) -> Self {
-        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        Self::new([
-            number(file.dev()),
-            number(file.ino()),
-            number(file.size()),
-            file.mtime(),
-            file.mtime_nsec(),
-            file.ctime(),
-            file.ctime_nsec(),
-        ])
-    }
 }

@@ -6,7 +6,7 @@
 //! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
 //! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks,
 //! [`drift`] says what a difference means, and [`tracked`] heals. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin
-//! goes when the agent does. Both of these [`follow`] objects at the API server, of whose answers [`stream`] keeps little.
+//! goes when the agent does. Both of these [`follow`] objects at the API server.
 //!
 //! [`nri`] does all of it without a plugin, files or an API server: the runtime itself tells of each pod.
 
@@ -38,7 +38,6 @@ pub mod rules;
 pub mod schedule;
 pub mod settings;
 pub mod status;
-pub mod stream;
 pub mod taint;
 pub mod throttle;
 pub mod tracked;

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::stream::Object;
+use crate::follow::Object;
 
 /// The label of pods that Linkerd's injector meshed.
 pub const MESHED: &str = "linkerd.io/control-plane-ns";

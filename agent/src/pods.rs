@@ -10,6 +10,7 @@ use kube::Error;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::events::EventType;
+use kube::runtime::watcher::Event;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
@@ -17,7 +18,7 @@ use tracing::{debug, info, warn};
 use crate::admin::Health;
 use crate::api::{self, Server};
 use crate::events::{Events, event};
-use crate::follow::{News, Which, follow};
+use crate::follow::{Which, follow};
 use crate::netns::{Facts, Processes};
 use crate::pod::{self, Case, MESHED, Meshed, Uid};
 use crate::rules;
@@ -75,19 +76,19 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
         let due = due.map(tokio::time::Instant::from_std);
         tokio::select! {
             news = news.recv() => match news {
-                Some(News::Failed(reason)) => {
+                Some(Err(reason)) => {
                     if !said {
                         warn!("the node's pods cannot be watched: {reason}");
                         said = true;
                     }
                 }
-                Some(news) => {
+                Some(Ok(event)) => {
                     // A list begins before it is asked for.
-                    if said && !matches!(news, News::Begins) {
+                    if said && !matches!(event, Event::Init) {
                         info!("the API server answers again");
                         said = false;
                     }
-                    watcher.take(news);
+                    watcher.take(event);
                 }
                 None => return Err("the watch ended".to_owned()),
             },
@@ -102,30 +103,29 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
 }
 
 impl Watcher<'_> {
-    fn take(&mut self, news: News<Meshed>) {
-        match news {
-            News::Begins => self.listed.clear(),
-            News::Listed(pod) => {
+    fn take(&mut self, event: Event<Meshed>) {
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(pod) => {
                 if let Some(uid) = self.keep(pod) {
                     self.listed.insert(uid);
                 }
             }
-            News::Complete => {
+            Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
                 self.pods.retain(|uid, _| listed.contains(uid));
                 self.count();
             }
-            News::Changed(pod) => {
+            Event::Apply(pod) => {
                 self.keep(pod);
                 self.count();
             }
-            News::Gone(pod) => {
+            Event::Delete(pod) => {
                 if let Some(uid) = pod.uid() {
                     self.pods.remove(&uid);
                     self.count();
                 }
             }
-            News::Failed(_) => {}
         }
     }
 
@@ -286,7 +286,7 @@ impl Watcher<'_> {
 /// The node's meshed pods that haven't ended.
 fn of_node(node: &str) -> Which {
     Which {
-        path: "/api/v1/pods",
+        path: "/api/v1/pods".to_owned(),
         label: Some(MESHED),
         fields: format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"),
     }

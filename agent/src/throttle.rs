@@ -44,6 +44,10 @@ impl Throttle {
 
     /// Notes a write. `line` is what there is to say if the file is contested.
     pub fn wrote(&mut self, name: &str, now: Instant, line: impl FnOnce() -> String) {
+        if self.files.get(name).is_some_and(|file| matches!(file.trouble, Some(Trouble::Failed(_)))) {
+            // The pauses after failures say nothing about another program.
+            self.files.remove(name);
+        }
         let file = self.pause(name, now, AFTER_WRITE);
         match &file.trouble {
             Some(Trouble::Contested(_)) => {}
@@ -127,7 +131,7 @@ mod tests {
             now += pause;
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-        throttle.wrote("b", now, || "by c".to_owned());
-        assert_eq!(throttle.troubles(now).len(), 1);
+        throttle.wrote("a", now, || "by b".to_owned());
+        assert_eq!((throttle.troubles(now), throttle.wait("a", now)), (vec![], AFTER_WRITE.0));
     }
 }

@@ -1,6 +1,5 @@
 //! A double of Kubernetes' API server: HTTPS with a certificate of its own authority, the objects that a test gives it,
-//! and the failures that a test plans. Pods can be listed, watched and deleted, namespaces listed and watched, nodes
-//! patched, and events published.
+//! and the failures that a test plans. Objects can be listed and watched, pods deleted, nodes patched, and events published.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, BufWriter, Read as _, Write};
@@ -58,8 +57,10 @@ struct State {
     connections: usize,
     /// Of pods, in their order: the kind of each, and the pod. A version of a pod is the number of its change.
     changes: Vec<(&'static str, Value)>,
-    /// The namespaces of the last list of them, after which a watch goes on.
-    listed: BTreeMap<String, Value>,
+    /// What was last told of the objects below a path, after which a watch goes on.
+    told: BTreeMap<String, BTreeMap<String, Value>>,
+    /// Whether watches don't begin with the objects that there are, as before Kubernetes 1.32.
+    refuses_initial_events: bool,
     notes: Vec<Value>,
     deletions: Vec<(String, Value)>,
 }
@@ -245,6 +246,11 @@ impl ApiServer {
         self.state().for_watches = plan;
     }
 
+    /// Refuses watches that are to begin with the objects that there are, from here on.
+    pub fn refuse_initial_events(&self) {
+        self.state().refuses_initial_events = true;
+    }
+
     /// Takes this token only.
     pub fn expect_token(&self, token: &str) {
         self.state().token = token.to_owned();
@@ -389,21 +395,21 @@ impl State {
         self.objects.get(path).cloned().or_else(of_set)
     }
 
-    /// The namespaces that were asked for, by their paths.
-    fn namespaces(&self, request: &Request) -> BTreeMap<String, Value> {
+    /// The objects right below the path that was asked for, by their paths.
+    fn below(&self, request: &Request) -> BTreeMap<String, Value> {
         let name = request.parameter("fieldSelector").map(|selector| selector.replace("%3D", "="));
         let is_asked_for = |path: &str| {
-            let found = path.strip_prefix(NAMESPACES).and_then(|rest| rest.strip_prefix('/'));
+            let found = path.strip_prefix(&request.path).and_then(|rest| rest.strip_prefix('/'));
             let found = found.filter(|found| !found.contains('/'));
             found.is_some_and(|found| name.as_ref().is_none_or(|name| *name == format!("metadata.name={found}")))
         };
         let objects = self.objects.iter().filter(|(path, _)| is_asked_for(path));
-        let mut namespaces: BTreeMap<String, Value> =
+        let mut objects: BTreeMap<String, Value> =
             objects.map(|(path, object)| (path.clone(), object.clone())).collect();
-        for namespace in namespaces.values_mut() {
-            namespace["metadata"]["resourceVersion"] = "1".into();
+        for object in objects.values_mut() {
+            object["metadata"]["resourceVersion"] = "1".into();
         }
-        namespaces
+        objects
     }
 
     /// The answer's status and body.
@@ -416,13 +422,18 @@ impl State {
         (status, body.to_string())
     }
 
-    /// All pods that are asked for.
+    /// The pods that are asked for, or a page of them.
     fn list(&mut self, request: &Request) -> String {
         self.lists.push(request.query.clone());
         let pods = self.objects.iter().filter(|(path, _)| path.contains("/pods/"));
-        let items: Vec<String> = pods.filter(|(_, pod)| request.selects(pod)).map(|(_, pod)| pod.to_string()).collect();
+        let pods: Vec<&Value> = pods.map(|(_, pod)| pod).filter(|pod| request.selects(pod)).collect();
+        let number = |name: &str| request.parameter(name).and_then(|number| number.parse::<usize>().ok());
+        let start = number("continue").unwrap_or_default().min(pods.len());
+        let end = number("limit").map_or(pods.len(), |limit| (start + limit).min(pods.len()));
+        let rest = if end < pods.len() { end.to_string() } else { String::new() };
+        let items: Vec<String> = pods[start..end].iter().map(|pod| pod.to_string()).collect();
         format!(
-            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}"}},"items":[{}]}}"#,
+            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}","continue":"{rest}"}},"items":[{}]}}"#,
             self.changes.len(),
             items.join(",")
         )
@@ -432,11 +443,13 @@ impl State {
         let failure = |status: u16| (status, status_object(status));
         let path = request.path.as_str();
         match request.method.as_str() {
-            "GET" if path == NAMESPACES => {
-                self.listed = self.namespaces(request);
-                let items: Vec<&Value> = self.listed.values().collect();
-                let metadata = json!({"resourceVersion": "1"});
-                (200, json!({"apiVersion": "v1", "kind": "NamespaceList", "metadata": metadata, "items": items}))
+            "GET" if path == NAMESPACES || path.ends_with("/daemonsets") => {
+                let objects = self.below(request);
+                let items: Vec<&Value> = objects.values().collect();
+                let list =
+                    json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items});
+                self.told.insert(path.to_owned(), objects);
+                (200, list)
             }
             "GET" => self.object(path).map_or_else(|| (404, not_found(path)), |object| (200, object)),
             "POST" | "PATCH" if path.starts_with("/apis/events.k8s.io/v1/namespaces/") => {
@@ -562,6 +575,11 @@ impl Request {
         self.parameter("watch") == Some("true")
     }
 
+    /// Whether a watch is to begin with the objects that there are.
+    fn wants_initial_events(&self) -> bool {
+        self.is_watch() && self.parameter("sendInitialEvents") == Some("true")
+    }
+
     /// Counts a watch; what was planned for it.
     fn plan_of_watch(&self, state: &Mutex<State>) -> Option<Plan> {
         if !self.is_watch() {
@@ -661,13 +679,14 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
             answer(401, "", &status_object(401).to_string())?;
             continue;
         }
-        if request.path == PODS && request.is_watch() {
-            stream.get_mut().write_all(CHUNKED.as_bytes()).ok()?;
-            return watch(stream.get_mut(), &request, shared);
+        if request.wants_initial_events() && state.lock().unwrap().refuses_initial_events {
+            answer(422, "", &status_object(422).to_string())?;
+            continue;
         }
-        if request.path == NAMESPACES && request.is_watch() {
+        if request.is_watch() {
             stream.get_mut().write_all(CHUNKED.as_bytes()).ok()?;
-            return watch_namespaces(stream.get_mut(), &request, shared);
+            let watch = if request.path == PODS { watch_pods } else { watch_below };
+            return watch(stream.get_mut(), &request, shared);
         }
         let (status, body) = state.lock().unwrap().answer(&request, changed);
         if status != 200 {
@@ -700,9 +719,21 @@ fn line(kind: &str, object: &Value) -> String {
 
 /// Sends every change of a pod after the version that was asked for, until the client goes away. A pod that was one of
 /// those that were asked for, and isn't any more, is deleted, to this client.
-fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
+fn watch_pods(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
     let version = request.parameter("resourceVersion").and_then(|version| version.parse().ok());
     let mut seen: usize = version.unwrap_or_default();
+    if request.wants_initial_events() {
+        let state = state.lock().unwrap();
+        let pods = state.objects.iter().filter(|(path, pod)| path.contains("/pods/") && request.selects(pod));
+        let lines: Vec<String> = pods.map(|(_, pod)| line("ADDED", pod)).collect();
+        seen = state.changes.len();
+        drop(state);
+        for line in lines {
+            stream.write_all(chunk(&line).as_bytes()).ok()?;
+        }
+        stream.write_all(chunk(&initial_end(seen)).as_bytes()).ok()?;
+        stream.flush().ok()?;
+    }
     loop {
         let state = state.lock().unwrap();
         let (state, _) =
@@ -727,14 +758,26 @@ fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) 
     }
 }
 
-/// Sends every change of a namespace that was asked for, from the last list on, until the client goes away.
-fn watch_namespaces(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
-    let mut sent = state.lock().unwrap().listed.clone();
+/// The end of the objects that there are at the beginning of a watch.
+fn initial_end(version: usize) -> String {
+    let metadata =
+        json!({"resourceVersion": version.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}});
+    line("BOOKMARK", &json!({"apiVersion": "v1", "kind": "Any", "metadata": metadata}))
+}
+
+/// Sends every change of an object right below the path that was asked for, until the client goes away.
+fn watch_below(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
+    let mut is_first = request.wants_initial_events();
+    let mut sent = BTreeMap::new();
+    if !is_first {
+        sent = state.lock().unwrap().told.get(&request.path).cloned().unwrap_or_default();
+    }
     loop {
-        let (state, _) = changed
-            .wait_timeout_while(state.lock().unwrap(), Duration::from_millis(200), |it| it.namespaces(request) == sent)
-            .unwrap();
-        let now = state.namespaces(request);
+        let is_news = |it: &mut State| is_first || it.below(request) != sent;
+        let (mut state, _) =
+            changed.wait_timeout_while(state.lock().unwrap(), Duration::from_millis(200), |it| !is_news(it)).unwrap();
+        let now = state.below(request);
+        state.told.insert(request.path.clone(), now.clone());
         drop(state);
         let gone = sent.iter().filter(|(path, _)| !now.contains_key(*path));
         let mut lines: Vec<String> = gone.map(|(_, it)| line("DELETED", it)).collect();
@@ -744,6 +787,10 @@ fn watch_namespaces(stream: &mut impl Write, request: &Request, (state, changed)
                 Some(_) => lines.push(line("MODIFIED", object)),
                 None => lines.push(line("ADDED", object)),
             }
+        }
+        if is_first {
+            lines.push(initial_end(1));
+            is_first = false;
         }
         for line in lines {
             stream.write_all(chunk(&line).as_bytes()).ok()?;
@@ -769,6 +816,7 @@ fn status_object(code: u16) -> Value {
         404 => "NotFound",
         409 => "Conflict",
         410 => "Expired",
+        422 => "Invalid",
         429 => "TooManyRequests",
         _ => "InternalError",
     };

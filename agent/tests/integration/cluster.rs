@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::node::Node;
 
 /// Where the DaemonSet of the agents is.
-const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/linkerd-cni";
+pub(crate) const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/linkerd-cni";
 
 /// The API server; it ends with the process.
 #[derive(Clone)]
@@ -75,12 +75,6 @@ impl Cluster {
         self.daemon_set(|set| change(&mut set["spec"]["template"]["spec"]));
     }
 
-    /// To which nodes its pods have to go.
-    pub(crate) fn affinity(&self, terms: &Value) {
-        let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
-        self.pods_of_daemon_set(|pods| pods["affinity"] = json!({"nodeAffinity": required}));
-    }
-
     /// The agents' namespace is being deleted, and whoever watches it has been told.
     pub(crate) fn end_namespace(&self) {
         let metadata = json!({"name": "linkerd-cni", "deletionTimestamp": "2026-01-01T00:00:00Z"});
@@ -101,6 +95,11 @@ impl Cluster {
     /// So is one about the agents' DaemonSet.
     pub(crate) fn answer_for_daemon_set(&self, plan: Plan) {
         self.answer_for(SET, plan);
+    }
+
+    /// The API server is one that sends lists in pages, and no objects at the beginning of a watch.
+    pub(crate) fn is_old(&self) {
+        self.server.refuse_initial_events();
     }
 
     /// Only this token is taken.

@@ -11,7 +11,7 @@ use lab::api_double::Plan;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::cluster::{Cluster, not_found};
+use crate::cluster::{Cluster, SET, not_found};
 use crate::node::{AGENT, CALICO, KUBECONFIG, Node, until};
 
 const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
@@ -137,7 +137,7 @@ fn every_file_that_a_runtime_reads_has_the_entry_and_is_what_it_was_afterwards()
 }
 
 #[test]
-fn of_two_agents_the_newer_one_owns_the_files_and_the_last_one_takes_them_along() {
+fn of_two_agents_one_owns_the_files_and_the_last_one_takes_them_along() {
     for order in ["older first", "newer first"] {
         let node = Node::new();
         node.write("10-calico.conflist", CALICO);
@@ -145,18 +145,14 @@ fn of_two_agents_the_newer_one_owns_the_files_and_the_last_one_takes_them_along(
         watched(&node, || {
             let older = node.agent(&["--on-exit", "remove"]);
             node.until_installed("10-calico.conflist");
-            node.image("newer");
             let newer = node.agent(&["--on-exit", "remove"]);
-            let is_newer = || fs::read_to_string(node.bin("linkerd-cni")).is_ok_and(|text| text.contains("# newer"));
-            until("the newer program is there", is_newer);
-            // The older one doesn't put its own back.
-            sleep(Duration::from_millis(500));
-            assert!(is_newer());
+            until("the newer one is ready", || newer.says("ready: "));
+            assert!(!newer.says("takes over"));
             let (first, last) = if order == "older first" { (older, newer) } else { (newer, older) };
             first.terminate();
-            assert!(is_newer() && node.net(KUBECONFIG).exists());
+            assert!(node.bin("linkerd-cni").exists() && node.net(KUBECONFIG).exists());
             assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
-            // Whoever is left keeps it there.
+            // The agent that is left keeps it there.
             node.write("10-calico.conflist", CALICO);
             until("the entry is back", || node.types("10-calico.conflist").is_some_and(|it| it.len() == 2));
             last.terminate();
@@ -166,18 +162,18 @@ fn of_two_agents_the_newer_one_owns_the_files_and_the_last_one_takes_them_along(
 }
 
 #[test]
-fn when_the_newer_agent_is_killed_the_older_one_takes_over() {
+fn when_the_agent_that_owns_the_files_is_killed_the_other_one_takes_over() {
     let node = Node::new();
     node.write("10-calico.conflist", CALICO);
-    let older = node.agent(&[]);
+    let owner = node.agent(&[]);
     node.until_installed("10-calico.conflist");
-    let newer = node.agent(&[]);
-    until("the newer one is ready", || newer.says("ready: "));
-    newer.signal(Signal::SIGKILL);
-    newer.wait();
+    let other = node.agent(&[]);
+    until("the other one is ready", || other.says("ready: "));
+    owner.signal(Signal::SIGKILL);
+    owner.wait();
     node.write("10-calico.conflist", CALICO);
     until("the entry is back", || node.types("10-calico.conflist").is_some_and(|it| it.len() == 2));
-    assert!(older.terminate().contains("this one takes over"));
+    assert!(other.terminate().contains("this one takes over"));
 }
 
 #[test]
@@ -218,6 +214,7 @@ fn ended(change: impl FnOnce(&Cluster)) -> (String, bool) {
     let agent = node.agent_of(&cluster, &["--log-level", "debug"]);
     node.until_installed("10-calico.conflist");
     until("it watches its namespace", || agent.says("its namespace is watched"));
+    until("it watches its DaemonSet", || agent.says("its DaemonSet is watched"));
     change(&cluster);
     let said = agent.terminate();
     let is_removed = node.tree() == before;
@@ -252,17 +249,22 @@ fn the_plugin_goes_if_the_api_server_says_for_certain_that_no_agent_follows() {
             sleep(SEEN);
             cluster.go_silent();
         }),
-        ("the DaemonSet is for another node", |cluster| {
-            cluster.pods_of_daemon_set(|pods| pods["nodeName"] = json!("node-2"));
+        // Helm deletes the DaemonSet first, and then the account and its roles.
+        ("the DaemonSet is gone, and then the role", |cluster| {
+            cluster.remove_daemon_set();
+            sleep(SEEN);
+            cluster.answer_all(Plan::Answer(403, ""));
+        }),
+        ("the DaemonSet is being deleted, and the account is gone", |cluster| {
+            cluster.daemon_set(|set| set["metadata"]["deletionTimestamp"] = json!(WHEN));
+            sleep(SEEN);
+            cluster.answer_all(Plan::Answer(401, ""));
         }),
         ("the DaemonSet selects nodes by a label that there isn't", |cluster| {
             cluster.pods_of_daemon_set(|pods| pods["nodeSelector"]["non-existing"] = json!("true"));
         }),
         ("the DaemonSet selects nodes by another value", |cluster| {
             cluster.pods_of_daemon_set(|pods| pods["nodeSelector"]["kubernetes.io/os"] = json!("windows"));
-        }),
-        ("the DaemonSet's affinity is to other nodes", |cluster| {
-            cluster.affinity(&json!([{"matchExpressions": [{"key": "canary", "operator": "Exists"}]}]));
         }),
     ];
     thread::scope(|scope| {
@@ -278,7 +280,7 @@ fn the_plugin_goes_if_the_api_server_says_for_certain_that_no_agent_follows() {
 
 #[test]
 fn in_doubt_the_plugin_stays() {
-    let cases: [Change; 24] = [
+    let cases: [Change; 22] = [
         ("an update", |_| ()),
         ("the role is gone", |cluster| cluster.answer_all(Plan::Answer(403, ""))),
         ("the account was made anew, or its key was rotated", |cluster| {
@@ -327,28 +329,15 @@ fn in_doubt_the_plugin_stays() {
             cluster.end_namespace();
             cluster.add("namespaces/linkerd-cni", json!({"metadata": {"name": "linkerd-cni"}}));
         }),
-        ("another program's kind of DaemonSet", |cluster| {
-            let owner = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "linkerd-cni",
-                "uid": "set", "controller": true});
-            let pod =
-                json!({"metadata": {"name": "agent", "ownerReferences": [owner]}, "spec": {"nodeName": "node-1"}});
-            cluster.add("namespaces/linkerd-cni/pods/agent", pod);
-            cluster.remove_daemon_set();
-        }),
         ("the node may not be read", |cluster| cluster.remove("nodes/node-1")),
         ("a node without labels", |cluster| {
             cluster.add("nodes/node-1", json!({"metadata": {"name": "node-1"}}));
             cluster.pods_of_daemon_set(|pods| pods["nodeSelector"]["non-existing"] = json!("true"));
         }),
-        ("an affinity that isn't understood", |cluster| {
-            cluster
-                .affinity(&json!([{"matchExpressions": [{"key": "canary", "operator": "Matches", "values": ["x"]}]}]));
-        }),
-        ("an affinity to this node and to others", |cluster| {
-            cluster.affinity(&json!([
-                {"matchExpressions": [{"key": "canary", "operator": "Exists"}]},
-                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]},
-            ]));
+        ("its DaemonSet was deleted and made anew", |cluster| {
+            cluster.remove_daemon_set();
+            sleep(SEEN);
+            cluster.add(SET, json!({"metadata": {"name": "linkerd-cni", "uid": "newer"}, "spec": {}}));
         }),
         ("a taint that keeps pods away", |cluster| {
             cluster.taint(&json!([{"key": "x", "effect": "NoExecute"}]));
@@ -362,6 +351,22 @@ fn in_doubt_the_plugin_stays() {
             });
         }
     });
+}
+
+#[test]
+fn another_programs_kind_of_daemon_set_is_not_the_agents() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let cluster = Cluster::start(&node);
+    let owner = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "linkerd-cni", "uid": "set",
+        "controller": true});
+    let pod = json!({"metadata": {"name": "agent", "ownerReferences": [owner]}, "spec": {"nodeName": "node-1"}});
+    cluster.add("namespaces/linkerd-cni/pods/agent", pod);
+    cluster.remove_daemon_set();
+    let agent = node.agent_of(&cluster, &[]);
+    node.until_installed("10-calico.conflist");
+    assert!(agent.terminate().contains("no DaemonSet of Kubernetes has made the agent's pod"));
+    assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
 }
 
 /// Runs `linkerd-cni-agent`, with these arguments, on a node and without the plugin's configuration. Whether it succeeded, and

@@ -27,7 +27,7 @@ fn of_an_answer_that_makes_no_sense_nothing_is_logged() {
             add();
         }
         let agent = node.agent_of(&cluster, &["--log-level", "trace"]);
-        until("pods are listed", || !cluster.lists().is_empty());
+        until("pods are watched", || cluster.watches().iter().any(|watch| watch.contains("/pods?")));
         if !is_listed {
             std::thread::sleep(Duration::from_millis(500));
             add();

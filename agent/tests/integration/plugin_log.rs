@@ -84,22 +84,20 @@ fn the_agent_says_what_the_plugin_logs_whoever_takes_the_socket_away() {
 #[test]
 fn of_two_agents_the_one_that_owns_the_files_hears_the_plugin() {
     let node = node();
-    let older = node.agent(&FLAG);
-    until("the older one listens", || is_heard(&node));
-    log(&node, Level::Info, "for the older one");
-    until("it says so", || older.says("for the older one"));
-    let newer = node.agent(&[&FLAG[..], &["--on-exit", "remove"]].concat());
-    until("the newer one is ready", || newer.says("ready: "));
-    log(&node, Level::Info, "for the newer one");
-    until("it says so", || newer.says("for the newer one"));
-    assert!(!older.says("for the newer one"));
-    drop(newer);
-    until("the older one takes over", || older.says("takes over"));
-    until("it listens again", || {
-        log(&node, Level::Info, "again for the older one");
-        older.says("again for the older one")
+    let owner = node.agent(&[&FLAG[..], &["--on-exit", "remove"]].concat());
+    until("the owner listens", || is_heard(&node));
+    let other = node.agent(&FLAG);
+    until("the other one is ready", || other.says("ready: "));
+    log(&node, Level::Info, "for the owner");
+    until("it says so", || owner.says("for the owner"));
+    assert!(!other.says("for the owner"));
+    drop(owner);
+    until("the other one takes over", || other.says("takes over"));
+    until("it listens", || {
+        log(&node, Level::Info, "for the other one");
+        other.says("for the other one")
     });
-    older.terminate();
+    other.terminate();
     // It stays for the next agent, and goes with the plugin.
     assert!(socket(&node).exists());
     let last = node.agent(&[&FLAG[..], &["--on-exit", "remove"]].concat());

@@ -113,10 +113,10 @@ fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
     watched.cluster.pod("web-0", &uid, failed());
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(watched.cluster.notes().len(), 1);
-    // Lists that don't say so are read from etcd, all of the cluster's pods for each node.
-    let lists = watched.cluster.lists();
-    let from_memory = |list: &String| list.split('&').any(|part| part == "resourceVersion=0");
-    assert!(!lists.is_empty() && lists.iter().all(from_memory), "{lists:?}");
+    // Lists in pages are read from etcd, all of the cluster's pods for each node; a watch begins from memory.
+    let (lists, watches) = (watched.cluster.lists(), watched.cluster.watches());
+    let first = watches.iter().find(|watch| watch.contains("/pods?")).unwrap();
+    assert!(lists.is_empty() && first.contains("sendInitialEvents=true"), "{lists:?} {first}");
     watched.agent.terminate();
 }
 
