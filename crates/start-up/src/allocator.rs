@@ -17,7 +17,7 @@ use dlmalloc::Dlmalloc;
 /// Blocks of the first piece begin at a multiple of this, in bytes.
 const STEP: usize = 16;
 
-const SIZE: usize = 64 * 1024;
+const SIZE: usize = 256 * 1024;
 
 /// The first piece: a part of the program's own memory.
 #[repr(C, align(16))]
@@ -45,6 +45,8 @@ struct Memory {
     first: *mut u8,
     /// How much of the first piece has been cut off, in bytes: a multiple of the step.
     cut: usize,
+    /// How much of it ever was: what comes after is zero.
+    touched: usize,
     rest: Dlmalloc,
 }
 
@@ -53,7 +55,7 @@ impl Allocator {
     pub(crate) const fn new(first: &'static First) -> Self {
         Self {
             is_taken: AtomicBool::new(false),
-            memory: UnsafeCell::new(Memory { first: first.0.get().cast(), cut: 0, rest: Dlmalloc::new() }),
+            memory: UnsafeCell::new(Memory { first: first.0.get().cast(), cut: 0, touched: 0, rest: Dlmalloc::new() }),
         }
     }
 
@@ -85,6 +87,7 @@ impl Memory {
             return None;
         }
         self.cut = end;
+        self.touched = self.touched.max(end);
         Some(self.first.wrapping_add(place))
     }
 
@@ -98,6 +101,20 @@ impl Memory {
         }
         // SAFETY: dlmalloc takes any size, and a layout's alignment is a power of two.
         unsafe { self.rest.malloc(layout.size(), layout.align()) }
+    }
+
+    /// Writes no zeros where none but zeros can be: memory that is asked for in case it is needed costs nothing.
+    fn allocate_zeroed(&mut self, layout: Layout) -> *mut u8 {
+        let is_zero = self.cut == self.touched;
+        let Some(block) = self.cut_at(self.cut, layout) else {
+            // SAFETY: dlmalloc takes any size, and a layout's alignment is a power of two.
+            return unsafe { self.rest.calloc(layout.size(), layout.align()) };
+        };
+        if !is_zero {
+            // SAFETY: the block was just cut, and has room for so much.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
     }
 
     /// # Safety
@@ -141,6 +158,10 @@ impl Memory {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.locked(|memory| memory.allocate(layout))
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.locked(|memory| memory.allocate_zeroed(layout))
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
