@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use netfilter::netlink::{CommitError, FinishedBatch, Generation, Socket};
+use netfilter::netlink::{CommitError, Generation, Socket};
 use netfilter::nf_tables::edit::{self, Edit};
 use netfilter::nf_tables::held::{self, HeldRule};
 use netfilter::nf_tables::read::{Snapshot, back_off};
@@ -34,8 +34,7 @@ pub(crate) fn may_be_ours(family: TableFamily, name: &[u8]) -> bool {
 /// The netlink batch of edits in a namespace in which nothing has been committed, ready to send.
 pub(crate) fn fresh_batch(edits: &[Edit<'_>]) -> Result<Vec<u8>, ModeError> {
     let batch = edit::batch(edits, Some(Generation::FRESH));
-    let FinishedBatch(bytes) = batch.map_err(|error| refusal::unwritten_error(&error))?;
-    Ok(bytes)
+    Ok(batch.map_err(|error| refusal::unwritten_error(&error))?.bytes().to_vec())
 }
 
 /// Commits the edits if the ruleset is at this generation, and returns whether it was; otherwise none has taken effect.

@@ -37,7 +37,7 @@ pub(crate) fn unreadable(error: ReadError) -> ModeError {
 /// because the first did not make what they refer to.
 pub(crate) fn explain(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch, error: CommitError) -> ModeError {
     match error {
-        CommitError::NotSent(Errno::EMSGSIZE) => ModeError::BatchTooLarge(batch.0.len()),
+        CommitError::NotSent(Errno::EMSGSIZE) => ModeError::BatchTooLarge(batch.bytes().len()),
         CommitError::NotSent(errno) => call_error("send", errno),
         CommitError::Unanswered(errno) => ModeError::Unanswered(error::Errno::of(errno)),
         CommitError::Malformed(_) => ModeError::Garbled,

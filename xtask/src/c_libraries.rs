@@ -1,7 +1,7 @@
 //! The static libraries of C that programs are linked with.
 //!
 //! libnftnl and libmnl are the system's or Debian's, which are compiled for glibc. musl has every symbol that they need but
-//! one, which is added to libmnl. With it, on x86-64, comes what copies memory, which musl's own does too slowly there. musl
+//! two, which are added to libmnl. With it, on x86-64, comes what copies memory, which musl's own does too slowly there. musl
 //! itself is Debian's, whose security team watches it, unpacked and not installed.
 
 use std::fs;
@@ -20,7 +20,8 @@ pub(crate) const RELEASE: &str = "trixie";
 /// Debian's package of musl: the library, what a program starts with, and the headers.
 const MUSL: &str = "musl-dev";
 
-/// What glibc's headers make of fprintf, and musl has not. It is called by functions that print, none of which is in use.
+/// What glibc's headers make of fprintf and snprintf, and musl has not. Of what is in use, libnftnl copies the names of xt's
+/// extensions by snprintf; the rest prints.
 const FORTIFIED: &str = "\
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,6 +32,17 @@ int __fprintf_chk(FILE *to, int flag, const char *format, ...)
 	va_list list;
 	va_start(list, format);
 	int length = vfprintf(to, format, list);
+	va_end(list);
+	return length;
+}
+
+int __snprintf_chk(char *to, size_t room, int flag, size_t size, const char *format, ...)
+{
+	(void)flag;
+	(void)size;
+	va_list list;
+	va_start(list, format);
+	int length = vsnprintf(to, room, format, list);
 	va_end(list);
 	return length;
 }

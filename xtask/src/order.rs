@@ -21,7 +21,12 @@ use lab::architecture::Architecture;
 
 /// What runs before `main` and at the exit, and what has no sections by its functions' names.
 const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libmnl.a:nlmsg.o(.text) *libmnl.a:attr.o(.text)
-*libnftnl.a:common.o(.text) *libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*)
+*libnftnl.a:common.o(.text) *libnftnl.a:table.o(.text) *libnftnl.a:chain.o(.text) *libnftnl.a:rule.o(.text)
+*libnftnl.a:expr.o(.text) *libnftnl.a:expr_ops.o(.text) *libnftnl.a:meta.o(.text) *libnftnl.a:cmp.o(.text)
+*libnftnl.a:match.o(.text) *libnftnl.a:target.o(.text) *libnftnl.a:counter.o(.text) *libnftnl.a:immediate.o(.text)
+*libnftnl.a:data_reg.o(.text) *libnftnl.a:payload.o(.text) *libnftnl.a:bitwise.o(.text) *libnftnl.a:lookup.o(.text)
+*libnftnl.a:redir.o(.text) *libnftnl.a:set.o(.text) *libnftnl.a:set_elem.o(.text) *libnftnl.a:utils.o(.text)
+*libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*)
 *libc.a:__set_thread_area.lo(.text) *libc.a:_Exit.lo(.text.*) KEEP(*(.fini))
 *libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 

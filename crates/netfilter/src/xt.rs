@@ -3,6 +3,7 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order, except where a comment says otherwise.
 
+use std::ffi::CStr;
 use std::net::IpAddr;
 
 use ruleset::flags::{CtState, Tracked, constant_condition, tracking_condition};
@@ -46,17 +47,17 @@ impl Extension {
     }
 
     /// Its name, its revision, the module it is in, and the option that builds that.
-    fn facts(self) -> (&'static str, u8, &'static str, &'static str) {
+    fn facts(self) -> (&'static CStr, u8, &'static str, &'static str) {
         match self {
-            Self::Multiport => ("multiport", 1, "xt_multiport", "CONFIG_NETFILTER_XT_MATCH_MULTIPORT"),
-            Self::Owner => ("owner", 1, "xt_owner", "CONFIG_NETFILTER_XT_MATCH_OWNER"),
-            Self::Tcp => ("tcp", 0, "xt_tcpudp", "CONFIG_NETFILTER_XTABLES"),
-            Self::Redirect => ("REDIRECT", 0, "xt_REDIRECT", "CONFIG_NETFILTER_XT_TARGET_REDIRECT"),
-            Self::Comment => ("comment", 0, "xt_comment", "CONFIG_NETFILTER_XT_MATCH_COMMENT"),
+            Self::Multiport => (c"multiport", 1, "xt_multiport", "CONFIG_NETFILTER_XT_MATCH_MULTIPORT"),
+            Self::Owner => (c"owner", 1, "xt_owner", "CONFIG_NETFILTER_XT_MATCH_OWNER"),
+            Self::Tcp => (c"tcp", 0, "xt_tcpudp", "CONFIG_NETFILTER_XTABLES"),
+            Self::Redirect => (c"REDIRECT", 0, "xt_REDIRECT", "CONFIG_NETFILTER_XT_TARGET_REDIRECT"),
+            Self::Comment => (c"comment", 0, "xt_comment", "CONFIG_NETFILTER_XT_MATCH_COMMENT"),
         }
     }
 
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> &'static CStr {
         self.facts().0
     }
 
@@ -72,6 +73,7 @@ impl Extension {
     /// Words for it, the module it is in, and the option that builds that.
     pub fn described(self) -> (String, &'static str, &'static str) {
         let (name, _, module, option) = self.facts();
+        let name = name.to_string_lossy();
         let kind = if self.is_target() { "target" } else { "match" };
         (format!("the xt {name} {kind}"), module, option)
     }

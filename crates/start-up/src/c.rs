@@ -1,6 +1,7 @@
 //! C's malloc, from the program's allocator.
 //!
-//! libmnl allocates a few bytes for a socket, and musl itself for posix_spawn(3) and whatever Rust's library has it do.
+//! libnftnl allocates its objects, libmnl a few bytes for a socket, and musl itself for posix_spawn(3) and whatever Rust's
+//! library has it do.
 //! For the first of them, musl's own malloc makes five system calls and touches two new pages.
 
 // C calls them, by their names.

@@ -1,17 +1,17 @@
 //! A batch: messages that the kernel commits together or not at all.
 
-use std::ffi::c_char;
+use std::slice;
 
-use mnl::mnl_sys::mnl_attr_put_u32;
-use nftnl::ProtoFamily;
+use mnl::mnl_sys::{mnl_attr_put_check, mnl_attr_put_u32};
 use nftnl::nftnl_sys as sys;
+use nftnl::{MsgType, NlMsg, nft_nlmsg_maxsize};
 
-use super::message::{Header, Unwritable, Writer, u32_at};
+use super::message::Unwritable;
 
 /// In linux/netfilter/nfnetlink.h.
 const NFNL_BATCH_GENID: u16 = 1;
 
-/// Room for the batch of a usual run (5 KB for Linkerd's rules in both families), so that it is never reallocated.
+/// Bytes of a usual batch (5 KB for Linkerd's rules in both families), which is never moved to where there is more room.
 const USUAL: usize = 8192;
 
 /// The generation of a network namespace's ruleset: 1 in a fresh namespace, and a new number after each commit
@@ -26,73 +26,119 @@ impl Generation {
 
 /// A batch that is being written. Its messages are numbered from 1; the kernel's answers carry those numbers.
 ///
-/// nftnl has a `Batch` of its own, but its first message can't carry a generation, it asks for an answer to each
-/// message, and it consists of several pieces, while this one is in one piece. libnftnl writes its first and its last
-/// message. The messages between are written by safe code, because libnftnl's objects took half of the time for
-/// encoding, and can't express all that is needed (a rule's compat protocol, a table's user data, a set's intervals).
-pub struct Batch {
-    writer: Writer,
+/// The crate nftnl's own `Batch` can't name a generation in its first message, and asks for an answer to each one.
+pub(crate) struct Batch {
+    /// What was written, and zeros: libmnl before 1.0.5 leaves what is there after an attribute, up to the next one.
+    words: Vec<u32>,
+    /// How many words were written.
+    length: usize,
+    /// The word at which the last message begins.
+    last: usize,
+    /// The last message's flags.
+    flags: i32,
     sequence: u32,
-    last: Option<usize>,
     is_trial: bool,
 }
 
 impl Batch {
     /// Starts a batch, which the kernel refuses with `ERESTART` unless the ruleset is at the generation that is given.
     pub(crate) fn begin(generation: Option<Generation>) -> Self {
-        let mut batch =
-            Self { writer: Writer::with_capacity(USUAL), sequence: 0, last: None, is_trial: generation.is_none() };
-        batch.delimiter(|buffer| {
-            // SAFETY: the buffer has room for a header of 20 bytes, and is aligned for it.
-            let header = unsafe { sys::nftnl_batch_begin(buffer, 0) };
-            if let Some(Generation(generation)) = generation {
-                // SAFETY: the header was just built in the buffer, which has room for 8 more bytes.
-                unsafe { mnl_attr_put_u32(header, NFNL_BATCH_GENID, generation.to_be()) };
-            }
-        });
+        let words = vec![0; USUAL / 4 + room_for_one()];
+        let mut batch = Self { words, length: 0, last: 0, flags: 0, sequence: 0, is_trial: generation.is_none() };
+        // SAFETY: there is room for a header of 20 bytes.
+        let header = unsafe { sys::nftnl_batch_begin(batch.end().cast(), 0) };
+        if let Some(Generation(generation)) = generation {
+            // SAFETY: the header was just built, and there is room for 8 more bytes.
+            unsafe { mnl_attr_put_u32(header, NFNL_BATCH_GENID, generation.to_be()) };
+        }
+        batch.add_written();
         batch
     }
 
-    /// Adds a message to nf_tables, one of `NFT_MSG_*`, with these flags of netlink(7); `write` adds its attributes. The
-    /// kernel always answers a bad message; of good ones, only the last asks for an acknowledgement.
-    pub(crate) fn add(&mut self, message: i32, flags: i32, family: ProtoFamily, write: impl FnOnce(&mut Writer)) {
+    /// Adds the message that adds or deletes an object, with these flags of netlink(7) beside `NLM_F_REQUEST`, and with these
+    /// attributes, which the crate nftnl's type has no place for. The kernel always answers a bad message; of good ones,
+    /// only the last asks for an acknowledgement.
+    pub(crate) fn add(
+        &mut self,
+        object: &impl NlMsg,
+        kind: MsgType,
+        flags: i32,
+        attributes: &[(u16, &[u8])],
+    ) -> Result<(), Unwritable> {
         self.sequence += 1;
-        let header = Header { subsystem: libc::NFNL_SUBSYS_NFTABLES, message, flags, sequence: self.sequence, family };
-        self.last = Some(self.writer.message(header, write));
+        let start = self.end();
+        // SAFETY: there is room for the largest message.
+        unsafe { object.write(start.cast(), self.sequence, kind) };
+        for (attribute, value) in attributes {
+            let (room, data) = (4 * room_for_one(), value.as_ptr().cast());
+            // SAFETY: the message was just written, and has so much room; the value has as many bytes as it says.
+            if !unsafe { mnl_attr_put_check(start.cast(), room, *attribute, value.len(), data) } {
+                return Err(Unwritable(format!("an attribute of {} bytes", value.len())));
+            }
+        }
+        self.add_written();
+        // Instead of those that the crate nftnl sets, which ask for an answer to each message.
+        self.set_flags(flags);
+        Ok(())
     }
 
-    pub(crate) fn unwritable(&self) -> Option<&Unwritable> {
-        self.writer.unwritable()
-    }
-
-    /// The batch's bytes. Without a generation, the message that ends a batch is left out: the kernel checks the messages,
-    /// answers as usual, and discards them (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works the
-    /// same way).
-    pub(crate) fn finish(mut self) -> Result<FinishedBatch, Unwritable> {
+    /// The batch. Without a generation, the message that ends a batch is left out: the kernel checks the messages, answers as
+    /// usual, and discards them (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works the same way).
+    pub(crate) fn finish(mut self) -> FinishedBatch {
+        if self.sequence > 0 {
+            self.set_flags(self.flags | libc::NLM_F_ACK);
+        }
         if !self.is_trial {
-            let sequence = self.sequence + 1;
-            self.delimiter(|buffer| {
-                // SAFETY: the buffer has room for a header of 20 bytes, and is aligned for it.
-                unsafe { sys::nftnl_batch_end(buffer, sequence) };
-            });
+            // SAFETY: there is room for a header of 20 bytes.
+            unsafe { sys::nftnl_batch_end(self.end().cast(), self.sequence + 1) };
+            self.add_written();
         }
-        if let Some(last) = self.last {
-            self.writer.acknowledge(last);
-        }
-        self.writer.finish().map(FinishedBatch)
+        self.words.truncate(self.length);
+        FinishedBatch(self.words)
     }
 
-    /// Has libnftnl write the batch's first or last message.
-    fn delimiter(&mut self, write: impl FnOnce(*mut c_char)) {
-        // An array of u32, so that the buffer is aligned for a netlink header.
-        let mut buffer = [0u32; 16];
-        write(buffer.as_mut_ptr().cast());
-        let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let length = u32_at(&bytes, 0).unwrap_or_default() as usize;
-        self.writer.raw(bytes.get(..length).unwrap_or_default());
+    /// Where the next message is written; after it is room for the largest.
+    fn end(&mut self) -> *mut u32 {
+        if self.words.len() < self.length + room_for_one() {
+            // Unlike `resize`, this touches none of the new words.
+            let mut larger = vec![0; 2 * self.words.len() + room_for_one()];
+            if let Some(first) = larger.get_mut(..self.words.len()) {
+                first.copy_from_slice(&self.words);
+            }
+            self.words = larger;
+        }
+        self.words.get_mut(self.length..).unwrap_or_default().as_mut_ptr()
     }
+
+    /// Takes the message in that was written at the end. Its first word is its length in bytes, which libmnl rounds up to whole
+    /// words.
+    fn add_written(&mut self) {
+        self.last = self.length;
+        self.length += self.words.get(self.last).map_or(0, |&bytes| bytes as usize / 4);
+    }
+
+    /// Sets the last message's flags: the second half of its second word.
+    fn set_flags(&mut self, flags: i32) {
+        self.flags = libc::NLM_F_REQUEST | flags;
+        if let Some(word) = self.words.get_mut(self.last + 1) {
+            let ([a, b, ..], [c, d]) = (word.to_ne_bytes(), (self.flags as u16).to_ne_bytes());
+            *word = u32::from_ne_bytes([a, b, c, d]);
+        }
+    }
+}
+
+/// The words of the largest message that libnftnl writes.
+fn room_for_one() -> usize {
+    (nft_nlmsg_maxsize() as usize).div_ceil(4)
 }
 
 /// A batch, ready to send. It goes out in one `sendmsg`: the kernel commits each datagram by itself, so that a batch
 /// sent in pieces would not be atomic.
-pub struct FinishedBatch(pub Vec<u8>);
+pub struct FinishedBatch(Vec<u32>);
+
+impl FinishedBatch {
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: each word has four bytes.
+        unsafe { slice::from_raw_parts(self.0.as_ptr().cast(), 4 * self.0.len()) }
+    }
+}

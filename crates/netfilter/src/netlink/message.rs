@@ -4,12 +4,12 @@ use std::ffi::CStr;
 use std::net::IpAddr;
 
 use nftnl::ProtoFamily;
+use nix::errno::Errno;
 use ruleset::{Field, interface, names_beginning_with};
 use thiserror::Error;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
 const HEADER: usize = 16;
-const FLAGS: usize = 6;
 /// Length of `struct nfgenmsg`, which follows it in every nfnetlink message: family, version, resource.
 const SUBHEADER: usize = 4;
 /// `NLA_TYPE_MASK` in linux/netlink.h: an attribute's type without its two flag bits.
@@ -63,7 +63,7 @@ impl<'a> Iterator for Messages<'a> {
         (!bytes.is_empty()).then(|| {
             let length = u32_at(bytes, 0)? as usize;
             let payload = bytes.get(HEADER..length).ok_or(Malformed)?;
-            let (kind, flags, sequence) = (u16_at(bytes, 4)?, u16_at(bytes, FLAGS)?, u32_at(bytes, 8)?);
+            let (kind, flags, sequence) = (u16_at(bytes, 4)?, u16_at(bytes, 6)?, u32_at(bytes, 8)?);
             self.0 = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
             Ok(Message { kind, flags, sequence, payload })
         })
@@ -82,8 +82,8 @@ impl<'a> Attributes<'a> {
 
     pub(crate) fn find(self, kind: u16) -> Result<Option<&'a [u8]>, Malformed> {
         for attribute in self {
-            let (ruleset, value) = attribute?;
-            if ruleset == kind {
+            let (found, value) = attribute?;
+            if found == kind {
                 return Ok(Some(value));
             }
         }
@@ -154,6 +154,12 @@ pub(crate) fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).map_err(|_| Malformed)
 }
 
+/// An attribute that is a number, in network byte order.
+pub(crate) fn be32_attribute(kind: u16, value: u32) -> [u8; 8] {
+    let ([a, b], [c, d], [e, f, g, h]) = (8u16.to_ne_bytes(), kind.to_ne_bytes(), value.to_be_bytes());
+    [a, b, c, d, e, f, g, h]
+}
+
 /// The numbers of a field that are this one under a mask; none if the mask has holes.
 pub(crate) fn under_mask(field: Field, number: u128, mask: u128) -> Option<(u128, u128)> {
     let rest = field.largest() & !mask;
@@ -181,41 +187,20 @@ pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
     }
 }
 
-/// Messages and their attributes, being written. Padding is always zero.
-///
-/// `finish` returns the first thing that can't be written instead of the bytes: nothing is left out of a message.
-///
-/// Numbers are most of what is written, thousands in a batch: each goes to its place by an instruction or two, where
-/// Vec::extend_from_slice and memcpy take dozens.
-#[derive(Debug)]
+/// A request, being written: a message and its attributes, of which a few bytes each are asked. What is committed is
+/// written by libnftnl.
+#[derive(Debug, Default)]
 pub struct Writer {
-    /// What was written, and zeros.
     bytes: Vec<u8>,
-    end: usize,
-    unwritable: Option<Unwritable>,
+    is_too_long: bool,
 }
 
 impl Writer {
-    pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self { bytes: vec![0; bytes], end: 0, unwritable: None }
-    }
-
-    /// Records that something can't be written, such as `a port of 70000`.
-    pub(crate) fn refuse(&mut self, what: impl Into<String>) {
-        self.unwritable.get_or_insert(Unwritable(what.into()));
-    }
-
-    pub(crate) fn unwritable(&self) -> Option<&Unwritable> {
-        self.unwritable.as_ref()
-    }
-
-    /// Adds a message to nfnetlink, and returns where it begins; `write` adds its attributes.
-    pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) -> usize {
-        let start = self.end;
+    /// Adds a message to nfnetlink; `write` adds its attributes.
+    pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) {
         let kind = (header.subsystem << 8) + header.message;
         let subheader = [header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0];
         self.any_message(kind, header.flags, header.sequence, &subheader, write);
-        start
     }
 
     /// Adds a message of this type, with these flags beside `NLM_F_REQUEST`, this number and this header of its subsystem's
@@ -228,118 +213,40 @@ impl Writer {
         subheader: &[u8],
         write: impl FnOnce(&mut Self),
     ) {
-        let start = self.end;
-        self.number([0; 4]); // the length, set below
-        self.number((kind as u16).to_ne_bytes());
-        self.number(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
-        self.number(sequence.to_ne_bytes());
-        self.number([0; 4]); // the port, which stands for the kernel
-        self.raw(subheader);
+        let start = self.bytes.len();
+        self.bytes.extend([0; 4]); // the length, set below
+        self.bytes.extend((kind as u16).to_ne_bytes());
+        self.bytes.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+        self.bytes.extend(sequence.to_ne_bytes());
+        self.bytes.extend([0; 4]); // the port, which stands for the kernel
+        self.bytes.extend(subheader);
         write(self);
-        let length = self.end - start;
-        let Ok(number) = u32::try_from(length) else {
-            return self.refuse(format!("a message of {length} bytes"));
-        };
-        self.set(start, number.to_ne_bytes());
-    }
-
-    /// Has the message that begins here ask for an acknowledgement.
-    pub(super) fn acknowledge(&mut self, start: usize) {
-        if let Ok(flags) = u16_at(&self.bytes, start + FLAGS) {
-            self.set(start + FLAGS, (flags | libc::NLM_F_ACK as u16).to_ne_bytes());
-        }
-    }
-
-    /// Adds bytes as they are.
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
-        self.room(bytes.len()).copy_from_slice(bytes);
+        let length = self.bytes.len() - start;
+        put(&mut self.bytes, start, &(length as u32).to_ne_bytes());
     }
 
     pub(crate) fn string(&mut self, kind: u16, value: impl AsRef<[u8]>) {
-        let value = value.as_ref();
-        if value.contains(&0) {
-            self.refuse(format!("\"{}\", which has a NUL in it", value.escape_ascii()));
-        }
-        let place = self.attribute(kind, value.len() + 1);
-        // The NUL after it is there already.
-        if let Some(place) = place.and_then(|place| place.get_mut(..value.len())) {
-            place.copy_from_slice(value);
-        }
+        self.bytes(kind, &[value.as_ref(), &[0]].concat());
     }
 
-    /// Adds an attribute that is a number, in network byte order.
     pub(crate) fn be32(&mut self, kind: u16, value: u32) {
-        if let Some(place) = self.attribute(kind, 4).and_then(|place| place.first_chunk_mut()) {
-            *place = value.to_be_bytes();
-        }
-    }
-
-    pub(crate) fn be64(&mut self, kind: u16, value: u64) {
-        if let Some(place) = self.attribute(kind, 8).and_then(|place| place.first_chunk_mut()) {
-            *place = value.to_be_bytes();
-        }
+        self.bytes.extend(be32_attribute(kind, value));
     }
 
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
-        if let Some(place) = self.attribute(kind, value.len()) {
-            place.copy_from_slice(value);
-        }
-    }
-
-    pub(crate) fn nest(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
-        let start = self.end;
-        self.number([0; 4]); // what it begins with, set below
-        write(self);
-        let kind = kind | libc::NLA_F_NESTED as u16;
-        if let Some(header) = self.header(kind, self.end - start) {
-            self.set(start, header);
-        }
-    }
-
-    pub(crate) fn finish(mut self) -> Result<Vec<u8>, Unwritable> {
-        self.bytes.truncate(self.end);
-        self.unwritable.map_or(Ok(self.bytes), Err)
-    }
-
-    /// Adds an attribute whose value has this length, and returns the value's bytes, which are zeros; none if it is too long.
-    fn attribute(&mut self, kind: u16, length: usize) -> Option<&mut [u8]> {
-        let header = self.header(kind, 4 + length)?;
-        let room = self.room(4 + length.next_multiple_of(4));
-        let (place, value) = room.split_first_chunk_mut()?;
-        *place = header;
-        value.get_mut(..length)
-    }
-
-    /// What an attribute of this length begins with, itself included: `struct nlattr` in linux/netlink.h.
-    fn header(&mut self, kind: u16, length: usize) -> Option<[u8; 4]> {
-        let Ok(number) = u16::try_from(length) else {
-            self.refuse(format!("an attribute of {length} bytes, which may have 65535"));
-            return None;
+        let Ok(length) = u16::try_from(4 + value.len()) else {
+            self.is_too_long = true;
+            return;
         };
-        let ([a, b], [c, d]) = (number.to_ne_bytes(), kind.to_ne_bytes());
-        Some([a, b, c, d])
+        self.bytes.extend(length.to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend(value);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    fn number<const N: usize>(&mut self, bytes: [u8; N]) {
-        let start = self.end;
-        self.room(N);
-        self.set(start, bytes);
-    }
-
-    fn set<const N: usize>(&mut self, start: usize, bytes: [u8; N]) {
-        if let Some(field) = self.bytes.get_mut(start..).and_then(|rest| rest.first_chunk_mut()) {
-            *field = bytes;
-        }
-    }
-
-    /// The next bytes, which are zeros.
-    fn room(&mut self, length: usize) -> &mut [u8] {
-        let start = self.end;
-        self.end += length;
-        if self.end > self.bytes.len() {
-            self.bytes.resize(2 * self.end, 0);
-        }
-        self.bytes.get_mut(start..self.end).unwrap_or_default()
+    /// The request's bytes. The error is the kernel's for a message that is too long.
+    pub(crate) fn finish(self) -> Result<Vec<u8>, Errno> {
+        if self.is_too_long { Err(Errno::EMSGSIZE) } else { Ok(self.bytes) }
     }
 }
 
@@ -364,13 +271,13 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let mut writer = Writer::with_capacity(64);
+        let mut writer = Writer::default();
         for sequence in [1, 2] {
             let header =
                 Header { subsystem: 10, message: 7, flags: libc::NLM_F_ACK, sequence, family: ProtoFamily::Ipv4 };
             writer.message(header, |attributes| {
                 attributes.string(1, "nat");
-                attributes.nest(2, |nested| nested.string(3, b"\xff"));
+                attributes.string(2, b"\xff");
             });
         }
         let bytes = writer.finish().unwrap();
@@ -381,40 +288,20 @@ mod tests {
         assert_eq!(messages[1].family(), Ok(libc::NFPROTO_IPV4 as u8));
         let attributes = messages[1].attributes().unwrap();
         assert_eq!(string(attributes.get(1).unwrap()), Ok(&b"nat"[..]));
-        let nested = Attributes(attributes.get(2).unwrap());
-        assert_eq!(string(nested.get(3).unwrap()), Ok(&b"\xff"[..]));
+        assert_eq!(string(attributes.get(2).unwrap()), Ok(&b"\xff"[..]));
         assert_eq!(attributes.find(3), Ok(None));
     }
 
     /// The length of an attribute has 16 bits, its header of 4 bytes included.
     #[test]
     fn what_does_not_fit_is_an_error() {
-        let written = |length: usize, nested: bool| {
-            let mut writer = Writer::with_capacity(64);
-            let value = vec![7; length];
-            if nested {
-                writer.nest(1, |nest| nest.bytes(2, &value));
-            } else {
-                writer.bytes(1, &value);
-            }
+        let written = |length| {
+            let mut writer = Writer::default();
+            writer.bytes(1, &vec![7; length]);
             writer.finish()
         };
-        // The attribute in a nest has a header of its own, and is padded to 4 bytes.
-        for (longest, nested, length) in [(65_531, false, 65_531), (65_524, true, 65_528)] {
-            let bytes = written(longest, nested).unwrap();
-            let (_, value) = Attributes(&bytes).next().unwrap().unwrap();
-            assert_eq!(value.len(), length);
-            let error = written(longest + 1, nested).unwrap_err().to_string();
-            assert!(error.starts_with("an attribute of 65536 bytes"), "{error}");
-        }
-        let mut writer = Writer::with_capacity(64);
-        writer.string(1, "nat");
-        writer.refuse("this");
-        writer.string(1, "a\0b");
-        assert_eq!(writer.finish(), Err(Unwritable("this".to_owned())), "the first");
-        let mut writer = Writer::with_capacity(64);
-        writer.string(1, "a\0b");
-        assert!(writer.finish().is_err());
+        assert_eq!(Attributes(&written(65_531).unwrap()).get(1).unwrap().len(), 65_531);
+        assert_eq!(written(65_532), Err(Errno::EMSGSIZE));
     }
 
     proptest! {

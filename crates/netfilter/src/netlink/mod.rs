@@ -1,14 +1,15 @@
 //! Netlink at the level of bytes: sends requests and batches, receives answers. All of the library's `unsafe` is here.
 //!
-//! libmnl opens the socket, and libnftnl writes the messages that begin and end a batch. Everything between is written,
-//! and answers are read, by safe Rust that checks every bound ([`message`]), because what answers may be a damaged
-//! kernel, a sandbox or a fuzzer.
+//! libmnl opens the socket, and libnftnl writes what is committed ([`batch`], [`objects`]). Answers are read by safe Rust
+//! that checks every bound ([`message`]): what answers may be a damaged kernel, a sandbox or a fuzzer, and libnftnl gives
+//! up a whole rule for one expression that it doesn't know.
 
 #![allow(unsafe_code)] // the one place for it: see the module's text
 
 pub mod batch;
 pub mod listeners;
 pub mod message;
+pub(crate) mod objects;
 pub mod privilege;
 pub mod route;
 pub mod signals;

@@ -324,7 +324,7 @@ pub(crate) mod tests {
     fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(RouteKind, u32, Option<IpAddr>), Malformed> {
         let mut subheader = [0; RTMSG];
         subheader[7] = kind;
-        let mut writer = Writer::with_capacity(64);
+        let mut writer = Writer::default();
         writer.any_message(libc::RTM_NEWROUTE.into(), 0, 0, &subheader, |to| {
             for (kind, value) in attributes {
                 to.bytes(*kind, value);
@@ -365,7 +365,7 @@ pub(crate) mod tests {
         attributes: &[(u16, &[u8])],
         read: impl Fn(&Message<'_>) -> Result<T, Malformed>,
     ) -> Result<T, Malformed> {
-        let mut writer = Writer::with_capacity(64);
+        let mut writer = Writer::default();
         writer.any_message(0, 0, 0, header, |to| {
             for (kind, value) in attributes {
                 to.bytes(*kind, value);

@@ -149,7 +149,7 @@ impl Socket {
     /// The kernel has answered by the time `sendmsg` returns: with an error for each bad message, in their order, and
     /// the acknowledgement last. So if the first answer is the acknowledgement, the batch is committed.
     pub fn send_batch(&self, batch: &FinishedBatch) -> Result<(), CommitError> {
-        self.send(&batch.0).map_err(CommitError::NotSent)?;
+        self.send(batch.bytes()).map_err(CommitError::NotSent)?;
         let mut failures = Vec::new();
         let mut buffer = [0; 4096];
         loop {
@@ -200,7 +200,7 @@ impl Socket {
         write: impl FnOnce(&mut Writer),
         read: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
     ) -> Result<Vec<T>, ReadError> {
-        let mut request = Writer::with_capacity(128);
+        let mut request = Writer::default();
         request.any_message(kind, flags, 0, subheader, write);
         let mut ruleset = Vec::new();
         self.request(request, &mut |message| {
@@ -217,7 +217,7 @@ impl Socket {
         request: Writer,
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        let request = request.finish().map_err(|_| Errno::EMSGSIZE)?;
+        let request = request.finish()?;
         self.send(&request).map_err(ReadError::NotAsked)?;
         let mut interrupted = false;
         // Reads a datagram; returns whether the answer ends with it.
@@ -319,7 +319,7 @@ impl Respondent for Socket {
         write: impl FnOnce(&mut Writer),
         mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        let mut writer = Writer::with_capacity(128);
+        let mut writer = Writer::default();
         writer.message(request, write);
         self.request(writer, &mut read)
     }

@@ -1,5 +1,6 @@
 //! Reads and replaces legacy tables by ip_tables' socket options. It is in this module because it needs `unsafe`.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::sync::OnceLock;
 
@@ -60,7 +61,7 @@ pub fn read_entries(family: Family, table: &str) -> Result<Entries, Errno> {
     // The entries must be requested with the table's size.
     try_again(|| {
         let mut info = vec![0; INFO];
-        options.get(GET_INFO, table, &mut info)?;
+        options.get(GET_INFO, table.as_bytes(), &mut info)?;
         let field = |offset| u32_at(&info, offset).map_err(|_| Errno::EINVAL);
         let (hooks, count, size) = (field(NAME)?, field(INFO - 8)?, field(INFO - 4)?);
         let mut base_chains = Vec::new();
@@ -70,7 +71,7 @@ pub fn read_entries(family: Family, table: &str) -> Result<Entries, Errno> {
         }
         let mut entries = vec![0; ENTRIES + size as usize];
         put(&mut entries, NAME, &size.to_ne_bytes());
-        options.get(GET_ENTRIES, table, &mut entries)?;
+        options.get(GET_ENTRIES, table.as_bytes(), &mut entries)?;
         Ok(Entries { base_chains, count, bytes: entries.split_off(ENTRIES) })
     })
 }
@@ -86,7 +87,7 @@ pub fn replace_entries(
     // The number of counters that are handed back must be that of the entries that are replaced.
     try_again(|| {
         let mut info = vec![0; INFO];
-        options.get(GET_INFO, table, &mut info)?;
+        options.get(GET_INFO, table.as_bytes(), &mut info)?;
         let old = u32_at(&info, INFO - 8).map_err(|_| Errno::EINVAL)?;
         let mut old_counters = vec![0u8; COUNTERS * old as usize];
         let mut places = [[0u32; 5]; 2];
@@ -119,7 +120,7 @@ pub fn replace_entries(
 
 /// Asks for a revision of an xt match or target, as iptables does. The kernel loads the module that it is in, and
 /// answers when that is done (`do_ipt_get_ctl` in net/ipv4/netfilter/ip_tables.c). `ENOENT`: it has none.
-pub fn load_extension(family: Family, name: &str, revision: u8, is_target: bool) -> Result<(), Errno> {
+pub fn load_extension(family: Family, name: &CStr, revision: u8, is_target: bool) -> Result<(), Errno> {
     let options = Options::of(family)?;
     let option = match family {
         Family::V4 => GET_REVISION_MATCH,
@@ -127,7 +128,7 @@ pub fn load_extension(family: Family, name: &str, revision: u8, is_target: bool)
     } + libc::c_int::from(is_target);
     let mut structure = [0; EXTENSION_NAME + 1];
     structure[EXTENSION_NAME] = revision;
-    options.get(option, name, &mut structure)
+    options.get(option, name.to_bytes(), &mut structure)
 }
 
 /// Whether this kernel has sockets of the family; without them, it has no legacy tables of it.
@@ -175,8 +176,8 @@ impl Options {
         Errno::result(unsafe { libc::setsockopt(socket, level, option, structure.as_ptr().cast(), length) }).map(drop)
     }
 
-    fn get(&self, option: libc::c_int, name: &str, structure: &mut [u8]) -> Result<(), Errno> {
-        put(structure, 0, name.as_bytes());
+    fn get(&self, option: libc::c_int, name: &[u8], structure: &mut [u8]) -> Result<(), Errno> {
+        put(structure, 0, name);
         get_option(&self.socket, self.level, option, structure)
     }
 }

@@ -15,7 +15,6 @@
 use super::edit::{Edit, Unwritten, batch};
 use super::rule::NewRule;
 use super::uapi::*;
-use crate::netlink::FinishedBatch;
 use crate::netlink::message::{Attributes, Malformed, Messages, string};
 
 /// Before an expression's name, where its attributes have their types.
@@ -62,9 +61,9 @@ fn add(form: &mut Vec<u8>, kind: u16, value: &[u8]) {
 /// rule that can't be written.
 pub fn written<'a>(rules: impl IntoIterator<Item = NewRule<'a>>) -> Result<Vec<Vec<u8>>, Unwritten> {
     let edits: Vec<_> = rules.into_iter().map(Edit::AddRule).collect();
-    let FinishedBatch(bytes) = batch(&edits, None)?;
+    let batch = batch(&edits, None)?;
     // The first message begins the batch.
-    let messages = Messages(&bytes).skip(1).flatten();
+    let messages = Messages(batch.bytes()).skip(1).flatten();
     let forms = messages.map(|message| comparable(message.attributes()?.get(NFTA_RULE_EXPRESSIONS)?));
     // What was just written isn't malformed.
     Ok(forms.filter_map(Result::ok).collect())

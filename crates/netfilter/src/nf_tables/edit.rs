@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use ruleset::{Family, NAT_PRIORITY, Name, Set, TableFamily};
+use nftnl::{Chain, ChainType, MsgType, Rule, Table};
+use ruleset::{Family, Hook, NAT_PRIORITY, Name, Set, TableFamily};
 
 use super::rule::NewRule;
 use super::set::{self, Element};
 use super::table::MARK;
 use super::uapi::*;
-use super::{ChainId, TableId, header, user_data};
+use super::{ChainId, TableId, c_string, header, user_data};
 use crate::netlink::message::Unwritable;
 use crate::netlink::{Batch, FinishedBatch, Generation};
 
@@ -47,43 +48,49 @@ impl Edit<'_> {
         }
     }
 
-    fn write(&self, batch: &mut Batch) {
+    /// Adds the one message of the edit.
+    fn write(&self, batch: &mut Batch) -> Result<(), Unwritable> {
+        let TableId { name, family } = self.table();
+        let table = Table::new(c_string(name)?, header::protocol(family));
+        let mark = user_data::of_comment(MARK.as_bytes())?;
         match self {
-            Edit::AddTable(table) => table.message(batch, libc::NFT_MSG_NEWTABLE, libc::NLM_F_CREATE, |to| {
-                // No flags: 0 would wake up a dormant table (nf_tables_updtable in net/netfilter/nf_tables_api.c).
-                user_data::write_comment(to, NFTA_TABLE_USERDATA, MARK.as_bytes());
-            }),
-            Edit::DeleteTable(table) => table.message(batch, libc::NFT_MSG_DELTABLE, 0, |_| ()),
-            Edit::AddChain(table, chain) => table.message(batch, libc::NFT_MSG_NEWCHAIN, libc::NLM_F_CREATE, |to| {
-                to.string(NFTA_CHAIN_NAME, chain.name);
-                if let Some(number) = chain.hook.and_then(header::hook_number) {
-                    to.nest(NFTA_CHAIN_HOOK, |to| {
-                        to.be32(NFTA_HOOK_HOOKNUM, number);
-                        to.be32(NFTA_HOOK_PRIORITY, NAT_PRIORITY as u32);
-                    });
-                    to.string(NFTA_CHAIN_TYPE, "nat");
+            // It has flags, none: they would wake up a dormant table. There is none where this is planned, by what was
+            // read at the batch's generation.
+            Edit::AddTable(_) => batch.add(&table, MsgType::Add, libc::NLM_F_CREATE, &[(NFTA_TABLE_USERDATA, &mark)]),
+            Edit::DeleteTable(_) => batch.add(&table, MsgType::Del, 0, &[]),
+            Edit::AddChain(_, chain) => {
+                let mut object = Chain::new(c_string(chain.name)?, &table);
+                if let Some(hook) = chain.hook {
+                    object.set_hook(of_base_chain(hook)?, NAT_PRIORITY);
+                    object.set_type(ChainType::Nat);
                 }
-                user_data::write_comment(to, NFTA_CHAIN_USERDATA, MARK.as_bytes());
-            }),
-            Edit::DeleteChain(table, chain) => table.message(batch, libc::NFT_MSG_DELCHAIN, 0, |to| {
-                to.string(NFTA_CHAIN_NAME, chain.name);
-            }),
-            Edit::FlushChain(table, chain) => table.message(batch, libc::NFT_MSG_DELRULE, 0, |to| {
-                to.string(NFTA_RULE_CHAIN, chain.name);
-            }),
-            Edit::DeleteRule(table, chain, handle) => {
-                table.message(batch, libc::NFT_MSG_DELRULE, 0, |to| {
-                    to.string(NFTA_RULE_CHAIN, chain.as_bytes());
-                    to.be64(NFTA_RULE_HANDLE, *handle);
-                });
+                batch.add(&object, MsgType::Add, libc::NLM_F_CREATE, &[(NFTA_CHAIN_USERDATA, &mark)])
             }
-            Edit::DeleteSet(table, set) => table.message(batch, libc::NFT_MSG_DELSET, 0, |to| {
-                to.string(NFTA_SET_NAME, set.as_bytes());
-            }),
-            Edit::AddSet(table, set, id) => set::add(batch, *table, set, *id),
-            Edit::AddElements(table, set, elements) => set::add_elements(batch, *table, set, elements),
-            Edit::AddRule(new) => new.write(batch),
+            Edit::DeleteChain(_, chain) => batch.add(&Chain::new(c_string(chain.name)?, &table), MsgType::Del, 0, &[]),
+            Edit::FlushChain(_, chain) => {
+                let chain = Chain::new(c_string(chain.name)?, &table);
+                batch.add(&Rule::new(&chain), MsgType::Del, 0, &[])
+            }
+            Edit::DeleteRule(_, chain, handle) => {
+                let chain = Chain::new(c_string(chain.as_bytes())?, &table);
+                let mut rule = Rule::new(&chain);
+                rule.set_handle(*handle);
+                batch.add(&rule, MsgType::Del, 0, &[])
+            }
+            Edit::AddRule(new) => new.write(batch, &table),
+            Edit::AddSet(_, set, id) => set::add(batch, &table, set, *id),
+            Edit::AddElements(_, set, elements) => set::add_elements(batch, &table, set, elements),
+            Edit::DeleteSet(_, name) => set::delete(batch, &table, name),
         }
+    }
+}
+
+/// The hook of a base chain, as libnftnl has it.
+fn of_base_chain(hook: Hook) -> Result<nftnl::Hook, Unwritable> {
+    match hook {
+        Hook::Prerouting => Ok(nftnl::Hook::PreRouting),
+        Hook::Output => Ok(nftnl::Hook::Out),
+        other => Err(Unwritable(format!("a nat chain at {other}"))),
     }
 }
 
@@ -99,13 +106,9 @@ pub struct Unwritten {
 pub fn batch(edits: &[Edit<'_>], generation: Option<Generation>) -> Result<FinishedBatch, Unwritten> {
     let mut batch = Batch::begin(generation);
     for edit in edits {
-        edit.write(&mut batch);
-        if let Some(what) = batch.unwritable() {
-            let (edit, what) = (edit.to_string(), what.clone());
-            return Err(Unwritten { edit, what });
-        }
+        edit.write(&mut batch).map_err(|what| Unwritten { edit: edit.to_string(), what })?;
     }
-    batch.finish().map_err(|what| Unwritten { edit: "the batch".to_owned(), what })
+    Ok(batch.finish())
 }
 
 /// The command that the edit stands for: iptables' in the tables of one family, nft's elsewhere.
@@ -151,8 +154,8 @@ mod tests {
     fn messages_are_numbered_in_their_order() {
         let own = TableId { family: TableFamily::Inet, name: "proxy-init" };
         for (generation, numbers) in [(Some(Generation::FRESH), &[0, 1, 2, 3][..]), (None, &[0, 1, 2])] {
-            let FinishedBatch(bytes) = batch(&[Edit::AddTable(own), Edit::DeleteTable(own)], generation).unwrap();
-            let messages = Messages(&bytes).map(|message| message.unwrap().sequence);
+            let batch = batch(&[Edit::AddTable(own), Edit::DeleteTable(own)], generation).unwrap();
+            let messages = Messages(batch.bytes()).map(|message| message.unwrap().sequence);
             assert_eq!(messages.collect::<Vec<_>>(), numbers);
         }
     }
@@ -181,8 +184,8 @@ mod tests {
         let any = rule([], Action::Return);
         for (table, rule, declares) in [(nat, &tcp, true), (nat, &any, false), (own, &tcp, false)] {
             let edits = [Edit::AddRule(NewRule { table, chain, rule, sets: &[], before: None })];
-            let FinishedBatch(bytes) = batch(&edits, None).unwrap();
-            let attributes = Messages(&bytes).nth(1).unwrap().unwrap().attributes().unwrap();
+            let batch = batch(&edits, None).unwrap();
+            let attributes = Messages(batch.bytes()).nth(1).unwrap().unwrap().attributes().unwrap();
             assert_eq!(attributes.find(NFTA_RULE_COMPAT).unwrap().is_some(), declares, "{table}: {rule:?}");
         }
     }

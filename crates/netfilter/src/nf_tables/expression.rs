@@ -1,14 +1,8 @@
 //! nf_tables expressions, the pieces that a rule is made of. Each is one line of `nft --debug=netlink list ruleset`, and
-//! described once, for writing and for reading.
+//! described once.
 
-use ruleset::Field;
-
-use super::header::{META_FIELDS, PAYLOAD_FIELDS};
 use super::uapi::*;
-use crate::netlink::message::{Attributes, Malformed, Writer, be32, be64, string};
-
-/// The register that every expression of proxy-init's loads into and compares.
-pub(crate) const REGISTER: u32 = libc::NFT_REG_1 as u32;
+use crate::netlink::message::{Attributes, Malformed, be32, be64, string};
 
 /// Makes a structure of each expression, and [`Expression`] of all of them, of lines that say an expression's name and, for
 /// each of its parts, the type and the attribute that has it. Expressions of one name are told apart by the attributes
@@ -30,22 +24,6 @@ macro_rules! expressions {
         }
 
         impl<'a> Expression<'a> {
-            pub(crate) fn write(&self, list: &mut Writer) {
-                let mut add = |name: &str, data: &dyn Fn(&mut Writer)| {
-                    list.nest(NFTA_LIST_ELEM, |element| {
-                        element.string(NFTA_EXPR_NAME, name);
-                        element.nest(NFTA_EXPR_DATA, data);
-                    });
-                };
-                match *self {
-                    $(Self::$expression($expression { $($part),+ }) => add($name, &|data| {
-                        $($part.write(data, $number);)+
-                    }),)+
-                    // Made by reading alone.
-                    Self::Other(name) => list.refuse(format!("[{}]", name.escape_ascii())),
-                }
-            }
-
             /// Reads one element of a rule's list. One whose attributes aren't understood is another one.
             pub(crate) fn read(element: Attributes<'a>) -> Result<Self, Malformed> {
                 let name = string(element.get(NFTA_EXPR_NAME)?)?;
@@ -187,15 +165,10 @@ expressions! {
 
 /// A part of an expression, which one attribute has. Reading it is none where the attribute isn't there and has to be.
 pub(crate) trait Part<'a>: Copy {
-    fn write(self, to: &mut Writer, attribute: u16);
     fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed>;
 }
 
 impl Part<'_> for u32 {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        to.be32(attribute, self);
-    }
-
     fn read(data: Attributes<'_>, attribute: u16) -> Result<Option<Self>, Malformed> {
         data.find(attribute)?.map(be32).transpose()
     }
@@ -203,10 +176,6 @@ impl Part<'_> for u32 {
 
 /// A number of one of the kernel's enumerations, as libc has them.
 impl Part<'_> for i32 {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        to.be32(attribute, self as u32);
-    }
-
     fn read(data: Attributes<'_>, attribute: u16) -> Result<Option<Self>, Malformed> {
         Ok(u32::read(data, attribute)?.map(|number| number as i32))
     }
@@ -214,34 +183,18 @@ impl Part<'_> for i32 {
 
 /// A count, which the kernel takes for 0 where it isn't given.
 impl Part<'_> for u64 {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        if self != 0 {
-            to.be64(attribute, self);
-        }
-    }
-
     fn read(data: Attributes<'_>, attribute: u16) -> Result<Option<Self>, Malformed> {
         data.find(attribute)?.map_or(Ok(0), be64).map(Some)
     }
 }
 
 impl Part<'_> for u8 {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        to.bytes(attribute, &[self]);
-    }
-
     fn read(data: Attributes<'_>, attribute: u16) -> Result<Option<Self>, Malformed> {
         Ok(data.find(attribute)?.and_then(|bytes| bytes.first().copied()))
     }
 }
 
 impl<'a, T: Part<'a>> Part<'a> for Option<T> {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        if let Some(part) = self {
-            part.write(to, attribute);
-        }
-    }
-
     fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
         T::read(data, attribute).map(Some)
     }
@@ -251,10 +204,6 @@ impl<'a, T: Part<'a>> Part<'a> for Option<T> {
 pub(crate) struct Text<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Part<'a> for Text<'a> {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        to.string(attribute, self.0);
-    }
-
     fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
         data.find(attribute)?.map(|text| string(text).map(Self)).transpose()
     }
@@ -262,10 +211,6 @@ impl<'a> Part<'a> for Text<'a> {
 
 /// The structure of an xt match or target, or a list.
 impl<'a> Part<'a> for &'a [u8] {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        to.bytes(attribute, self);
-    }
-
     fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
         data.find(attribute)
     }
@@ -276,10 +221,6 @@ impl<'a> Part<'a> for &'a [u8] {
 pub(crate) struct Data<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Part<'a> for Data<'a> {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        to.nest(attribute, |data| data.bytes(NFTA_DATA_VALUE, self.0));
-    }
-
     fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
         let data = Attributes(data.find(attribute)?.unwrap_or_default());
         Ok(data.find(NFTA_DATA_VALUE)?.map(Self))
@@ -294,15 +235,6 @@ pub(crate) struct Verdict<'a> {
 }
 
 impl<'a> Part<'a> for Verdict<'a> {
-    fn write(self, to: &mut Writer, attribute: u16) {
-        to.nest(attribute, |data| {
-            data.nest(NFTA_DATA_VERDICT, |data| {
-                self.code.write(data, NFTA_VERDICT_CODE);
-                self.chain.write(data, NFTA_VERDICT_CHAIN);
-            });
-        });
-    }
-
     fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
         let data = Attributes(data.find(attribute)?.unwrap_or_default());
         let Some(verdict) = data.find(NFTA_DATA_VERDICT)?.map(Attributes) else {
@@ -318,103 +250,5 @@ impl<'a> Expression<'a> {
     pub(crate) fn each(one: Option<&'a [u8]>, list: Option<&'a [u8]>) -> impl Iterator<Item = Result<Self, Malformed>> {
         let list = Attributes(list.unwrap_or_default()).map(|element| Ok(element?.1));
         one.map(Ok).into_iter().chain(list).map(|expression| Self::read(Attributes(expression?)))
-    }
-
-    /// Loads a field; none if no expression that is written here does.
-    pub(crate) fn load(field: Field) -> Option<Self> {
-        let register = REGISTER;
-        if let Some((_, key)) = META_FIELDS.into_iter().find(|(known, _)| *known == field) {
-            return Some(Self::Meta(Meta { key, register }));
-        }
-        let (_, (base, offset, length)) = PAYLOAD_FIELDS.into_iter().find(|(known, _)| *known == field)?;
-        Some(Self::Payload(Payload { register, base, offset, length }))
-    }
-
-    /// Compares what was loaded: `operation` is one of `NFT_CMP_*`.
-    pub(crate) fn compare(operation: i32, value: &'a [u8]) -> Self {
-        Self::Compare(Compare { operation, register: REGISTER, value: Data(value) })
-    }
-
-    pub(crate) fn decide(code: i32, chain: Option<&'a [u8]>) -> Self {
-        let register = libc::NFT_REG_VERDICT as u32;
-        Self::Decide(Decide { register, verdict: Verdict { code, chain: chain.map(Text) } })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;
-
-    /// All others are read by expressions of their own, and not written.
-    #[test]
-    fn every_field_has_its_place() {
-        let only_read = [Field::State, Field::ConnectionMark, Field::TcpFlags, Field::IcmpType, Field::HopLimit];
-        for field in Field::ALL {
-            assert!(Expression::load(field).is_some() != only_read.contains(&field), "{field:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_written_is_read_back() {
-        let (name, revision, info) = (Text(b"multiport"), 1, &[1, 2, 3, 4, 5, 6, 7, 8][..]);
-        let (base, offset, length) = (1, 12, 4);
-        for expression in [
-            Expression::Meta(Meta { key: 7, register: 1 }),
-            Expression::Payload(Payload { base, offset, length, register: 1 }),
-            Expression::SetMeta(SetMeta { key: 3, register: 1 }),
-            Expression::Conntrack(Conntrack { key: libc::NFT_CT_SRC, register: 1 }),
-            Expression::SetConntrack(SetConntrack { key: libc::NFT_CT_ZONE, register: 1 }),
-            Expression::compare(libc::NFT_CMP_EQ, &[6]),
-            Expression::Range(Range {
-                register: 9,
-                operation: libc::NFT_RANGE_NEQ,
-                first: Data(&[0, 80]),
-                last: Data(&[0, 90]),
-            }),
-            Expression::Mask(Mask { from: 1, to: 2, length: 2, mask: Data(&[255, 0]), xor: Data(&[0, 0]) }),
-            Expression::ByteOrder(ByteOrder {
-                from: 1,
-                to: 1,
-                operation: libc::NFT_BYTEORDER_HTON,
-                length: 4,
-                size: 4,
-            }),
-            Expression::Lookup(Lookup {
-                register: 1,
-                set: Text(b"ports"),
-                to: Some(0),
-                flags: Some(libc::NFT_LOOKUP_F_INV as u32),
-            }),
-            Expression::Lookup(Lookup { register: 1, set: Text(b"\xff"), to: None, flags: None }),
-            Expression::Value(Value { register: 1, value: Data(&[16, 47]) }),
-            Expression::decide(libc::NF_ACCEPT, None),
-            Expression::decide(libc::NF_DROP, None),
-            Expression::decide(libc::NFT_CONTINUE, None),
-            Expression::decide(libc::NFT_RETURN, None),
-            Expression::decide(libc::NFT_JUMP, Some(b"CHAIN")),
-            Expression::decide(libc::NFT_GOTO, Some(b"CHAIN")),
-            Expression::Redirect(Redirect { first: Some(1), last: Some(2), flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED) }),
-            Expression::Redirect(Redirect { first: None, last: None, flags: None }),
-            Expression::Reject(Reject { kind: libc::NFT_REJECT_TCP_RST, code: None }),
-            Expression::Reject(Reject { kind: libc::NFT_REJECT_ICMPX_UNREACH, code: Some(1) }),
-            Expression::Counter(Counter { packets: 0, bytes: 0 }),
-            Expression::Counter(Counter { packets: 1, bytes: 60 }),
-            Expression::Match(Match { name, revision, info }),
-            Expression::Target(Target { name, revision, info }),
-        ] {
-            let mut writer = Writer::with_capacity(64);
-            expression.write(&mut writer);
-            let bytes = writer.finish().unwrap();
-            let (_, element) = Attributes(&bytes).next().unwrap().unwrap();
-            assert_eq!(Expression::read(Attributes(element)), Ok(expression));
-        }
-    }
-
-    #[test]
-    fn what_is_not_understood_is_not_written() {
-        let mut writer = Writer::with_capacity(64);
-        Expression::Other(b"fib").write(&mut writer);
-        assert_eq!(writer.finish().unwrap_err().to_string(), "[fib]");
     }
 }

@@ -169,7 +169,7 @@ mod tests {
 
     /// A message about one function.
     fn listed(function: Option<&str>, priority: i32) -> Result<Hooked, Malformed> {
-        let mut writer = Writer::with_capacity(128);
+        let mut writer = Writer::default();
         let header = Header {
             subsystem: libc::NFNL_SUBSYS_HOOK,
             message: NFNL_MSG_HOOK_GET,

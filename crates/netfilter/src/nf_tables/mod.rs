@@ -18,8 +18,12 @@ pub mod uapi;
 pub mod user_data;
 mod xtables;
 
+use std::ffi::CString;
+
 use derive_more::Display;
 use ruleset::{Hook, TableFamily};
+
+use crate::netlink::message::Unwritable;
 
 /// What a kernel lacks: the thing, its module, and the kernel option.
 pub type Missing = (String, &'static str, &'static str);
@@ -38,4 +42,10 @@ pub struct TableId {
 pub struct ChainId {
     pub name: &'static str,
     pub hook: Option<Hook>,
+}
+
+/// A name as libnftnl takes it.
+fn c_string(name: impl AsRef<[u8]>) -> Result<CString, Unwritable> {
+    let name = name.as_ref();
+    CString::new(name).map_err(|_| Unwritable(format!("\"{}\", which has a NUL in it", name.escape_ascii())))
 }

@@ -263,7 +263,7 @@ mod tests {
             if request.message != libc::NFT_MSG_GETGEN {
                 return self.0.take().map_or(Ok(()), |errno| Err(errno.into()));
             }
-            let mut answer = Writer::with_capacity(64);
+            let mut answer = Writer::default();
             answer.message(request, |to| to.be32(NFTA_GEN_ID, 2));
             let bytes = answer.finish().unwrap();
             Messages(&bytes).try_for_each(|message| Ok(read(&message?)?))

@@ -1,16 +1,18 @@
-//! Rules that are to be added. What a rule's expressions mean is in [`meaning`](super::meaning).
+//! Rules that are to be added. What a rule's expressions mean is in [`decode`](super::decode).
 
 use std::fmt;
 
+use nftnl::expr::{Counter, Verdict};
+use nftnl::nft_expr;
+use nftnl::{Chain, MsgType, Rule as NftnlRule, Table};
 use ruleset::nftables::{NftAction, NftCondition, NftRule};
 use ruleset::xtables::IptablesRule;
-use ruleset::{Action, Condition, Counters, Field, Rule, Set, TCP, TableFamily};
+use ruleset::{Action, Condition, Family, Field, Rule, Set, TCP, TableFamily};
 
-use super::expression::{Counter, Expression};
 use super::uapi::*;
-use super::{ChainId, Missing, TableId};
+use super::{ChainId, Missing, TableId, c_string};
 use super::{nftables, user_data, xtables};
-use crate::netlink::message::Writer;
+use crate::netlink::message::{Unwritable, be32_attribute};
 use crate::netlink::{Batch, Socket};
 
 pub struct NewRule<'a> {
@@ -23,54 +25,53 @@ pub struct NewRule<'a> {
 }
 
 impl NewRule<'_> {
-    pub(super) fn write(&self, batch: &mut Batch) {
+    pub(super) fn write(&self, batch: &mut Batch, table: &Table) -> Result<(), Unwritable> {
+        let chain = Chain::new(c_string(self.chain.name)?, table);
+        let mut rule = NftnlRule::new(&chain);
+        self.add_expressions(&mut rule)?;
         // Without NLM_F_APPEND, a position is that of the rule before which it comes (nf_tables_newrule).
-        let append = if self.before.is_none() { libc::NLM_F_APPEND } else { 0 };
-        let flags = libc::NLM_F_CREATE | append;
-        self.table.message(batch, libc::NFT_MSG_NEWRULE, flags, |to| {
-            to.string(NFTA_RULE_CHAIN, self.chain.name);
-            if let Some(handle) = self.before {
-                to.be64(NFTA_RULE_POSITION, handle);
-            }
-            to.nest(NFTA_RULE_EXPRESSIONS, |list| self.write_expressions(list));
-            if self.is_for_tcp() {
-                to.nest(NFTA_RULE_COMPAT, |compat| {
-                    compat.be32(NFTA_RULE_COMPAT_PROTO, libc::IPPROTO_TCP as u32);
-                    compat.be32(NFTA_RULE_COMPAT_FLAGS, 0);
-                });
-            }
-            if let Some(comment) = &self.rule.comment {
-                user_data::write_comment(to, NFTA_RULE_USERDATA, comment.as_bytes());
-            }
-        });
+        let mut flags = libc::NLM_F_CREATE | libc::NLM_F_APPEND;
+        if let Some(handle) = self.before {
+            rule.set_position(handle);
+            flags = libc::NLM_F_CREATE;
+        }
+        let compat =
+            [be32_attribute(NFTA_RULE_COMPAT_PROTO, TCP as u32), be32_attribute(NFTA_RULE_COMPAT_FLAGS, 0)].concat();
+        let comment =
+            self.rule.comment.as_ref().map(|comment| user_data::of_comment(comment.as_bytes())).transpose()?;
+        let mut attributes = Vec::with_capacity(2);
+        if self.is_for_tcp() {
+            attributes.push((NFTA_RULE_COMPAT | libc::NLA_F_NESTED as u16, compat.as_slice()));
+        }
+        attributes.extend(comment.as_deref().map(|comment| (NFTA_RULE_USERDATA, comment)));
+        batch.add(&rule, MsgType::Add, flags, &attributes)
     }
 
     /// In the tables of one IP family as iptables-nft writes them, elsewhere as nft does. What they have no way to say is
-    /// refused.
-    fn write_expressions(&self, list: &mut Writer) {
+    /// refused. A counter begins at 0.
+    fn add_expressions(&self, to: &mut NftnlRule<'_>) -> Result<(), Unwritable> {
         let (rule, table) = (self.rule, self.table.family);
-        for effect in &rule.effects {
-            list.refuse(effect.text().to_owned());
+        if let Some(effect) = rule.effects.first() {
+            return Err(Unwritable(effect.text().to_owned()));
         }
         for condition in &rule.conditions {
-            let written = match table {
-                TableFamily::Ip(family) => xtables::write_condition(list, family, condition),
-                _ => nftables::write_condition(list, self.sets, condition),
+            let added = match table {
+                TableFamily::Ip(family) => xtables::add_condition(to, family, condition),
+                _ => nftables::add_condition(to, self.sets, condition),
             };
-            if written.is_none() {
-                list.refuse(NftCondition(condition).to_string());
-            }
+            added.ok_or_else(|| Unwritable(NftCondition(condition).to_string()))?;
         }
-        if let Some(Counters { packets, bytes }) = rule.counters {
-            Expression::Counter(Counter { packets, bytes }).write(list);
+        if rule.counters.is_some() {
+            to.add_expr(&Counter);
         }
         match (&rule.action, table) {
-            (Action::Return, _) => Expression::decide(libc::NFT_RETURN, None).write(list),
-            (Action::Jump(chain), _) => Expression::decide(libc::NFT_JUMP, Some(chain.as_bytes())).write(list),
-            (Action::Redirect(ports), TableFamily::Ip(family)) => xtables::write_redirect(list, family, *ports),
-            (Action::Redirect(ports), _) if nftables::write_redirect(list, *ports).is_some() => {}
-            (other, _) => list.refuse(NftAction(other).to_string()),
+            (Action::Return, _) => to.add_expr(&Verdict::Return),
+            (Action::Jump(chain), _) => to.add_expr(&Verdict::Jump { chain: c_string(chain.as_bytes())? }),
+            (Action::Redirect(ports), TableFamily::Ip(family)) => xtables::add_redirect(to, family, *ports),
+            (&Action::Redirect(Some((port, last))), _) if port == last => nftables::add_redirect(to, port),
+            (other, _) => return Err(Unwritable(NftAction(other).to_string())),
         }
+        Ok(())
     }
 
     /// What the kernel lacks for the rule, once it has answered ENOENT; none if nothing that is known.
@@ -91,6 +92,27 @@ impl NewRule<'_> {
     fn is_for_tcp(&self) -> bool {
         self.is_of_xtables() && self.rule.conditions.contains(&Condition::is(Field::Protocol, TCP))
     }
+}
+
+/// Adds the expression that loads a field; none if it isn't one that rules are written with.
+pub(super) fn add_load(to: &mut NftnlRule<'_>, field: Field) -> Option<()> {
+    match field {
+        Field::Family => to.add_expr(&nft_expr!(meta nfproto)),
+        Field::Protocol => to.add_expr(&nft_expr!(meta l4proto)),
+        Field::Source(Family::V4) => to.add_expr(&nft_expr!(payload ipv4 saddr)),
+        Field::Destination(Family::V4) => to.add_expr(&nft_expr!(payload ipv4 daddr)),
+        Field::Source(Family::V6) => to.add_expr(&nft_expr!(payload ipv6 saddr)),
+        Field::Destination(Family::V6) => to.add_expr(&nft_expr!(payload ipv6 daddr)),
+        Field::SourcePort => to.add_expr(&nft_expr!(payload tcp sport)),
+        Field::DestinationPort => to.add_expr(&nft_expr!(payload tcp dport)),
+        Field::InInterface => to.add_expr(&nft_expr!(meta iifname)),
+        Field::OutInterface => to.add_expr(&nft_expr!(meta oifname)),
+        Field::Uid => to.add_expr(&nft_expr!(meta skuid)),
+        Field::Gid => to.add_expr(&nft_expr!(meta skgid)),
+        Field::Mark => to.add_expr(&nft_expr!(meta mark)),
+        Field::State | Field::ConnectionMark | Field::TcpFlags | Field::IcmpType | Field::HopLimit => return None,
+    }
+    Some(())
 }
 
 /// In the syntax of the tool that shows the table.

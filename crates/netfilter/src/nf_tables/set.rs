@@ -1,15 +1,18 @@
 //! Sets and maps: the messages that make them, and reading them.
 
+use nftnl::set::Set as NftnlSet;
+use nftnl::{MsgType, Table};
 use ruleset::nftables::datatype;
-use ruleset::{Action, Intervals, Set, Shape, set_elements, set_field, set_size};
+use ruleset::{Action, Intervals, Name, Set, Shape, set_elements, set_field, set_size};
 
-use super::TableId;
+use super::c_string;
 use super::decode::action;
 use super::expression::{Data, Expression, Part as _, Verdict};
 use super::header;
 use super::uapi::*;
 use crate::netlink::Batch;
-use crate::netlink::message::{Attributes, Malformed, Writer, be32, number};
+use crate::netlink::message::{Attributes, Malformed, Unwritable, be32, number};
+use crate::netlink::objects::{self, AnyKey, SetShape, describe_set};
 
 /// An element as the kernel keeps it: a number, and whether it marks the end of an interval, which is the first number
 /// after it, rather than the beginning or a single number.
@@ -18,52 +21,60 @@ pub(crate) type Element = (u128, bool);
 /// A day in milliseconds.
 const DAY: u32 = 86_400_000;
 
-/// Makes a set; `id` is its number in the batch.
-pub(super) fn add(batch: &mut Batch, table: TableId, set: &Set, id: u32) {
-    let (shape, (_, datatype)) = (Shape::of(set), datatype(set_field(set)));
-    table.message(batch, libc::NFT_MSG_NEWSET, libc::NLM_F_CREATE, |to| {
-        to.string(NFTA_SET_NAME, set.name.as_bytes());
-        let flags = match shape {
-            Shape::Intervals => libc::NFT_SET_INTERVAL,
-            Shape::Numbers => 0,
-            Shape::Hashed => libc::NFT_SET_TIMEOUT,
-        };
-        to.be32(NFTA_SET_FLAGS, flags as u32);
-        if shape == Shape::Hashed {
+/// Adds the message that makes a set; `id` is its number in the batch.
+pub(super) fn add(batch: &mut Batch, table: &Table, set: &Set, id: u32) -> Result<(), Unwritable> {
+    let mut object = named(table, set.name.as_bytes(), id)?;
+    let (_, key_type) = datatype(set_field(set));
+    let shape = SetShape { key_type, key_length: set.bits / 8, ..SetShape::default() };
+    let shape = match Shape::of(set) {
+        Shape::Intervals => SetShape { flags: libc::NFT_SET_INTERVAL as u32, ..shape },
+        Shape::Numbers => shape,
+        Shape::Hashed => SetShape {
+            flags: libc::NFT_SET_TIMEOUT as u32,
             // How often to look for elements that have expired; without this, each second.
-            to.be32(NFTA_SET_GC_INTERVAL, DAY);
+            collects_every: Some(DAY),
             // A hash table has room for so many elements from the start, and for no more.
-            to.nest(NFTA_SET_DESC, |desc| desc.be32(NFTA_SET_DESC_SIZE, set_size(set) as u32));
-        }
-        to.be32(NFTA_SET_KEY_TYPE, datatype);
-        to.be32(NFTA_SET_KEY_LEN, set.bits / 8);
-        to.be32(NFTA_SET_ID, id);
-        // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
-        to.bytes(NFTA_SET_USERDATA, &[&[0, 4][..], &2u32.to_ne_bytes()].concat());
-    });
+            size: Some(set_size(set) as u32),
+            ..shape
+        },
+    };
+    // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
+    describe_set(&mut object, &shape, &[&[0, 4][..], &2u32.to_ne_bytes()].concat());
+    batch.add(&object, MsgType::Add, libc::NLM_F_CREATE, &[])
 }
 
-pub(super) fn add_elements(batch: &mut Batch, table: TableId, set: &Set, elements: &[Element]) {
-    table.message(batch, libc::NFT_MSG_NEWSETELEM, libc::NLM_F_CREATE, |to| {
-        to.string(NFTA_SET_ELEM_LIST_SET, set.name.as_bytes());
-        to.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
-            for &element in elements {
-                add_element(list, set.bits / 8, element);
-            }
-        });
-    });
+/// Adds the message that adds elements to a set. They have to fit into one message: a thousand do.
+pub(super) fn add_elements(
+    batch: &mut Batch,
+    table: &Table,
+    set: &Set,
+    elements: &[Element],
+) -> Result<(), Unwritable> {
+    let mut object = named(table, set.name.as_bytes(), 0)?;
+    for &(number, is_end) in elements {
+        let key = number.to_be_bytes();
+        let key = header::last_bytes(&key, (set.bits / 8) as usize);
+        let key = key.ok_or_else(|| Unwritable(format!("{number} in {} bits", set.bits)))?;
+        objects::add_element(&mut object, key, is_end);
+    }
+    let mut messages = object.elems_iter();
+    let Some(message) = messages.next() else {
+        return Err(Unwritable("no elements".to_owned()));
+    };
+    batch.add(&message, MsgType::Add, libc::NLM_F_CREATE, &[])?;
+    match messages.next() {
+        None => Ok(()),
+        Some(_) => Err(Unwritable(format!("{} elements in one message", elements.len()))),
+    }
 }
 
-fn add_element(list: &mut Writer, bytes: u32, (number, end): Element) {
-    list.nest(NFTA_LIST_ELEM, |element| {
-        if end {
-            element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
-        }
-        element.nest(NFTA_SET_ELEM_KEY, |key| match header::last_bytes(&number.to_be_bytes(), bytes as usize) {
-            Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
-            None => key.refuse(format!("{number} in {bytes} bytes")),
-        });
-    });
+/// Adds the message that deletes a set.
+pub(super) fn delete(batch: &mut Batch, table: &Table, name: &Name) -> Result<(), Unwritable> {
+    batch.add(&named(table, name.as_bytes(), 0)?, MsgType::Del, 0, &[])
+}
+
+fn named<'a>(table: &'a Table, name: &[u8], id: u32) -> Result<NftnlSet<'a, AnyKey>, Unwritable> {
+    Ok(NftnlSet::new_named(&c_string(name)?, id, table, table.get_family()))
 }
 
 /// A set's numbers as the kernel's elements. Of intervals, these are the beginning and the end of each and, as nft writes

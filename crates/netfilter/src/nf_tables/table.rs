@@ -1,31 +1,17 @@
-//! Tables and chains: the messages that change them, and reading them.
+//! Tables and chains, as the kernel dumps them.
 
 use ruleset::{
     Base, Chain, Hook, Intervals, Kind, Name, Policy, Subsystem, Table, TableFamily, interface, names_beginning_with,
 };
 
-use super::TableId;
 use super::header;
 use super::uapi::*;
 use super::user_data;
-use crate::netlink::Batch;
-use crate::netlink::message::{Attributes, Malformed, Writer, be32, string};
+use crate::netlink::message::{Attributes, Malformed, be32, string};
 
 /// The comment that proxy-init puts on the tables and chains that it makes, so that uninstalling removes only those.
 /// nft shows it.
 pub const MARK: &str = "made by proxy-init";
-
-impl TableId {
-    /// Adds a message about the table to a batch, or about a chain, a rule or a set of it: all of these begin with the
-    /// table's name. `write` adds what else there is. A message that makes something has the flag `NLM_F_CREATE`, and
-    /// takes what exists as it is; one that deletes has none.
-    pub(super) fn message(self, batch: &mut Batch, message: i32, flags: i32, write: impl FnOnce(&mut Writer)) {
-        batch.add(message, flags, header::protocol(self.family), |to| {
-            to.string(NFTA_TABLE_NAME, self.name);
-            write(to);
-        });
-    }
-}
 
 /// Reads a table of a dump, without what it holds.
 pub(crate) fn read<R>(family: TableFamily, attributes: Attributes<'_>) -> Result<Table<R>, Malformed> {
@@ -87,12 +73,12 @@ fn read_devices(hook: Attributes<'_>) -> Result<Intervals, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::message::Unwritable;
+    use crate::netlink::message::Writer;
 
-    fn written(write: impl FnOnce(&mut Writer)) -> Result<Vec<u8>, Unwritable> {
-        let mut writer = Writer::with_capacity(64);
+    fn written(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut writer = Writer::default();
         write(&mut writer);
-        writer.finish()
+        writer.finish().unwrap()
     }
 
     #[test]
@@ -103,7 +89,7 @@ mod tests {
                 to.be32(NFTA_TABLE_FLAGS, flags);
                 to.be32(NFTA_TABLE_USE, 7);
             });
-            let table = read::<ruleset::Rule>(TableFamily::Inet, Attributes(&bytes.unwrap())).unwrap();
+            let table = read::<ruleset::Rule>(TableFamily::Inet, Attributes(&bytes)).unwrap();
             let want = (flags & NFT_TABLE_F_DORMANT != 0, flags & NFT_TABLE_F_OWNER != 0, 7);
             assert_eq!((table.dormant, table.owned, table.objects), want);
         }
@@ -111,19 +97,20 @@ mod tests {
 
     #[test]
     fn a_chain_of_devices_has_their_names_or_what_these_begin_with() {
+        let devices = written(|to| {
+            to.string(NFTA_DEVICE_NAME, "b");
+            to.string(NFTA_DEVICE_PREFIX, "eth");
+        });
+        let hook = written(|to| {
+            to.be32(NFTA_HOOK_HOOKNUM, 0);
+            to.be32(NFTA_HOOK_PRIORITY, 5);
+            to.string(NFTA_HOOK_DEV, "a");
+            to.bytes(NFTA_HOOK_DEVS, &devices);
+        });
         let bytes = written(|to| {
             to.string(NFTA_CHAIN_NAME, "c");
-            to.nest(NFTA_CHAIN_HOOK, |to| {
-                to.be32(NFTA_HOOK_HOOKNUM, 0);
-                to.be32(NFTA_HOOK_PRIORITY, 5);
-                to.string(NFTA_HOOK_DEV, "a");
-                to.nest(NFTA_HOOK_DEVS, |to| {
-                    to.string(NFTA_DEVICE_NAME, "b");
-                    to.string(NFTA_DEVICE_PREFIX, "eth");
-                });
-            });
+            to.bytes(NFTA_CHAIN_HOOK, &hook);
         });
-        let bytes = bytes.unwrap();
         let names = [b"a", b"b"].map(|name| (interface(name), interface(name)));
         let want = Intervals::new(names.into_iter().chain([names_beginning_with(b"eth")]));
         let chain = read_chain::<ruleset::Rule>(TableFamily::Netdev, Attributes(&bytes)).unwrap();

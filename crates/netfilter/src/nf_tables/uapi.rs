@@ -38,8 +38,6 @@ pub(crate) const NFTA_RULE_USERDATA: u16 = 7;
 pub(crate) const NFTA_RULE_COMPAT_PROTO: u16 = 1;
 pub(crate) const NFTA_RULE_COMPAT_FLAGS: u16 = 2;
 
-pub(crate) const NFTA_LIST_ELEM: u16 = 1;
-
 pub(crate) const NFTA_EXPR_NAME: u16 = 1;
 pub(crate) const NFTA_EXPR_DATA: u16 = 2;
 
@@ -84,14 +82,7 @@ pub(crate) const NFT_SET_CONCAT: i32 = 0x80;
 pub(crate) const NFTA_SET_TABLE: u16 = 1;
 pub(crate) const NFTA_SET_NAME: u16 = 2;
 pub(crate) const NFTA_SET_FLAGS: u16 = 3;
-pub(crate) const NFTA_SET_KEY_TYPE: u16 = 4;
 pub(crate) const NFTA_SET_KEY_LEN: u16 = 5;
-pub(crate) const NFTA_SET_DESC: u16 = 9;
-pub(crate) const NFTA_SET_ID: u16 = 10;
-pub(crate) const NFTA_SET_GC_INTERVAL: u16 = 12;
-pub(crate) const NFTA_SET_USERDATA: u16 = 13;
-
-pub(crate) const NFTA_SET_DESC_SIZE: u16 = 1;
 
 pub(crate) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(crate) const NFTA_SET_ELEM_LIST_SET: u16 = 2;

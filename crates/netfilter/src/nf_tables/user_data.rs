@@ -5,19 +5,20 @@
 use ruleset::Name;
 use ruleset::nftables::LONGEST_COMMENT;
 
-use crate::netlink::message::{Writer, string};
+use crate::netlink::message::{Unwritable, string};
 
 const COMMENT: u8 = 0;
 
-pub(crate) fn write_comment(to: &mut Writer, attribute: u16, text: &[u8]) {
+/// A comment as user data.
+pub(crate) fn of_comment(text: &[u8]) -> Result<Vec<u8>, Unwritable> {
     match u8::try_from(text.len() + 1) {
         Ok(length) if text.len() <= LONGEST_COMMENT && !text.contains(&0) => {
-            to.bytes(attribute, &[&[COMMENT, length][..], text, &[0]].concat());
+            Ok([&[COMMENT, length][..], text, &[0]].concat())
         }
-        _ => to.refuse(format!(
+        _ => Err(Unwritable(format!(
             "a comment of {} bytes, of which nft reads {LONGEST_COMMENT} up to the first NUL",
             text.len()
-        )),
+        ))),
     }
 }
 
@@ -35,25 +36,18 @@ pub(crate) fn read_comment(mut data: &[u8]) -> Option<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::message::{Attributes, Unwritable};
-
-    fn written(text: &[u8]) -> Result<Vec<u8>, Unwritable> {
-        let mut writer = Writer::with_capacity(64);
-        write_comment(&mut writer, 7, text);
-        Ok(Attributes(&writer.finish()?).get(7).unwrap().to_vec())
-    }
 
     #[test]
     fn a_comment_is_read_back_or_refused() {
         let longest = "x".repeat(LONGEST_COMMENT);
         for text in ["why", "", &longest] {
-            assert_eq!(read_comment(&written(text.as_bytes()).unwrap()).unwrap(), *text);
+            assert_eq!(read_comment(&of_comment(text.as_bytes()).unwrap()).unwrap(), *text);
         }
         for text in [format!("{longest}x"), "x".repeat(300), "wh\0y".to_owned()] {
-            assert!(written(text.as_bytes()).is_err(), "{text:?}");
+            assert!(of_comment(text.as_bytes()).is_err(), "{text:?}");
         }
         // A comment after something else, and one that is cut off.
-        let after = [&[7, 1, 9][..], &written(b"why").unwrap()].concat();
+        let after = [&[7, 1, 9][..], &of_comment(b"why").unwrap()].concat();
         assert_eq!(read_comment(&after).unwrap(), *"why");
         assert_eq!(read_comment(&after[..6]), None);
     }

@@ -1,14 +1,17 @@
 //! A rule's conditions and redirections as iptables-nft writes them, some as xtables' matches and targets.
-//! [`meaning`](super::meaning) reads them back.
+//! [`decode`](super::decode) reads them back.
 
+use nftnl::Rule as NftnlRule;
+use nftnl::expr::{Bitwise, Cmp, CmpOp};
 use nix::errno::Errno;
 use ruleset::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
 
 use super::Missing;
-use super::expression::{Data, Expression, Mask, Match, REGISTER, Target, Text};
 use super::header::{self, last_bytes};
+use super::rule::add_load;
 use super::uapi::*;
 use crate::netlink::message::{Header, Writer};
+use crate::netlink::objects::XtEntry;
 use crate::netlink::{ReadError, Respondent as _, Socket};
 use crate::xt::{self, Extension};
 
@@ -16,21 +19,17 @@ pub(super) fn missing(socket: &Socket, family: Family, rule: &Rule) -> Option<Mi
     Extension::of(rule).find_map(|extension| missing_extension(socket, family, extension))
 }
 
-pub(super) fn write_redirect(list: &mut Writer, family: Family, ports: Option<(u16, u16)>) {
-    write_extension(list, Extension::Redirect, &xt::redirect(family, ports));
+pub(super) fn add_redirect(to: &mut NftnlRule<'_>, family: Family, ports: Option<(u16, u16)>) {
+    add_extension(to, Extension::Redirect, &xt::redirect(family, ports));
 }
 
-fn write_extension(list: &mut Writer, extension: Extension, info: &[u8]) {
-    let (name, revision) = (Text(extension.name().as_bytes()), extension.revision().into());
-    if extension.is_target() {
-        Expression::Target(Target { name, revision, info }).write(list);
-    } else {
-        Expression::Match(Match { name, revision, info }).write(list);
-    }
+fn add_extension(to: &mut NftnlRule<'_>, extension: Extension, info: &[u8]) {
+    let (name, revision) = (extension.name(), extension.revision().into());
+    to.add_expr(&XtEntry { is_target: extension.is_target(), name, revision, info });
 }
 
-/// Writes a condition of a rule of a table of this family; none if iptables has no such match, or this writes none.
-pub(super) fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> Option<()> {
+/// Adds a condition to a rule of a table of this family; none if iptables has no such match, or this writes none.
+pub(super) fn add_condition(to: &mut NftnlRule<'_>, table: Family, condition: &Condition) -> Option<()> {
     let Condition::In { field, values, negated } = condition else {
         return None;
     };
@@ -38,7 +37,7 @@ pub(super) fn write_condition(list: &mut Writer, table: Family, condition: &Cond
         // For a single port, iptables-nft since 1.8.9 writes a payload load and a comparison instead of the match, but
         // 1.8.7 reads that back without the port.
         let info = xt::write_match(extension, *field, values, *negated)?;
-        write_extension(list, extension, &info);
+        add_extension(to, extension, &info);
         return Some(());
     }
     let &Values::Interval((first, last)) = values else {
@@ -63,15 +62,14 @@ pub(super) fn write_condition(list: &mut Writer, table: Family, condition: &Cond
         }
         _ => return None,
     };
-    Expression::load(*field)?.write(list);
+    add_load(to, *field)?;
     // The whole address is loaded, masked and compared: the one form that every version of iptables-nft reads. (Since
     // 1.8.7 it writes a shorter load itself if the prefix ends on a whole byte.)
     if let Some(mask) = mask {
         let (mask, xor) = (mask.to_be_bytes(), [0; 16]);
-        let (mask, xor) = (Data(last_bytes(&mask, length)?), Data(last_bytes(&xor, length)?));
-        Expression::Mask(Mask { from: REGISTER, to: REGISTER, length: length as u32, mask, xor }).write(list);
+        to.add_expr(&Bitwise::new(last_bytes(&mask, length)?, last_bytes(&xor, length)?));
     }
-    Expression::compare(libc::NFT_CMP_EQ, &value).write(list);
+    to.add_expr(&Cmp::new(CmpOp::Eq, value.as_slice()));
     Some(())
 }
 
@@ -82,7 +80,7 @@ fn missing_extension(socket: &Socket, family: Family, extension: Extension) -> O
     let (flags, family) = (libc::NLM_F_ACK, header::protocol(TableFamily::Ip(family)));
     let request = Header { subsystem, message, flags, sequence: 0, family };
     let attributes = |to: &mut Writer| {
-        to.string(NFTA_COMPAT_NAME, extension.name());
+        to.string(NFTA_COMPAT_NAME, extension.name().to_bytes());
         to.be32(NFTA_COMPAT_REV, extension.revision().into());
         to.be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
     };

@@ -1,7 +1,7 @@
 //! The readers of what the kernel answers, for the fuzzer and for the tests that run its corpus. Nothing that they are
 //! given may make them panic, or pass for a rule that wouldn't be written the same.
 
-use ruleset::{Chain, Family, Name, Rule, Subsystem, Table, TableFamily};
+use ruleset::{Chain, Counters, Family, Name, Rule, Subsystem, Table, TableFamily};
 
 use super::written_and_read;
 use crate::ip_tables;
@@ -46,7 +46,8 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mu
         return;
     };
     // Whatever is taken to be written, is written as what it is.
-    let written = Rule { handle: 0, ..rule.clone() };
+    let counters = rule.counters.map(|_| Counters::default());
+    let written = Rule { handle: 0, counters, ..rule.clone() };
     if matches!(family, TableFamily::Ip(_) | TableFamily::Inet)
         && let Ok(again) = written_and_read(family, &written, &[])
     {

@@ -77,10 +77,7 @@ fn action() -> impl Strategy<Value = Action> {
 
 fn rule() -> impl Strategy<Value = Rule> {
     let comment = prop::option::of(prop_oneof!["[ -~]{0,140}".prop_map(Name::of), Just(Name::from("a\0b"))]);
-    let counters = any::<Option<(u64, u64)>>().prop_map(|counters| {
-        let (packets, bytes) = counters?;
-        Some(Counters { packets, bytes })
-    });
+    let counters = any::<bool>().prop_map(|counts| counts.then(Counters::default));
     let effects = prop_oneof![
         9 => Just(vec![]),
         1 => prop::sample::select(vec![vec![Effect::Untrack], vec![Effect::Other("log".to_owned())]]),

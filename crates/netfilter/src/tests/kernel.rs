@@ -101,12 +101,12 @@ fn a_kernel_has_sockets_of_the_families_that_it_lets_listen() {
 fn a_legacy_table_is_read_replaced_and_counted() {
     in_a_namespace(|| {
         for family in Family::ALL {
-            match load_extension(family, "multiport", 1, false) {
+            match load_extension(family, c"multiport", 1, false) {
                 Err(Errno::ENOPROTOOPT) if read_entries(family, NAT) == Err(Errno::ENOPROTOOPT) => return,
                 loaded => assert_eq!(loaded, Ok(())),
             }
-            assert_eq!(load_extension(family, "REDIRECT", 0, true), Ok(()));
-            assert_eq!(load_extension(family, "multiport", 0, true), Err(Errno::ENOENT));
+            assert_eq!(load_extension(family, c"REDIRECT", 0, true), Ok(()));
+            assert_eq!(load_extension(family, c"multiport", 0, true), Err(Errno::ENOENT));
             let held = read_entries(family, NAT).unwrap();
             let chains = table(family, NAT, &held).unwrap().chains;
             let chains: Vec<_> =

@@ -18,10 +18,9 @@ mod xtables;
 
 use ruleset::{Hook, Rule, Set, TableFamily};
 
-use crate::netlink::FinishedBatch;
 use crate::netlink::message::Messages;
 #[cfg(any(test, feature = "testing"))]
-use crate::netlink::message::{Message, Writer};
+use crate::netlink::message::{Attributes, Message, Writer};
 use crate::nf_tables::edit::{Edit, batch};
 use crate::nf_tables::rule::NewRule;
 use crate::nf_tables::{ChainId, TableId, decode};
@@ -33,18 +32,19 @@ pub(crate) fn recorded(hex: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// The attributes of a request. What they name, a table and a set, a message of the answer begins with.
+/// The attributes of a request.
 #[cfg(any(test, feature = "testing"))]
 fn attributes_of(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
-    let mut named = Writer::with_capacity(64);
+    let mut named = Writer::default();
     write(&mut named);
     named.finish().unwrap()
 }
 
-/// Whether a message begins with these attributes, after the header of nfnetlink.
+/// Whether a message has these attributes: a table's name and a set's, by which elements are asked for.
 #[cfg(any(test, feature = "testing"))]
-fn begins_with(message: &Message<'_>, attributes: &[u8]) -> bool {
-    message.payload.get(4..).unwrap_or_default().starts_with(attributes)
+fn is_about(message: &Message<'_>, attributes: &[u8]) -> bool {
+    let of_message = message.attributes().unwrap();
+    Attributes(attributes).flatten().all(|(kind, value)| of_message.find(kind) == Ok(Some(value)))
 }
 
 /// Writes the message that adds a rule to a table of this family with these sets, and reads it as if the kernel had dumped
@@ -57,8 +57,8 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
         sets,
         before: None,
     });
-    let FinishedBatch(bytes) = batch(&[edit], None).map_err(|error| error.what.to_string())?;
-    let message = Messages(&bytes).flatten().nth(1).expect("the batch has a message");
+    let batch = batch(&[edit], None).map_err(|error| error.what.to_string())?;
+    let message = Messages(batch.bytes()).flatten().nth(1).expect("the batch has a message");
     let attributes = message.attributes().expect("it has attributes");
     Ok(decode::read(attributes, family, sets, decode::only_loopback).expect("what was written can be read"))
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
 use crate::netlink::{ReadError, Respondent};
-use crate::tests::{attributes_of, begins_with, recorded};
+use crate::tests::{attributes_of, is_about, recorded};
 
 /// What the kernel once answered, request by request.
 pub(crate) struct Recording(pub(crate) RefCell<VecDeque<(String, Vec<u8>)>>);
@@ -33,7 +33,7 @@ impl Respondent for Recording {
         let mut answers = self.0.borrow_mut();
         // Not all sets are asked about.
         while let Some((_, answer)) = answers.front()
-            && !begins_with(&Messages(answer).next().unwrap().unwrap(), &named)
+            && !is_about(&Messages(answer).next().unwrap().unwrap(), &named)
         {
             answers.pop_front();
         }

@@ -7,15 +7,15 @@ use crate::netlink::{FinishedBatch, Generation, ReadError, Respondent};
 use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::read::snapshot;
 use crate::nf_tables::uapi::*;
-use crate::tests::{attributes_of, begins_with};
+use crate::tests::{attributes_of, is_about};
 
 /// The tables that a namespace holds after these edits.
 pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
-    let FinishedBatch(bytes) = edit::batch(edits, Some(Generation::FRESH)).unwrap();
-    snapshot(&Replay(bytes)).unwrap().tables
+    let batch = edit::batch(edits, Some(Generation::FRESH)).unwrap();
+    snapshot(&Replay(batch)).unwrap().tables
 }
 
-struct Replay(Vec<u8>);
+struct Replay(FinishedBatch);
 
 impl Respondent for Replay {
     fn send_request(
@@ -31,7 +31,7 @@ impl Respondent for Replay {
             libc::NFT_MSG_GETSETELEM => libc::NFT_MSG_NEWSETELEM,
             libc::NFT_MSG_GETRULE => libc::NFT_MSG_NEWRULE,
             _ => {
-                let mut generation = Writer::with_capacity(64);
+                let mut generation = Writer::default();
                 generation.message(request, |to| to.be32(NFTA_GEN_ID, Generation::FRESH.0 + 1));
                 let bytes = generation.finish().unwrap();
                 return Messages(&bytes).try_for_each(|message| Ok(read(&message?)?));
@@ -39,12 +39,12 @@ impl Respondent for Replay {
         };
         let kind = libc::NFNL_SUBSYS_NFTABLES << 8 | made;
         let named = attributes_of(write);
-        for message in Messages(&self.0) {
+        for message in Messages(self.0.bytes()) {
             let message = message?;
             let is_of_family = [libc::NFPROTO_UNSPEC as u8, message.family()?].contains(&(request.family as u8));
-            if i32::from(message.kind) == kind && is_of_family && begins_with(&message, &named) {
+            if i32::from(message.kind) == kind && is_of_family && is_about(&message, &named) {
                 // The kernel adds how many objects a table has.
-                let mut added = Writer::with_capacity(8);
+                let mut added = Writer::default();
                 if made == libc::NFT_MSG_NEWTABLE {
                     added.be32(NFTA_TABLE_USE, self.objects(&message)?);
                 }
@@ -64,7 +64,7 @@ impl Replay {
         let name = |message: &Message<'_>| message.attributes()?.get(NFTA_TABLE_NAME).map(<[u8]>::to_vec);
         let made = [libc::NFT_MSG_NEWCHAIN, libc::NFT_MSG_NEWSET].map(|made| libc::NFNL_SUBSYS_NFTABLES << 8 | made);
         let mut objects = 0;
-        for message in Messages(&self.0).flatten().filter(|message| made.contains(&message.kind.into())) {
+        for message in Messages(self.0.bytes()).flatten().filter(|message| made.contains(&message.kind.into())) {
             objects += u32::from(message.family() == table.family() && name(&message)? == name(table)?);
         }
         Ok(objects)
