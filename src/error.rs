@@ -1,33 +1,34 @@
 //! What can go wrong: each error says what failed, on which rule, why, and what to do about it.
 
 mod cause;
+mod legacy;
 mod mode;
 
 use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use ruleset::Family;
 use thiserror::Error;
 
 pub use self::cause::{Errno, Lack, Privilege};
 pub(crate) use self::cause::{PRIVILEGE, netlink_advice};
-use self::cause::{UNCHANGED, advice};
+pub use self::legacy::LegacyError;
 pub use self::mode::ModeError;
 use crate::config::Mode;
 
-/// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has
-/// changed.
+/// Why installing, verifying or uninstalling failed.
 ///
 /// An error that another one caused has it as its [`source`](std::error::Error::source), and does not repeat its text;
-/// [`chain`] writes all of them on one line.
+/// [`chain`] writes all of them on one line, and says whether anything was changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
 pub enum Error {
     #[error("{0} mode: {1}")]
     InMode(Mode, ModeError),
+
+    #[error("legacy mode: {0}")]
+    Legacy(LegacyError),
 
     #[error(
         "no connection can be made to {to}{}: routing refuses it ({errno}), so no rule is asked: check the \
@@ -48,20 +49,17 @@ pub enum Error {
 
     /// A pod is about to install its rules in the node's own network namespace.
     #[error(
-        "nothing was changed: this is the node's own network namespace, not the pod's (hostNetwork: true, or the \
-         namespace that was named is the node's): the rules would redirect the node's own connections, and stay when \
-         the pod is gone: run the pod without hostNetwork or without this init container; allow-host-network installs \
-         the rules all the same"
+        "this is the node's own network namespace, not the pod's (hostNetwork: true, or the namespace that was named \
+         is the node's): the rules would redirect the node's own connections, and stay when the pod is gone: run the \
+         pod without hostNetwork or without this init container; allow-host-network installs the rules all the same"
     )]
     HostNetwork,
 
-    #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}")]
+    #[error("cannot enter the network namespace {path}: {errno}: {advice}")]
     Netns { path: PathBuf, errno: Errno, advice: &'static str },
 
     /// The timeout of connections in CLOSE_WAIT cannot be written.
-    #[error(
-        "nothing was changed: cannot write the close-wait timeout, {seconds} seconds, to {path}: {errno}: {advice}"
-    )]
+    #[error("cannot write the close-wait timeout, {seconds} seconds, to {path}: {errno}: {advice}")]
     Sysctl { seconds: u32, path: &'static str, errno: Errno, advice: &'static str },
 
     /// Another backend was given rules of proxy-init's while this one installed them.
@@ -82,8 +80,8 @@ pub enum Error {
 
     /// The rules are installed, but whether they are alone could not be seen.
     #[error(
-        "{mode} mode: the rules are installed, but it is not known whether another mode holds proxy-init's rules too, so \
-         that connections are redirected twice: check with `proxy-init verify`"
+        "{mode} mode: the rules are installed, but it is not known whether another mode holds proxy-init's rules \
+         too, so that connections are redirected twice: check with `proxy-init verify`"
     )]
     InstalledUnchecked {
         mode: Mode,
@@ -101,8 +99,8 @@ pub enum Error {
 
     /// This mode's rules replaced another's, another run's replaced them, and installing them again failed.
     #[error(
-        "{mode} mode: the rules of {other} mode were replaced, but another proxy-init may have replaced the new ones at the \
-         same time, and installing those again failed, so none may be left: run one proxy-init at a time"
+        "{mode} mode: the rules of {other} mode were replaced, but another proxy-init may have replaced the new ones \
+         at the same time, and installing those again failed, so none may be left: run one proxy-init at a time"
     )]
     ReplacedEachOther {
         mode: Mode,
@@ -131,86 +129,28 @@ pub enum Error {
         #[source]
         error: Box<Error>,
     },
-
-    #[error(
-        "legacy mode: nothing was changed: {command} is not on PATH: install iptables-legacy (Debian: package \
-         iptables), or use nft mode, which needs no iptables"
-    )]
-    NoCommand { command: String },
-
-    #[error(
-        "legacy mode: nothing was changed: cannot run {command} (check that it is executable and was built for this \
-         machine)"
-    )]
-    CommandFailed {
-        command: PathBuf,
-        #[source]
-        error: io::Error,
-    },
-
-    #[error(
-        "legacy mode: nothing was changed: {command} did not end within {seconds} seconds and was killed: find out \
-         what it waits for with strace, or use nft mode"
-    )]
-    CommandHung { command: PathBuf, seconds: u64 },
-
-    /// An iptables command refused, for a reason that has no error of its own here.
-    #[error(
-        "legacy mode: nothing was changed: {command} failed ({status}): {stderr}: the kernel may lack an extension \
-         that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use nft mode"
-    )]
-    CommandRefused { command: PathBuf, status: String, stderr: String },
-
-    /// An iptables command reported success without having done its work.
-    #[error(
-        "legacy mode: nothing was changed: {command} ended without an error, but afterwards the {family} nat table is not as \
-         it should be: check that it is iptables' own, or use nft mode"
-    )]
-    NoEffect { command: PathBuf, family: Family },
-
-    /// Another program is changing legacy rules.
-    #[error(
-        "legacy mode: nothing was changed: another program holds the xtables lock: wait for it, as iptables \
-         does with -w, or find it with `fuser {file}`"
-    )]
-    LockHeld { file: PathBuf },
-
-    /// The file of the xtables lock cannot be made, opened or locked.
-    #[error(
-        "legacy mode: nothing was changed: iptables cannot write its lock file ({file}: {errno}): mount a writable /run (in a \
-         pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path"
-    )]
-    LockFile { file: PathBuf, errno: Errno },
-
-    #[error(
-        "legacy mode: nothing was changed: this kernel has no legacy nat table ({stderr}): load iptable_nat and \
-         ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use nft mode"
-    )]
-    NoLegacyTables { stderr: String },
-
-    /// Something failed, and what had been changed until then could not be rolled back.
-    #[error(
-        "legacy mode: the {families} rules may be left changed: {}; afterwards they could NOT be rolled back ({}): check \
-         with `proxy-init verify`, and run proxy-init again",
-        reason(cause).trim_start_matches("legacy mode: "),
-        reason(error).trim_start_matches("legacy mode: "),
-        families = list(families)
-    )]
-    NotRolledBack {
-        /// The families whose tables are not known to be as they were.
-        families: Vec<Family>,
-        cause: Box<Error>,
-        error: Box<Error>,
-    },
-
-    #[error("legacy mode: cannot read the {family} legacy nat table: {errno}: {}", advice(*errno))]
-    LegacyUnreadable { family: Family, errno: Errno },
-
-    #[error("legacy mode: cannot write the {family} legacy nat table: {errno}: {}", advice(*errno))]
-    LegacyUnwritable { family: Family, errno: Errno },
 }
 
 impl Error {
+    /// Whether it is certain that nothing was changed, and an error that could have changed something.
+    pub fn is_unchanged(&self) -> bool {
+        match self {
+            Error::InMode(_, error) => error.is_unchanged(),
+            Error::Legacy(error) => error.is_unchanged(),
+            Error::Fallback { missing, error, .. } => missing.is_unchanged() && error.is_unchanged(),
+            Error::HostNetwork | Error::Netns { .. } | Error::Sysctl { .. } => true,
+            Error::NoRoute { .. }
+            | Error::NoConnection { .. }
+            | Error::NoDevice { .. }
+            | Error::CannotChoose { .. }
+            | Error::InstalledMeanwhile { .. }
+            | Error::InstalledUnchecked { .. }
+            | Error::PartlyUninstalled { .. }
+            | Error::ReplacedEachOther { .. }
+            | Error::NotReplaced { .. } => false,
+        }
+    }
+
     /// Whether it says that nft mode can't be had here, so that auto looks for another mode. Otherwise something went
     /// wrong.
     pub(crate) fn rules_out_nft_mode(&self) -> bool {
@@ -220,11 +160,17 @@ impl Error {
     /// The mode that does without what this says that this host lacks, after that mode failed.
     pub(crate) fn mode_instead(&self, failed: Mode) -> Option<Mode> {
         match self {
-            Error::NoCommand { .. } | Error::NoLegacyTables { .. } => failed.fallback(),
+            Error::Legacy(LegacyError::NoCommand { .. } | LegacyError::NoTables { .. }) => failed.fallback(),
             Error::InMode(_, ModeError::Lacks { lack: Lack::Extension { .. }, .. }) => failed.fallback(),
             Error::InMode(_, ModeError::ForeignOwner(_)) => Some(Mode::Native),
             _ => None,
         }
+    }
+}
+
+impl From<LegacyError> for Error {
+    fn from(error: LegacyError) -> Self {
+        Error::Legacy(error)
     }
 }
 
@@ -234,23 +180,31 @@ impl ModeError {
     }
 }
 
-/// Writes an error and everything that caused it on one line, a colon before each cause. Only the error itself says
-/// whether anything was changed.
-pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display + use<'a> {
+/// Writes an error and everything that caused it on one line, a colon before each cause. If it is certain that nothing was
+/// changed, the line begins with that.
+pub fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl fmt::Display + use<'a> {
+    let unchanged = error.downcast_ref::<Error>().is_some_and(Error::is_unchanged);
     fmt::from_fn(move |f| {
-        write!(f, "{error}")?;
-        let mut source = error.source();
-        while let Some(error) = source {
-            write!(f, ": {}", error.to_string().replace(UNCHANGED, ""))?;
-            source = error.source();
+        if unchanged {
+            f.write_str("nothing was changed: ")?;
         }
-        Ok(())
+        f.write_str(&with_causes(error))
     })
 }
 
-/// An error as the reason for another one, which says itself what was changed.
+/// An error, with its causes, as the reason for something else.
 pub(crate) fn reason(error: &Error) -> String {
-    chain(error).to_string().replace(UNCHANGED, "")
+    with_causes(error)
+}
+
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
 }
 
 fn list(items: &[impl fmt::Display]) -> String {
@@ -263,10 +217,12 @@ mod tests {
     use std::collections::HashSet;
     use std::error::Error as _;
 
+    use ruleset::Family;
+
     use super::*;
 
     fn missing() -> Box<Error> {
-        Box::new(Error::NoCommand { command: "iptables-legacy-restore".to_owned() })
+        Box::new(LegacyError::NoCommand { command: "iptables-legacy-restore".to_owned() }.into())
     }
 
     fn refused() -> Box<Error> {
@@ -289,9 +245,13 @@ mod tests {
     named! {
         Error name NAMES:
         InMode NoRoute NoConnection NoDevice CannotChoose HostNetwork Netns Sysctl
-        InstalledMeanwhile InstalledUnchecked PartlyUninstalled ReplacedEachOther NotReplaced Fallback NoCommand
-        CommandFailed CommandHung CommandRefused NoEffect LockHeld LockFile NoLegacyTables
-        NotRolledBack LegacyUnreadable LegacyUnwritable
+        InstalledMeanwhile InstalledUnchecked PartlyUninstalled ReplacedEachOther NotReplaced Fallback Legacy
+    }
+
+    named! {
+        LegacyError legacy_name LEGACY_NAMES:
+        NoCommand CommandFailed CommandHung CommandRefused NoEffect LockHeld LockFile NoTables NotRolledBack
+        Unreadable Unwritable
     }
 
     named! {
@@ -343,6 +303,22 @@ mod tests {
             ModeError::Garbled,
             ModeError::OtherBackend(Mode::Legacy),
         ];
+        let in_legacy = [
+            LegacyError::NoCommand { command: "iptables-legacy-restore".to_owned() },
+            LegacyError::CommandFailed {
+                command: command.clone(),
+                error: std::io::Error::from_raw_os_error(libc::ENOEXEC),
+            },
+            LegacyError::CommandHung { command: command.clone(), seconds: 10 },
+            LegacyError::CommandRefused { command, status: "exit status: 1".to_owned(), stderr: stderr.clone() },
+            LegacyError::LockHeld { file: path.clone() },
+            LegacyError::LockFile { file: path.clone(), errno },
+            LegacyError::NoTables { stderr },
+            LegacyError::NoEffect { command: path.clone(), family },
+            LegacyError::NotRolledBack { families: Family::ALL.to_vec(), cause: missing(), error: missing() },
+            LegacyError::Unwritable { family, errno },
+            LegacyError::Unreadable { family, errno },
+        ];
         let mut all = vec![
             Error::NoRoute { to: [192, 0, 2, 1].into(), from: Some([192, 0, 2, 2].into()), errno },
             Error::NoConnection { to: [192, 0, 2, 1].into(), reason: "reason" },
@@ -355,24 +331,16 @@ mod tests {
             Error::Sysctl { seconds: 3, path: "/proc", errno, advice: "advice" },
             Error::NotReplaced { mode, other: Mode::Legacy, error: missing() },
             Error::Fallback { missing: missing(), mode, error: refused() },
-            *missing(),
-            Error::CommandFailed { command: command.clone(), error: io::Error::from_raw_os_error(libc::ENOEXEC) },
-            Error::CommandHung { command: command.clone(), seconds: 10 },
-            Error::CommandRefused { command, status: "exit status: 1".to_owned(), stderr: stderr.clone() },
-            Error::LockHeld { file: path.clone() },
-            Error::LockFile { file: path.clone(), errno },
-            Error::NoLegacyTables { stderr },
             Error::InstalledUnchecked { mode, error: missing() },
             Error::ReplacedEachOther { mode, other: Mode::Legacy, error: missing() },
             Error::PartlyUninstalled { removed: vec![mode], error: missing() },
-            Error::NoEffect { command: path.clone(), family },
-            Error::NotRolledBack { families: Family::ALL.to_vec(), cause: missing(), error: missing() },
-            Error::LegacyUnwritable { family, errno },
-            Error::LegacyUnreadable { family, errno },
         ];
         let kinds: HashSet<_> = in_mode.iter().map(mode_name).collect();
         assert_eq!(kinds, MODE_NAMES.iter().copied().collect(), "one of each");
         all.extend(in_mode.map(|error| error.in_mode(mode)));
+        let kinds: HashSet<_> = in_legacy.iter().map(legacy_name).collect();
+        assert_eq!(kinds, LEGACY_NAMES.iter().copied().collect(), "one of each");
+        all.extend(in_legacy.map(Error::from));
         all
     }
 
@@ -395,7 +363,7 @@ mod tests {
             .lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` |").map(|(words, _)| words))
             .collect();
-        let texts: Vec<String> = all().iter().map(ToString::to_string).collect();
+        let texts: Vec<String> = all().iter().map(|error| chain(error).to_string()).collect();
         for text in &texts {
             assert!(rows.iter().any(|row| says(text, row)), "not in docs/errors.md: {text}");
         }
@@ -422,7 +390,7 @@ mod tests {
         for words in ["is not on PATH", "also failed: nft mode", "redirected twice: nft mode", "CAP_NET_ADMIN"] {
             assert_eq!(text.matches(words).count(), 1, "{words}: {text}");
         }
-        assert_eq!(text.matches(UNCHANGED).count(), 1, "{text}");
+        assert_eq!(text.matches("nothing was changed").count(), 0, "{text}");
         assert!(error.source().unwrap().source().unwrap().source().is_none());
     }
 }

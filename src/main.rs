@@ -27,7 +27,7 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     let arguments = unsafe { start_up::start(count, arguments) };
     let exit = match cli::parse(arguments, |name| env::var_os(name)) {
         Ok(command) => run(command),
-        Err(error) => refuse(&error),
+        Err(error) => refuse(error),
     };
     exit.code().into()
 }
@@ -52,21 +52,21 @@ fn run(command: Command) -> Exit {
 }
 
 /// Ends a run whose arguments are invalid.
-fn refuse(error: &UsageError) -> Exit {
+fn refuse(error: UsageError) -> Exit {
     match error.log {
         Some(Format::Json) => finish(Err(error), Log::new(Format::Json, Level::Error), Exit::BadInput),
         // Stdout may be another program's input: --simulate is.
         Some(Format::Plain) => {
             leave_message(&error.to_string());
-            fail(error, Exit::BadInput, false)
+            fail(&error, Exit::BadInput, false)
         }
-        None => fail(error, Exit::BadInput, error.as_json),
+        None => fail(&error, Exit::BadInput, error.as_json),
     }
 }
 
 /// Ends a run that keeps a log on stdout. An error is the log's last line, the container's termination message, and a
 /// line on stderr; but a failed validation is only logged, as linkerd-network-validator's is, if that is possible.
-fn finish(result: Result<(), impl std::error::Error>, mut log: Log, failed: Exit) -> Exit {
+fn finish(result: Result<(), impl std::error::Error + 'static>, mut log: Log, failed: Exit) -> Exit {
     let Err(error) = result else {
         // If it cannot be written, the exit code remains.
         let _ = log.flush();

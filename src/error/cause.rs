@@ -6,9 +6,6 @@ use derive_more::Display;
 
 use crate::config::Mode;
 
-/// How errors say that nothing was changed.
-pub(super) const UNCHANGED: &str = "nothing was changed: ";
-
 /// An error number of the kernel's, as errno(3) lists them. It is displayed with its name and meaning, such as `EPERM:
 /// Operation not permitted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
@@ -66,14 +63,14 @@ pub(crate) const PRIVILEGE: &str =
 #[non_exhaustive]
 pub enum Privilege {
     /// Change this network namespace's rules.
-    #[display("{UNCHANGED}the kernel refuses changes to this network namespace's rules (EPERM): {PRIVILEGE}")]
+    #[display("the kernel refuses changes to this network namespace's rules (EPERM): {PRIVILEGE}")]
     Change,
     /// Read them.
     #[display("cannot read this network namespace's rules (EPERM): {PRIVILEGE}")]
     Read,
     /// Run iptables-legacy, which needs this capability.
     #[display(
-        "{UNCHANGED}iptables-legacy needs {_0}, which this process lacks: run as root, or add NET_ADMIN and \
+        "iptables-legacy needs {_0}, which this process lacks: run as root, or add NET_ADMIN and \
          NET_RAW to securityContext.capabilities; nft mode needs NET_ADMIN alone"
     )]
     Capability(String),

@@ -124,6 +124,7 @@ impl Reason {
 ///
 /// # Errors
 /// As of [`Reason::next`].
+#[cfg(any(test, feature = "diagnose"))]
 pub(crate) fn choose(
     first: (Mode, Reason),
     mut check: impl FnMut(Mode) -> Result<(), Error>,

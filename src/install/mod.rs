@@ -17,7 +17,7 @@ use ruleset::{Family, NAT, Ruleset, Table, TableFamily, Unseen, nftables};
 
 use crate::config::warnings::warnings;
 use crate::config::{Config, Mode, ModeChoice};
-use crate::error::{Error, ModeError};
+use crate::error::{Error, LegacyError, ModeError};
 use crate::install::choose::{Found, Reason, try_out};
 use crate::install::close_wait::CloseWaitTimeout;
 use crate::install::host_network::HostNetwork;
@@ -214,7 +214,7 @@ impl Install {
             ModeChoice::Mode(mode) => (mode, Reason::Named),
             ModeChoice::Plain => match self.legacy().are_nf_tables() {
                 Ok(true) => (Mode::Nft, Reason::Plain),
-                Ok(false) | Err(Error::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
+                Ok(false) | Err(Error::Legacy(LegacyError::NoCommand { .. })) => (Mode::Legacy, Reason::Plain),
                 Err(error) => return Err(error),
             },
             ModeChoice::Auto => found()?.first(),
@@ -229,13 +229,14 @@ impl Install {
     /// Finds all the commands that legacy mode needs.
     ///
     /// # Errors
-    /// [`Error::NoCommand`]
+    /// [`LegacyError::NoCommand`]
     fn find_commands(&self, legacy: &Legacy) -> Result<(), Error> {
         let mut families = self.config.families().iter().filter(|&&family| has_sockets(family));
         families.try_for_each(|&family| legacy.restore(family).map(drop))
     }
 
     /// Whether legacy mode has all the commands that it needs.
+    #[cfg(feature = "diagnose")]
     pub(super) fn has_commands(&self) -> bool {
         self.find_commands(&self.legacy()).is_ok()
     }

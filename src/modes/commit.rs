@@ -49,6 +49,7 @@ fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result
 }
 
 /// Commits the edits if nothing has ever been committed in this namespace, and returns whether that was so.
+#[cfg(feature = "diagnose")]
 pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<bool, ModeError> {
     commit(&open()?, edits, Generation::FRESH)
 }

@@ -115,10 +115,9 @@ pub(super) fn foreign_jumps(tables: &[Table<HeldRule>]) -> Vec<String> {
             let Chain { name, rules, .. } = chain;
             let base = ChainName::from_name(name.as_bytes());
             for rule in rules.iter().filter(|rule| !base.is_some_and(|base| is_own_jump(rule, base))) {
+                let matches = if rule.is_unconditional { "" } else { "… " };
                 let goal = held_leads_to(rule);
-                foreign.extend(
-                    goal.map(|goal| format!("{table}: the rule of {name} with handle {}, to {goal}", rule.handle)),
-                );
+                foreign.extend(goal.map(|goal| format!("{table}: -A {name} {matches}-j {goal}")));
             }
         }
     }

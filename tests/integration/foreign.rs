@@ -64,7 +64,10 @@ fn a_rule_with_a_verdict_map_is_not_removed() {
         let before = ruleset(&namespace);
         let finished = Run::new("uninstall").output(&namespace);
         let line = finished.last_line();
-        assert!(line.contains("nothing was changed: the kernel refused `iptables-nft -t nat -X PROXY_INIT_"), "{line}");
+        assert!(
+            line.contains("nothing was changed: nft mode: the kernel refused `iptables-nft -t nat -X PROXY_INIT_"),
+            "{line}"
+        );
         assert_eq!((finished.code(), ruleset(&namespace)), (Some(1), before));
     }
 }

@@ -314,7 +314,7 @@ fn in_a_user_namespace_an_id_that_is_not_mapped_is_refused() {
     for (flag, id) in [("-u", 2102), ("-g", 7)] {
         let finished = unshared(&format!("{flag} {id}"));
         let line = finished.last_line();
-        assert!(line.contains("native mode: nothing was changed"), "{line}");
+        assert!(line.contains("nothing was changed: native mode"), "{line}");
         assert!(line.contains(&format!("id {id} is not mapped in this user namespace")), "{line}");
     }
 }

@@ -378,7 +378,7 @@ fn no_mode_of_xtables_serves_a_pod_with_users_of_its_own_from_outside() {
                 true => run.output(&pod).last_line(),
                 false => run.output(&Namespace::new()).last_line(),
             };
-            let words = format!("{asked} mode: nothing was changed: the kernel refuses");
+            let words = format!("nothing was changed: {asked} mode: the kernel refuses");
             assert!(line.contains(&words) && line.contains("hostUsers: false"), "{line}");
             nothing_is_left(&pod);
         }

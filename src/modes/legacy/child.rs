@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 
 use super::environment::handed_on;
 use crate::config::Mode;
-use crate::error::{Error, ModeError, Privilege};
+use crate::error::{Error, LegacyError, ModeError, Privilege};
 use crate::netns::on_a_thread;
 
 /// iptables-legacy needs NET_ADMIN to change tables, and NET_RAW for the raw socket that it does so on.
@@ -129,13 +129,13 @@ fn succeed(program: &Path, ended: io::Result<Option<Ended>>) -> Result<String, E
     match ended {
         Ok(Some(Ended { status, said })) if status.success() => Ok(said),
         Ok(Some(ended)) => Err(refusal(program, &ended)),
-        Ok(None) => Err(Error::CommandHung { command: program.to_owned(), seconds: LIMIT.as_secs() }),
+        Ok(None) => Err(LegacyError::CommandHung { command: program.to_owned(), seconds: LIMIT.as_secs() }.into()),
         Err(error) => Err(not_run(program, error)),
     }
 }
 
 fn not_run(program: &Path, error: io::Error) -> Error {
-    Error::CommandFailed { command: program.to_owned(), error }
+    LegacyError::CommandFailed { command: program.to_owned(), error }.into()
 }
 
 /// The error that a command's exit code and its words mean.
@@ -147,9 +147,9 @@ fn refusal(program: &Path, ended: &Ended) -> Error {
     if says(&["you must be root", "Permission denied"]) || no_table && missing_capability().is_some() {
         not_permitted(Privilege::Change)
     } else if no_table {
-        Error::NoLegacyTables { stderr }
+        LegacyError::NoTables { stderr }.into()
     } else {
-        Error::CommandRefused { command: program.to_owned(), status: ended.status.to_string(), stderr }
+        LegacyError::CommandRefused { command: program.to_owned(), status: ended.status.to_string(), stderr }.into()
     }
 }
 

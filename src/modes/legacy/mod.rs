@@ -29,7 +29,7 @@ use self::child::{Restore, missing_capability, not_permitted, run_restores};
 use self::read::Held;
 use super::Removed;
 use crate::config::Mode;
-use crate::error::{self, Error, Lack, ModeError, Privilege};
+use crate::error::{self, Error, Lack, LegacyError, ModeError, Privilege};
 use crate::modes::legacy::restore::Input;
 use crate::modes::refusal::unmapped;
 use crate::ownership::{leads_to, without_time};
@@ -53,7 +53,7 @@ impl Legacy {
     /// A family's restore command.
     ///
     /// # Errors
-    /// [`Error::NoCommand`]
+    /// [`LegacyError::NoCommand`]
     pub(crate) fn restore(&self, family: Family) -> Result<PathBuf, Error> {
         let [v4, v6] = &self.programs;
         let known = if family == Family::V4 { v4 } else { v6 };
@@ -68,7 +68,7 @@ impl Legacy {
                 return Ok(known.get_or_init(|| program).clone());
             }
         }
-        Err(Error::NoCommand { command })
+        Err(LegacyError::NoCommand { command }.into())
     }
 
     /// Whether the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
@@ -99,7 +99,9 @@ impl Legacy {
     fn change(&self, wanted: &[Table]) -> Result<Vec<Table>, Error> {
         let lock = lock::take(self.wait).map_err(|error| match error {
             // Whoever lacks a capability mostly may not open root's file either.
-            Error::LockFile { .. } if missing_capability().is_some() => not_permitted(Privilege::Change),
+            Error::Legacy(LegacyError::LockFile { .. }) if missing_capability().is_some() => {
+                not_permitted(Privilege::Change)
+            }
             error => error,
         })?;
         let changes = self.changes(wanted)?;
@@ -145,7 +147,9 @@ impl Legacy {
     /// Fails if a family isn't as it should be, although its command has succeeded.
     fn confirm(&self, wanted: &[Table]) -> Result<(), Error> {
         match self.changes(wanted)?.pop() {
-            Some(Change { family, restore, .. }) => Err(Error::NoEffect { command: restore.program, family }),
+            Some(Change { family, restore, .. }) => {
+                Err(LegacyError::NoEffect { command: restore.program, family }.into())
+            }
             None => Ok(()),
         }
     }
@@ -180,7 +184,9 @@ fn roll_back(changes: &[Change], cause: Error) -> Error {
     }
     let families = failures.iter().map(|(family, _)| *family).collect();
     match failures.into_iter().next() {
-        Some((_, error)) => Error::NotRolledBack { families, cause: Box::new(cause), error: Box::new(error) },
+        Some((_, error)) => {
+            LegacyError::NotRolledBack { families, cause: Box::new(cause), error: Box::new(error) }.into()
+        }
         None => cause,
     }
 }
@@ -188,7 +194,7 @@ fn roll_back(changes: &[Change], cause: Error) -> Error {
 /// iptables-restore names only the line of its COMMIT where the kernel refuses a rule. Says which rule that is, if the cause
 /// is an owner that isn't mapped.
 fn explain(error: Error, wanted: &[Table]) -> Error {
-    let Error::CommandRefused { .. } = error else {
+    let Error::Legacy(LegacyError::CommandRefused { .. }) = error else {
         return error;
     };
     let mut rules = wanted.iter().flat_map(Table::rules);

@@ -12,7 +12,7 @@ use ruleset::{Ruleset, Unseen};
 
 use super::unlisted;
 use crate::config::Mode;
-use crate::error::{Errno, Error, ModeError, Privilege};
+use crate::error::{Errno, Error, LegacyError, ModeError, Privilege};
 use crate::modes::proc_of_thread;
 
 /// Reads every legacy table. What can't be seen is in [`Ruleset::not_known`].
@@ -95,7 +95,7 @@ pub(crate) fn read_table(family: Family, name: &str) -> Result<Table, Error> {
 fn read_error(family: Family, errno: nix::errno::Errno) -> Error {
     match errno {
         nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read).in_mode(Mode::Legacy),
-        _ => Error::LegacyUnreadable { family, errno: Errno::of(errno) },
+        _ => LegacyError::Unreadable { family, errno: Errno::of(errno) }.into(),
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) struct Held {
 /// wanted is made by this, as is one where tables cannot be listed.
 ///
 /// # Errors
-/// [`Error::NoLegacyTables`]: the kernel has no such table, though it is wanted; or why the kernel can't be asked.
+/// [`LegacyError::NoTables`]: the kernel has no such table, though it is wanted; or why the kernel can't be asked.
 pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>, Error> {
     use nix::errno::Errno::{EAFNOSUPPORT, ENOENT, ENOPROTOOPT};
 
@@ -129,7 +129,7 @@ pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>,
         // No sockets of the family, no ip_tables, no nat table.
         Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) if !is_wanted => Ok(None),
         Err(errno @ (ENOPROTOOPT | ENOENT)) => {
-            Err(Error::NoLegacyTables { stderr: format!("{family}: {}", Errno::of(errno)) })
+            Err(LegacyError::NoTables { stderr: format!("{family}: {}", Errno::of(errno)) }.into())
         }
         Err(errno) => Err(read_error(family, errno)),
     }
@@ -142,7 +142,7 @@ pub(super) fn put_back(family: Family, before: &Held) -> Result<(), Error> {
     }
     let counters = ip_tables::counters(family, &before.entries).map_err(garbled_table)?;
     replace_entries(family, NAT, &before.entries, &counters)
-        .map_err(|errno| Error::LegacyUnwritable { family, errno: Errno::of(errno) })
+        .map_err(|errno| LegacyError::Unwritable { family, errno: Errno::of(errno) }.into())
 }
 
 fn unseen_lists(error: &io::Error) -> Unseen {
