@@ -135,8 +135,8 @@ pub(super) fn mismatch_in_words(table: &Table, reason: &Reason<'_>) -> String {
     let is_known = had.is_some_and(|numbers| numbers.size() == 1);
     // Addresses and ports that aren't given may be any; users, groups and devices any but those that rules exempt.
     let is_assumed = matches!(field, Field::Uid | Field::Gid | Field::InInterface | Field::OutInterface);
-    let &FieldFacts { what, flag, .. } = field.facts();
-    if let Some(flag) = flag.filter(|_| is_assumed && !is_known) {
+    let what = field.facts().what;
+    if let Some(flag) = flag(field).filter(|_| is_assumed && !is_known) {
         let not = if negated { "" } else { "not " };
         return format!("assumed {not}{what}{} (see {flag})", numbers_in_values(table, field, values));
     }
@@ -214,7 +214,21 @@ fn subject(field: Field, numbers: Option<&Intervals>) -> String {
     match numbers.map(Intervals::as_slice) {
         Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),
         Some(&[(first, last)]) if first == last => format!("{what}{}", interval_in_words(field, (first, last))),
+        _ if matches!(field, Field::Uid | Field::Gid) => format!("{any} except the proxy's"),
         _ => any.to_owned(),
+    }
+}
+
+/// The flag of `explain` that gives a connection's field, with the name of the value, if there is such a flag.
+pub(super) fn flag(field: Field) -> Option<&'static str> {
+    match field {
+        Field::Source(_) => Some("--from ADDRESS"),
+        Field::SourcePort => Some("--from ADDRESS:PORT"),
+        Field::Uid => Some("--uid"),
+        Field::Gid => Some("--gid"),
+        Field::InInterface => Some("--in"),
+        Field::OutInterface => Some("--out"),
+        _ => None,
     }
 }
 

@@ -36,7 +36,7 @@ pub enum Field {
     HopLimit,
 }
 
-/// The facts about a field. Its place in a packet is in crates/netfilter/src/nf_tables/header.rs.
+/// The facts about a field. Its place in a packet is in crates/netfilter/src/nf_tables/decode.rs.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldFacts {
     pub bits: u32,
@@ -55,8 +55,6 @@ pub struct FieldFacts {
     pub any: &'static str,
     /// After "it depends on".
     pub open: &'static str,
-    /// The flag that gives it, with the name of the value, if there is one.
-    pub flag: Option<&'static str>,
 }
 
 /// How iptables-save writes a condition on a field.
@@ -83,7 +81,6 @@ const PLAIN: FieldFacts = FieldFacts {
     what: "",
     any: "",
     open: "",
-    flag: None,
 };
 
 /// The same for what the kernel keeps with a packet beside its headers.
@@ -97,7 +94,6 @@ const SOURCE: FieldFacts = FieldFacts {
     any: "any source",
     except: Some("from any address except "),
     open: "the source address",
-    flag: Some("--from ADDRESS"),
     ..PLAIN
 };
 
@@ -137,7 +133,6 @@ impl Field {
                 any: "any source port",
                 except: Some("from any port except "),
                 open: "the source port",
-                flag: Some("--from ADDRESS:PORT"),
                 ..PLAIN
             },
             Self::DestinationPort => &FieldFacts {
@@ -156,10 +151,9 @@ impl Field {
                 iptables: IptablesOption::Owner("--uid-owner"),
                 of: "from user ",
                 what: "user ",
-                any: "any user except the proxy's",
+                any: "any user",
                 except: Some("from any user except "),
                 open: "the user",
-                flag: Some("--uid"),
                 ..IN_HOST_ORDER
             },
             Self::Gid => &FieldFacts {
@@ -167,10 +161,9 @@ impl Field {
                 iptables: IptablesOption::Owner("--gid-owner"),
                 of: "from group ",
                 what: "group ",
-                any: "any group except the proxy's",
+                any: "any group",
                 except: Some("from any group except "),
                 open: "the group",
-                flag: Some("--gid"),
                 ..IN_HOST_ORDER
             },
             Self::InInterface => &FieldFacts {
@@ -181,7 +174,6 @@ impl Field {
                 any: "any interface",
                 except: Some("arriving on any interface except "),
                 open: "the interface on which it arrives",
-                flag: Some("--in"),
                 ..PLAIN
             },
             Self::OutInterface => &FieldFacts {
@@ -192,7 +184,6 @@ impl Field {
                 any: "any interface",
                 except: Some("leaving by any interface except "),
                 open: "the interface by which it leaves",
-                flag: Some("--out"),
                 ..PLAIN
             },
             Self::State => &FieldFacts {
@@ -301,7 +292,7 @@ mod tests {
     #[test]
     fn every_field_has_words_of_its_own() {
         for field in Field::ALL {
-            let FieldFacts { nft, any, open, flag, of, except, what, .. } = field.facts();
+            let FieldFacts { nft, any, open, of, except, what, .. } = field.facts();
             assert!([nft, any, open].iter().all(|words| !words.is_empty()), "{field:?}");
             // `tcp` and `ipv4` need none before them.
             assert_eq!(of.is_empty(), matches!(field, Field::Family | Field::Protocol), "{field:?}");
@@ -318,16 +309,6 @@ mod tests {
                     | Field::HopLimit
             );
             assert_eq!(!what.is_empty(), is_bare_number, "{field:?}");
-            let is_asked_for = matches!(
-                field,
-                Field::Source(_)
-                    | Field::SourcePort
-                    | Field::Uid
-                    | Field::Gid
-                    | Field::InInterface
-                    | Field::OutInterface
-            );
-            assert_eq!(flag.is_some(), is_asked_for, "{field:?}");
         }
     }
 }

@@ -67,7 +67,7 @@ pub struct Table<R = Rule> {
     pub dormant: bool,
     /// It has `flags owner`: one program owns it, and the kernel refuses changes from any other (EPERM).
     pub owned: bool,
-    /// The comment in its user data; proxy-init marks the tables that it makes with one.
+    /// The comment in its user data.
     pub comment: Option<Name>,
     /// How many chains, sets and other objects it holds (`NFTA_TABLE_USE`).
     pub objects: u32,
@@ -152,7 +152,7 @@ impl<R> Table<R> {
     }
 }
 
-/// For people: `ip nat`, `inet proxy-init`, `legacy ip nat`.
+/// For people: `ip nat`, `inet mine`, `legacy ip nat`.
 impl<R> fmt::Display for Table<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.subsystem == Subsystem::Legacy {
@@ -169,7 +169,7 @@ pub struct Chain<R = Rule> {
     pub base: Option<Base>,
     /// The names of the devices whose packets it sees, as numbers; none: it sees those of every device.
     pub devices: Option<Intervals>,
-    /// The comment in its user data; proxy-init marks the chains that it makes with one.
+    /// The comment in its user data.
     pub comment: Option<Name>,
     pub rules: Vec<R>,
 }
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_table_is_called_as_nft_calls_it() {
-        for name in ["ip nat", "ip6 nat", "inet proxy-init", "netdev edge", "legacy ip nat"] {
+        for name in ["ip nat", "ip6 nat", "inet mine", "netdev edge", "legacy ip nat"] {
             assert_eq!(table(name, vec![]).to_string(), name);
         }
         assert_eq!(Subsystem::NfTables.to_string(), "nf_tables");

@@ -15,6 +15,7 @@ use trace::{
 };
 
 use crate::diagnose::ownership::mode_of;
+use crate::diagnose::words::flag;
 use crate::ownership::{holds_rules, is_ours};
 use crate::plan::{ChainName, Purpose};
 
@@ -517,8 +518,8 @@ fn dependence_in_words(field: Field, packet: Leg, hook: Hook) -> (&'static str, 
         Field::Uid if is_of_server => "the user of the process that answers",
         Field::Gid if is_of_server => "the group of the process that answers",
         _ => {
-            let words = field.facts();
-            return (words.open, words.flag.map_or(String::new(), |flag| format!(": give {flag}")));
+            let advice = flag(field).map_or(String::new(), |flag| format!(": give {flag}"));
+            return (field.facts().open, advice);
         }
     };
     (what, String::new())

@@ -7,10 +7,12 @@
 #![allow(unsafe_code)] // the one place for it: see the module's text
 
 pub mod batch;
+#[cfg(any(test, feature = "decode"))]
 pub mod listeners;
 pub mod message;
 pub(crate) mod objects;
 pub mod privilege;
+#[cfg(any(test, feature = "decode"))]
 pub mod route;
 pub mod signals;
 pub mod socket;

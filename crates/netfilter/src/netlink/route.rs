@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use mnl::Bus;
 use nix::errno::Errno;
 use ruleset::{Address, Device};
-use ruleset::{Family, LOOPBACK_INDEX, Name};
+use ruleset::{Family, LOOPBACK, LOOPBACK_INDEX, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
 use super::{ReadError, Socket};
@@ -156,8 +156,19 @@ pub fn device(name: &[u8]) -> Result<Device, ReadError> {
     ask_device(0, |attributes| attributes.string(libc::IFLA_IFNAME, name))
 }
 
-pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
+fn device_numbered(index: u32) -> Result<Device, ReadError> {
     ask_device(index, |_| ())
+}
+
+/// The name of the device with this number; none if there is no such device, or if that can't be asked.
+pub fn name_of_device(index: u32) -> Option<Vec<u8>> {
+    let asked = || Some(device_numbered(index).ok()?.name.as_bytes().to_vec());
+    only_loopback(index).or_else(asked)
+}
+
+/// The name of the only device whose number says which one it is.
+pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
+    (index == LOOPBACK_INDEX).then(|| LOOPBACK.to_vec())
 }
 
 fn ask_device(index: u32, write: impl FnOnce(&mut Writer)) -> Result<Device, ReadError> {
@@ -554,5 +565,15 @@ pub(crate) mod tests {
             let message = Message { kind: 0, flags: 0, sequence: 0, payload: &payload };
             let _ = (read_route(&message), read_device(&message), read_address(&message));
         }
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_number() {
+        in_a_namespace(|| {
+            let first = add_veth(b"first");
+            assert_eq!(name_of_device(first.index).as_deref(), Some(&b"first"[..]));
+            assert_eq!(name_of_device(LOOPBACK_INDEX).as_deref(), Some(LOOPBACK));
+            assert_eq!(name_of_device(first.index + 9), None);
+        });
     }
 }

@@ -192,6 +192,7 @@ impl Socket {
 
     /// Sends a request to another part of the kernel than nfnetlink, with that part's header, to which `write` adds the
     /// attributes; returns what `read` makes of each message of the answer.
+    #[cfg(any(test, feature = "decode"))]
     pub(super) fn list<T>(
         &self,
         kind: i32,

@@ -7,25 +7,75 @@
 use ruleset::flags::{constant_condition, ct_state_condition, tracking_condition};
 use ruleset::nftables::{ARP, family_condition, masked_condition, nfproto};
 use ruleset::{
-    Action, Bits, Condition, Context, Counters, Effect, Family, Field, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
-    Rule, Set, TableFamily, Values, interface, set_size,
+    Action, Bits, Condition, Context, Counters, Effect, Family, Field, ICMPV6, Name, Nat, Rule, Set, TableFamily,
+    Values, interface, set_size,
 };
 
-use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
-use super::header::{
-    self, ETHER_TYPE, ICMPV6_TYPE, IPV4_FRAGMENT, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS,
-    TCP_FLAGS,
-};
+use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect};
 use super::register::{Loaded, Part, Registers, bits_of, network};
+use super::set::action;
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
 use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED, XtEntry};
 
-/// The name of the only device whose number says which one it is.
-pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
-    (index == LOOPBACK_INDEX).then(|| LOOPBACK.to_vec())
-}
+/// Bytes of a packet: the header that they are in (`NFT_PAYLOAD_*_HEADER`), and their offset and length there.
+pub(crate) type Place = (i32, u32, u32);
+
+/// The fields that are loaded from a packet's headers: `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h,
+/// `struct tcphdr` in linux/tcp.h.
+const PAYLOAD_FIELDS: [(Field, Place); 6] = [
+    (Field::Source(Family::V4), (libc::NFT_PAYLOAD_NETWORK_HEADER, 12, 4)),
+    (Field::Destination(Family::V4), (libc::NFT_PAYLOAD_NETWORK_HEADER, 16, 4)),
+    (Field::Source(Family::V6), (libc::NFT_PAYLOAD_NETWORK_HEADER, 8, 16)),
+    (Field::Destination(Family::V6), (libc::NFT_PAYLOAD_NETWORK_HEADER, 24, 16)),
+    (Field::SourcePort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)),
+    (Field::DestinationPort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)),
+];
+
+/// Which `NFT_META_*` a field is.
+const META_FIELDS: [(Field, i32); 7] = [
+    (Field::Family, libc::NFT_META_NFPROTO),
+    (Field::Protocol, libc::NFT_META_L4PROTO),
+    (Field::InInterface, libc::NFT_META_IIFNAME),
+    (Field::OutInterface, libc::NFT_META_OIFNAME),
+    (Field::Uid, libc::NFT_META_SKUID),
+    (Field::Gid, libc::NFT_META_SKGID),
+    (Field::Mark, libc::NFT_META_MARK),
+];
+
+/// Some versions of iptables-nft write `-p tcp` for IPv4 with it.
+const IPV4_PROTOCOL: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1);
+/// Where there are no extension headers.
+const IPV6_PROTOCOL: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 1);
+const IPV6_HOPS: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 7, 1);
+/// The first byte of `struct icmp6hdr`.
+const ICMPV6_TYPE: Place = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
+/// `h_proto` of `struct ethhdr` in linux/if_ether.h.
+const ETHER_TYPE: Place = (libc::NFT_PAYLOAD_LL_HEADER, 12, 2);
+const TCP_FLAGS: Place = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1);
+
+/// The fragment's offset (`IP_OFFSET` in net/ip.h), and its place.
+const IPV4_FRAGMENT: (Place, [u8; 2]) = ((libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 2), [0x1f, 0xff]);
+
+/// `enum ip_conntrack_status`, linux/netfilter/nf_conntrack_common.h: the connection's source or destination was
+/// changed.
+const IPS_SRC_NAT: u32 = 1 << 4;
+const IPS_DST_NAT: u32 = 1 << 5;
+/// `enum ip_conntrack_dir`, linux/netfilter/nf_conntrack_tuple_common.h
+const IP_CT_DIR_ORIGINAL: u8 = 0;
+
+const NFT_EXTHDR_OP_TCPOPT: u32 = 1;
+const TCPOPT_MAXSEG: u8 = 2;
+const NFT_OBJECT_COUNTER: u32 = 1;
+const NFT_OBJECT_QUOTA: u32 = 2;
+const NFT_OBJECT_CT_HELPER: u32 = 3;
+const NFT_OBJECT_LIMIT: u32 = 4;
+const NFT_OBJECT_CONNLIMIT: u32 = 5;
+const NFT_OBJECT_CT_TIMEOUT: u32 = 7;
+const NFT_OBJECT_SECMARK: u32 = 8;
+const NFT_OBJECT_CT_EXPECT: u32 = 9;
+const NFT_OBJECT_SYNPROXY: u32 = 10;
 
 /// Reads one rule of a dump, from a table of this family with these sets. `device` returns the name of the device with a
 /// number, if it is known.
@@ -557,7 +607,7 @@ impl<'a> Reader<'a> {
             Some(Loaded::Bytes(from, Some(mask))) if *from == place => mask.as_slice(),
             _ => &[],
         };
-        match header::rewritten(self.family, place, kept) {
+        match rewritten(self.family, place, kept) {
             Some(effect) => self.rule.effects.push(effect),
             None => self.changes = Some("[payload]".to_owned()),
         }
@@ -748,27 +798,43 @@ fn rejection(expression::Reject { kind, code }: expression::Reject) -> String {
     }
 }
 
-pub(crate) fn action(Verdict { code, chain }: Verdict<'_>) -> Action {
-    match (code, chain.map(|chain| Name::from(chain.0))) {
-        (libc::NF_ACCEPT, _) => Action::Accept,
-        (libc::NF_DROP, _) => Action::Drop,
-        (libc::NFT_CONTINUE, _) => Action::Continue,
-        (libc::NFT_RETURN, _) => Action::Return,
-        (libc::NFT_JUMP, Some(chain)) => Action::Jump(chain),
-        (libc::NFT_GOTO, Some(chain)) => Action::Goto(chain),
-        _ => Action::NotUnderstood(format!("[verdict {code}]")),
+/// What writing these bytes of a packet does, of which the bits under the mask are as they were: nothing to its way where
+/// that is IP's class of traffic or IPv4's time to live. None: it may go elsewhere. nft writes two bytes, also where one
+/// field is smaller.
+fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8]) -> Option<Effect> {
+    if base != libc::NFT_PAYLOAD_NETWORK_HEADER {
+        return None;
     }
+    // The bits that may change of each of the first bytes of `struct iphdr` and `struct ipv6hdr`.
+    let free: &[u8] = match family {
+        Some(Family::V4) => &[0, 0xff, 0, 0, 0, 0, 0, 0, 0xff],
+        Some(Family::V6) => &[0x0f, 0xf0, 0, 0, 0, 0, 0, 0xff],
+        // What is in both.
+        None => &[0, 0xf0],
+    };
+    let mut changes_hops = false;
+    for index in 0..length {
+        let place = offset.saturating_add(index);
+        let changed = !kept.get(index as usize).copied().unwrap_or(0);
+        if changed & !free.get(place as usize).copied().unwrap_or(0) != 0 {
+            return None;
+        }
+        changes_hops |= family == Some(Family::V6) && place == IPV6_HOPS.1 && changed != 0;
+    }
+    let text = "[payload]".to_owned();
+    Some(if changes_hops { Effect::Mark { field: Field::HopLimit, to: None, text } } else { Effect::Other(text) })
 }
 
 #[cfg(test)]
 mod tests {
-    use ruleset::Intervals;
     use ruleset::flags::{CtState, of_states};
     use ruleset::nftables::NftRule;
     use ruleset::testing;
     use ruleset::xtables::IptablesRule;
+    use ruleset::{Intervals, LOOPBACK_INDEX};
 
     use super::*;
+    use crate::netlink::route::only_loopback;
     use crate::nf_tables::expression::Data;
     use crate::tests::recorded;
 
@@ -924,5 +990,49 @@ mod tests {
         let whole = |name: &[u8; 16]| Part::whole(Field::InInterface).interval(name);
         assert_eq!(whole(b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), Some((interface(b"lo"), interface(b"lo"))));
         assert_eq!(whole(b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0x"), None);
+    }
+
+    #[test]
+    fn a_packet_stays_on_its_way_if_only_its_class_of_traffic_or_its_hops_change() {
+        #[derive(Debug, PartialEq)]
+        enum Rewritten {
+            Harmless,
+            HopLimit,
+            Other,
+        }
+        use Rewritten::{Harmless, HopLimit, Other};
+
+        let (ip, tcp) = (libc::NFT_PAYLOAD_NETWORK_HEADER, libc::NFT_PAYLOAD_TRANSPORT_HEADER);
+        let (v4, v6) = (Some(Family::V4), Some(Family::V6));
+        // As nft 1.0.6 writes them, but for the last ones.
+        for (family, place, kept, want) in [
+            (v4, (ip, 0, 2), &[0xff, 0x03][..], Harmless), // ip dscp
+            (v4, (ip, 0, 2), &[0x0f, 0xff], Other),        // ip version
+            (v4, (ip, 0, 2), &[0xf0, 0xff], Other),        // ip hdrlength
+            (v4, (ip, 8, 2), &[0x00, 0xff], Harmless),     // ip ttl
+            (v4, (ip, 8, 2), &[0xff, 0x00], Other),        // ip protocol
+            (v6, (ip, 0, 2), &[0xf0, 0x3f], Harmless),     // ip6 dscp
+            (v6, (ip, 0, 2), &[0x0f, 0xff], Other),        // ip6 version
+            (v6, (ip, 6, 2), &[0xff, 0x00], HopLimit),     // ip6 hoplimit
+            (v6, (ip, 6, 2), &[0x00, 0xff], Other),        // ip6 nexthdr
+            (v4, (tcp, 0, 2), &[0xff, 0x00], Other),
+            // Nothing is known to be kept.
+            (v4, (ip, 8, 2), &[], Other),
+            (v4, (ip, 8, 1), &[], Harmless),
+            (v6, (ip, 7, 1), &[], HopLimit),
+            (v6, (ip, 7, 2), &[], Other),
+            // The family may be either.
+            (None, (ip, 0, 2), &[0xff, 0x03], Other),
+            (None, (ip, 0, 2), &[0xff, 0x0f], Harmless),
+            (None, (ip, 8, 1), &[], Other),
+            (v4, (ip, u32::MAX, 2), &[], Other),
+        ] {
+            let is = match rewritten(family, place, kept) {
+                Some(Effect::Mark { field: Field::HopLimit, to: None, .. }) => HopLimit,
+                Some(effect) => (effect == Effect::Other("[payload]".to_owned())).then_some(Harmless).unwrap(),
+                None => Other,
+            };
+            assert_eq!(is, want, "{family:?} {place:?} {kept:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use ruleset::{Family, Hook, Kind, NAT, TableFamily, XTABLES};
 
 use super::header;
-use super::read;
+use super::held::held;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
 use crate::netlink::{ReadError, Respondent as _, Socket};
@@ -39,13 +39,13 @@ pub fn legacy_tables(
 
 /// Whether nf_tables has a nat chain for packets of this family, hooked or in a dormant table.
 fn has_nat_chain(socket: &Socket, family: Family) -> Result<bool, ReadError> {
-    let tables = match read::snapshot(socket) {
+    let tables = match held(socket, |table, _| table.sees(family)) {
         Ok(snapshot) => snapshot.tables,
         // The kernel has no nf_tables (nfnetlink_rcv_msg).
         Err(ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => Vec::new(),
         Err(error) => return Err(error),
     };
-    let mut chains = tables.iter().filter(|table| table.family.sees(family)).flat_map(|table| &table.chains);
+    let mut chains = tables.iter().flat_map(|table| &table.chains);
     Ok(chains.any(|chain| chain.base.is_some_and(|base| base.kind == Kind::Nat)))
 }
 

@@ -2,6 +2,7 @@
 //! and how to read all of them as one consistent snapshot.
 
 pub mod comparable;
+#[cfg(any(test, feature = "decode"))]
 pub mod decode;
 pub mod edit;
 pub mod expression;
@@ -10,6 +11,7 @@ pub mod held;
 pub mod hooks;
 mod nftables;
 pub mod read;
+#[cfg(any(test, feature = "decode"))]
 mod register;
 pub mod rule;
 pub mod set;

@@ -6,13 +6,14 @@ use nftnl::ProtoFamily;
 use nix::errno::Errno;
 use ruleset::{Chain, Name, Rule, Set, Table, TableFamily};
 
+#[cfg(any(test, feature = "decode"))]
 use super::decode;
 use super::header;
 use super::set::Elements;
 use super::table;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, Message, Writer, be32, be64, string};
-use crate::netlink::{Generation, ReadError, Respondent, route};
+use crate::netlink::{Generation, ReadError, Respondent};
 
 /// For how long reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
 /// millisecond, or about ten milliseconds with 10,000 rules.
@@ -32,16 +33,16 @@ impl<R> Snapshot<R> {
     }
 }
 
-/// Reads everything, and decodes the rules.
-pub fn snapshot(socket: &impl Respondent) -> Result<Snapshot, ReadError> {
-    let read =
-        |attributes: Attributes<'_>, family, sets: &[Set]| decode::read(attributes, family, sets, name_of_device);
+/// Reads everything, and decodes the rules. `device` returns the name of the device with a number, if it is known.
+#[cfg(any(test, feature = "decode"))]
+pub fn snapshot(socket: &impl Respondent, device: fn(u32) -> Option<Vec<u8>>) -> Result<Snapshot, ReadError> {
+    let read = |attributes: Attributes<'_>, family, sets: &[Set]| decode::read(attributes, family, sets, device);
     read_all(socket, |_, _| true, read, |rule| rule.handle)
 }
 
-/// Reads those tables that are asked for, and each of their rules by `read`. The dumps of tables, chains and rules are separate requests, so the snapshot is consistent only if
-/// the generation was the same before and after, and if no dump was torn; otherwise everything is read again, unless it
-/// changes all the time.
+/// Reads those tables that are asked for, and each of their rules by `read`. The dumps of tables, chains and rules are
+/// separate requests, so the snapshot is consistent only if the generation was the same before and after, and if no dump was
+/// torn; otherwise everything is read again, unless it changes all the time.
 pub(crate) fn read_all<R>(
     socket: &impl Respondent,
     is_asked: impl Fn(TableFamily, &[u8]) -> bool,
@@ -182,12 +183,6 @@ fn follows(before: Option<(u64, u64)>, rule: u64, position: Option<u64>) -> bool
     }
 }
 
-/// The name of the device with this number; none if there is no such device, or if that can't be asked.
-fn name_of_device(index: u32) -> Option<Vec<u8>> {
-    let asked = || Some(route::device_numbered(index).ok()?.name.as_bytes().to_vec());
-    decode::only_loopback(index).or_else(asked)
-}
-
 /// Which of the tables has this name; none if it isn't asked for, or was made since they were listed, so that the
 /// generation has changed.
 fn place_of<R>(tables: &[Table<R>], family: TableFamily, name: &[u8]) -> Result<Option<usize>, Malformed> {
@@ -232,17 +227,16 @@ fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(),
 mod tests {
     use std::cell::Cell;
 
+    use ruleset::Family;
     use ruleset::nftables::NftRule;
     use ruleset::testing::ports;
-    use ruleset::{Family, LOOPBACK, LOOPBACK_INDEX};
 
     use super::*;
     use crate::netlink::message::{Messages, put};
-    use crate::netlink::route::tests::add_veth;
+    use crate::netlink::route;
     use crate::nf_tables::TableId;
     use crate::nf_tables::edit::Edit;
     use crate::nf_tables::set::elements;
-    use crate::tests::namespace::in_a_namespace;
     use crate::tests::recording::Recording;
     use crate::tests::replay::replayed;
 
@@ -272,7 +266,7 @@ mod tests {
 
     #[test]
     fn only_what_a_change_explains_is_asked_for_again() {
-        let failing = |errno| snapshot(&Failing(Cell::new(Some(errno))));
+        let failing = |errno| snapshot(&Failing(Cell::new(Some(errno))), route::only_loopback);
         assert_eq!(failing(Errno::ENOENT).unwrap(), Snapshot { generation: Generation(2), tables: Vec::new() });
         assert!(matches!(failing(Errno::EPERM), Err(ReadError::Socket(Errno::EPERM))));
     }
@@ -307,22 +301,15 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_known_by_its_number() {
-        in_a_namespace(|| {
-            let first = add_veth(b"first");
-            assert_eq!(name_of_device(first.index).as_deref(), Some(&b"first"[..]));
-            assert_eq!(name_of_device(LOOPBACK_INDEX).as_deref(), Some(LOOPBACK));
-            assert_eq!(name_of_device(first.index + 9), None);
-        });
-    }
-
-    #[test]
     fn what_changed_while_it_was_read_is_read_again() {
         let (changing, whole) = (recording(), recording());
         // The last answer has the generation after the dumps, in the last byte of its first attribute.
         put(&mut changing.0.borrow_mut().back_mut().unwrap().1, 27, &[9]);
         changing.0.borrow_mut().append(&mut whole.0.borrow_mut());
-        assert_eq!(snapshot(&changing).unwrap(), snapshot(&recording()).unwrap());
+        assert_eq!(
+            snapshot(&changing, route::only_loopback).unwrap(),
+            snapshot(&recording(), route::only_loopback).unwrap()
+        );
         assert!(changing.0.borrow().is_empty());
     }
 
@@ -352,8 +339,8 @@ mod tests {
             // The generation isn't asked for again after a torn dump.
             torn.0.borrow_mut().pop_back();
             torn.0.borrow_mut().append(&mut whole.0.borrow_mut());
-            let read = snapshot(&torn).unwrap();
-            assert_eq!(read, snapshot(&recording()).unwrap());
+            let read = snapshot(&torn, route::only_loopback).unwrap();
+            assert_eq!(read, snapshot(&recording(), route::only_loopback).unwrap());
             assert!(torn.0.borrow().is_empty());
         }
     }
@@ -362,7 +349,7 @@ mod tests {
     #[test]
     fn everything_is_read_as_the_kernel_dumps_it() {
         let answers = recording();
-        let snapshot = snapshot(&answers).unwrap();
+        let snapshot = snapshot(&answers, route::only_loopback).unwrap();
         assert_eq!(snapshot.generation, Generation(2));
         assert!(answers.0.borrow().is_empty());
         let mut lines = Vec::new();

@@ -2,7 +2,7 @@
 
 use ruleset::{Bits, Field, Name};
 
-use super::header::Place;
+use super::decode::Place;
 use crate::netlink::message::{devices, number, under_mask};
 
 /// A field in a register, or only the first bytes of an address.

@@ -6,7 +6,6 @@ use ruleset::nftables::datatype;
 use ruleset::{Action, Intervals, Name, Set, Shape, set_elements, set_field, set_size};
 
 use super::c_string;
-use super::decode::action;
 use super::expression::{Data, Expression, Part as _, Verdict};
 use super::header;
 use super::uapi::*;
@@ -176,6 +175,19 @@ impl Elements {
             numbers = Intervals::up_to(max);
         }
         (Some(numbers), verdicts)
+    }
+}
+
+/// What a verdict does.
+pub(crate) fn action(Verdict { code, chain }: Verdict<'_>) -> Action {
+    match (code, chain.map(|chain| Name::from(chain.0))) {
+        (libc::NF_ACCEPT, _) => Action::Accept,
+        (libc::NF_DROP, _) => Action::Drop,
+        (libc::NFT_CONTINUE, _) => Action::Continue,
+        (libc::NFT_RETURN, _) => Action::Return,
+        (libc::NFT_JUMP, Some(chain)) => Action::Jump(chain),
+        (libc::NFT_GOTO, Some(chain)) => Action::Goto(chain),
+        _ => Action::NotUnderstood(format!("[verdict {code}]")),
     }
 }
 

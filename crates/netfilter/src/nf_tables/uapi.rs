@@ -47,25 +47,6 @@ pub(crate) const NFTA_BITWISE_OP: u16 = 6;
 pub(crate) const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
 pub(crate) const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
 
-/// `enum ip_conntrack_status`, linux/netfilter/nf_conntrack_common.h: the connection's source or destination was
-/// changed.
-pub(crate) const IPS_SRC_NAT: u32 = 1 << 4;
-pub(crate) const IPS_DST_NAT: u32 = 1 << 5;
-/// `enum ip_conntrack_dir`, linux/netfilter/nf_conntrack_tuple_common.h
-pub(crate) const IP_CT_DIR_ORIGINAL: u8 = 0;
-
-pub(crate) const NFT_EXTHDR_OP_TCPOPT: u32 = 1;
-pub(crate) const TCPOPT_MAXSEG: u8 = 2;
-pub(crate) const NFT_OBJECT_COUNTER: u32 = 1;
-pub(crate) const NFT_OBJECT_QUOTA: u32 = 2;
-pub(crate) const NFT_OBJECT_CT_HELPER: u32 = 3;
-pub(crate) const NFT_OBJECT_LIMIT: u32 = 4;
-pub(crate) const NFT_OBJECT_CONNLIMIT: u32 = 5;
-pub(crate) const NFT_OBJECT_CT_TIMEOUT: u32 = 7;
-pub(crate) const NFT_OBJECT_SECMARK: u32 = 8;
-pub(crate) const NFT_OBJECT_CT_EXPECT: u32 = 9;
-pub(crate) const NFT_OBJECT_SYNPROXY: u32 = 10;
-
 pub(crate) const NFTA_DATA_VALUE: u16 = 1;
 pub(crate) const NFTA_DATA_VERDICT: u16 = 2;
 

@@ -21,6 +21,7 @@ use ruleset::{Hook, Rule, Set, TableFamily};
 use crate::netlink::message::Messages;
 #[cfg(any(test, feature = "testing"))]
 use crate::netlink::message::{Attributes, Message, Writer};
+use crate::netlink::route;
 use crate::nf_tables::edit::{Edit, batch};
 use crate::nf_tables::rule::NewRule;
 use crate::nf_tables::{ChainId, TableId, decode};
@@ -60,5 +61,5 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
     let batch = batch(&[edit], None).map_err(|error| error.what.to_string())?;
     let message = Messages(batch.bytes()).flatten().nth(1).expect("the batch has a message");
     let attributes = message.attributes().expect("it has attributes");
-    Ok(decode::read(attributes, family, sets, decode::only_loopback).expect("what was written can be read"))
+    Ok(decode::read(attributes, family, sets, route::only_loopback).expect("what was written can be read"))
 }

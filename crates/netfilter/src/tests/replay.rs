@@ -3,6 +3,7 @@
 use ruleset::Table;
 
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
+use crate::netlink::route::only_loopback;
 use crate::netlink::{FinishedBatch, Generation, ReadError, Respondent};
 use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::read::snapshot;
@@ -12,7 +13,7 @@ use crate::tests::{attributes_of, is_about};
 /// The tables that a namespace holds after these edits.
 pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
     let batch = edit::batch(edits, Some(Generation::FRESH)).unwrap();
-    snapshot(&Replay(batch)).unwrap().tables
+    snapshot(&Replay(batch), only_loopback).unwrap().tables
 }
 
 struct Replay(FinishedBatch);
