@@ -20,13 +20,13 @@ use crate::settings::Installation;
 /// For how long an answer is good.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// What the plugin may learn.
+/// The plugin's access to the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Access {
     /// Nobody has asked yet.
     #[default]
     Unknown,
-    /// What it asks for, or it asks for nothing.
+    /// The plugin gets its answers, or asks for nothing.
     Given,
     /// Nothing, and this is why.
     Refused(String),

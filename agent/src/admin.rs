@@ -1,4 +1,7 @@
 //! The admin server: /metrics, and whether the agent is alive and ready.
+//!
+//! Neither axum's `serve` nor kubert's admin server bounds connections that never send a request: whoever opens enough of
+//! them takes all of the agent's descriptors. So hyper's connections are counted here.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,7 +32,7 @@ const CONNECTIONS: usize = 64;
 /// nobody has the server make answers that they don't read.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a listener answers.
+/// The paths that a listener answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served {
     /// Metrics, and probes.
@@ -72,7 +75,7 @@ pub async fn serve(address: SocketAddr, served: Served, health: Arc<Health>) -> 
         }
         let connection = tokio::spawn(converse(stream, served, Arc::clone(&health)));
         connections.push_back(connection.abort_handle());
-        // However many more wait to be taken, whoever has asked by now is answered first.
+        // However many more connections wait, those that have sent a request are answered first.
         yield_now().await;
     }
 }
@@ -94,7 +97,7 @@ fn answer(request: &Request<Incoming>, served: Served, health: &Health) -> Respo
         "/metrics" if served == Served::All => {
             (StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", health.metrics.text())
         }
-        // Those of upstream's repair controller, and Kubernetes' own.
+        // The paths of upstream's repair controller, and Kubernetes' own.
         "/live" | "/livez" => (StatusCode::OK, "text/plain", "live\n".to_owned()),
         "/ready" | "/readyz" if *health.ready.borrow() => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
         "/ready" | "/readyz" => {

@@ -33,7 +33,7 @@ impl Server {
     /// By the service account's token, which is read again as it rotates, and the cluster's authority.
     ///
     /// # Errors
-    /// What is missing.
+    /// The file or variable that is missing.
     pub fn new(installation: &Installation) -> Result<Self, String> {
         let host = installation.host.trim_start_matches('[').trim_end_matches(']');
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
@@ -96,7 +96,7 @@ async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T,
     }
 }
 
-/// What went wrong, in words that hold nothing of an answer that makes no sense: there may be secrets in it.
+/// Words for a failure. They hold nothing of an answer that makes no sense, for that may have secrets in it.
 pub fn words(error: &Error) -> String {
     match error {
         Error::SerdeError(error) => format!("the API server's answer makes no sense: {}", wrong_in_json(error)),

@@ -18,7 +18,7 @@ use thiserror::Error;
 /// The plugin's type, which is the name of its program.
 pub const PLUGIN: &str = "linkerd-cni";
 
-/// What Linkerd's chart has in the entry where the kubeconfig's path is to be.
+/// The word in the entry of Linkerd's chart that stands for the kubeconfig's path.
 const KUBECONFIG: &str = "__KUBECONFIG_FILEPATH__";
 
 /// The plugin's entry.
@@ -73,12 +73,12 @@ impl Entry {
     /// As the plugin reads it.
     ///
     /// # Errors
-    /// What is wrong with it, in the plugin's words.
+    /// The value that is wrong, in the plugin's words.
     pub fn read(&self) -> Result<Configuration, pod::Error> {
         Configuration::read(self.0.to_string().as_bytes())
     }
 
-    /// What the plugin gets on standard input, where a list with this version has the entry.
+    /// The plugin's standard input, where a list with this version has the entry.
     pub fn configuration(&self, version: &str) -> Value {
         let mut value = self.0.clone();
         if let Some(map) = value.as_object_mut() {
@@ -327,7 +327,7 @@ pub fn has_plugin(text: &str) -> Result<bool, Unusable> {
 /// (`cni.exclusive` in Cilium's chart; linkerd2's issues 10375 and 11597).
 const JEALOUS: [(&str, &str); 1] = [("cilium-cni", "Cilium's agent: set `cni.exclusive=false` in its chart")];
 
-/// Who writes a file, as far as its plugins tell, and what to do about it.
+/// Names the program that writes a file, as far as its plugins tell, and the advice about that program.
 pub fn writer(text: &str) -> &'static str {
     let known = JEALOUS.iter().find(|(kind, _)| text.contains(&format!("\"{kind}\"")));
     known.map_or(

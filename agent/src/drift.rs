@@ -1,4 +1,4 @@
-//! What it means that a pod's rules aren't those that it should have, and what is to be done about it: pure functions.
+//! Names the difference between a pod's rules and those that it should have, and decides what happens then: pure functions.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -106,7 +106,7 @@ impl Drift {
     }
 }
 
-/// What was told of a pod's rules last, and when.
+/// The last event about a pod's rules, and its time.
 #[derive(Debug, Clone, Default)]
 pub struct Told(Option<(Reason, Instant)>);
 

@@ -30,7 +30,7 @@ const CORE: &str = "/api/v1";
 /// How long after a failure the agent asks again which DaemonSet has made its pod.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// What becomes of the plugin.
+/// The plugin's fate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// Another agent follows.
@@ -131,7 +131,7 @@ impl<'a> Own<'a> {
         pending().await
     }
 
-    /// What becomes of the plugin, as far as can be found out within some seconds. The watch has to go on meanwhile.
+    /// Finds out the plugin's fate within some seconds. The watch has to go on meanwhile.
     pub async fn fate(&self) -> Fate {
         let asked = timeout(PATIENCE, self.fetch_fate()).await;
         if self.namespace_ends.get() {

@@ -52,12 +52,12 @@ pub struct Folder {
     path: PathBuf,
 }
 
-/// What a name in a folder stands for.
+/// The content of a name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// A regular file.
     File(Text),
-    /// What can't be taken for a configuration, and why.
+    /// Something that can't be a configuration, and why.
     Other(String),
 }
 
@@ -159,7 +159,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// What a name stands for; none if there is no such name, or only a folder's.
+    /// The content of a name; none if there is no such name, or a folder has it.
     pub fn read(&self, name: &str) -> Option<Content> {
         let file = match openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) {
             Ok(file) => File::from(file),
@@ -176,7 +176,7 @@ impl Folder {
     }
 
     /// Whether a regular file of this name has the same bytes as `source`; its stamp if it has, and these permissions.
-    /// What can't be opened hasn't.
+    /// A file that can't be opened hasn't.
     ///
     /// # Errors
     /// As of read(2).
@@ -312,7 +312,7 @@ impl Folder {
     }
 }
 
-/// What an open file holds; none for a folder.
+/// The content of an open file; none for a folder.
 fn content(file: &File) -> io::Result<Option<Content>> {
     let metadata = file.metadata()?;
     if metadata.is_dir() {

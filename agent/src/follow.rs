@@ -27,31 +27,32 @@ const WATCH: u32 = 290;
 const WATCH_GRACE: Duration = Duration::from_secs(5);
 /// The longest pause between two watches, in case that the pauses end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How many objects a page of a list has: each of them may be as long as etcd takes, 1.5 MB.
-const PAGE: u32 = 10;
+/// How many objects a page of a list has: each of them may be as long as etcd takes, 1.5 MB, and kube has a page in memory
+/// three times.
+const PAGE: u32 = 4;
 /// How many events may wait: each is of one object.
 const WAITING: usize = 16;
 /// The annotation of the bookmark that ends the first objects.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// What counts of an object.
+/// An object, as far as it counts.
 pub trait Object: Clone + DeserializeOwned + Send + 'static {
     /// The object's version: its resourceVersion.
     fn version(&self) -> &str;
 }
 
-/// Which objects are followed. An object that no longer has these fields is gone.
+/// The objects that are followed. An object that no longer has these fields is gone.
 #[derive(Debug)]
 pub struct Which {
     /// The path of their kind.
     pub path: String,
     /// The label that they have, if they are to have one.
     pub label: Option<&'static str>,
-    /// What their fields are to be, as a selector.
+    /// The values of their fields, as a selector.
     pub fields: String,
 }
 
-/// What happens to the objects, or why the API server can't be asked.
+/// An event about the objects, or the reason why the API server can't be asked.
 pub type News<T> = Result<Event<T>, String>;
 
 /// Follows objects for as long as somebody takes the news.

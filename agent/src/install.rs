@@ -20,13 +20,12 @@ use crate::admin::Health;
 use crate::api::Server;
 use crate::events::{self, Events, event};
 use crate::fate::{Fate, Own};
-use crate::keeper::{Counts, Keeper, State};
+use crate::keeper::{Keeper, State};
 use crate::plugin_log::PluginLog;
 use crate::settings::{Installation, OnExit, Settings};
-use crate::status;
 use crate::watch::Watch;
 
-/// Whoever writes several files at once is waited for that long.
+/// How long to wait for a program that writes several files at once.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// How long after a pass the next one comes where the kernel doesn't say what changes.
@@ -37,18 +36,14 @@ const EVENTS: usize = 8;
 /// Keeps the plugin on the node until a signal comes, and leaves as the settings say.
 ///
 /// # Errors
-/// What could not be set up, or removed.
+/// The file or service that could not be set up, or removed.
 pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Health>) -> Result<(), String> {
     let installation = &settings.installation;
     // Without a configuration there is nothing to wait for.
     installation.entry()?;
     let mut watch = Watch::new();
     let mut unwatched = None;
-    let asks = status::can_be_asked();
-    if !asks {
-        info!("without CAP_SYS_ADMIN the plugin's own STATUS can't be asked, and doesn't count for readiness");
-    }
-    let mut keeper = Keeper::new(installation.clone(), asks);
+    let mut keeper = Keeper::new(installation.clone(), Arc::clone(health));
     let mut plugin_log = installation.plugin_log().map(|folder| PluginLog::new(&folder, health));
     let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
     let own = server.map(Own::new);
@@ -83,7 +78,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
             if unwatched.is_some() {
                 again = again.min(UNWATCHED);
             }
-            // Whoever owns the files has the socket too.
+            // The agent that owns the files has the socket, too.
             if let Some(log) = plugin_log.as_mut().filter(|_| state.binary && !state.standby) {
                 log.keep();
             }
@@ -91,13 +86,13 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
             if let (Some(events), Some(node)) = (&events, &settings.node) {
                 last.publish(&state, events, node);
             }
-            last.tell(&state, keeper.counts, ready, health);
+            last.tell(&state, ready, health);
             tokio::select! {
                 () = &mut stopped => break,
                 () = keeper.answered() => {}
                 never = &mut watched => match never {},
                 never = &mut asked => match never {},
-                // Whoever tells lives as long as the loop.
+                // The sender lives as long as the loop.
                 _ = access.changed() => {}
                 changed = timeout(again, changed(&watch)) => {
                     if let Ok(Err(error)) = changed {
@@ -194,16 +189,15 @@ async fn changed(watch: &io::Result<Watch>) -> io::Result<()> {
     }
 }
 
-/// What was told last.
+/// The last report.
 #[derive(Default)]
 struct Report {
     state: Option<State>,
     ready: bool,
-    counts: Counts,
 }
 
 impl Report {
-    /// What is new of the files that the plugin can't be kept in goes to the node as events, while the next pass may
+    /// Tells the node by events of files that the plugin can't be kept in, if they are new, while the next pass may
     /// begin.
     fn publish(&self, state: &State, events: &Events, node: &str) {
         let nothing = State::default();
@@ -230,25 +224,21 @@ impl Report {
         });
     }
 
-    fn tell(&mut self, state: &State, counts: Counts, ready: bool, health: &Health) {
+    fn tell(&mut self, state: &State, ready: bool, health: &Health) {
         let metrics = &health.metrics;
-        metrics.count("configuration", counts.configurations - self.counts.configurations);
-        metrics.count("kubeconfig", counts.kubeconfigs - self.counts.kubeconfigs);
-        metrics.count("program", counts.programs - self.counts.programs);
         metrics.contested.set(i64::try_from(state.contested.len()).unwrap_or(i64::MAX));
         metrics.ready.set(ready.into());
         health.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready);
         if ready != self.ready || self.state.is_none() {
             if ready {
                 let files = state.configurations;
-                let whose = if state.standby { "another agent of this node's" } else { "this agent's" };
-                info!("ready: {files} network configurations name the plugin; the files are {whose}");
+                let whose = if state.standby { "another agent" } else { "this agent" };
+                info!("ready: the plugin is in {files} network configurations; {whose} owns the files");
             } else {
                 info!("not ready yet");
             }
         }
         self.state = Some(state.clone());
         self.ready = ready;
-        self.counts = counts;
     }
 }

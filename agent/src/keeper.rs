@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, error, info, warn};
 
+use crate::admin::Health;
 use crate::conflist::{self, Entry, PLUGIN};
 use crate::folder::{Content, Folder, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
@@ -52,9 +53,9 @@ pub struct State {
     pub refused: Option<String>,
     /// Whether another agent of the node owns the folder.
     pub standby: bool,
-    /// What stands in the way, for people.
+    /// The obstacles, in words for people.
     pub trouble: Vec<String>,
-    /// What is waited for, for people.
+    /// The events that the agent waits for, in words for people.
     pub notes: Vec<String>,
     /// The files that are left as they are, and why, for people.
     pub skipped: BTreeMap<String, String>,
@@ -63,7 +64,7 @@ pub struct State {
 }
 
 impl State {
-    /// Whether a pod could be set up now, as far as files go.
+    /// Whether all files are there that a pod takes to be set up.
     pub fn is_installed(&self) -> bool {
         self.binary && self.kubeconfig && self.is_first && self.is_accepted && self.contested.is_empty()
     }
@@ -92,17 +93,6 @@ impl State {
             net.path().join(name).display()
         ));
     }
-}
-
-/// What the keeper has counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Configurations written.
-    pub configurations: u64,
-    /// Kubeconfigs written.
-    pub kubeconfigs: u64,
-    /// Programs written.
-    pub programs: u64,
 }
 
 /// A look at everything.
@@ -155,16 +145,15 @@ pub struct Keeper {
     inquiry: Inquiry,
     /// The entry that the configurations have, or had when one last had one.
     kept: Option<Entry>,
-    /// What was said already, so that it is not said in each pass.
+    /// The lines that the log has already, so that not each pass adds them.
     said: BTreeSet<String>,
     noted: BTreeSet<String>,
-    /// What it has done.
-    pub counts: Counts,
+    health: Arc<Health>,
 }
 
 impl Keeper {
     /// Nothing is done yet.
-    pub fn new(installation: Installation, can_ask: bool) -> Self {
+    pub fn new(installation: Installation, health: Arc<Health>) -> Self {
         Self {
             installation,
             folders: None,
@@ -172,11 +161,11 @@ impl Keeper {
             stands_by: false,
             known: None,
             throttle: Throttle::default(),
-            inquiry: Inquiry::new(can_ask),
+            inquiry: Inquiry::default(),
             kept: None,
             said: BTreeSet::new(),
             noted: BTreeSet::new(),
-            counts: Counts::default(),
+            health,
         }
     }
 
@@ -335,7 +324,7 @@ impl Keeper {
         }
     }
 
-    /// What is in place, without touching it.
+    /// Finds out which files are in place, without touching them.
     fn look(&mut self, pass: &mut Pass, folders: &Folders) -> Result<(), String> {
         let Folders { net, bin } = folders;
         let (folder, _) = read_all(net)?;
@@ -386,7 +375,7 @@ impl Keeper {
         if self.change(pass, PLUGIN, line, write).is_none() {
             return false;
         }
-        self.counts.programs += 1;
+        self.health.metrics.count("program", 1);
         info!("installed {}", path.display());
         // Somebody else may have been faster.
         self.is_in_place(bin, source)
@@ -419,7 +408,7 @@ impl Keeper {
             written.map_err(|error| format!("the kubeconfig cannot be written: {}: {error}", path.display()))
         };
         if self.change(pass, &name, line, write).is_some() {
-            self.counts.kubeconfigs += 1;
+            self.health.metrics.count("kubeconfig", 1);
             info!("wrote {}", path.display());
             pass.state.kubeconfig = true;
         }
@@ -450,7 +439,7 @@ impl Keeper {
                 let line = || contested(net, &folder, &change.name);
                 let written = self.change(pass, &change.name, line, || make(net, &change));
                 is_done &= written.is_none();
-                self.counts.configurations += written.unwrap_or_default();
+                self.health.metrics.count("configuration", written.unwrap_or_default());
             }
             if is_done {
                 pass.state.look_at(net, &folder);
@@ -467,7 +456,7 @@ impl Keeper {
     /// first, then, after the runtime had time to notice, kubeconfig and programs.
     ///
     /// # Errors
-    /// What could not be removed.
+    /// The files that could not be removed.
     pub fn leave(mut self, uninstalls: bool) -> Result<(), String> {
         if !uninstalls {
             info!("the plugin stays on the node");
@@ -510,7 +499,7 @@ fn open(installation: &Installation) -> Result<Folders, String> {
 /// Takes everything back, where no agent is left that could.
 ///
 /// # Errors
-/// What could not be removed; that an agent runs, which would put it back.
+/// The files that could not be removed, or the fact that an agent runs, which would put them back.
 pub fn uninstall(installation: &Installation) -> Result<(), String> {
     let Folders { net, bin } = open(installation)?;
     let Some(_lock) = lock(&net)? else {
@@ -524,7 +513,7 @@ pub fn uninstall(installation: &Installation) -> Result<(), String> {
     remove_all(installation, &net, &bin)
 }
 
-/// What there is to say about a file of the agent's that another program rewrites again and again.
+/// The words for a file of the agent's that another program rewrites again and again.
 fn rewritten(path: &Path) -> String {
     format!(
         "{} is rewritten again and again by another program. Until that ends, pods may not start: see which DaemonSets mount \
@@ -533,7 +522,7 @@ fn rewritten(path: &Path) -> String {
     )
 }
 
-/// The same about a configuration.
+/// The words for a configuration of which that is so.
 fn contested(net: &Folder, folder: &Files, name: &str) -> String {
     let text = match folder.get(name) {
         Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
@@ -641,7 +630,7 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
     Err(format!("not everything could be removed: {}", failures.join("; ")))
 }
 
-/// What a predecessor that was killed had not finished is nobody's.
+/// Removes the files that a killed predecessor had not finished.
 fn take_possession(net: &Folder, bin: &Folder) {
     for folder in [net, bin] {
         if let Err(error) = folder.remove_unfinished() {

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What is in it.
+/// The values that a kubeconfig holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubeconfig<'a> {
     /// `KUBERNETES_SERVICE_HOST`: a name or an address, in brackets or not.
@@ -23,7 +23,7 @@ impl Kubeconfig<'_> {
     /// with brackets around an IPv6 address.
     ///
     /// # Errors
-    /// What of it is missing, or would not be read back as what it is.
+    /// The value that is missing, or that a reader would take for something else.
     pub fn text(&self) -> Result<String, String> {
         let (token, authority) = (self.token.trim(), self.authority.trim_ascii());
         for (name, is_empty) in [

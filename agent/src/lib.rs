@@ -1,8 +1,7 @@
 //! The agent of a node: it installs the CNI plugin linkerd-cni, keeps it there, and watches and heals the pods that the
 //! plugin sets up. docs/node.md describes it.
 //!
-//! What there is to decide is decided by pure functions: [`conflist`] and [`plan`] say what a folder shall hold, given
-//! what it holds; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
+//! Pure functions decide: [`conflist`] and [`plan`] say which content a folder shall have, given the content that it has; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
 //! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
 //! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks,
 //! [`drift`] says what a difference means, and [`tracked`] heals. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin

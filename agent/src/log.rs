@@ -1,4 +1,5 @@
-//! The agent's log: a line for each event, in which everything can be seen.
+//! The agent's log: a line for each event, in which everything can be seen. tracing-subscriber escapes control characters of
+//! terminals alone, so the lines are escaped here, as the plugin escapes its own.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! What Prometheus reads.
+//! The metrics that Prometheus reads.
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
 

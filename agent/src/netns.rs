@@ -48,7 +48,7 @@ impl Identity {
     }
 }
 
-/// What tells a pod's network namespace from others.
+/// The facts that tell a pod's network namespace from others.
 #[derive(Debug, Clone)]
 pub struct Facts {
     uid: Uid,
@@ -57,7 +57,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// What the API server tells of the pod with this UID.
+    /// From the API server's words about the pod with this UID.
     pub fn new(uid: &Uid, pod: &Meshed) -> Self {
         Self { uid: uid.clone(), addresses: pod.addresses().to_vec(), has_own_users: pod.has_own_users() }
     }
@@ -121,7 +121,7 @@ impl Processes {
             let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            // Those that end meanwhile are nobody's.
+            // A process that ends meanwhile is in no pod.
             let cgroup = fs::read_to_string(proc.join(name).join("cgroup")).unwrap_or_default();
             if let Some(uid) = Uid::in_cgroup(&cgroup) {
                 found.pods.entry(uid).or_default().insert(number);
@@ -205,7 +205,7 @@ impl Processes {
     }
 }
 
-/// What reading a process' files comes to once it has ended, or is about to.
+/// Whether reading a process' files failed because the process has ended, or is about to.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }

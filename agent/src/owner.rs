@@ -1,4 +1,4 @@
-//! Which of a node's agents writes to its folders.
+//! Decides which of a node's agents writes to its folders.
 //!
 //! While one agent takes another's place, and in a canary, two run on a node. The agent that holds the lock on a small file
 //! of the folder writes (flock(2)); the other tries to take the lock once a second. However an agent ends, the kernel takes

@@ -1,4 +1,4 @@
-//! What a folder of network configurations shall hold, given what it holds: pure functions.
+//! Plans the changes to a folder of network configurations, given its content: pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,25 +15,25 @@ pub enum Step {
     Write {
         /// Its name.
         name: String,
-        /// What it will hold.
+        /// Its new content.
         text: String,
         /// Its permissions.
         mode: u32,
-        /// What it held when the plan was made.
+        /// Its content when the plan was made.
         before: Option<Text>,
     },
     /// Remove a configuration.
     Remove {
         /// Its name.
         name: String,
-        /// What it held when the plan was made.
+        /// Its content when the plan was made.
         before: Text,
     },
     /// Write a file of the agent's own, which no runtime reads.
     Save {
         /// Its name.
         name: String,
-        /// What it will hold.
+        /// Its new content.
         text: String,
         /// Its permissions.
         mode: u32,
@@ -45,7 +45,7 @@ pub enum Step {
     },
 }
 
-/// What is done about one configuration, one step after another: at no moment is there less than before.
+/// The change of one configuration, step by step: at no moment is there less than before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The configuration.
@@ -120,7 +120,7 @@ fn text_of<'a>(files: &'a Files, name: &str) -> Option<(&'a Text, &'a str)> {
     files.get(name).and_then(|content| text(content).ok())
 }
 
-/// What a plan is made of.
+/// The facts that a plan is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct Look<'a> {
     /// The configurations that there are.
@@ -132,7 +132,7 @@ pub struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// What makes the entry be in each configuration.
+    /// Plans to have the entry in each configuration.
     pub fn install(&self) -> Plan {
         let mut plan = Plan::default();
         let (lists, singles): (Vec<_>, Vec<_>) = self.folder.iter().partition(|(name, _)| is_list(name));
@@ -203,7 +203,7 @@ impl Look<'_> {
         })
     }
 
-    /// What takes the entry out of every configuration.
+    /// Plans to have the entry in no configuration.
     pub fn remove(&self) -> Plan {
         let mut plan = Plan::default();
         let mut done = BTreeSet::new();
@@ -273,7 +273,7 @@ fn write(name: &str, text: String, before: &Text) -> Step {
     Step::Write { name: name.to_owned(), text, mode: before.mode, before: Some(before.clone()) }
 }
 
-/// What runtimes take for each pod, the first configuration by name.
+/// The configuration that runtimes take for each pod, the first by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum First {
     /// There is none.
@@ -286,7 +286,7 @@ pub enum First {
     Unusable(String, String),
 }
 
-/// What runtimes take for each pod.
+/// Finds the configuration that runtimes take for each pod.
 pub fn first(folder: &Files) -> First {
     let Some((name, content)) = folder.first_key_value() else {
         return First::Nothing;

@@ -1,4 +1,4 @@
-//! What the plugin logs on this node, in the agent's own log, where `kubectl logs` shows it.
+//! Shows the plugin's log in the agent's own log, where `kubectl logs` finds it.
 //!
 //! The plugin is another process of the node, which a runtime starts and whose standard error the runtime keeps. So it
 //! sends each line to a socket as well, without waiting: a line that no agent takes at once is in the runtime's log
@@ -37,7 +37,7 @@ pub struct PluginLog {
     path: PathBuf,
     health: Arc<Health>,
     open: Option<Open>,
-    /// What stood in the way last time, so that it is said once.
+    /// The last trouble, so that the log has it once.
     trouble: String,
 }
 
@@ -111,7 +111,7 @@ impl PluginLog {
     }
 }
 
-/// Which file a name stands for; a symbolic link stands for itself.
+/// The identity of the file with this name; a symbolic link is a file of its own.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }

@@ -59,7 +59,7 @@ enum Phase {
 #[derive(Debug, Clone, Default)]
 struct Addresses(Vec<IpAddr>);
 
-/// What became of some of a pod's containers.
+/// The state of some of a pod's containers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Started {
     is_any: bool,
@@ -67,7 +67,7 @@ struct Started {
     has_failed: bool,
 }
 
-/// What a pod is to the agent.
+/// The agent's part in a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
     /// None of its business.
@@ -124,7 +124,7 @@ impl fmt::Display for Meshed {
     }
 }
 
-/// What a pod is to the agent.
+/// Says which part the agent has in a pod.
 pub fn case(pod: &Meshed) -> Case {
     let (status, init) = (&pod.status, &pod.status.init_container_statuses);
     if pod.metadata.is_going() {

@@ -35,7 +35,7 @@ const MOST_PODS: usize = 8192;
 /// The reason of upstream's event.
 const NOT_CONFIGURED: &str = "LinkerdCNINotConfigured";
 
-/// What watching takes.
+/// The watch over pods, and all that it needs.
 struct Watcher<'a> {
     settings: &'a Settings,
     server: &'a Server,
@@ -44,7 +44,7 @@ struct Watcher<'a> {
     /// When pods are verified; never, if it isn't asked for.
     schedule: Schedule,
     pods: BTreeMap<Uid, (Meshed, Tracked)>,
-    /// Those of a list that isn't complete yet.
+    /// The pods of a list that isn't complete yet.
     listed: BTreeSet<Uid>,
     /// Whether it was said that there are too many.
     said_too_many: bool,
@@ -53,7 +53,7 @@ struct Watcher<'a> {
 /// Watches until the process ends.
 ///
 /// # Errors
-/// What is missing for it.
+/// The setting that the watch lacks.
 pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> Result<Infallible, String> {
     let node = settings.node.as_deref();
     let node =

@@ -11,12 +11,12 @@ use crate::conflist::Entry;
 use crate::drift::Drift;
 use crate::pod::Meshed;
 
-/// Which rules a pod should have.
+/// The rules that a pod should have.
 #[derive(Debug, Clone)]
 pub enum Wanted {
-    /// Those that the plugin installs.
+    /// The rules that the plugin installs.
     Plugins(Arc<Install>),
-    /// Those of its own linkerd-init alone, though the plugin has set the pod up: it goes by annotations, which don't
+    /// The rules of its own linkerd-init alone, though the plugin has set the pod up: it goes by annotations, which don't
     /// name init containers.
     Inits,
     /// Whichever: they are none of the agent's business.
@@ -26,7 +26,7 @@ pub enum Wanted {
 /// By the plugin's own configuration, what the watch told of the pod, and what else the plugin would ask for.
 ///
 /// # Errors
-/// What stands in the way.
+/// The obstacle.
 pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Wanted, String> {
     let words = |error: Error| error.to_string();
     let configuration = entry.read().map_err(words)?;
@@ -63,12 +63,12 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Want
     Ok(install.map_or(Wanted::Any, Wanted::Plugins))
 }
 
-/// What is installed in a pod's network namespace; none: it stays as it is.
+/// The installation for a pod's network namespace; none: the namespace stays as it is.
 pub fn install(configuration: &Configuration, name: &PodName, decision: Decision) -> Option<Arc<Install>> {
     match decision {
         Decision::Redirect(config) => {
             let mut install = configuration.install(*config);
-            // Whatever a pod's processes, or the runtime, did to have the node's network taken for the pod's.
+            // A pod's processes, or the runtime, may have had the node's network taken for the pod's.
             install.host_network = HostNetwork::Refuse;
             Some(Arc::new(install))
         }

@@ -84,7 +84,7 @@ enum Verb {
     Uninstall,
 }
 
-/// What to install, and where.
+/// The plugin's installation: its content and its places.
 #[derive(Debug, Clone, Args)]
 pub struct Installation {
     /// Where the node's folders are mounted
@@ -150,7 +150,7 @@ pub enum OnExit {
     Remove,
 }
 
-/// What happens to a pod that started without rules.
+/// The repair of a pod that started without rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs, reason = "comments here would become long help")]
 pub enum RepairAction {
@@ -159,7 +159,7 @@ pub enum RepairAction {
     Off,
 }
 
-/// What happens to a running pod whose rules somebody changed.
+/// The treatment of a running pod whose rules somebody changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs, reason = "comments here would become long help")]
 pub enum OnDrift {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use pod::Configuration;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
@@ -24,112 +23,83 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The capability that STATUS needs, since it tries the rules in a network namespace of its own (capability.h).
-const CAP_SYS_ADMIN: u32 = 21;
-
-/// Whether the plugin can be asked here: Linkerd's chart gives its container no such capability.
-pub fn can_be_asked() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
-    effective.is_some_and(|capabilities| capabilities >> CAP_SYS_ADMIN & 1 == 1)
-}
-
-/// What the plugin is asked about.
+/// A question to the plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
     /// The program.
     pub program: Stamp,
-    /// What it gets on standard input.
+    /// Its standard input.
     pub configuration: Value,
     /// Whether the kubeconfig is there.
     pub kubeconfig: bool,
 }
 
-/// What is known of the plugin's answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The plugin's answer, as far as it is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Answer {
     /// It could set up a pod.
     Fine,
     /// It couldn't, and why.
     Refused(String),
     /// It has yet to answer.
+    #[default]
     Awaited,
 }
 
-/// Asks the plugin, and remembers what it answered. Nothing waits for a plugin that hangs.
-#[derive(Debug)]
+/// Asks the plugin about one subject, and remembers the answer. Nothing waits for a plugin that hangs.
+#[derive(Debug, Default)]
 pub struct Inquiry {
-    can_ask: bool,
-    answer: Option<(Subject, Answer)>,
-    under_way: Option<(Subject, JoinHandle<Result<(), String>>)>,
-    /// When it was last asked.
+    subject: Option<Subject>,
+    answer: Answer,
+    under_way: Option<JoinHandle<Result<(), String>>>,
+    /// When the plugin was last asked, whatever about.
     last: Option<Instant>,
-    /// How long after that the same is asked again.
+    /// How long after that it is asked again.
     pause: Duration,
 }
 
 impl Inquiry {
-    /// Nothing was asked yet.
-    pub fn new(can_ask: bool) -> Self {
-        Self { can_ask, answer: None, under_way: None, last: None, pause: SHORTEST_PAUSE }
-    }
-
-    /// What the plugin says of a subject, of which `program` is the path, and when to ask again. Must be called in tokio's
-    /// runtime.
+    /// The plugin's answer about a subject, of which `program` is the path, and when to ask again. Must be called in
+    /// tokio's runtime.
     pub fn plugin_status(&mut self, subject: Subject, program: &Path, now: Instant) -> (Answer, Duration) {
-        if !self.can_ask {
-            let checked = check(&subject.configuration);
-            return (checked.map_or_else(Answer::Refused, |()| Answer::Fine), LONGEST_PAUSE);
-        }
-        let known = self.answer.as_ref().filter(|(about, _)| *about == subject);
-        let answer = known.map_or(Answer::Awaited, |(_, answer)| answer.clone());
-        if self.under_way.as_ref().is_some_and(|(about, _)| *about == subject) {
-            return (answer, LONGEST_PAUSE);
-        }
-        let pause = if known.is_some() { self.pause } else { SHORTEST_PAUSE };
-        let wait = self.last.map_or(Duration::ZERO, |last| (last + pause).saturating_duration_since(now));
-        if !wait.is_zero() {
-            return (answer, wait);
-        }
-        if let Some((_, other)) = self.under_way.take() {
-            other.abort();
+        if self.subject.as_ref() != Some(&subject) {
+            if let Some(other) = self.under_way.take() {
+                other.abort();
+            }
+            self.answer = Answer::Awaited;
+            self.pause = SHORTEST_PAUSE;
         }
         let (program, configuration) = (program.to_owned(), subject.configuration.to_string());
-        let work = tokio::spawn(async move { run(&program, &configuration).await });
+        self.subject = Some(subject);
+        if self.under_way.is_some() {
+            return (self.answer.clone(), LONGEST_PAUSE);
+        }
+        let wait = self.last.map_or(Duration::ZERO, |last| (last + self.pause).saturating_duration_since(now));
+        if !wait.is_zero() {
+            return (self.answer.clone(), wait);
+        }
         self.last = Some(now);
-        self.under_way = Some((subject, work));
-        (answer, LONGEST_PAUSE)
+        self.under_way = Some(tokio::spawn(async move { run(&program, &configuration).await }));
+        (self.answer.clone(), LONGEST_PAUSE)
     }
 
     /// Waits for an answer that is under way.
     pub async fn answered(&mut self) {
-        let Some((_, work)) = &mut self.under_way else {
+        let Some(work) = &mut self.under_way else {
             return pending().await;
         };
         let said = work.await.unwrap_or_else(|error| Err(error.to_string()));
-        let Some((subject, _)) = self.under_way.take() else {
-            return;
+        self.under_way = None;
+        self.pause = match (&said, &self.answer) {
+            (Ok(()), _) => LONGEST_PAUSE,
+            (Err(_), Answer::Refused(_)) => (self.pause * 2).min(LONGEST_PAUSE),
+            (Err(_), _) => SHORTEST_PAUSE,
         };
-        let before = self.answer.take().filter(|(about, _)| *about == subject);
-        let answer = said.map_or_else(Answer::Refused, |()| Answer::Fine);
-        self.pause = match (&answer, before) {
-            (Answer::Fine, _) => LONGEST_PAUSE,
-            (_, Some((_, Answer::Refused(_)))) => (self.pause * 2).min(LONGEST_PAUSE),
-            _ => SHORTEST_PAUSE,
-        };
-        self.answer = Some((subject, answer));
+        self.answer = said.map_or_else(Answer::Refused, |()| Answer::Fine);
     }
 }
 
-/// Where the plugin can't be asked, its configuration can still be read by its own code.
-fn check(configuration: &Value) -> Result<(), String> {
-    let configuration = Configuration::read(configuration.to_string().as_bytes());
-    let config = configuration.and_then(|configuration| configuration.config());
-    config.map(drop).map_err(|error| format!("the plugin could not set up a pod: {error}"))
-}
-
-/// What the plugin gets on standard input, with the kubeconfig as this container sees it.
+/// The plugin's standard input, with the kubeconfig as this container sees it.
 pub fn configuration(installation: &Installation, entry: &Entry) -> Value {
     let mut configuration = entry.configuration("1.1.0");
     if let Some(kubeconfig) = configuration.pointer_mut("/kubernetes/kubeconfig") {

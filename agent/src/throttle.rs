@@ -27,7 +27,7 @@ struct File {
     trouble: Option<Trouble>,
 }
 
-/// What there is to say about a file.
+/// The trouble with a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
     /// Another program rewrites the file again and again.

@@ -25,10 +25,10 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// nothing beside asking each half minute.
 const READ_AGAIN: Duration = Duration::from_secs(600);
 
-/// What the agent knows of a pod's rules.
+/// The agent's knowledge of a pod's rules.
 #[derive(Debug, Clone)]
 pub struct Tracked {
-    /// What it is to have; asked once, for its rules are those of its start.
+    /// The rules that the pod should have. They are asked for once, for they are those of the pod's start.
     wanted: Option<Wanted>,
     start: Start,
     /// How it stood last time.
@@ -42,7 +42,7 @@ pub struct Tracked {
     told_repair: Told,
 }
 
-/// Which configuration a pod started by.
+/// The configuration that a pod started by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     /// Its rules were not looked at yet.
@@ -179,7 +179,7 @@ impl Tracked {
             format!("its rules are not in place ({reason}), and it cannot be healed: {error}")
         })?;
         metrics.repairs.observe(begun.elapsed().as_secs_f64());
-        // Whoever takes them away again and again gets them back each time, and no event for each.
+        // A program that takes rules away again and again gets them back each time, but no event for each.
         let event = self.told_repair.tells(reason, Instant::now()).then(|| {
             info!("{pod} is healed: its rules were not in place ({reason}); {rules} are");
             let note = format!(

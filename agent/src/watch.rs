@@ -1,4 +1,4 @@
-//! Waiting until something in a folder changes.
+//! Waiting until something in a folder changes. nix has all that this takes of inotify(7): one crate less than `inotify`.
 
 use std::ffi::OsString;
 use std::io;
@@ -35,7 +35,7 @@ impl Watch {
     /// As of inotify_init1(2).
     pub fn new() -> io::Result<Self> {
         let queue = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        // What is read and waited for as a pipe is.
+        // tokio has no type for it, and reads and waits for a pipe in the same way.
         let events = Receiver::from_owned_fd_unchecked(queue.as_fd().try_clone_to_owned()?)?;
         Ok(Self { queue, events })
     }

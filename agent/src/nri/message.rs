@@ -6,7 +6,7 @@
 use prost::Message;
 use prost::bytes::Bytes;
 
-/// What a caller asks for (ttrpc).
+/// A call (ttrpc).
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
     #[prost(string, tag = "1")]
@@ -29,7 +29,7 @@ pub struct Response {
     pub payload: Vec<u8>,
 }
 
-/// What went wrong (google.rpc.Status).
+/// The failure of a call (google.rpc.Status).
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
     #[prost(int32, tag = "1")]
@@ -38,7 +38,7 @@ pub struct Status {
     pub message: String,
 }
 
-/// Who wants to be told of pods.
+/// The name of a plugin that wants to be told of pods.
 #[derive(Clone, PartialEq, Message)]
 pub struct RegisterPluginRequest {
     #[prost(string, tag = "1")]
@@ -85,7 +85,7 @@ pub struct SynchronizeResponse {
     pub more: bool,
 }
 
-/// What RunPodSandbox, RemovePodSandbox and CreateContainer have in common.
+/// The common part of RunPodSandbox, RemovePodSandbox and CreateContainer.
 #[derive(Clone, PartialEq, Message)]
 pub struct PodRequest {
     #[prost(message, optional, tag = "1")]
@@ -139,10 +139,10 @@ pub struct Annotation {
     pub value: String,
 }
 
-/// What a pod has on Linux alone.
+/// The part of a pod that only Linux has.
 #[derive(Clone, PartialEq, Message)]
 pub struct LinuxPodSandbox {
-    /// Those that it doesn't share with the node.
+    /// The namespaces that the pod doesn't share with the node.
     #[prost(message, repeated, tag = "5")]
     pub namespaces: Vec<LinuxNamespace>,
 }

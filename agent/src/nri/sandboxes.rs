@@ -64,7 +64,7 @@ impl From<proxy_init::Error> for Refusal {
     }
 }
 
-/// What the runtime tells of a meshed pod.
+/// A meshed pod, as the runtime describes it.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     id: String,
@@ -80,7 +80,7 @@ impl Sandbox {
     /// None: the pod is none of the agent's business, for it isn't meshed or has the node's network.
     ///
     /// # Errors
-    /// What the runtime doesn't tell of a meshed pod, or tells wrong.
+    /// The fact about a meshed pod that the runtime leaves out or gets wrong.
     pub fn read(pod: PodSandbox) -> Result<Option<Self>, Refusal> {
         let annotations =
             pod.annotations.into_iter().map(|entry| Annotation::decode(entry).map(|it| (it.key, it.value)));
@@ -147,9 +147,13 @@ pub fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox) -> boo
 /// The configuration of the rules.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The value that is wrong.
 pub fn configuration(installation: &Installation) -> Result<Configuration, Refusal> {
-    let entry = installation.entry().map_err(|reason| Refusal::new(7, reason))?;
+    let mut entry = installation.entry().map_err(|reason| Refusal::new(7, reason))?;
+    if entry.pod_info().is_none() {
+        // Nothing else is possible here.
+        entry.set("pod-info", "annotations");
+    }
     let configuration = entry.read()?;
     if configuration.pod_info() == PodInfo::Api {
         let message = "network configuration: linkerd.pod-info: with --nri, the runtime tells of each pod, and the API server \
@@ -298,7 +302,7 @@ impl<'a> Sandboxes<'a> {
             }
             let start = Instant::now();
             for id in self.due(start) {
-                // What came of it is in its standing.
+                // The pod's standing has the outcome.
                 let _ = self.look(&id).await;
             }
             self.health.metrics.round.observe(start.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! What goes over NRI's socket: messages of ttrpc's, in frames that tell two connections apart.
+//! Reads and writes NRI's socket: messages of ttrpc, in frames that tell two connections apart.
 //!
 //! A frame is a connection's number, a length and so many bytes (pkg/net/multiplex in containerd/nri). A message is a
 //! length, the number of its stream, its type and its flags, and so many bytes (PROTOCOL.md in containerd/ttrpc). All
@@ -34,7 +34,7 @@ pub enum Connection {
     Runtime = 2,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It is to be answered, on its stream.
@@ -50,7 +50,7 @@ pub struct Message {
     pub connection: Connection,
     /// The stream: a request's number, and its answer's.
     pub stream: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// A [`super::message::Request`] or [`super::message::Response`].
     pub body: Vec<u8>,
@@ -65,7 +65,7 @@ pub enum Broken {
     /// As of read(2) or write(2).
     #[error("the socket: {0}")]
     Socket(#[from] io::Error),
-    /// Whoever is there stopped in the middle of a message, or doesn't read.
+    /// The runtime stopped in the middle of a message, or doesn't read.
     #[error("the runtime began a message, or was sent one, and {PATIENCE:?} later it wasn't through")]
     Slow,
     /// A message longer than ttrpc allows.
@@ -134,7 +134,7 @@ fn broken(error: io::Error) -> Broken {
     }
 }
 
-/// What came of frames and messages that aren't whole yet.
+/// The parts of frames and messages that aren't whole yet.
 #[derive(Debug, Default)]
 struct Input {
     /// A part of a frame's header.

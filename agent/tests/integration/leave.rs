@@ -111,7 +111,7 @@ fn every_file_that_a_runtime_reads_has_the_entry_and_is_what_it_was_afterwards()
     node.write("10-net.json", CONF);
     let before = node.tree();
     let agent = node.agent(&["--on-exit", "remove"]);
-    until("the agent is ready", || agent.says("ready: 4 network configurations"));
+    until("the agent is ready", || agent.says("ready: the plugin is in 4 network configurations"));
     let mut lists: Vec<_> = node
         .net("")
         .read_dir()

@@ -527,10 +527,20 @@ fn a_hostile_or_deaf_runtime_costs_nothing_but_connections_at_growing_pauses() {
 }
 
 #[test]
+fn without_a_word_the_runtime_tells_of_pods() {
+    let node = Node::new();
+    let runtime = Runtime::start(&node);
+    let agent = agent_of(&node, &ENTRY.replace(r#""pod-info": "annotations","#, ""), &[]);
+    runtime.accept().register(0);
+    until("it is registered", || agent.says("registered with"));
+    agent.terminate();
+}
+
+#[test]
 fn what_it_cannot_work_with_is_said_at_the_start() {
     let node = Node::new();
     for (entry, words) in [
-        (ENTRY.replace(r#""pod-info": "annotations","#, ""), "linkerd.pod-info"),
+        (ENTRY.replace("annotations", "api"), "linkerd.pod-info"),
         ("{".to_owned(), "CNI_NETWORK_CONFIG: it is not JSON"),
     ] {
         let (status, said) = agent_of(&node, &entry, &[]).wait();

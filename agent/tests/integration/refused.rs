@@ -19,7 +19,7 @@ fn a_configuration_that_the_plugin_refuses_replaces_neither_the_entry_nor_the_pr
     node.write("10-calico.conflist", CALICO);
     node.image_whose_status(REFUSES);
     let agent = node.agent(&[]);
-    until("it is ready", || agent.says("ready: 1 network configurations"));
+    until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
     agent.terminate();
     let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
     let program = fs::read(node.bin("linkerd-cni")).unwrap();
@@ -38,7 +38,7 @@ fn a_configuration_that_the_plugin_refuses_replaces_neither_the_entry_nor_the_pr
     assert!(is_as_before() && !agent.says("ready: "));
     agent.terminate();
     let agent = node.agent(&[]);
-    until("a good configuration is taken", || agent.says("ready: 1 network configurations"));
+    until("a good configuration is taken", || agent.says("ready: the plugin is in 1 network configurations"));
     assert_ne!(fs::read(node.bin("linkerd-cni")).unwrap(), program);
     agent.terminate();
 }
@@ -61,7 +61,7 @@ fn a_plugin_that_hangs_holds_nothing_up() {
     let node = Node::new();
     node.write("10-calico.conflist", CALICO);
     let agent = node.agent(&[]);
-    until("it is ready", || agent.says("ready: 1 network configurations"));
+    until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
     agent.terminate();
     let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
     node.image_whose_status("sleep 1000");

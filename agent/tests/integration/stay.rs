@@ -113,7 +113,7 @@ fn a_file_that_cannot_be_opened_holds_up_no_other() {
         fs::read_to_string(agent.net(&node, "10-calico.conflist"))
             .is_ok_and(|text| types(&text).is_some_and(|types| types == ["calico", "linkerd-cni"]))
     });
-    until("it is ready", || agent.says("ready: 1 network configurations"));
+    until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
     let said = agent.terminate();
     let line = said.lines().find(|line| line.contains("20-device.conflist")).unwrap();
     assert!(line.contains("is left as it is: it cannot be opened: Permission denied"), "{said}");
@@ -156,7 +156,7 @@ fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
         sleep(Duration::from_millis(500));
         assert!(!agent.says("ready: "), "{name}");
         fs::remove_file(node.net(name)).unwrap();
-        until("it is ready", || agent.says("ready: 1 network configurations"));
+        until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
         agent.terminate();
     }
     // What comes later is nobody's, and runtimes pass over folders.
@@ -165,7 +165,7 @@ fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
     node.write("20-half.conflist", "{");
     fs::create_dir(node.net("05-folder.conflist")).unwrap();
     let agent = node.agent(&[]);
-    until("it is ready", || agent.says("ready: 1 network configurations"));
+    until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
     assert!(!agent.terminate().contains("05-folder"));
 }
 
@@ -183,7 +183,7 @@ fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
     assert!(!agent.says("ready: "));
     node.write("10-calico.conflist", CALICO);
     node.until_installed("10-calico.conflist");
-    until("it is ready", || agent.says("ready: 1 network configurations"));
+    until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
     fs::remove_dir(in_the_way).unwrap();
     node.until_installed("20-other.conflist");
     until("the failure is over", || agent.says(&format!("no longer: {}", node.net("20-other.conflist").display())));
@@ -213,7 +213,7 @@ fn what_cannot_be_written_is_named_and_tried_again_at_growing_pauses() {
     assert!((2..=4).contains(&tries), "{tries} tries");
     let text = fs::read_to_string(agent.net(&node, "10-calico.conflist")).unwrap();
     assert_eq!(types(&text).unwrap(), ["calico", "linkerd-cni"]);
-    assert!(agent.says("ready: 1 network configurations"));
+    assert!(agent.says("ready: the plugin is in 1 network configurations"));
     let said = agent.terminate();
     assert!(!said.contains("again and again"), "{said}");
     assert_eq!(said.matches("cannot be changed: Operation not permitted").count(), 1, "{said}");
@@ -232,7 +232,7 @@ fn a_full_disk_is_named_and_waited_for() {
         fs::read_to_string(agent.net(&node, "10-calico.conflist"))
             .is_ok_and(|text| types(&text).is_some_and(|types| types.len() == 2))
     });
-    until("it is ready", || agent.says("ready: 1 network configurations"));
+    until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
     let said = agent.terminate();
     assert!(!said.contains("again and again"), "{said}");
 }

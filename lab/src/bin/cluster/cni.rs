@@ -292,7 +292,7 @@ fn leave(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
 }
 
 /// A second DaemonSet, such as a canary or what an installation under another name has left: it has the node's network too, so its
-/// pod waits for another port. Then the newer agent owns the files, and whichever leaves, pods get their rules from the other one.
+/// pod waits for another port. Then the older agent owns the files, and whichever leaves, pods get their rules from the other one.
 fn beside(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     const CANARY: &str = "canary";
     let kubectl = agent.kubectl;
@@ -320,8 +320,8 @@ fn beside(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
         kubectl.create(AGENTS, &agent.daemonset(CANARY, 9992)?)?;
         agent.rolled(CANARY)?;
         pod_starts()?;
-        if !agent.log(CANARY)?.contains("the files are this agent's") {
-            return Err(format!("the newer agent doesn't own the files: {}", agent.log(CANARY)?).into());
+        if !agent.log(CANARY)?.contains("another agent owns the files") {
+            return Err(format!("the newer agent took the files: {}", agent.log(CANARY)?).into());
         }
         delete(first_to_leave)?;
         pod_starts()?;
@@ -329,7 +329,7 @@ fn beside(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     }
     delete(CANARY)?;
     agent.uninstall()?;
-    Ok("on the same port, its pod waits; on another one, the newer agent owns the files; whichever is deleted, pods that start \
+    Ok("on the same port, its pod waits; on another one, the older agent owns the files; whichever is deleted, pods that start \
         then have their rules; removed with the last one"
         .to_owned())
 }
