@@ -119,7 +119,8 @@ impl Rules {
     /// # Errors
     /// The batch doesn't fit.
     pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Step> {
-        let batch = batch(mode.parse()?, &self.config()?)?;
+        let known = Mode::ALL.iter().copied().find(|known| known.to_string() == mode);
+        let batch = batch(known.ok_or("there is no such mode")?, &self.config()?)?;
         tools.replay(&format!("replay-{mode}-{}", self.label), &batch)
     }
 }

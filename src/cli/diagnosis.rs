@@ -12,7 +12,6 @@ use super::subcommand::{Subcommand, Word};
 use super::values::{self, LOG_FORMATS, named};
 use super::{Command, Variables, install, log, see_help};
 use crate::config::ModeChoice;
-use crate::config::settings::IPTABLES_MODE;
 use crate::diagnose::explain::Expected;
 use crate::diagnose::explain::answer::Connection;
 use crate::diagnose::validate::Validate;
@@ -32,7 +31,7 @@ impl Diagnosis {
     pub(super) fn shares(self, flag: &Flag) -> bool {
         match flag.name {
             "netns" => self != Self::Validate,
-            IPTABLES_MODE | "no-fallback" | "firewall-bin-path" | "firewall-save-bin-path" => self == Self::Verify,
+            ModeChoice::FLAG | "no-fallback" | "firewall-bin-path" | "firewall-save-bin-path" => self == Self::Verify,
             _ => self == Self::Verify && flag.heading == RULES,
         }
     }

@@ -10,7 +10,7 @@ use super::diagnosis;
 use super::subcommand::Subcommand;
 use super::values::{self, LOG_FORMATS, named};
 use crate::config::ModeChoice;
-use crate::config::settings::{Draft, Form, IPTABLES_MODE, SETTINGS, Setting};
+use crate::config::settings::{Draft, Form, SETTINGS, Setting};
 use crate::install::Simulate;
 use crate::log::{Format, Level};
 
@@ -193,7 +193,7 @@ pub(super) fn set<T>(option: &mut T, value: Result<T, String>) -> Result<(), Str
 /// The flags of installing and uninstalling that aren't about rules.
 const FLAGS: &[Flag] = &[
     Flag {
-        name: IPTABLES_MODE,
+        name: ModeChoice::FLAG,
         // As in kube-proxy's images.
         variable: Some("IPTABLES_MODE"),
         value: Value::Word("MODE", |to, text| set(&mut to.iptables_mode, values::mode(text))),

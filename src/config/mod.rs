@@ -64,9 +64,6 @@ pub enum InvalidValue {
     /// Not a boolean.
     #[error("\"{0}\" is not true or false")]
     Boolean(String),
-    /// Not the name of a mode.
-    #[error("\"{0}\" is not a mode (use nft, legacy or native)")]
-    Mode(String),
     /// Not the name of a mode, nor another way to choose one.
     #[error("\"{0}\" is not a mode (use legacy, nft, native, auto or plain)")]
     ModeChoice(String),

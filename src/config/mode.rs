@@ -1,11 +1,7 @@
 //! The modes by name, and how to choose one.
 
-use std::str::FromStr;
-
 use derive_more::Display;
 use ruleset::{Family, NAT, Subsystem, Table, TableFamily};
-
-use crate::config::InvalidValue;
 
 /// The table in which native mode keeps the rules of both families.
 pub const NATIVE: &str = "proxy-init";
@@ -80,15 +76,7 @@ impl Mode {
     }
 }
 
-impl FromStr for Mode {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        Self::ALL.iter().copied().find(|mode| mode.as_str() == text).ok_or_else(|| InvalidValue::Mode(text.to_owned()))
-    }
-}
-
-/// What `--iptables-mode` asks for. Its text is what [`FromStr`] reads; [`ModeChoice::Default`] is `default`.
+/// What `--iptables-mode` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
 #[display("{}", self.name().unwrap_or("default"))]
@@ -104,6 +92,9 @@ pub enum ModeChoice {
 }
 
 impl ModeChoice {
+    /// The flag that names it, without dashes.
+    pub const FLAG: &'static str = "iptables-mode";
+
     /// Every choice that can be named, by its name.
     pub const NAMED: &'static [(&'static str, Self)] = &[
         (Mode::Legacy.as_str(), ModeChoice::Mode(Mode::Legacy)),
@@ -125,42 +116,9 @@ impl ModeChoice {
     }
 }
 
-/// The name of a mode, `plain`, `auto`, `default`, or `iptables`, which is what Linkerd's documentation calls legacy.
-impl FromStr for ModeChoice {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text {
-            "default" => Ok(ModeChoice::Default),
-            name => ModeChoice::from_name(name).ok_or_else(|| InvalidValue::ModeChoice(name.to_owned())),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_displayed_is_read_again() {
-        for &mode in Mode::ALL {
-            assert_eq!(mode.to_string().parse(), Ok(mode));
-            assert_eq!(ModeChoice::Mode(mode).to_string().parse(), Ok(ModeChoice::Mode(mode)));
-        }
-        for choice in [ModeChoice::Default, ModeChoice::Plain, ModeChoice::Auto] {
-            assert_eq!(choice.to_string().parse(), Ok(choice));
-        }
-        assert_eq!("iptables".parse(), Ok(ModeChoice::Mode(Mode::Legacy)));
-    }
-
-    #[test]
-    fn what_is_no_mode_is_named() {
-        for text in ["", "NFT", "nft ", "auto"] {
-            assert_eq!(text.parse::<Mode>(), Err(InvalidValue::Mode(text.to_owned())));
-        }
-        let error = "nftables".parse::<ModeChoice>().unwrap_err().to_string();
-        assert!(error.contains("\"nftables\"") && error.contains("auto"), "{error}");
-    }
 
     #[test]
     fn every_name_is_read_back() {

@@ -5,7 +5,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use crate::config::{Config, InvalidValue, ModeChoice, OwnerId, Port};
+use crate::config::{Config, InvalidValue, OwnerId, Port};
 
 /// One setting of rules: its names, and how it is read and printed.
 #[derive(Debug)]
@@ -104,9 +104,13 @@ impl Setting {
         (self.value)(draft).read(text)
     }
 
-    /// Gives it the value that it has by default.
-    pub fn reset(&self, draft: &mut Draft) {
-        (self.value)(draft).reset();
+    /// Reads a value, which takes the place of the one before.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn replace(&self, draft: &mut Draft, text: &str) -> Result<(), InvalidValue> {
+        (self.value)(draft).clear();
+        self.read(draft, text)
     }
 
     /// The arguments that make the setting what it is; none if it has its default.
@@ -131,22 +135,18 @@ pub(crate) const PROXY_GID: &str = "proxy-gid";
 pub(crate) const INBOUND_SUBNETS_TO_IGNORE: &str = "inbound-subnets-to-ignore";
 pub(crate) const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "outbound-subnets-to-redirect";
 pub(crate) const IPV6: &str = "ipv6";
-pub(crate) const IPTABLES_MODE: &str = "iptables-mode";
 
-/// The flags that install exactly `config` in the mode of `choice`, without those that have their default.
-pub fn arguments(config: &Config, choice: ModeChoice) -> Vec<String> {
+/// The flags that install exactly `config`, without those that have their default.
+pub fn arguments(config: &Config) -> Vec<String> {
     let mut draft = Draft::from(config.clone());
-    let mut arguments: Vec<String> = SETTINGS.iter().flat_map(|setting| setting.arguments(&mut draft)).collect();
-    if let Some(mode) = choice.name() {
-        arguments.extend([format!("--{IPTABLES_MODE}"), mode.to_owned()]);
-    }
-    arguments
+    SETTINGS.iter().flat_map(|setting| setting.arguments(&mut draft)).collect()
 }
 
 /// What a setting sets in a config.
 trait Value {
     fn read(&mut self, text: &str) -> Result<(), InvalidValue>;
-    fn reset(&mut self);
+    /// Drops what reading would add to.
+    fn clear(&mut self) {}
     /// Texts which, read one after the other, make it what it is; none if it has its default.
     fn print(&self) -> Vec<String>;
 }
@@ -156,10 +156,6 @@ impl Value for Option<Port> {
         let port = integer(text).and_then(|number| Port::new(number.try_into().ok()?));
         *self = Some(port.ok_or_else(|| InvalidValue::Port(text.to_owned()))?);
         Ok(())
-    }
-
-    fn reset(&mut self) {
-        *self = None;
     }
 
     fn print(&self) -> Vec<String> {
@@ -181,10 +177,6 @@ impl Value for Option<OwnerId> {
         Ok(())
     }
 
-    fn reset(&mut self) {
-        *self = None;
-    }
-
     fn print(&self) -> Vec<String> {
         self.iter().map(ToString::to_string).collect()
     }
@@ -195,10 +187,6 @@ impl Value for bool {
     fn read(&mut self, text: &str) -> Result<(), InvalidValue> {
         *self = boolean(text)?;
         Ok(())
-    }
-
-    fn reset(&mut self) {
-        *self = true;
     }
 
     fn print(&self) -> Vec<String> {
@@ -218,8 +206,8 @@ impl<T: FromStr<Err = InvalidValue> + Display> Value for Vec<T> {
         Ok(())
     }
 
-    fn reset(&mut self) {
-        self.clear();
+    fn clear(&mut self) {
+        Vec::clear(self);
     }
 
     fn print(&self) -> Vec<String> {
@@ -464,7 +452,6 @@ pub const SETTINGS: &[Setting] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Mode;
 
     fn config() -> Config {
         let port = |number| Port::new(number).unwrap();
@@ -506,7 +493,7 @@ mod tests {
     #[test]
     fn what_is_as_by_default_has_no_flag() {
         let ports = ["--incoming-proxy-port", "4143", "--outgoing-proxy-port", "4140"];
-        assert_eq!(arguments(&config(), ModeChoice::Default), ports);
+        assert_eq!(arguments(&config()), ports);
     }
 
     #[test]
@@ -530,19 +517,13 @@ mod tests {
             ipv6: false,
         };
         assert_eq!(
-            arguments(&config, ModeChoice::Mode(Mode::Nft)).join(" "),
+            arguments(&config).join(" "),
             "--incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 --proxy-gid 2103 \
              --ports-to-redirect 80,443 --inbound-ports-to-ignore 4190,8000-8100 --outbound-ports-to-ignore 25 \
              --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 \
              --outbound-ports-to-redirect 80,8000-8100 --outbound-subnets-to-redirect 10.0.0.0/8 --skip-uid 0,1000-1999 --skip-gid 7 \
-             --inbound-interfaces-to-ignore net1,net2 --outbound-interfaces-to-ignore tun0 --ipv6=false --iptables-mode nft"
+             --inbound-interfaces-to-ignore net1,net2 --outbound-interfaces-to-ignore tun0 --ipv6=false"
         );
-        let mut draft = Draft::from(config);
-        SETTINGS.iter().for_each(|setting| setting.reset(&mut draft));
-        let by_default = Draft::default().config;
-        let (inbound_port, outbound_port) = (by_default.inbound_port, by_default.outbound_port);
-        assert_eq!(Config { inbound_port, outbound_port, ..draft.config.clone() }, by_default);
-        assert_eq!(draft.finish(), Err(INCOMING_PROXY_PORT));
     }
 
     /// The kernel takes no argument of more than 128 KiB.
@@ -550,7 +531,7 @@ mod tests {
     fn a_long_list_is_several_arguments() {
         let mut config = config();
         config.redirected_ports = (1..=2001).map(|number| Port::new(number).unwrap()).collect();
-        let arguments = arguments(&config, ModeChoice::Default);
+        let arguments = arguments(&config);
         let lists: Vec<_> = arguments[4..].chunks(2).collect();
         assert!(lists.iter().all(|list| list[0] == "--ports-to-redirect"));
         let ends: Vec<_> = lists.iter().map(|list| (list[1].split(',').next(), list[1].split(',').count())).collect();
@@ -591,6 +572,16 @@ mod tests {
         assert_eq!(uid("4294967294"), Ok(OwnerId::new(4_294_967_294)));
         assert!(uid("4294967295").is_err() && uid("root").is_err());
         assert_eq!((uid("0"), uid("-1"), uid("-2")), (Ok(None), Ok(None), Ok(None)));
+    }
+
+    #[test]
+    fn a_list_is_added_to_or_replaced() {
+        let (setting, mut draft) = (setting("inbound-ports-to-ignore"), Draft::default());
+        setting.read(&mut draft, "80,443").unwrap();
+        setting.read(&mut draft, "25").unwrap();
+        assert_eq!(draft.config.ignored_inbound_ports.len(), 3);
+        setting.replace(&mut draft, "25").unwrap();
+        assert_eq!(draft.config.ignored_inbound_ports, ["25".parse().unwrap()]);
     }
 
     #[test]

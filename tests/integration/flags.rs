@@ -94,12 +94,15 @@ fn a_subcommand_takes_only_what_means_something_to_it() {
 fn a_mistake_is_named_with_what_to_write_instead() {
     let namespace = Namespace::new();
     for (arguments, words) in [
-        (&["--ipv6", "false"][..], "--ipv6 false: a boolean takes its value after \"=\": write --ipv6=false"),
-        (&["-w", "false"], "write -w=false"),
-        (&["--simulate", "ipv4"], "write --simulate=ipv4"),
-        (&["--inbound-ports-to-ignore", "4190,", "4191"], "write 4190,4191"),
-        (&["--outbound-ports-to-ignore=4190", ",4191"], "write --outbound-ports-to-ignore=4190,4191"),
-        (&["80"], "unexpected argument \"80\": a value follows its flag"),
+        (
+            &["--ipv6", "false"][..],
+            "unexpected argument \"false\": a boolean takes its value after \"=\", as in --ipv6=false",
+        ),
+        (&["-w", "false"], "a boolean takes its value after"),
+        (&["--simulate", "ipv4"], "unexpected argument \"ipv4\""),
+        (&["--inbound-ports-to-ignore", "4190,", "4191"], "unexpected argument \"4191\""),
+        (&["--outbound-ports-to-ignore=4190", ",4191"], "and a list has no blanks"),
+        (&["80"], "unexpected argument \"80\""),
         (&["verify"], "proxy-init verify ..."),
         (&["-r", ","], "--ports-to-redirect \",\" names nothing: name at least one"),
         (&["-r", ""], "--ports-to-redirect \"\" names nothing: name at least one"),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use proxy_init::{Draft, SETTINGS};
+use proxy_init::{Draft, SETTINGS, Setting};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -135,10 +135,8 @@ impl Annotations {
         for setting in SETTINGS {
             for &key in setting.annotations {
                 let Some(Annotation { value, holder }) = self.values.get(key) else { continue };
-                if !setting.adds {
-                    setting.reset(rules);
-                }
-                setting.read(rules, value.trim()).map_err(|invalid| Error::Annotation {
+                let read = if setting.adds { Setting::read } else { Setting::replace };
+                read(setting, rules, value.trim()).map_err(|invalid| Error::Annotation {
                     key,
                     value: value.clone(),
                     holder: holder.clone(),

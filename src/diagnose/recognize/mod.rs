@@ -9,7 +9,7 @@ use ruleset::Subsystem;
 use ruleset::{Network, Ruleset};
 use serde_json::Value;
 
-use crate::config::settings::{IPTABLES_MODE, arguments};
+use crate::config::settings::arguments;
 use crate::config::{Config, Mode, ModeChoice};
 use crate::diagnose::json::{object, strings};
 use crate::diagnose::recognize::config::{NoConfig, config};
@@ -126,8 +126,8 @@ fn of(ruleset: &Ruleset, network: &Network, mode: Option<Mode>) -> Result<Recogn
 
 /// The flags of a config, the mode first.
 pub(super) fn spell_flags(config: &Config, mode: Mode) -> Vec<String> {
-    let mut flags = vec![format!("--{}", IPTABLES_MODE), mode.to_string()];
-    flags.extend(arguments(config, ModeChoice::Default));
+    let mut flags = vec![format!("--{}", ModeChoice::FLAG), mode.to_string()];
+    flags.extend(arguments(config));
     flags
 }
 
