@@ -1,4 +1,4 @@
-//! Rulesets to and from the kernel, byte by byte.
+//! Rulesets to the kernel, by libnftnl, and from the kernel, byte by byte.
 //!
 //! [`netlink`] sends and receives: batches, dumps, routes, listeners, and ip_tables' socket options; all `unsafe` is
 //! there. [`nf_tables`] writes and reads tables, chains, rules and sets as nf_tables has them, [`ip_tables`]

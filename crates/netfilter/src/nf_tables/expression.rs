@@ -1,5 +1,5 @@
-//! nf_tables expressions, the pieces that a rule is made of. Each is one line of `nft --debug=netlink list ruleset`, and
-//! described once.
+//! nf_tables expressions, the pieces that a rule is made of, as the kernel dumps them. Each is one line of
+//! `nft --debug=netlink list ruleset`.
 
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, be32, be64, string};
