@@ -135,7 +135,7 @@ fn somebody_who_commits_before_every_batch() {
             .output(&namespace)
             .last_line();
         assert!(line.contains("ERESTART") && line.contains("1000 tries"), "{line}");
-        assert!(line.contains(&format!("\"{mode} mode: ")), "{line}");
+        assert!(line.contains(&format!("\"nothing was changed: {mode} mode: ")), "{line}");
         assert_eq!(namespace.sh("nft list ruleset"), before);
     }
 }
