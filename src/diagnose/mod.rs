@@ -6,25 +6,24 @@
 
 pub mod detect;
 pub mod explain;
-mod json;
 pub mod other_programs;
+mod output;
 mod ownership;
 pub mod proxy;
 pub mod recognize;
 pub mod show;
 pub mod snapshot;
-mod style;
 #[cfg(feature = "cli")]
 pub mod validate;
 pub mod verify;
-mod words;
 
-use std::fmt::Display;
 use std::path::PathBuf;
 
 use self::detect::{Detected, detect};
 use self::explain::answer::Connection;
 use self::explain::{Expected, Explained, explain};
+use self::output::Printer;
+pub use self::output::{Output, error_json};
 use self::recognize::{Recognized, recognize};
 use self::show::{Shown, show};
 use self::verify::{Verification, verify};
@@ -54,16 +53,6 @@ pub enum Question {
     Detect {
         netns: Option<PathBuf>,
     },
-}
-
-/// Whether an answer is for people, scripts or programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Output {
-    #[default]
-    Text,
-    /// `explain` prints the answer alone, on one line.
-    Short,
-    Json,
 }
 
 /// An answer as it is printed.
@@ -110,26 +99,4 @@ impl Question {
             }
         }
     }
-}
-
-struct Printer {
-    output: Output,
-    has_colour: bool,
-}
-
-impl Printer {
-    /// Text for people, or JSON on a line of its own.
-    fn form<T: Display>(&self, answer: &T, json: impl FnOnce(&T) -> String) -> String {
-        match self.output {
-            Output::Json => json(answer) + "\n",
-            Output::Text | Output::Short if self.has_colour => format!("{answer:#}"),
-            Output::Text | Output::Short => answer.to_string(),
-        }
-    }
-}
-
-/// An error as JSON on a line of its own; docs/errors.md has the schema.
-pub fn error_json(message: &str, exit_code: u8) -> String {
-    let report = serde_json::json!({"schema": 1, "error": {"message": message, "exit_code": exit_code}});
-    format!("{report}\n")
 }

@@ -33,12 +33,24 @@ pub(super) fn ruleset() -> Result<Ruleset, Error> {
     Ok(ruleset)
 }
 
-/// Reads what the thread's network namespace holds, with conditions filled in as far as they can be, and its network.
-pub(super) fn read() -> Result<(Ruleset, Network), Error> {
-    let mut ruleset = ruleset()?;
-    let network = network();
-    settle(&mut ruleset, &network, None);
-    Ok((ruleset, network))
+/// What a network namespace holds: the rules that decide where a TCP connection goes, devices, addresses and listeners.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    pub(super) ruleset: Ruleset,
+    pub(super) network: Network,
+}
+
+impl Snapshot {
+    /// Reads the thread's network namespace, and fills in conditions as far as they can be.
+    ///
+    /// # Errors
+    /// As of [`ruleset`].
+    pub(super) fn read() -> Result<Self, Error> {
+        let mut ruleset = ruleset()?;
+        let network = network();
+        settle(&mut ruleset, &network, None);
+        Ok(Self { ruleset, network })
+    }
 }
 
 /// The devices of the thread's network namespace, their addresses, and what listens there, as far as the kernel tells.
@@ -114,16 +126,17 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
     Ok(asking.collect())
 }
 
-/// What affects connections beside the rules: signs of other programs, and links and routes by which connections are lost.
-pub(super) fn surroundings(config: &Config, ruleset: &Ruleset, network: &Network) -> Vec<String> {
-    let mut surroundings = signs_in_namespace(ruleset, &network.devices);
+/// Signs of what affects connections beside the rules: of other programs, and of links and routes by which connections are
+/// lost.
+pub(super) fn signs(config: &Config, ruleset: &Ruleset, network: &Network) -> Vec<String> {
+    let mut signs = signs_in_namespace(ruleset, &network.devices);
     for &family in config.families() {
         match unroutable_reason(network, family, config.proxy_uid.map(OwnerId::get)) {
-            Ok(why) => surroundings.extend(why),
-            Err(error) => surroundings.push(format!("not known: what is routed over {family} (rtnetlink: {error})")),
+            Ok(why) => signs.extend(why),
+            Err(error) => signs.push(format!("not known: what is routed over {family} (rtnetlink: {error})")),
         }
     }
-    surroundings
+    signs
 }
 
 /// Why no packet can arrive or leave over this family, or none that is redirected on its way out, whatever the rules say;

@@ -38,7 +38,7 @@ pub struct Detected {
     /// What the names of Kubernetes' chains say about who uses which backend.
     pub(crate) hints: Vec<String>,
     /// What the namespace, the kernel and the node show of other programs.
-    pub(crate) neighbours: Vec<String>,
+    pub(crate) signs: Vec<String>,
     pub(crate) binaries: Vec<Binary>,
     /// The modes that hold proxy-init's rules.
     pub installed: Vec<Mode>,
@@ -104,7 +104,7 @@ fn look_around() -> Detected {
     });
     Detected {
         kernel: kernel.unwrap_or_default(),
-        neighbours: neighbours(&ruleset, &features),
+        signs: signs(&ruleset, &features),
         features,
         nft: tables(&ruleset, Subsystem::NfTables),
         legacy: tables(&ruleset, Subsystem::Legacy),
@@ -125,7 +125,7 @@ fn tables(ruleset: &Ruleset, subsystem: Subsystem) -> HeldTables {
     Ok(tables.map(|table| (format!("{} {}", table.family, table.name), table.rules().count())).collect())
 }
 
-fn neighbours(ruleset: &Ruleset, features: &[Feature]) -> Vec<String> {
+fn signs(ruleset: &Ruleset, features: &[Feature]) -> Vec<String> {
     let is_refused = features.iter().any(|feature| match &feature.works {
         Err(Error::InMode(_, ModeError::NotPermitted(_))) => true,
         // A call that a filter refuses.

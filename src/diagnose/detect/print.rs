@@ -5,8 +5,8 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::{Binary, Detected, HeldTables};
-use crate::diagnose::json::strings;
-use crate::diagnose::words::fold_line;
+use crate::diagnose::output::json::strings;
+use crate::diagnose::output::words::fold_line;
 use crate::error::reason;
 use crate::log::escaped;
 
@@ -34,7 +34,7 @@ impl Detected {
             "installed": strings(&self.installed),
             "not_known": strings(&self.not_known),
             "kubernetes": self.hints,
-            "neighbours": self.neighbours,
+            "neighbours": self.signs,
             "user_namespaces": self.user_namespaces.to_string(),
             "binaries": binaries.collect::<Vec<_>>(),
             "auto": match &self.auto {
@@ -96,7 +96,7 @@ impl Detected {
             lines.push(("installed", format!("proxy-init's rules, in {mode} mode")));
         }
         lines.extend(self.hints.iter().map(|hint| ("hint", hint.clone())));
-        lines.extend(self.neighbours.iter().map(|neighbour| ("neighbour", neighbour.clone())));
+        lines.extend(self.signs.iter().map(|sign| ("neighbour", sign.clone())));
         lines.push(("users", self.user_namespaces.to_string()));
         for Binary { name, path, kind } in &self.binaries {
             lines.push(("binary", format!("{name}: {kind} ({})", path.display())));

@@ -14,8 +14,8 @@ use trace::{
     there_and_back,
 };
 
+use crate::diagnose::output::words::flag;
 use crate::diagnose::ownership::mode_of;
-use crate::diagnose::words::flag;
 use crate::ownership::{holds_rules, is_ours};
 use crate::plan::{ChainName, Purpose};
 

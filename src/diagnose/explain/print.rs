@@ -8,9 +8,9 @@ use trace::{Leg, Place, Step};
 
 use super::{Explained, is_match, owner_in_brackets};
 use crate::diagnose::explain::answer::Verdict;
-use crate::diagnose::json::object;
-use crate::diagnose::style::Style;
-use crate::diagnose::words::{self, WIDTH, fill_lines, fold_line};
+use crate::diagnose::output::json::object;
+use crate::diagnose::output::style::Style;
+use crate::diagnose::output::words::{self, WIDTH, fill_lines, fold_line};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;

@@ -11,16 +11,25 @@ use serde_json::Value;
 
 use crate::config::settings::arguments;
 use crate::config::{Config, Mode, ModeChoice};
-use crate::diagnose::json::{object, strings};
+use crate::diagnose::output::json::{object, strings};
+use crate::diagnose::output::words::{fill_lines, wrap_flags};
 use crate::diagnose::recognize::config::{NoConfig, config};
-use crate::diagnose::snapshot::read;
+use crate::diagnose::snapshot::Snapshot;
 use crate::diagnose::verify::{Verification, verdict};
-use crate::diagnose::words::{fill_lines, wrap_flags};
 use crate::error::Error;
 use crate::modes::netlink::must_see;
 use crate::netns;
 use crate::ownership::holders;
 use crate::plan::tables::expected;
+
+/// The installation that comes closest to what was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Closest {
+    /// The flags that make it.
+    pub(crate) flags: Vec<String>,
+    /// How what was found differs from it.
+    pub(crate) verification: Verification,
+}
 
 /// The result of a verification without the flags of the installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +38,7 @@ pub struct Recognized {
     /// The mode that was looked at: the one that was named, or else the first that holds proxy-init's rules.
     pub mode: Option<Mode>,
     /// How what was found differs from what these flags install. If too little was found to tell the flags: why.
-    pub(crate) compared: Result<(Verification, Vec<String>), NoConfig>,
+    pub(crate) closest: Result<Closest, NoConfig>,
     /// The other modes that hold rules of proxy-init's.
     pub others: Vec<Mode>,
     /// What could not be seen, so that it may hold rules of proxy-init's too.
@@ -39,19 +48,19 @@ pub struct Recognized {
 impl Recognized {
     /// Whether what is installed is one complete, untouched installation.
     pub fn is_in_place(&self) -> bool {
-        matches!(&self.compared, Ok((verdict, _)) if verdict.is_in_place())
+        self.closest.as_ref().is_ok_and(|closest| closest.verification.is_in_place())
     }
 
     /// The flags that install what was found or, if it isn't in place, come closest to it, as far as that can be told.
     pub fn flags(&self) -> Option<&[String]> {
-        self.compared.as_ref().ok().map(|(_, flags)| flags.as_slice())
+        self.closest.as_ref().ok().map(|closest| closest.flags.as_slice())
     }
 
     /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
         let nothing = Value::Array(Vec::new());
-        let mut pairs = match &self.compared {
-            Ok((verdict, _)) => verdict.pairs(),
+        let mut pairs = match &self.closest {
+            Ok(closest) => closest.verification.pairs(),
             Err(reason) => vec![
                 ("schema", 1.into()),
                 ("in_place", false.into()),
@@ -70,14 +79,14 @@ impl Recognized {
 
 impl fmt::Display for Recognized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.compared {
-            Ok((verdict, flags)) => {
-                let which = if verdict.is_in_place() {
+        match &self.closest {
+            Ok(Closest { flags, verification }) => {
+                let which = if verification.is_in_place() {
                     "these flags install what was found:"
                 } else {
                     "the flags that come closest to what was found:"
                 };
-                write!(f, "{verdict}{which}\n{}\n", wrap_flags(flags))
+                write!(f, "{verification}{which}\n{}\n", wrap_flags(flags))
             }
             Err(reason) => {
                 let mode = self.mode.map_or(String::new(), |mode| format!(" in {mode} mode"));
@@ -99,7 +108,7 @@ impl fmt::Display for Recognized {
 /// The namespace cannot be entered, or what the mode's rules are kept in cannot be read.
 pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized, Error> {
     netns::run_in(netns, || {
-        let (ruleset, network) = read()?;
+        let Snapshot { ruleset, network } = Snapshot::read()?;
         of(&ruleset, &network, mode)
     })
 }
@@ -108,17 +117,17 @@ fn of(ruleset: &Ruleset, network: &Network, mode: Option<Mode>) -> Result<Recogn
     let mode = mode.or_else(|| holders(ruleset).next());
     let looked_at = mode.unwrap_or(Mode::Nft);
     must_see(ruleset, looked_at)?;
-    let compared = match config(looked_at, ruleset) {
+    let closest = match config(looked_at, ruleset) {
         Ok(config) => {
-            let verdict = verdict(looked_at, &expected(looked_at, &config), ruleset, network)?;
-            let verdict = verdict.with_surroundings(&config, ruleset, network);
-            Ok((verdict, spell_flags(&config, looked_at)))
+            let verification = verdict(looked_at, &expected(looked_at, &config), ruleset, network)?;
+            let verification = verification.with_signs(&config, ruleset, network);
+            Ok(Closest { flags: spell_flags(&config, looked_at), verification })
         }
         Err(reason) => Err(reason),
     };
     Ok(Recognized {
         mode,
-        compared,
+        closest,
         others: holders(ruleset).filter(|&other| other != looked_at).collect(),
         not_known: ruleset.unseen_subsystems(),
     })
@@ -220,7 +229,7 @@ mod tests {
                 }
             }
             let recognized = of(&ruleset(tables), &Network::default(), None).unwrap();
-            assert_eq!(recognized.compared, Err(NoConfig::NoRedirect(direction)));
+            assert_eq!(recognized.closest, Err(NoConfig::NoRedirect(direction)));
             assert_eq!(
                 recognized.to_string(),
                 fill_lines(&format!(

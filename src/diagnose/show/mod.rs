@@ -10,15 +10,16 @@ use ruleset::{Line, Network, Ruleset, Unseen};
 use trace::{Slot, chains_at, first_hooks};
 
 use crate::config::{Config, Mode};
+use crate::diagnose::detect;
 use crate::diagnose::explain::answer::proxy_ports;
 use crate::diagnose::other_programs::signs_in_namespace;
+use crate::diagnose::output::words;
 use crate::diagnose::proxy::{ProxyWarning, warnings};
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::recognize::spell_flags;
-use crate::diagnose::snapshot::{read, surroundings};
+use crate::diagnose::snapshot::{Snapshot, signs};
 use crate::diagnose::verify::difference::differences;
 use crate::diagnose::verify::finding::Finding;
-use crate::diagnose::{detect, words};
 use crate::error::Error;
 use crate::install::choose::{Found, Reason, choose, try_out};
 use crate::netns;
@@ -35,7 +36,7 @@ pub struct Shown<'a> {
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
     /// Signs of other programs that affect where connections go.
-    pub(crate) neighbours: Vec<String>,
+    pub(crate) signs: Vec<String>,
     /// If no mode holds proxy-init's rules: the mode that `auto` would choose, and why; or why it could not choose.
     pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
 }
@@ -133,11 +134,11 @@ enum Effect {
 /// The namespace cannot be entered, or what it holds cannot be read.
 pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T + Send) -> Result<T, Error> {
     netns::run_in(netns, || {
-        let (ruleset, network) = read()?;
+        let Snapshot { ruleset, network } = Snapshot::read()?;
         let mut shown = Shown::of(&ruleset, &network);
         if let Some(backend) = shown.backends.first() {
-            (shown.warnings, shown.neighbours) = match &backend.config {
-                Some(config) => (warnings(config, &network), surroundings(config, &ruleset, &network)),
+            (shown.warnings, shown.signs) = match &backend.config {
+                Some(config) => (warnings(config, &network), signs(config, &ruleset, &network)),
                 None => (Vec::new(), signs_in_namespace(&ruleset, &network.devices)),
             };
         } else {
@@ -155,7 +156,7 @@ impl<'a> Shown<'a> {
             backends: holders(ruleset).map(|mode| backend(mode, ruleset, network)).collect(),
             not_known: ruleset.not_known.clone(),
             warnings: Vec::new(),
-            neighbours: Vec::new(),
+            signs: Vec::new(),
             auto: None,
         }
     }

@@ -8,10 +8,10 @@ use serde_json::Value;
 use trace::Slot;
 
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hook_in_words};
-use crate::diagnose::json::object;
-use crate::diagnose::style::Style;
+use crate::diagnose::output::json::object;
+use crate::diagnose::output::style::Style;
+use crate::diagnose::output::words::{WIDTH, fill_lines, length, several_modes, split_in_lines, wrap_flags};
 use crate::diagnose::verify::finding::{Finding, FindingKind};
-use crate::diagnose::words::{WIDTH, fill_lines, length, several_modes, split_in_lines, wrap_flags};
 
 /// The most rules of other programs that are listed for a chain; there may be thousands.
 const MOST: usize = 10;
@@ -41,7 +41,7 @@ impl Shown<'_> {
 
     fn all_warnings(&self) -> Vec<String> {
         let warnings = self.warnings.iter().map(ToString::to_string);
-        warnings.chain(self.neighbours.iter().cloned()).collect()
+        warnings.chain(self.signs.iter().cloned()).collect()
     }
 
     fn text(&self, colour: bool) -> String {

@@ -10,14 +10,14 @@ use ruleset::{Network, Ruleset};
 use serde_json::Value;
 
 use crate::config::{Config, Mode, ModeChoice};
-use crate::diagnose::json::{object, strings};
+use crate::diagnose::output::json::{object, strings};
+use crate::diagnose::output::words::fill_lines;
 use crate::diagnose::ownership::has_rules;
 use crate::diagnose::proxy::{self, ProxyWarning};
 use crate::diagnose::recognize;
-use crate::diagnose::snapshot::{devices_that_ask, read, surroundings, unread_tables};
+use crate::diagnose::snapshot::{Snapshot, devices_that_ask, signs, unread_tables};
 use crate::diagnose::verify::difference::{differences, discovery_findings};
 use crate::diagnose::verify::finding::{Finding, Problem};
-use crate::diagnose::words::fill_lines;
 use crate::error::Error;
 use crate::install::Install;
 use crate::install::choose::{Found, Reason, choose, try_out};
@@ -46,8 +46,8 @@ pub struct Verification {
     pub not_known: Vec<Subsystem>,
     /// What is probably wrong with the proxy, though the rules are as they should be.
     pub warnings: Vec<ProxyWarning>,
-    /// Signs of other programs that affect where connections go.
-    pub neighbours: Vec<String>,
+    /// Signs of what affects connections beside the rules: other programs, links, routes.
+    pub signs: Vec<String>,
     /// Whether any rule of proxy-init's was found, in whichever mode.
     pub finds_rules: bool,
     /// Whether the rules are as expected, and no other rule decides about connections: until the rules change,
@@ -84,7 +84,7 @@ impl Verification {
     fn all_warnings(&self) -> Vec<String> {
         let doubts = self.doubts.iter().map(Finding::in_a_line);
         let warnings = self.warnings.iter().map(ToString::to_string);
-        doubts.chain(warnings).chain(self.neighbours.iter().cloned()).collect()
+        doubts.chain(warnings).chain(self.signs.iter().cloned()).collect()
     }
 
     /// Whether the finding is that IPv6 has no rules, where those of IPv4, which always has some, are as expected.
@@ -182,7 +182,7 @@ fn chosen_mode(install: &Install, ruleset: &Ruleset) -> Result<(Mode, Reason), E
 }
 
 fn verify_here(install: &Install) -> Result<Verification, Error> {
-    let (mut ruleset, network) = read()?;
+    let Snapshot { mut ruleset, network } = Snapshot::read()?;
     let holder = holders(&ruleset).next();
     if holder.is_none() && !matches!(install.mode, ModeChoice::Mode(_)) {
         // Otherwise it can't even be told which mode to look at.
@@ -219,26 +219,26 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
     if others_unseen {
         verdict.not_known.push(Subsystem::Legacy);
     }
-    Ok(verdict.with_surroundings(&install.config, &ruleset, &network))
+    Ok(verdict.with_signs(&install.config, &ruleset, &network))
 }
 
 impl Verification {
     /// Adds what the rules alone don't show: what is wrong with this config's proxy, and signs of other programs.
-    pub(super) fn with_surroundings(mut self, config: &Config, ruleset: &Ruleset, network: &Network) -> Self {
+    pub(super) fn with_signs(mut self, config: &Config, ruleset: &Ruleset, network: &Network) -> Self {
         // Warnings are about the rules that are there.
         let installed = self.other_config.as_ref().unwrap_or(config);
         self.warnings = proxy::warnings(installed, network);
-        self.neighbours = surroundings(installed, ruleset, network);
+        self.signs = signs(installed, ruleset, network);
         for &family in config.families() {
             match devices_that_ask(network, family) {
                 Ok(devices) => {
                     let whose = unread_tables(network, family == Family::V4 && !devices.is_empty());
                     let unread = whose.map(|whose| format!("not known: what {whose}'s tables drop over {family}"));
-                    self.neighbours.extend(unread);
+                    self.signs.extend(unread);
                     self.findings.extend(discovery_findings(ruleset, network, family, &devices));
                 }
                 Err(error) => self
-                    .neighbours
+                    .signs
                     .push(format!("not known: whether neighbours find each other over {family} (rtnetlink: {error})")),
             }
         }
@@ -267,7 +267,7 @@ pub(crate) fn verdict(
         others: holders(ruleset).filter(|&other| other != mode).collect(),
         not_known: ruleset.unseen_subsystems(),
         warnings: Vec::new(),
-        neighbours: Vec::new(),
+        signs: Vec::new(),
         finds_rules: has_rules(ruleset),
         is_alone,
         other_config: None,

@@ -10,13 +10,13 @@ use crate::config::Mode;
 use crate::plan::Purpose;
 
 /// Lines are no longer than this, where names allow.
-pub(super) const WIDTH: usize = 80;
+pub(in crate::diagnose) const WIDTH: usize = 80;
 
 /// The length at which a list is cut off.
 const LONGEST: usize = 32;
 
 /// That proxy-init's rules are in several modes, if they are.
-pub(super) fn several_modes(holders: impl Iterator<Item = Mode>) -> Option<String> {
+pub(in crate::diagnose) fn several_modes(holders: impl Iterator<Item = Mode>) -> Option<String> {
     let modes: Vec<String> = holders.map(|mode| mode.to_string()).collect();
     let words = format!(
         "proxy-init's rules are in several modes at once, {}: connections pass all of them; `proxy-init uninstall` removes \
@@ -27,7 +27,7 @@ pub(super) fn several_modes(holders: impl Iterator<Item = Mode>) -> Option<Strin
 }
 
 /// Which connections a rule matches.
-pub(super) fn conditions_in_words(table: &Table, rule: &Rule) -> String {
+pub(in crate::diagnose) fn conditions_in_words(table: &Table, rule: &Rule) -> String {
     let mut words = Vec::new();
     for (index, condition) in rule.conditions.iter().enumerate() {
         if !is_implied(condition, rule.conditions.get(index + 1)) {
@@ -80,12 +80,12 @@ fn interval_in_words(field: Field, interval: (u128, u128)) -> String {
 }
 
 /// Connections with one of these numbers in a field: `from user 1000,2000-2999`.
-pub(super) fn numbers(field: Field, numbers: &Intervals) -> String {
+pub(in crate::diagnose) fn numbers(field: Field, numbers: &Intervals) -> String {
     let items: Vec<String> = numbers.as_slice().iter().map(|&interval| interval_in_words(field, interval)).collect();
     format!("{}{}", field.facts().of, items.join(","))
 }
 
-pub(super) fn action(effects: &[Effect], action: &Action) -> String {
+pub(in crate::diagnose) fn action(effects: &[Effect], action: &Action) -> String {
     match action {
         Action::Continue if effects.contains(&Effect::Untrack) => "is not tracked".to_owned(),
         Action::Continue if !effects.is_empty() => {
@@ -110,7 +110,7 @@ pub(super) fn action(effects: &[Effect], action: &Action) -> String {
 }
 
 /// Why a connection does not match a rule of this table.
-pub(super) fn mismatch_in_words(table: &Table, reason: &Reason<'_>) -> String {
+pub(in crate::diagnose) fn mismatch_in_words(table: &Table, reason: &Reason<'_>) -> String {
     let had = reason.numbers();
     let (field, values, negated) = match reason {
         Reason::Device(_) => return "for another device".to_owned(),
@@ -183,7 +183,7 @@ fn tracked_in_words(tracked: Tracked) -> String {
     words.join(",")
 }
 
-pub(super) fn doubt_in_words(reason: &Reason<'_>) -> String {
+pub(in crate::diagnose) fn doubt_in_words(reason: &Reason<'_>) -> String {
     match reason {
         Reason::Device(_) => "not known: whether it is for this device".to_owned(),
         Reason::Map(field, ..) | Reason::Condition(Condition::In { field, .. }, _) => {
@@ -220,7 +220,7 @@ fn subject(field: Field, numbers: Option<&Intervals>) -> String {
 }
 
 /// The flag of `explain` that gives a connection's field, with the name of the value, if there is such a flag.
-pub(super) fn flag(field: Field) -> Option<&'static str> {
+pub(in crate::diagnose) fn flag(field: Field) -> Option<&'static str> {
     match field {
         Field::Source(_) => Some("--from ADDRESS"),
         Field::SourcePort => Some("--from ADDRESS:PORT"),
@@ -233,7 +233,7 @@ pub(super) fn flag(field: Field) -> Option<&'static str> {
 }
 
 /// Why a rule exists; for one of another program, its comment.
-pub(super) fn purpose(rule: &Rule) -> String {
+pub(in crate::diagnose) fn purpose(rule: &Rule) -> String {
     let Some(comment) = rule.comment.as_ref().map(ToString::to_string) else {
         return String::new();
     };
@@ -264,7 +264,7 @@ pub(super) fn purpose(rule: &Rule) -> String {
 }
 
 /// Folds a text for people into lines that fit a terminal. The rest of a line is indented by two more.
-pub(super) fn fill_lines(text: &str) -> String {
+pub(in crate::diagnose) fn fill_lines(text: &str) -> String {
     let mut filled = String::new();
     for line in text.lines() {
         let blanks = line.len() - line.trim_start_matches(' ').len();
@@ -276,7 +276,7 @@ pub(super) fn fill_lines(text: &str) -> String {
 
 /// Folds a line into lines that fit a terminal, all but the first with this indent. None ends within quotes, nor within a
 /// match or target of an iptables rule.
-pub(super) fn fold_line(line: &str, indent: usize) -> String {
+pub(in crate::diagnose) fn fold_line(line: &str, indent: usize) -> String {
     if line.len() <= WIDTH {
         return line.to_owned();
     }
@@ -300,7 +300,7 @@ pub(super) fn fold_line(line: &str, indent: usize) -> String {
 /// Writes flags, each with its value, on indented lines that fit a terminal. Each line but the last ends with a backslash,
 /// so that a shell takes all of them together. The flag of a list that is longer than a line is repeated, so that the
 /// lines can be copied into a manifest too.
-pub(super) fn wrap_flags(flags: &[String]) -> String {
+pub(in crate::diagnose) fn wrap_flags(flags: &[String]) -> String {
     let (start, end) = ("  ", " \\");
     let width = WIDTH - end.len();
     let mut parts: Vec<String> = Vec::new();
@@ -324,7 +324,12 @@ pub(super) fn wrap_flags(flags: &[String]) -> String {
 
 /// Puts parts on lines of this width, the first one after `start`, all others with this indent. Parts end with the blanks
 /// between them; lines don't.
-pub(super) fn split_in_lines(parts: &[impl AsRef<str>], start: &str, indent: usize, width: usize) -> Vec<String> {
+pub(in crate::diagnose) fn split_in_lines(
+    parts: &[impl AsRef<str>],
+    start: &str,
+    indent: usize,
+    width: usize,
+) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
         let part = part.as_ref();
@@ -338,7 +343,7 @@ pub(super) fn split_in_lines(parts: &[impl AsRef<str>], start: &str, indent: usi
 }
 
 /// How many columns a text takes, without blanks at its end.
-pub(super) fn length(text: &str) -> usize {
+pub(in crate::diagnose) fn length(text: &str) -> usize {
     text.trim_end().chars().count()
 }
 

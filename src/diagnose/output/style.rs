@@ -1,7 +1,7 @@
 //! How text looks on a terminal.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
+pub(in crate::diagnose) enum Style {
     Plain,
     Bold,
     Dim,
@@ -14,7 +14,7 @@ pub(super) enum Style {
 
 impl Style {
     /// Text with the codes of this style around it (SGR, ECMA-48), if colours are wanted.
-    pub(super) fn paint(self, text: &str, colour: bool) -> String {
+    pub(in crate::diagnose) fn paint(self, text: &str, colour: bool) -> String {
         let code = match self {
             Self::Bold => "1",
             Self::Dim => "2",
