@@ -17,8 +17,8 @@ mod release;
 mod rust;
 mod setup;
 mod target;
+mod test;
 
-use lab::Outcome;
 use lab::architecture::Architecture;
 use lab::kernels::{self, Programs};
 use lab::shell::{self, Result, Run as _, cargo};
@@ -30,8 +30,11 @@ Usage: cargo xtask COMMAND
 To try it:
   demo         Show real connections through the rules, in throwaway namespaces
                (needs root)
-  test         Check formatting and lints, and run all tests, those of kernels
-               among them (needs root)
+  test         Check formatting and lints, and run the unit tests, and the
+               integration tests on the programs that ship (needs root)
+                 --slow  the checks that take longer: documentation, packages
+                         of other releases, valgrind, each benchmark once, pods
+                         by containerd, and kernels under qemu
   setup        Install what the build and the tests need. The other commands do
                it when something of theirs is missing
 
@@ -105,12 +108,6 @@ Exit codes:
   0  done
   1  failed; the error says why";
 
-/// What random tests read the seed of their cases from.
-const SEED_NAME: &str = "PROPTEST_RNG_SEED";
-
-/// The same cases each time: that a commit passes must not depend on chance. `cargo test` makes new ones each time.
-const SEED: &str = "20261124";
-
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
@@ -126,7 +123,8 @@ fn main() -> ExitCode {
                 Ok(())
             })
         }
-        ("test", []) => setup::for_tests().and_then(|()| test()),
+        ("test", []) => setup::for_tests().and_then(|()| test::quick()),
+        ("test", [flag]) if flag == "--slow" => setup::for_tests().and_then(|()| test::slow()),
         ("demo", []) => setup::for_tests().and_then(|()| demo::run()),
         ("audit", []) => audit(),
         ("image", []) => setup::for_tests().and_then(|()| image::run()),
@@ -162,71 +160,6 @@ fn main() -> ExitCode {
 fn build_all() -> Result<()> {
     for build in [build::run, build::bench, build::cni, build::agent] {
         println!("{}", build()?.display());
-    }
-    Ok(())
-}
-
-fn test() -> Result<()> {
-    shell::need_root("cargo xtask test", "to make network namespaces")?;
-    cargo(&["fmt", "--all", "--check"]).run()?;
-    // The library as programs embed it, as it is by default, and with everything.
-    for features in ["--no-default-features", "--features=default", "--all-features"] {
-        cargo(&["clippy", "--workspace", "--all-targets", "--locked", features])
-            .args(["--", "-D", "warnings"])
-            .run()?;
-    }
-    // What is for diagnosis alone is used there alone.
-    for features in ["", "cli"] {
-        let features = ["--no-default-features", "--features", features];
-        cargo(&["clippy", "--package", "proxy-init", "--locked"])
-            .args(features)
-            .args(["--", "-D", "warnings"])
-            .run()?;
-    }
-    cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
-    // The fuzz target is no member of the workspace; that its lock file keeps up is checked without building it.
-    cargo(&["metadata", "--locked", "--format-version", "1"])
-        .args(["--manifest-path", "fuzz/Cargo.toml"])
-        .stdout(std::process::Stdio::null())
-        .run()?;
-    // What can't run here is left out by name, and said last: nobody shall take it for passed.
-    let mut skipped = Vec::new();
-    let mut tests = cargo(&["test", "--workspace", "--locked", "--all-features"]);
-    if std::env::var_os(SEED_NAME).is_none() {
-        tests.env(SEED_NAME, SEED);
-    }
-    // On what ships.
-    tests.env("PROXY_INIT_TO_TEST", build::run()?);
-    tests.env("LINKERD_CNI_TO_TEST", build::cni()?);
-    tests.env("LINKERD_CNI_AGENT_TO_TEST", build::agent()?);
-    if let Some(reason) = &target::of(Architecture::here()?)?.no_musl {
-        skipped.push(format!("the programs that ship, which are linked with musl, and these are not: {reason}"));
-    }
-    // Those of what ships alone, too.
-    tests.args(["--", "--include-ignored"]);
-    if let Err(reason) = lab::apt::mirror() {
-        tests.args(["--skip", "versions::", "--skip", "beside_debians_programs"]);
-        skipped.push(format!(
-            "other versions of iptables and nft, and firewalls beside the rules: they are Debian's packages, and {reason}"
-        ));
-    }
-    // Unit, integration and doc tests.
-    tests.run()?;
-    // Each benchmark once; no time decides anything.
-    skipped.extend(bench::try_once()?);
-    if let Outcome::Skipped(reason) = pods::check(lay_out)? {
-        skipped.push(format!("pods: {reason}"));
-    }
-    // Each kernel whole, and one with each module missing. All of them, and those of another architecture, take minutes
-    // more: see CONTRIBUTING.md.
-    let here = Architecture::here()?;
-    for word in ["nothing", "6.12"] {
-        if let Outcome::Skipped(reason) = kernels::check(here, &[word], build_for_guests)? {
-            skipped.push(format!("kernels of {} ({word}): {reason}", here.name()));
-        }
-    }
-    for what in skipped {
-        println!("SKIPPED, and so not passed: {what}");
     }
     Ok(())
 }

@@ -1,0 +1,109 @@
+//! `cargo xtask test`: the checks before each commit; and `cargo xtask test --slow`: those that take longer.
+
+use std::env;
+use std::process::{Command, Stdio};
+
+use lab::architecture::Architecture;
+use lab::shell::{Result, Run as _, cargo, need_root};
+use lab::{Outcome, kernels, pods};
+
+use crate::{bench, build, build_for_guests, lay_out, target};
+
+/// Random tests read the seed of their cases from this variable.
+const SEED_NAME: &str = "PROPTEST_RNG_SEED";
+
+/// The same cases each time: that a commit passes must not depend on chance. `cargo test` makes new ones each time.
+const SEED: &str = "20261124";
+
+/// Integration tests that take minutes: with packages of other Debian releases, which are downloaded, and under valgrind.
+const SLOW: [&str; 3] = ["versions::", "beside_debians_programs", "valgrind::"];
+
+/// Formatting, lints, unit tests, and the integration tests on the programs that ship.
+pub(crate) fn quick() -> Result<()> {
+    need_root("cargo xtask test", "to make network namespaces")?;
+    cargo(&["fmt", "--all", "--check"]).run()?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--locked", "--", "-D", "warnings"]).run()?;
+    // The library as programs embed it, and the program without diagnosis.
+    for features in ["", "cli"] {
+        cargo(&["clippy", "--package", "proxy-init", "--locked", "--no-default-features", "--features", features])
+            .args(["--", "-D", "warnings"])
+            .run()?;
+    }
+    let mut tests = tests()?;
+    // Those of what ships alone, too.
+    tests.args(["--workspace", "--all-features", "--", "--include-ignored"]);
+    for test in SLOW {
+        tests.args(["--skip", test]);
+    }
+    tests.run()?;
+    tell(&unlinked()?)
+}
+
+/// Documentation, the slow integration tests, each benchmark once, pods, and kernels.
+pub(crate) fn slow() -> Result<()> {
+    need_root("cargo xtask test --slow", "to make network namespaces")?;
+    cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    // The fuzz targets are no members of the workspace: this sees that their lock file keeps up, and builds nothing.
+    cargo(&["metadata", "--locked", "--format-version", "1", "--manifest-path", "fuzz/Cargo.toml"])
+        .stdout(Stdio::null())
+        .run()?;
+    let mut skipped = unlinked()?;
+    let mut tests = tests()?;
+    tests.args(["--package", "proxy-init", "--all-features", "--test", "integration", "--"]);
+    match lab::apt::mirror() {
+        Ok(_) => tests.args(SLOW),
+        Err(reason) => {
+            skipped.push(format!(
+                "other versions of iptables and nft, and firewalls beside the rules: they are Debian's packages, and {reason}"
+            ));
+            tests.arg("valgrind::")
+        }
+    };
+    tests.run()?;
+    // Each benchmark once; no time decides anything.
+    skipped.extend(bench::try_once()?);
+    if let Outcome::Skipped(reason) = pods::check(lay_out)? {
+        skipped.push(format!("pods: {reason}"));
+    }
+    // Each kernel whole, and one with each module missing. All of them, and those of another architecture, take minutes
+    // more: see CONTRIBUTING.md.
+    let here = Architecture::here()?;
+    for word in ["nothing", "6.12"] {
+        if let Outcome::Skipped(reason) = kernels::check(here, &[word], build_for_guests)? {
+            skipped.push(format!("kernels of {} ({word}): {reason}", here.name()));
+        }
+    }
+    tell(&skipped)
+}
+
+/// A command that runs tests on the programs that ship.
+fn tests() -> Result<Command> {
+    let mut tests = cargo(&["test", "--locked"]);
+    if env::var_os(SEED_NAME).is_none() {
+        tests.env(SEED_NAME, SEED);
+    }
+    tests.env("PROXY_INIT_TO_TEST", build::run()?);
+    tests.env("LINKERD_CNI_TO_TEST", build::cni()?);
+    tests.env("LINKERD_CNI_AGENT_TO_TEST", build::agent()?);
+    Ok(tests)
+}
+
+/// The programs that ship, where they can't be linked with musl as they ship.
+fn unlinked() -> Result<Vec<String>> {
+    let reason = target::of(Architecture::here()?)?.no_musl.as_ref();
+    Ok(reason
+        .map(|reason| format!("the programs that ship, which are linked with musl, and these are not: {reason}"))
+        .into_iter()
+        .collect())
+}
+
+/// Says last what was skipped: nobody shall take it for passed. In CI, that is a failure.
+fn tell(skipped: &[String]) -> Result<()> {
+    for what in skipped {
+        println!("SKIPPED, and so not passed: {what}");
+    }
+    if !skipped.is_empty() && env::var("CI").is_ok_and(|value| value == "true") {
+        return Err("CI skips nothing: see above".into());
+    }
+    Ok(())
+}
