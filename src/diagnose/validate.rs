@@ -327,50 +327,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn docs_errors_md_has_every_failure_and_no_other() {
-        let (address, errno, why) = (Validate::default().connect, Errno::from_raw(libc::EPERM), String::new());
-        let failures = [
-            NotValidated::Listen { address, errno, advice: "" },
-            NotValidated::Connect { address, errno, why: why.clone() },
-            NotValidated::OtherProgram { address, why: why.clone() },
-            NotValidated::NoAnswer { address, timeout: Duration::from_millis(1500), why },
-            NotValidated::Killed { signal: "SIGTERM" },
-            NotValidated::Wait { errno },
-        ];
-        // The compiler says so if one is left out here.
-        let name = |failure: &NotValidated| match failure {
-            NotValidated::Listen { .. } => "Listen",
-            NotValidated::Connect { .. } => "Connect",
-            NotValidated::OtherProgram { .. } => "OtherProgram",
-            NotValidated::NoAnswer { .. } => "NoAnswer",
-            NotValidated::Killed { .. } => "Killed",
-            NotValidated::Wait { .. } => "Wait",
-        };
-        let names: Vec<_> = failures.iter().map(name).collect();
-        assert_eq!(names, ["Listen", "Connect", "OtherProgram", "NoAnswer", "Killed", "Wait"]);
-
-        let (_, documentation) = include_str!("../../docs/errors.md").split_once("## Failed validations").unwrap();
-        let rows: Vec<&str> = documentation
-            .lines()
-            .take_while(|line| !line.starts_with("## "))
-            .filter_map(|line| line.strip_prefix("| `")?.split_once("` |").map(|(words, _)| words))
-            .collect();
-        let says = |failure: &NotValidated, words: &&str| {
-            let text = failure.to_string();
-            let mut rest = Some(text.as_str());
-            for piece in words.split('\u{2026}') {
-                rest = rest.and_then(|rest| Some(rest.split_once(piece.trim())?.1));
-            }
-            rest.is_some()
-        };
-        for failure in &failures {
-            let rows = rows.iter().filter(|row| says(failure, row));
-            assert_eq!(rows.count(), 1, "in docs/errors.md: {failure}");
-        }
-        assert_eq!(rows.len(), failures.len());
-    }
-
-    #[test]
     fn a_token_is_like_the_validators_and_never_the_same() {
         let (one, other) = (token(), token());
         assert!(one.len() == 64 && one.ends_with('\n'));

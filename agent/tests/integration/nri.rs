@@ -403,7 +403,7 @@ fn untouched_rules_are_not_listed_again_and_whatever_changes_is_seen() {
     agent.terminate();
 }
 
-/// As [`crate::watch`] has it by CNI: docs/scale.md has the figures of the program in the image, which LINKERD_CNI_AGENT
+/// As [`crate::watch`] has it by CNI: docs/node.md has the figures of the program in the image, which LINKERD_CNI_AGENT
 /// names.
 #[test]
 fn a_full_node_costs_little() {

@@ -446,7 +446,7 @@ fn off_is_off() {
     watched.agent.terminate();
 }
 
-/// As many as kubelet allows on a node. What it costs is printed: docs/scale.md has the figures of the program in the
+/// As many as kubelet allows on a node. What it costs is printed: docs/node.md has the figures of the program in the
 /// image, which LINKERD_CNI_AGENT names; a debug build takes more.
 #[test]
 fn a_full_node_costs_little() {

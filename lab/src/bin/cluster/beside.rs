@@ -1,4 +1,4 @@
-//! What the node's agent takes of a node beside what Linkerd's installer and repair controller take, of which docs/scale.md has
+//! What the node's agent takes of a node beside what Linkerd's installer and repair controller take, of which docs/node.md has
 //! the table. Each is a process on the node, with the environment that its pod has, and alone there with its plugin.
 
 use std::fmt::Write as _;

@@ -31,18 +31,20 @@ const NODES_PAGES: [NodesPage; 2] =
     [("docs/cni.md", set_up, |_, _| Ok(())), ("docs/node.md", started_early, start_when_rolled)];
 
 /// The pages' other blocks, by their first lines: none of their commands is run as it stands there.
-const NOT_RUN: [&str; 16] = [
+const NOT_RUN: [&str; 15] = [
     // The scenario of the plugin runs these commands, and tests/integration proxy-init with --netns.
     "install -m 755 deploy/kubectl/kubectl-proxy_init /usr/local/bin/",
     "proxy-init show --netns /proc/PID/ns/net",
     // These take Linkerd's own program, or a registry.
     "linkerd upgrade --set proxyInit.image.name=REGISTRY/proxy-init --set proxyInit.image.version=VERSION \\",
-    "linkerd upgrade --set proxy.image.name=REGISTRY/proxy --set proxy.image.version=LINKERD_VERSION-VERSION | kubectl apply -f -",
-    "linkerd install-cni --set image.name=REGISTRY/proxy-init-cni --set image.version=VERSION | kubectl apply -f -",
+    "linkerd upgrade --set proxy.image.name=REGISTRY/proxy | kubectl apply -f -",
     "docker buildx build --platform linux/amd64,linux/arm64 --build-arg REVISION=$(git rev-parse HEAD) \\",
     "FROM REGISTRY/proxy-init:VERSION",
     "FROM cr.l5d.io/linkerd/proxy:LINKERD_VERSION",
     "ARG CNI_VERSION=v1.6.2",
+    // There is no release yet.
+    "sha256sum --check --ignore-missing SHA256SUMS",
+    "cosign verify-blob --bundle SHA256SUMS.sigstore.json \\",
     // A scenario of the agent's runs it on the node that there is.
     "kubectl debug node/NAME --profile=sysadmin --image=REGISTRY/proxy-init-cni:VERSION -- \\",
     // That is for many nodes.
@@ -52,8 +54,6 @@ const NOT_RUN: [&str; 16] = [
     // These are no commands.
     "- alert: MeshedPodsDoNotStart",
     "{",
-    "INFO plugin: linkerd-cni: 7 rules are in place in nft mode, because … command=\"ADD\" pod=\"shop/web-0\" container=\"…\"",
-    "# kustomization.yaml",
 ];
 
 /// What the pages call the namespace and the registry.

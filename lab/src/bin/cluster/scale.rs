@@ -1,4 +1,4 @@
-//! What the node's agent and the plugin cost a node and the API server: the figures of docs/scale.md.
+//! What the node's agent and the plugin cost a node and the API server: the figures of docs/node.md.
 //!
 //! A node full of pods, then many agents against the API server whose nodes are objects alone: no kubelet has their
 //! pods. Those agents only watch, for the kernel lets one user have 128 inotify queues; installing asks the API server
