@@ -33,8 +33,8 @@ impl Namespace {
         let path = path.into();
         // Files of namespaces are on a file system of their own, nsfs (namespaces(7)). Nothing else is opened: that can
         // wait for ever, as with a FIFO, or set off whatever is behind a device.
-        let ruleset = statfs(&path).map_err(|errno| open_error(&path, Errno::of(errno)))?;
-        if ruleset.filesystem_type() != NSFS_MAGIC {
+        let filesystem = statfs(&path).map_err(|errno| open_error(&path, Errno::of(errno)))?;
+        if filesystem.filesystem_type() != NSFS_MAGIC {
             return Err(entry_error(&path, Errno::from_raw(libc::EINVAL), NOT_A_NAMESPACE));
         }
         let file = OpenOptions::new()

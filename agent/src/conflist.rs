@@ -187,7 +187,7 @@ impl File {
         let (version, versions) = (self.value("cniVersion"), self.value("cniVersions"));
         let newer = versions.iter().filter_map(Value::as_array).flatten();
         let mut names = version.iter().chain(newer).filter_map(Value::as_str);
-        if names.any(|name| Version::named(name).is_ok()) {
+        if names.any(|name| Version::named(name).is_some()) {
             return Ok(());
         }
         let asked = version.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -110,7 +110,7 @@ impl Command {
         let stdin = stdin().map_err(Error::Stdin)?;
         let configuration = Configuration::read(&stdin).inspect_err(|_| {
             let asked = version::asked(&stdin);
-            self.version = asked.and_then(|name| Version::named(&name).ok()).unwrap_or(self.version);
+            self.version = asked.and_then(|name| Version::named(&name)).unwrap_or(self.version);
             self.log.agent = log_socket(&stdin);
         })?;
         self.log.level = configuration.log_level();

@@ -264,8 +264,8 @@ fn the_environment_has_each_setting_whose_flag_is_not_given() {
 
 fn validation(line: &str, environment: &[(&str, &str)]) -> Result<(Validate, Log), String> {
     let look = |name: &str| {
-        let ruleset = environment.iter().find(|(known, _)| *known == name);
-        ruleset.map(|(_, value)| OsString::from(value))
+        let variable = environment.iter().find(|(known, _)| *known == name);
+        variable.map(|(_, value)| OsString::from(value))
     };
     match parse(line.split(' ').map(OsString::from), look) {
         Ok(Command::Validate(validate, log)) => Ok((validate, log)),

@@ -137,9 +137,9 @@ fn read_rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Re
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.counters + 16;
     while place < end {
-        let ruleset = read_extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        xt::read_match(&mut rule, ruleset, layout.family)?;
-        place += XT_ENTRY + ruleset.info.len();
+        let extension = read_extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
+        xt::read_match(&mut rule, extension, layout.family)?;
+        place += XT_ENTRY + extension.info.len();
     }
     rule.action = match entry.target {
         // The standard target, whose verdict is a place in the table, or below 0.

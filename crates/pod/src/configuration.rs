@@ -4,7 +4,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use derive_more::Display;
 use proxy_init::log::{Format, Level};
 use proxy_init::{Config, Draft, Install, ModeChoice, PortRange};
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
@@ -19,33 +18,7 @@ use crate::error::Error;
 use crate::name::PodName;
 use crate::rules::WithoutSettings;
 use crate::values::{List, Mode};
-
-/// A version of the CNI specification that the plugin knows. The names of these versions are in the order of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
-pub struct Version(&'static str);
-
-impl Version {
-    /// The first with lists of plugins.
-    pub const V0_3_0: Self = Self("0.3.0");
-    /// 0.4.0, which brought CHECK.
-    pub const V0_4_0: Self = Self("0.4.0");
-    /// 1.0.0, whose results tell an address without its family.
-    pub const V1_0_0: Self = Self("1.0.0");
-    /// 1.1.0, which brought GC and STATUS.
-    pub const V1_1_0: Self = Self("1.1.0");
-
-    /// Every version, in order.
-    pub const ALL: [Self; 5] = [Self::V0_3_0, Self("0.3.1"), Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
-
-    /// The version of this name, as `cniVersion` has it.
-    ///
-    /// # Errors
-    /// [`Error::Version`]
-    pub fn named(name: &str) -> Result<Self, Error> {
-        let found = Self::ALL.into_iter().find(|version| version.0 == name);
-        found.ok_or_else(|| Error::Version { asked: name.to_owned() })
-    }
-}
+use crate::version::Version;
 
 /// A configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains each.
 #[derive(Debug, Default, Deserialize)]
@@ -165,7 +138,8 @@ impl Configuration {
     /// # Errors
     /// [`Error::Version`]: the plugin doesn't know this version, or none is named.
     pub fn version(&self) -> Result<Version, Error> {
-        Version::named(self.version.as_deref().unwrap_or_default())
+        let asked = self.version.as_deref().unwrap_or_default();
+        Version::named(asked).ok_or_else(|| Error::Version { asked: asked.to_owned() })
     }
 
     /// Checks the network's name, which the specification requires and this plugin has no use for.

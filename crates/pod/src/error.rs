@@ -4,7 +4,7 @@ use proxy_init::log::escaped;
 use serde_json::error::Category;
 use thiserror::Error;
 
-use crate::configuration::Version;
+use crate::version::Version;
 
 /// Why no rules can be told for a pod.
 #[derive(Debug, Error)]

@@ -16,9 +16,10 @@ mod name;
 mod object;
 mod rules;
 mod values;
+mod version;
 
 pub use annotations::{Given, keys};
-pub use configuration::{Configuration, PodInfo, Version, log_socket};
+pub use configuration::{Configuration, PodInfo, log_socket};
 pub use decision::{Answers, Decision, Questions, Reason, by_annotations, by_pod, questions};
 pub use error::{Error, bounded, one_line, shortened, wrong_in_json};
 pub use name::PodName;
@@ -26,3 +27,4 @@ pub use object::{
     CONTROL_PLANE_COMPONENT, Containers, Labels, Metadata, Object, Pod, PodSpec, Proxy, ServicePorts, ServiceSpec,
     gather,
 };
+pub use version::Version;

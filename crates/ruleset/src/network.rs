@@ -160,12 +160,12 @@ impl Network {
     pub fn redirect_addresses(&self, family: Family, devices: &Intervals) -> Option<Intervals> {
         let most = if family == Family::V4 { 1 } else { usize::MAX };
         let is_one = |device: &&Device| device.index != LOOPBACK_INDEX && devices.includes(&Device::names([*device]));
-        let ruleset = self.devices.iter().filter(is_one).flat_map(|device| {
+        let addresses = self.devices.iter().filter(is_one).flat_map(|device| {
             let own = self.addresses_of(family).filter(|known| known.device == device.index);
             own.take(most)
         });
-        let ruleset = Intervals::each(ruleset.map(|known| address(known.address)));
-        (!ruleset.is_empty()).then_some(ruleset)
+        let addresses = Intervals::each(addresses.map(|known| address(known.address)));
+        (!addresses.is_empty()).then_some(addresses)
     }
 
     /// The names, as numbers, of the devices that have any of these addresses.

@@ -76,17 +76,17 @@ impl Routing {
             // With a source, the device is only a wish to IPv6 (`ip6_route_output_flags`).
             let refused = match self.route(to_it)? {
                 Err(refused) if connection.from.is_some() => refused,
-                ruleset => return Some(ruleset),
+                route => return Some(route),
             };
-            let ruleset = self.route(leaving)?.ok();
-            return Some(ruleset.filter(|ruleset| Some(ruleset.device) == device).ok_or(refused));
+            let route = self.route(leaving)?.ok();
+            return Some(route.filter(|route| Some(route.device) == device).ok_or(refused));
         }
         match self.route(leaving)? {
             // IPv4's connect() asks again when the first route has told the source (`ip_route_connect` in net/route.h).
             Ok(Route { source: Some(source), .. }) if to.is_ipv4() && connection.from.is_none() => {
                 self.route(Packet { from: Some(source), ..leaving })
             }
-            ruleset => Some(ruleset),
+            route => Some(route),
         }
     }
 
@@ -157,7 +157,7 @@ impl Routing {
         let destination = if to.is_loopback() {
             Destination::Loopback
         } else {
-            match self.route(packet(connection.to, &connection)).map(|ruleset| ruleset.map(|route| route.kind)) {
+            match self.route(packet(connection.to, &connection)).map(|route| route.map(|route| route.kind)) {
                 Some(Ok(RouteKind::NotUnicast)) => return refuse_connection(to, NOT_UNICAST),
                 Some(Ok(RouteKind::Unicast) | Err(_)) => Destination::NotHere,
                 Some(Ok(RouteKind::Local)) | None => Destination::Usual,
@@ -193,25 +193,25 @@ impl Routing {
         if is_link_local && connection.device.is_none() {
             return refuse_connection(to, "it is a link-local address: name the device by which it is reached");
         }
-        let ruleset = match self.outbound_route(connection.device.as_ref(), connection.to, &connection) {
+        let route = match self.outbound_route(connection.device.as_ref(), connection.to, &connection) {
             Some(Err(errno)) => {
                 return Err(Error::NoRoute { to, from: connection.from, errno: error::Errno::of(errno) });
             }
-            ruleset => ruleset.and_then(Result::ok),
+            route => route.and_then(Result::ok),
         };
         let mut destination = Destination::Usual;
-        match (&connection.device, ruleset) {
+        match (&connection.device, route) {
             // An address of this namespace is reached by lo, whatever device the socket is bound to.
-            (Some(_), Some(ruleset)) if ruleset.kind == RouteKind::Local => {
-                connection.device = self.device_name(ruleset).cloned();
+            (Some(_), Some(route)) if route.kind == RouteKind::Local => {
+                connection.device = self.device_name(route).cloned();
             }
             (Some(named), _) if named.as_bytes() != LOOPBACK => destination = Destination::Bound,
-            (None, Some(ruleset)) if ruleset.kind == RouteKind::NotUnicast => {
+            (None, Some(route)) if route.kind == RouteKind::NotUnicast => {
                 return refuse_connection(to, NOT_UNICAST);
             }
-            (None, Some(ruleset)) => {
-                connection.device = self.device_name(ruleset).cloned();
-                connection.from = ruleset.source;
+            (None, Some(route)) => {
+                connection.device = self.device_name(route).cloned();
+                connection.from = route.source;
             }
             (Some(_) | None, _) => {}
         }

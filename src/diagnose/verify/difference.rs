@@ -219,11 +219,11 @@ fn compare_chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Findin
     let mut findings = Vec::new();
     for chain in &expected.chains {
         let held_chain = held.chain(&chain.name);
-        let ruleset = held_chain.map(|chain| lines(held, chain)).unwrap_or_default();
+        let found = held_chain.map(|chain| lines(held, chain)).unwrap_or_default();
         let mut problems = match held_chain {
             None if is_shared && chain.base.is_none() => vec![Problem::NoChain],
-            Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &ruleset, held),
-            _ => compare_lists(&lines(expected, chain), &ruleset),
+            Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &found, held),
+            _ => compare_lists(&lines(expected, chain), &found),
         };
         let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
         // A chain of proxy-init's own that is hooked sees connections nevertheless; no jump can lead to it.
@@ -247,8 +247,8 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
         findings.push(finding(expected, Subject::Set(set.name.clone()), Problem::Unexpected(what.to_owned())));
     }
     for set in &expected.sets {
-        let ruleset = held.set(&set.name).map(elements).unwrap_or_default();
-        let problems = compare_lists(&elements(set), &ruleset).into_iter();
+        let found = held.set(&set.name).map(elements).unwrap_or_default();
+        let problems = compare_lists(&elements(set), &found).into_iter();
         findings.extend(problems.map(|problem| finding(expected, Subject::Set(set.name.clone()), problem)));
     }
     findings
@@ -300,27 +300,27 @@ fn elements(set: &Set) -> Vec<Comparable<'_>> {
 }
 
 /// What differs between two lists.
-fn compare_lists(expected: &[Comparable<'_>], ruleset: &[Comparable<'_>]) -> Vec<Problem> {
-    if expected.len() == ruleset.len() && expected.iter().zip(ruleset).all(|(expected, ruleset)| expected.is(ruleset)) {
+fn compare_lists(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem> {
+    if expected.len() == found.len() && expected.iter().zip(found).all(|(expected, found)| expected.is(found)) {
         return Vec::new();
     }
-    let mut extra: Vec<&Comparable<'_>> = ruleset.iter().collect();
+    let mut extra: Vec<&Comparable<'_>> = found.iter().collect();
     let mut missing: Vec<&Comparable<'_>> = Vec::new();
     for rule in expected {
-        match extra.iter().position(|ruleset| ruleset.is(rule)) {
+        match extra.iter().position(|found| found.is(rule)) {
             Some(index) => drop(extra.remove(index)),
             None => missing.push(rule),
         }
     }
     let texts = |list: &[Comparable<'_>]| list.iter().map(|line| line.text.clone()).collect();
     if missing.is_empty() && extra.is_empty() {
-        return vec![Problem::OutOfOrder { expected: texts(expected), ruleset: texts(ruleset) }];
+        return vec![Problem::OutOfOrder { expected: texts(expected), found: texts(found) }];
     }
     let mut problems = Vec::new();
     for rule in missing {
-        match extra.iter().position(|ruleset| ruleset.is_named_like(rule)) {
+        match extra.iter().position(|found| found.is_named_like(rule)) {
             Some(index) => problems
-                .push(Problem::Different { expected: rule.text.clone(), ruleset: extra.remove(index).text.clone() }),
+                .push(Problem::Different { expected: rule.text.clone(), found: extra.remove(index).text.clone() }),
             None => problems.push(Problem::Missing(rule.text.clone())),
         }
     }
@@ -329,15 +329,15 @@ fn compare_lists(expected: &[Comparable<'_>], ruleset: &[Comparable<'_>]) -> Vec
 }
 
 /// What is wrong with the jump to proxy-init's chain among the rules that were found in a base chain of this table.
-fn compare_jumps(expected: &[Comparable<'_>], ruleset: &[Comparable<'_>], table: &Table) -> Vec<Problem> {
+fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>], table: &Table) -> Vec<Problem> {
     let mut problems = Vec::new();
     for jump in expected {
-        match ruleset.iter().filter(|line| line.is(jump)).count() {
+        match found.iter().filter(|line| line.is(jump)).count() {
             0 => problems.push(Problem::Missing(jump.text.clone())),
             1 => {}
             _ => problems.push(Problem::Doubled(jump.text.clone())),
         }
-        for line in ruleset.iter().filter(|line| !line.is(jump)) {
+        for line in found.iter().filter(|line| !line.is(jump)) {
             if line.rule.as_ref().is_some_and(|rule| leads_to(rule, table).is_some()) {
                 problems.push(Problem::Unexpected(line.text.clone()));
             }

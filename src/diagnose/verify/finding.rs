@@ -97,11 +97,11 @@ pub(crate) enum Problem {
     Unexpected(String),
     Different {
         expected: String,
-        ruleset: String,
+        found: String,
     },
     OutOfOrder {
         expected: Vec<String>,
-        ruleset: Vec<String>,
+        found: Vec<String>,
     },
     Doubled(String),
     /// `by` is the other rule, or the policy. If it isn't certain, it depends on something that isn't understood.
@@ -194,9 +194,9 @@ impl Problem {
             | Problem::Policy => (vec![], vec![]),
             Problem::Missing(rule) => (vec![rule], vec![]),
             Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
-            Problem::Different { expected, ruleset } => (vec![expected], vec![ruleset]),
-            Problem::OutOfOrder { expected, ruleset } => {
-                (expected.iter().map(String::as_str).collect(), ruleset.iter().map(String::as_str).collect())
+            Problem::Different { expected, found } => (vec![expected], vec![found]),
+            Problem::OutOfOrder { expected, found } => {
+                (expected.iter().map(String::as_str).collect(), found.iter().map(String::as_str).collect())
             }
             Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
             Problem::Dropped { by, .. } | Problem::Barred { by, .. } => (vec![], vec![by]),
@@ -275,8 +275,8 @@ impl Finding {
     /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
     pub fn in_a_line(&self) -> String {
         let text = format!("{}, {}: {}", self.family(), self.subject, self.problem.in_full("a rule"));
-        let (expected, ruleset) = self.problem.sides();
-        let rules = if ruleset.is_empty() { expected } else { ruleset };
+        let (expected, found) = self.problem.sides();
+        let rules = if found.is_empty() { expected } else { found };
         if rules.is_empty() {
             return text;
         }
@@ -294,11 +294,11 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, {}: {}", self.family(), self.subject, self.problem.in_full("the rule marked +"))?;
-        let (expected, ruleset) = self.problem.sides();
+        let (expected, found) = self.problem.sides();
         for rule in expected {
             writeln!(f, "  - {rule}")?;
         }
-        for rule in ruleset {
+        for rule in found {
             writeln!(f, "  + {rule}")?;
         }
         Ok(())
@@ -319,10 +319,10 @@ mod tests {
             connections: text("to port 80"),
             certain,
         };
-        let different = Problem::Different { expected: text("a"), ruleset: text("b") };
-        let order = Problem::OutOfOrder { expected: vec![text("a"), text("b")], ruleset: vec![text("b"), text("a")] };
+        let different = Problem::Different { expected: text("a"), found: text("b") };
+        let order = Problem::OutOfOrder { expected: vec![text("a"), text("b")], found: vec![text("b"), text("a")] };
         let (a, b) = (vec!["a"], vec!["b"]);
-        for (problem, kind, expected, ruleset) in [
+        for (problem, kind, expected, found) in [
             (Problem::NoChain, "no-chain", vec![], vec![]),
             (Problem::Dormant, "dormant", vec![], vec![]),
             (Problem::NotHooked, "not-hooked", vec![], vec![]),
@@ -336,7 +336,7 @@ mod tests {
             (shadowed(None, Fate::Accepted, true), "shadowed", vec![], b),
         ] {
             assert_eq!(problem.kind().to_string(), kind);
-            assert_eq!(problem.sides(), (expected, ruleset), "{kind}");
+            assert_eq!(problem.sides(), (expected, found), "{kind}");
         }
         let of_others: Vec<FindingKind> =
             [shadowed(None, Fate::Dropped, true), Problem::Policy, Problem::NoChain, Problem::NoRules(6)]

@@ -14,7 +14,7 @@ use crate::diagnose::output::json::{object, strings};
 use crate::diagnose::output::words::fill_lines;
 use crate::diagnose::ownership::has_rules;
 use crate::diagnose::proxy::{self, ProxyWarning};
-use crate::diagnose::recognize;
+use crate::diagnose::recognize::config::config as closest_config;
 use crate::diagnose::snapshot::{Snapshot, devices_that_ask, signs, unread_tables};
 use crate::diagnose::verify::difference::{differences, discovery_findings};
 use crate::diagnose::verify::finding::{Finding, Problem};
@@ -96,13 +96,13 @@ impl Verification {
 }
 
 fn finding_json(finding: &Finding) -> Value {
-    let (expected, ruleset) = finding.problem.sides();
+    let (expected, found) = finding.problem.sides();
     let mut pairs = vec![
         ("family", finding.family().into()),
         ("chain", finding.chain().into()),
         ("kind", finding.kind().to_string().into()),
         ("wanted", expected.into()),
-        ("found", ruleset.into()),
+        ("found", found.into()),
     ];
     if let Problem::Shadowed { connections, certain, .. } | Problem::Dropped { connections, certain, .. } =
         &finding.problem
@@ -275,15 +275,15 @@ pub(crate) fn verdict(
 }
 
 /// Whether tables that hold everything expected hold more: another rule, or a policy to drop.
-fn has_others(ruleset: &[Table], expected: &[Table]) -> bool {
+fn has_others(held: &[Table], expected: &[Table]) -> bool {
     let rules = |tables: &[Table]| tables.iter().flat_map(Table::rules).count();
-    let mut bases = ruleset.iter().flat_map(|table| &table.chains).filter_map(|chain| chain.base);
-    rules(ruleset) != rules(expected) || bases.any(|base| base.policy != Policy::Accept)
+    let mut bases = held.iter().flat_map(|table| &table.chains).filter_map(|chain| chain.base);
+    rules(held) != rules(expected) || bases.any(|base| base.policy != Policy::Accept)
 }
 
 /// The config whose rules a mode holds, if these are complete and untouched, and nothing is in their way.
 fn complete_config(mode: Mode, ruleset: &Ruleset, network: &Network) -> Option<Config> {
-    let config = recognize::config::config(mode, ruleset).ok()?;
+    let config = closest_config(mode, ruleset).ok()?;
     let verdict = verdict(mode, &expected(mode, &config), ruleset, network).ok()?;
     verdict.is_in_place().then_some(config)
 }

@@ -63,8 +63,8 @@ impl Legacy {
         let command = format!("{}{}-restore", family.iptables(), if self.is_plain { "" } else { "-legacy" });
         for folder in environment::folders(self.folder.clone()) {
             let program = folder.join(&command);
-            let ruleset = fs::metadata(&program);
-            if ruleset.is_ok_and(|ruleset| ruleset.is_file() && ruleset.permissions().mode() & 0o111 != 0) {
+            let metadata = fs::metadata(&program);
+            if metadata.is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0) {
                 return Ok(known.get_or_init(|| program).clone());
             }
         }

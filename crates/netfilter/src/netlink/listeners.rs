@@ -37,7 +37,7 @@ pub fn listeners() -> Result<Vec<Listener>, ReadError> {
             |message| listener(message).map(Some),
         ) {
             Err(ReadError::Socket(Errno::ENOENT)) if family == libc::AF_INET6 && !has_ipv6() => {}
-            ruleset => listeners.extend(ruleset?),
+            entries => listeners.extend(entries?),
         }
     }
     // Users of a namespace that belongs to another user namespace have other numbers there, which the rules compare

@@ -73,8 +73,8 @@ mod tests {
         keep_ended_children().unwrap();
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         // SAFETY: it has no handler.
-        let ruleset = unsafe { sigaction(Signal::SIGCHLD, &default) }.unwrap();
-        assert!(matches!(ruleset.handler(), SigHandler::Handler(_)));
+        let action = unsafe { sigaction(Signal::SIGCHLD, &default) }.unwrap();
+        assert!(matches!(action.handler(), SigHandler::Handler(_)));
     }
 
     #[test]

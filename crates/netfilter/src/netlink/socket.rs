@@ -203,12 +203,12 @@ impl Socket {
     ) -> Result<Vec<T>, ReadError> {
         let mut request = Writer::default();
         request.any_message(kind, flags, 0, subheader, write);
-        let mut ruleset = Vec::new();
+        let mut answers = Vec::new();
         self.request(request, &mut |message| {
-            ruleset.extend(read(message)?);
+            answers.extend(read(message)?);
             Ok(())
         })?;
-        Ok(ruleset)
+        Ok(answers)
     }
 
     /// Sends a request, and passes each message of the answer to `read`. A request that can't be written is the kernel's error

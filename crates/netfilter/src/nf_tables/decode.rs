@@ -12,15 +12,12 @@ use ruleset::{
 };
 
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect};
-use super::register::{Loaded, Part, Registers, bits_of, network};
+use super::register::{Loaded, Part, Place, Registers, bits_of, network};
 use super::set::action;
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
 use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED, XtEntry};
-
-/// Bytes of a packet: the header that they are in (`NFT_PAYLOAD_*_HEADER`), and their offset and length there.
-pub(crate) type Place = (i32, u32, u32);
 
 /// The fields that are loaded from a packet's headers: `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h,
 /// `struct tcphdr` in linux/tcp.h.

@@ -6,7 +6,7 @@ use nftnl::expr::{Cmp, CmpOp, Immediate, Register};
 use ruleset::{Action, Condition, Field, Rule, Set, Values, device};
 
 use super::header::last_bytes;
-use super::rule::add_load;
+use super::load::add_load;
 use super::{Missing, c_string};
 use crate::netlink::objects::{Lookup, Range, Redirect, ToNetworkOrder};
 use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;

@@ -3,11 +3,10 @@
 use std::fmt;
 
 use nftnl::expr::{Counter, Verdict};
-use nftnl::nft_expr;
 use nftnl::{Chain, MsgType, Rule as NftnlRule, Table};
 use ruleset::nftables::{NftAction, NftCondition, NftRule};
 use ruleset::xtables::IptablesRule;
-use ruleset::{Action, Condition, Family, Field, Rule, Set, TCP, TableFamily};
+use ruleset::{Action, Condition, Field, Rule, Set, TCP, TableFamily};
 
 use super::uapi::*;
 use super::{ChainId, Missing, TableId, c_string};
@@ -92,27 +91,6 @@ impl NewRule<'_> {
     fn is_for_tcp(&self) -> bool {
         self.is_of_xtables() && self.rule.conditions.contains(&Condition::is(Field::Protocol, TCP))
     }
-}
-
-/// Adds the expression that loads a field; none if it isn't one that rules are written with.
-pub(super) fn add_load(to: &mut NftnlRule<'_>, field: Field) -> Option<()> {
-    match field {
-        Field::Family => to.add_expr(&nft_expr!(meta nfproto)),
-        Field::Protocol => to.add_expr(&nft_expr!(meta l4proto)),
-        Field::Source(Family::V4) => to.add_expr(&nft_expr!(payload ipv4 saddr)),
-        Field::Destination(Family::V4) => to.add_expr(&nft_expr!(payload ipv4 daddr)),
-        Field::Source(Family::V6) => to.add_expr(&nft_expr!(payload ipv6 saddr)),
-        Field::Destination(Family::V6) => to.add_expr(&nft_expr!(payload ipv6 daddr)),
-        Field::SourcePort => to.add_expr(&nft_expr!(payload tcp sport)),
-        Field::DestinationPort => to.add_expr(&nft_expr!(payload tcp dport)),
-        Field::InInterface => to.add_expr(&nft_expr!(meta iifname)),
-        Field::OutInterface => to.add_expr(&nft_expr!(meta oifname)),
-        Field::Uid => to.add_expr(&nft_expr!(meta skuid)),
-        Field::Gid => to.add_expr(&nft_expr!(meta skgid)),
-        Field::Mark => to.add_expr(&nft_expr!(meta mark)),
-        Field::State | Field::ConnectionMark | Field::TcpFlags | Field::IcmpType | Field::HopLimit => return None,
-    }
-    Some(())
 }
 
 /// In the syntax of the tool that shows the table.

@@ -8,7 +8,7 @@ use ruleset::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, 
 
 use super::Missing;
 use super::header::{self, last_bytes};
-use super::rule::add_load;
+use super::load::add_load;
 use super::uapi::*;
 use crate::netlink::message::{Header, Writer};
 use crate::netlink::objects::XtEntry;
