@@ -29,6 +29,7 @@ pub mod recording;
 pub mod rootfs;
 pub mod samples;
 pub mod scenario;
+pub mod settings;
 pub mod shell;
 pub mod wait;
 

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use lab::network::Namespace;
+use lab::settings::VALUES;
 use lab::shell::root;
 use proxy_init::SETTINGS;
 use serde_json::Value;
@@ -181,24 +182,6 @@ fn linkerds_word_for_legacy_mode_is_understood() {
     }
 }
 
-/// A value of each setting, without the proxy's ports.
-const VALUES: [(&str, &str); 14] = [
-    ("proxy-uid", "2102"),
-    ("proxy-gid", "2103"),
-    ("ports-to-redirect", "80,443"),
-    ("inbound-ports-to-ignore", "4190,8000-8100"),
-    ("outbound-ports-to-ignore", "443"),
-    ("inbound-subnets-to-ignore", "10.0.0.0/8,fd00::/8"),
-    ("outbound-subnets-to-ignore", "169.254.169.254/32,2001:db8::/32"),
-    ("outbound-ports-to-redirect", "80,8000-8100"),
-    ("outbound-subnets-to-redirect", "10.0.0.0/8"),
-    ("skip-uid", "0,1000-1999"),
-    ("skip-gid", "7"),
-    ("inbound-interfaces-to-ignore", "net1,k6t-eth0"),
-    ("outbound-interfaces-to-ignore", "tun0"),
-    ("ipv6", "false"),
-];
-
 #[test]
 fn a_variable_of_the_environment_makes_the_rules_that_its_flag_makes() {
     let rules = |run: Run| {
@@ -206,7 +189,9 @@ fn a_variable_of_the_environment_makes_the_rules_that_its_flag_makes() {
         run.output(&namespace).success();
         saved(&namespace, "nft")
     };
-    for (flag, value) in VALUES {
+    // All settings but the two ports, which come last.
+    assert_eq!(VALUES.len() + 1, SETTINGS.len() - 2);
+    for (flag, value) in VALUES.into_iter().chain([("ipv6", "false")]) {
         let setting = SETTINGS.iter().find(|setting| setting.flag == flag).unwrap();
         let line = "--iptables-mode nft -p 4143 -o 4140";
         let by_flag = rules(Run::new(&format!("{line} --{flag}={value}")));
