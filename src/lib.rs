@@ -135,7 +135,7 @@ pub mod internal {
 #[doc(hidden)]
 pub const BUILD: &str = env!("PROXY_INIT_BUILD");
 
-pub use config::settings::{Draft, Form, SETTINGS, Setting, arguments};
+pub use config::settings::{Draft, Form, SETTINGS, Setting, arguments, list_items};
 pub use config::warnings::Warning as ConfigWarning;
 pub use config::{
     Config, IdRange, Interface, InvalidValue, Mode, ModeChoice, NumberRange, OwnerId, Port, PortRange, Subnet,

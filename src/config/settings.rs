@@ -98,7 +98,7 @@ impl Setting {
     /// # Errors
     /// What is wrong with the text.
     pub fn read(&self, draft: &mut Draft, text: &str) -> Result<(), InvalidValue> {
-        if self.narrows && items(text).next().is_none() {
+        if self.narrows && list_items(text).next().is_none() {
             return Err(InvalidValue::EmptyList(text.to_owned()));
         }
         (self.value)(draft).read(text)
@@ -200,7 +200,7 @@ const ITEMS: usize = 1000;
 
 impl<T: FromStr<Err = InvalidValue> + Display> Value for Vec<T> {
     fn read(&mut self, text: &str) -> Result<(), InvalidValue> {
-        for item in items(text) {
+        for item in list_items(text) {
             self.push(item.parse()?);
         }
         Ok(())
@@ -217,7 +217,7 @@ impl<T: FromStr<Err = InvalidValue> + Display> Value for Vec<T> {
 }
 
 /// The items of a list. Blanks around items are ignored, and so are empty items.
-fn items(text: &str) -> impl Iterator<Item = &str> {
+pub fn list_items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use proxy_init::{Draft, Form, SETTINGS, Setting};
+use proxy_init::{Draft, Form, SETTINGS, Setting, list_items};
 use serde::de::{DeserializeSeed, Error, IntoDeserializer as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -99,7 +99,7 @@ impl<'de> DeserializeSeed<'de> for Item<'_> {
             Form::Switch => bool::deserialize(deserializer)?.to_string(),
             Form::Texts => String::deserialize(deserializer)?,
         };
-        if text.trim_matches(|character: char| character == ',' || character.is_whitespace()).is_empty() {
+        if list_items(&text).next().is_none() {
             return Ok(());
         }
         self.setting.read(self.rules, &text).map_err(D::Error::custom)

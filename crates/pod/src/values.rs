@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use proxy_init::{InvalidValue, ModeChoice};
+use proxy_init::{InvalidValue, ModeChoice, list_items};
 use serde::Deserialize;
 
 /// The items of a list. Blanks around items are ignored, and so are empty items.
@@ -14,8 +14,7 @@ impl<T: FromStr<Err = InvalidValue>> FromStr for List<T> {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        items.map(str::parse).collect::<Result<_, _>>().map(Self)
+        list_items(text).map(str::parse).collect::<Result<_, _>>().map(Self)
     }
 }
 
