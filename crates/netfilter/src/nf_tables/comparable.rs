@@ -65,8 +65,8 @@ pub fn written<'a>(rules: impl IntoIterator<Item = NewRule<'a>>) -> Result<Vec<V
     // The first message begins the batch.
     let messages = Messages(batch.bytes()).skip(1).flatten();
     let forms = messages.map(|message| comparable(message.attributes()?.get(NFTA_RULE_EXPRESSIONS)?));
-    // What was just written isn't malformed.
-    Ok(forms.filter_map(Result::ok).collect())
+    // What was just written isn't malformed. A rule that were would stay in its place, and be like none that is held.
+    Ok(forms.map(Result::unwrap_or_default).collect())
 }
 
 #[cfg(test)]
