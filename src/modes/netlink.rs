@@ -163,12 +163,11 @@ pub(crate) fn install(
     let mut replaced = None;
     let changed = transact(known, |held| {
         let mut edits = remove_edits(other, held);
-        if !edits.is_empty() {
-            if !replace {
-                return Err(ModeError::OtherBackend(other));
-            }
-            replaced = Some(other);
+        if !edits.is_empty() && !replace {
+            return Err(ModeError::OtherBackend(other));
         }
+        // Of the last try: another program may have removed the rules since the one before.
+        replaced = (!edits.is_empty()).then_some(other);
         edits.extend(install_edits(mode, held, wanted)?);
         Ok(edits)
     });
