@@ -84,9 +84,7 @@ impl Found {
             legacy_hidden: legacy.unseen(Subsystem::Legacy).is_some(),
         })
     }
-}
 
-impl Found {
     /// The mode that auto tries first, and why. Which iptables binaries are installed does not count.
     pub(crate) fn first(&self) -> (Mode, Reason) {
         match (self.holder, self.in_nf_tables, self.in_legacy) {
