@@ -15,7 +15,9 @@ use crate::deploy::{base, documents_in, entry, is_of_kubernetes_schema, nri, set
 
 /// The chart's objects with these values, and an image.
 fn rendered(mut values: Value) -> Vec<Value> {
-    values["agent"]["image"] = json!({"name": "registry.example/proxy-init-cni"});
+    if values.get("agent.image").is_none() {
+        values["agent"]["image"] = json!({"name": "registry.example/proxy-init-cni"});
+    }
     let objects = documents_in(&template(None, &values, None).unwrap());
     objects.into_iter().filter(|object| !object.is_null()).collect()
 }
@@ -33,12 +35,19 @@ fn the_files_for_kustomize_are_made_from_the_chart() {
         ("components/api/role.yaml", "templates/api.yaml", json!({"agent.podInfo": "api"})),
         ("components/delete-pods/role.yaml", "templates/delete-pods.yaml", json!({"agent.deletePods": true})),
         ("components/taint/role.yaml", "templates/taint.yaml", json!({"agent.removeTaint": true})),
+        (
+            "components/nri-events/role.yaml",
+            "templates/nri-events.yaml",
+            json!({"agent.nri": true, "agent.nriEvents": true}),
+        ),
     ] {
         let text = template(Some(&values), &more, Some(name)).unwrap();
         // Each document has this above it.
         let text = text.replace(&format!("# Source: proxy-init-cni/{name}\n"), "");
         let text = text.strip_prefix("---\n").unwrap();
-        let made = format!("# Made from deploy/helm/{name}.\n{text}");
+        // kustomize can't renew the checksum when an overlay changes the configuration.
+        let lines = text.split_inclusive('\n').filter(|line| !line.contains("checksum") && !line.contains("rolled out"));
+        let made = format!("# Made from deploy/helm/{name}.\n{}", lines.collect::<String>());
         if fs::read_to_string(root().join("deploy/cni").join(file)).unwrap() != made {
             let left = target("helm").join(file.replace('/', "-"));
             fs::write(&left, made).unwrap();
@@ -54,19 +63,44 @@ fn the_component_api_has_the_charts_configuration() {
     assert_eq!(entry(&with_api), entry(&with_component("api")));
 }
 
-/// The agent by NRI is the overlay's: without a role, and under its own name.
+/// The agent by NRI is the overlay's, under its own name, and without a role unless it is to say something to the API server.
 #[test]
 fn by_nri_the_chart_makes_what_the_overlay_does() {
-    let agent = json!({"nri": true});
-    let ours = rendered(json!({"agent": agent, "priorityClassName": "system-node-critical"}));
-    let kinds: Vec<_> = ours.iter().map(|object| &object["kind"]).collect();
-    assert_eq!(json!(kinds), json!(["ServiceAccount", "ConfigMap", "DaemonSet"]));
-    let overlay = nri();
-    assert_eq!(entry(&ours), entry(&overlay));
-    let (ours, mut expected) = (set(&ours), set(&overlay));
-    let container = &ours.spec.template.spec.as_ref().unwrap().containers[0];
-    pod(&mut expected).containers[0].image = container.image.clone();
-    assert_eq!(json!(ours), json!(expected));
+    let cluster_wide = json!(["ClusterRole", "ClusterRoleBinding"]);
+    for (agent, overlay, roles) in [
+        (json!({"nri": true}), nri(), json!([])),
+        (json!({"nri": true, "nriEvents": true}), with_component("nri-events"), cluster_wide),
+    ] {
+        let ours = rendered(json!({"agent": agent, "priorityClassName": "system-node-critical"}));
+        let kinds = |objects: &[Value], of_roles: bool| {
+            let kinds = objects.iter().map(|object| object["kind"].clone());
+            Value::from_iter(kinds.filter(|kind| kind.as_str().unwrap().starts_with("ClusterRole") == of_roles))
+        };
+        assert_eq!(kinds(&ours, false), json!(["ServiceAccount", "ConfigMap", "DaemonSet"]));
+        assert_eq!(kinds(&ours, true), roles);
+        assert_eq!(entry(&ours), entry(&overlay));
+        let (mut ours, mut expected) = (set(&ours), set(&overlay));
+        pod(&mut expected).containers[0].image = pod(&mut ours).containers[0].image.clone();
+        without_checksum(&mut ours);
+        assert_eq!(json!(ours), json!(expected));
+    }
+}
+
+/// The agent reads its configuration when it starts: without a new pod, a changed one would reach no node.
+#[test]
+fn a_changed_configuration_is_rolled_out() {
+    let template = |values: Value| set(&rendered(values)).spec.template;
+    let before = template(json!({}));
+    assert_eq!(template(json!({"podMonitor": {"enabled": true}})), before);
+    for values in [json!({"ignoreInboundPorts": 9999}), json!({"rules": {"skipUID": "0"}}), json!({"agent": {"nri": true}})] {
+        assert_ne!(template(values.clone()), before, "{values}");
+    }
+}
+
+/// Removes the annotation that kustomize's base lacks.
+fn without_checksum(set: &mut DaemonSet) {
+    let annotations = set.spec.template.metadata.as_mut().unwrap().annotations.as_mut().unwrap();
+    annotations.remove("checksum/config").unwrap();
 }
 
 #[test]
@@ -87,7 +121,8 @@ fn linkerds_own_values_are_taken() {
         let mut expected = entry(&base());
         expected["linkerd"]["iptables-mode"] = json!(charts.iptables_mode);
         assert_eq!(entry(&objects), expected, "{version}");
-        let (ours, mut expected) = (set(&objects), set(&base()));
+        let (mut ours, mut expected) = (set(&objects), set(&base()));
+        without_checksum(&mut ours);
         let container = pod(&mut expected).containers.first_mut().unwrap();
         container.image = Some(format!("registry.example/proxy-init-cni:{}", env!("CARGO_PKG_VERSION")));
         container.args.as_mut().unwrap().push("--mode=off".to_owned());
@@ -232,6 +267,18 @@ fn each_setting_of_rules_has_a_value() {
     }
 }
 
+/// Such as a registry's mirror names it.
+#[test]
+fn an_image_may_be_named_by_its_digest() {
+    for (image, expected) in [
+        (json!({"name": "r/x@sha256:00"}), "r/x@sha256:00"),
+        (json!({"name": "r:5000/x", "version": "v1"}), "r:5000/x:v1"),
+    ] {
+        let objects = rendered(json!({"agent.image": image}));
+        assert_eq!(set(&objects).spec.template.spec.unwrap().containers[0].image.as_deref(), Some(expected));
+    }
+}
+
 /// As where plugins and configurations are in one folder, and on OpenShift.
 #[test]
 fn one_folder_is_mounted_once_and_a_privileged_agent_asks_for_no_capabilities() {
@@ -257,9 +304,15 @@ fn what_the_chart_cannot_do_is_an_error() {
         (json!({"agent": image, "enablePSP": true}), "enablePSP"),
         (
             json!({"agent.image": image["image"], "agent.nri": true, "agent.podInfo": "api"}),
-            "agent.nri asks the API server nothing",
+            "agent.nri asks the API server about no pod",
         ),
         (json!({"agent": image, "inboundProxyPort": 70_000}), "inboundProxyPort"),
+        (json!({"agent": image, "inboundProxyPort": "70000"}), "inboundProxyPort: \"70000\" is no number"),
+        (json!({"agent": image, "ignoreInboundPorts": "90-80,,-"}), "the range 90-80 ends before it begins"),
+        (json!({"agent": image, "ignoreOutboundPorts": "443,-"}), "ignoreOutboundPorts: \"-\" is no number or range"),
+        (json!({"agent": image, "portsToRedirect": "80-90"}), "portsToRedirect"),
+        (json!({"agent": image, "logLevel": "loud"}), "logLevel"),
+        (json!({"agent": image, "repairController": {"logLevel": "loud"}}), "logLevel"),
         (json!({"agent": image, "rules": {"skipUID": "root"}}), "skipUID"),
         (json!({"agent": image, "rules": {"unknown": ""}}), "unknown"),
     ] {

@@ -14,6 +14,20 @@ linkerd.io/cni-resource: "true"
 {{- toJson $items }}
 {{- end }}
 
+{{- /* Refuses a value whose items are not numbers between two limits, or ranges of such numbers. */ -}}
+{{- define "check" -}}
+{{- range include "items" .value | fromJsonArray }}
+{{- $ends := splitList "-" . }}
+{{- $isNumbers := and (regexMatch "^[0-9]+(-[0-9]+)?$" .) (or $.ranges (eq (len $ends) 1)) }}
+{{- if or (not $isNumbers) (lt (int64 (first $ends)) (int64 $.least)) (gt (int64 (last $ends)) (int64 $.most)) }}
+{{- fail (printf "%s: %q is no %s between %d and %d" $.name . (ternary "number or range" "number" $.ranges) (int64 $.least) (int64 $.most)) }}
+{{- end }}
+{{- if gt (int64 (first $ends)) (int64 (last $ends)) }}
+{{- fail (printf "%s: the range %s ends before it begins" $.name .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "subject" -}}
 subjects:
   - kind: ServiceAccount
