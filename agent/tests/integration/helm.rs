@@ -46,7 +46,8 @@ fn the_files_for_kustomize_are_made_from_the_chart() {
         let text = text.replace(&format!("# Source: proxy-init-cni/{name}\n"), "");
         let text = text.strip_prefix("---\n").unwrap();
         // kustomize can't renew the checksum when an overlay changes the configuration.
-        let lines = text.split_inclusive('\n').filter(|line| !line.contains("checksum") && !line.contains("rolled out"));
+        let lines =
+            text.split_inclusive('\n').filter(|line| !line.contains("checksum") && !line.contains("rolled out"));
         let made = format!("# Made from deploy/helm/{name}.\n{}", lines.collect::<String>());
         if fs::read_to_string(root().join("deploy/cni").join(file)).unwrap() != made {
             let left = target("helm").join(file.replace('/', "-"));
@@ -92,7 +93,9 @@ fn a_changed_configuration_is_rolled_out() {
     let template = |values: Value| set(&rendered(values)).spec.template;
     let before = template(json!({}));
     assert_eq!(template(json!({"podMonitor": {"enabled": true}})), before);
-    for values in [json!({"ignoreInboundPorts": 9999}), json!({"rules": {"skipUID": "0"}}), json!({"agent": {"nri": true}})] {
+    for values in
+        [json!({"ignoreInboundPorts": 9999}), json!({"rules": {"skipUID": "0"}}), json!({"agent": {"nri": true}})]
+    {
         assert_ne!(template(values.clone()), before, "{values}");
     }
 }

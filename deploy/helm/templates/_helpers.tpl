@@ -1,4 +1,6 @@
 {{- define "labels" -}}
+app.kubernetes.io/name: linkerd-cni
+app.kubernetes.io/part-of: Linkerd
 linkerd.io/cni-resource: "true"
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
