@@ -31,7 +31,7 @@ const NODES_PAGES: [NodesPage; 2] =
     [("docs/cni.md", set_up, |_, _| Ok(())), ("docs/node.md", started_early, start_when_rolled)];
 
 /// The pages' other blocks, by their first lines: none of their commands is run as it stands there.
-const NOT_RUN: [&str; 15] = [
+const NOT_RUN: [&str; 25] = [
     // The scenario of the plugin runs these commands, and tests/integration proxy-init with --netns.
     "install -m 755 deploy/kubectl/kubectl-proxy_init /usr/local/bin/",
     "proxy-init show --netns /proc/PID/ns/net",
@@ -51,6 +51,17 @@ const NOT_RUN: [&str; 15] = [
     "kubectl patch daemonset -n linkerd-cni linkerd-cni \\",
     // The page runs it for one platform.
     "kubectl apply -k deploy/cni/overlays/NAME",
+    // Readers are told the meaning of their output.
+    r#"kubectl get pods,namespaces -A -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name}{" "}{.metadata.annotations}{"\n"}{end}' |"#,
+    r#"kubectl get pod emoji -n emojivoto -o jsonpath='{range .spec.initContainers[*]}{.name}{" "}{.image}{" "}{.command}{"\n"}{end}'"#,
+    r#"kubectl get pods -A -o jsonpath='{range .items[*]}{range .spec.initContainers[?(@.name=="linkerd-init")]}{.image}{"\n"}{end}{end}' |"#,
+    r#"kubectl patch deployment web -n emojivoto --type merge -p '{"spec": {"template": {"metadata": {"annotations": {"#,
+    r#"kubectl rollout restart deployment,statefulset,daemonset -n emojivoto"#,
+    r#"kubectl get pods -A -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name}{" "}{.spec.initContainers[*].name}{" "}{.spec.containers[*].name}{"\n"}{end}' |"#,
+    r#"kubectl logs -n emojivoto web -c linkerd-init | tail -1"#,
+    r#"kubectl get secret linkerd-config-overrides -n linkerd \"#,
+    r#"/opt/cni/bin/linkerd-cni --version"#,
+    r#"kubectl rollout status -n linkerd-cni daemonset/linkerd-cni"#,
     // These are no commands.
     "- alert: MeshedPodsDoNotStart",
     "{",
