@@ -12,7 +12,7 @@ use netfilter::netlink::{ReadError, route};
 use netfilter::nf_tables;
 use nix::errno::Errno;
 use ruleset::{Address, Device, Network, Ruleset, Settings};
-use ruleset::{Context, Family, Field, Intervals, LOOPBACK_INDEX, RoutingFacts, address, ip};
+use ruleset::{Context, Facts, Family, Field, Intervals, LOOPBACK_INDEX, address, ip};
 
 use crate::config::{Config, OwnerId};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
@@ -41,15 +41,15 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the thread's network namespace, and fills in conditions as far as they can be.
+    /// Reads the thread's network namespace.
     ///
     /// # Errors
     /// As of [`ruleset`].
     pub(super) fn read() -> Result<Self, Error> {
-        let mut ruleset = ruleset()?;
+        let ruleset = ruleset()?;
         let network = network();
-        settle(&mut ruleset, &network, None);
-        Ok(Self { ruleset, network })
+        let facts = facts(&ruleset, &network, None);
+        Ok(Self { ruleset, network: Network { facts, ..network } })
     }
 }
 
@@ -64,6 +64,7 @@ pub(super) fn network() -> Network {
         addresses: addresses.unwrap_or_default(),
         listeners: listeners.unwrap_or_default(),
         settings: settings(),
+        facts: Facts::default(),
     }
 }
 
@@ -183,18 +184,18 @@ fn unroutable_reason(network: &Network, family: Family, uid: Option<u32>) -> Res
         .map(|errno| format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})")))
 }
 
-/// Fills in where conditions hold that depend on routing. `back` has the names of the device by which the route back to the
-/// other host leaves; without it, that is the only device that is up. What routing can't answer stays unknown.
-pub(super) fn settle(ruleset: &mut Ruleset, network: &Network, back: Option<Intervals>) {
+/// What conditions of these rules depend on beside packets. `back` has the names of the device by which the route back to
+/// the other host leaves; without it, that is the only device that is up. What routing can't answer stays unknown.
+pub(super) fn facts(ruleset: &Ruleset, network: &Network, back: Option<Intervals>) -> Facts {
     if !ruleset.has_context(|context| !matches!(context, Context::Limit { .. })) {
-        return;
+        return Facts::default();
     }
     // Every packet arrives on the only device.
     let back = back.or_else(|| network.only_device().map(|_| Field::InInterface.any()));
-    let mut facts = RoutingFacts { back, ..RoutingFacts::default() };
+    let mut facts = Facts { back, ..Facts::default() };
     for family in Family::ALL {
         let Ok(entries) = route::local_table(family) else {
-            return;
+            return Facts::default();
         };
         facts.local.extend(entries);
     }
@@ -202,7 +203,7 @@ pub(super) fn settle(ruleset: &mut Ruleset, network: &Network, back: Option<Inte
     for known in &network.addresses {
         facts.add_own(known.address);
     }
-    ruleset.settle(|context| facts.holding(context));
+    facts
 }
 
 pub(super) fn traces() -> Traces {

@@ -1,9 +1,8 @@
 //! Legacy tables: what the bytes of one mean.
 
-use ruleset::flags::constant_condition;
 use ruleset::{
-    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Policy, Rule, Subsystem, Table,
-    TableFamily, XTABLES, nat_priority,
+    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Opaque, Policy, Rule, Subsystem,
+    Table, TableFamily, XTABLES, nat_priority,
 };
 
 use crate::netlink::message::{Malformed, devices, number, string, u8_at, u16_at, u32_at, u64_at, under_mask};
@@ -168,10 +167,10 @@ fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -
                 _ if to == entry.offset + entry.bytes.len() => Action::Continue,
                 Some((_, name)) if goto => Action::Goto(Name::from(*name)),
                 Some((_, name)) => Action::Jump(Name::from(*name)),
-                None => Action::NotUnderstood(format!("[jump to {to}]")),
+                None => Action::NotUnderstood(Opaque::Verdict(code)),
             }
         }
-        _ => Action::NotUnderstood(format!("[verdict {code}]")),
+        _ => Action::NotUnderstood(Opaque::Verdict(code)),
     }
 }
 
@@ -211,7 +210,7 @@ fn read_header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malforme
         };
         conditions.push(match numbers {
             Some(numbers) => Condition::compare(field, numbers, negated),
-            None => Condition::NotUnderstood(format!("[{field:?} under a mask with holes]")),
+            None => Condition::Masked { field, mask: number(mask), number: number(value), negated },
         });
     }
     let protocol = u16_at(entry, 4 * size + 64)?;
@@ -221,10 +220,8 @@ fn read_header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malforme
     }
     // `IPT_F_FRAG`
     if family == Family::V4 && flags & 1 != 0 {
-        let negated = inverted & FRAGMENT != 0;
-        let text = if negated { "! -f" } else { "-f" }.to_owned();
         // Connection tracking puts fragments together before any table sees them (nf_defrag_ipv4).
-        conditions.push(constant_condition(text, negated));
+        conditions.push(Condition::Constant { of: Opaque::Fragment, holds: inverted & FRAGMENT != 0 });
     }
     // iptables-save writes the protocol after addresses and interfaces, as does this.
     Ok(conditions)
@@ -283,8 +280,7 @@ mod tests {
         lines
     }
 
-    /// As iptables-legacy-save saved it but for `-m recent`, which isn't understood, and what it says in another way:
-    /// the flags' names.
+    /// As iptables-legacy-save saved it but for `-m recent`, of which only the name is kept.
     #[test]
     fn a_table_is_read_as_the_kernel_holds_it() {
         let saved = |family| saved(&table(family, NAT, &entries_of(family)).unwrap());
@@ -293,7 +289,7 @@ mod tests {
             "-A OUTPUT -m owner --uid-owner 2102 -j RETURN",
             "-A OUTPUT -o lo -j RETURN",
             "-A OUTPUT -o eth+ -p udp -j ACCEPT",
-            "-A OUTPUT -p tcp -m tcp ! --sport 1:1023 -m tcp --tcp-flags 0x17 0x02 -g SUB",
+            "-A OUTPUT -p tcp -m tcp ! --sport 1:1023 -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -g SUB",
             "-A OUTPUT -m conntrack --ctstate NEW,ESTABLISHED -j SUB",
             "-A OUTPUT -p tcp",
             ":POSTROUTING Some((Nat, Postrouting, 100, Accept))",
@@ -330,7 +326,7 @@ mod tests {
                 "-A INPUT ! -i eth0 -j DROP",
                 "-A INPUT ! -p tcp -j RETURN",
                 "-A INPUT ! -f -j ACCEPT",
-                "-A INPUT [Source(V4) under a mask with holes] -j DROP",
+                "-A INPUT -s 10.0.0.1/255.0.0.255 -j DROP",
                 "-A INPUT ! -d 0.0.0.0/0 -j DROP",
                 ":FORWARD Some((Filter, Forward, 0, Drop))",
                 "-A FORWARD ! -o eth+ -p tcp -j LIMITED",

@@ -6,9 +6,12 @@
 use std::ffi::CStr;
 use std::net::IpAddr;
 
-use ruleset::flags::{CtState, Tracked, constant_condition, tracking_condition};
+use ruleset::flags::{CtState, Tracked, tracking_condition};
 use ruleset::xtables::MULTIPORT_REFERENCES;
-use ruleset::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values, span};
+use ruleset::{
+    Action, Bits, Condition, Context, Counted, Effect, Family, Field, Name, Nat, NatKind, Opaque, Rejection, Rule,
+    Values,
+};
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
 
@@ -113,11 +116,11 @@ pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>, family: Family) ->
         // Each is about one of IPv6's extension headers, and doesn't match a packet without it, negated or not
         // (`rt_mt6` in net/ipv6/netfilter/ip6t_rt.c, `frag_mt6`, `hbh_mt6`, `mh_mt6`). TCP's have none.
         (b"rt" | b"frag" | b"hbh" | b"dst" | b"mh" | b"srh", _) => {
-            Some(vec![constant_condition(format!("-m {} [...]", name_in_text(name)), false)])
+            Some(vec![Condition::Constant { of: extension(name), holds: false }])
         }
         _ => None,
     };
-    let unknown = || vec![Condition::NotUnderstood(format!("-m {} [...]", name_in_text(name)))];
+    let unknown = || vec![Condition::NotUnderstood(extension(name))];
     rule.conditions.extend(conditions.unwrap_or_else(unknown));
     Ok(())
 }
@@ -135,6 +138,7 @@ fn needs_tracking(name: &[u8]) -> bool {
 pub(crate) fn read_target(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -> Result<Action, Malformed> {
     let XtEntry { name, revision, info } = entry;
     rule.needs_tracking |= needs_tracking(name);
+    let unknown = || Action::NotUnderstood(extension(name));
     let effect = match (name, revision) {
         (b"NOTRACK", _) => Effect::Untrack,
         // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
@@ -142,7 +146,7 @@ pub(crate) fn read_target(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -
         // XT_CT_ZONE_MARK takes the zone from the mark. A connection's other packets may be in another one, where nothing is
         // known of the translation.
         (b"CT", _) if u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0 => {
-            return Ok(Action::NotUnderstood("CT --zone".to_owned()));
+            return Ok(Action::NotUnderstood(extension(name)));
         }
         (b"MARK", 2) => mark(info)?,
         (b"CONNMARK", 1 | 2) => connection_mark(revision, info)?,
@@ -152,41 +156,39 @@ pub(crate) fn read_target(rule: &mut Rule, entry: XtEntry<'_>, family: Family) -
             b"CT" | b"LOG" | b"NFLOG" | b"ULOG" | b"TRACE" | b"CHECKSUM" | b"TCPMSS" | b"TOS" | b"DSCP" | b"CLASSIFY"
             | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"TEE",
             _,
-        ) => Effect::Other(name_in_text(name)),
+        ) => Effect::Other(extension(name)),
         (b"REDIRECT", 0) => return Ok(Action::Redirect(NatRange::read(entry, family)?.ports)),
-        (b"DNAT", 0..=2) => return Ok(NatRange::read(entry, family)?.translation("DNAT --to-destination")),
-        (b"SNAT", 0 | 1) => return Ok(NatRange::read(entry, family)?.translation("SNAT --to-source")),
+        (b"DNAT", 0..=2) => return Ok(Action::Nat(NatRange::read(entry, family)?.translation(NatKind::Destination))),
+        (b"SNAT", 0 | 1) => return Ok(Action::Nat(NatRange::read(entry, family)?.translation(NatKind::Source))),
         (b"MASQUERADE", 0) => {
-            let NatRange { ports, options, .. } = NatRange::read(entry, family)?;
-            let shown = ports.map(|ports| format!(" --to-ports {}", span(ports))).unwrap_or_default();
-            return Ok(Action::Nat(Nat { text: format!("MASQUERADE{shown}{options}"), address: None, ports }));
+            let range = NatRange::read(entry, family)?;
+            return Ok(Action::Nat(Nat { addresses: None, ..range.translation(NatKind::Masquerade) }));
         }
-        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => {
-            return Ok(Action::Nat(Nat::somewhere(format!("{} [...]", name_in_text(name)))));
-        }
-        (b"REJECT", 0) => return Ok(Action::Reject(rejection(info, family)?)),
-        (b"REJECT", _) => return Ok(Action::Reject(name_in_text(name))),
-        _ => return Ok(Action::NotUnderstood(name_in_text(name))),
+        (b"DNAT", _) => return Ok(Action::Nat(Nat::of(NatKind::Destination))),
+        (b"SNAT", _) => return Ok(Action::Nat(Nat::of(NatKind::Source))),
+        (b"NETMAP", _) => return Ok(Action::Nat(Nat::of(NatKind::Netmap))),
+        (b"MASQUERADE", _) => return Ok(Action::Nat(Nat::of(NatKind::Masquerade))),
+        (b"REJECT", _) => return Ok(rejection(info, family)?.map_or_else(unknown, Action::Reject)),
+        _ => return Ok(unknown()),
     };
     rule.effects.push(effect);
     Ok(Action::Continue)
 }
 
-/// `struct ipt_reject_info` and `struct ip6t_reject_info`: with what (`enum ipt_reject_with`, `enum ip6t_reject_with`), by
-/// iptables' names for it.
-fn rejection(info: &[u8], family: Family) -> Result<String, Malformed> {
-    let names = match family {
-        Family::V4 => {
-            "icmp-net-unreachable icmp-host-unreachable icmp-proto-unreachable icmp-port-unreachable echo-reply \
-             icmp-net-prohibited icmp-host-prohibited tcp-reset icmp-admin-prohibited"
-        }
-        Family::V6 => {
-            "icmp6-no-route icmp6-adm-prohibited icmp6-not-neighbour icmp6-addr-unreachable icmp6-port-unreachable \
-             echo-reply tcp-reset icmp6-policy-fail icmp6-reject-route"
-        }
+/// `struct ipt_reject_info` and `struct ip6t_reject_info`: with what (`enum ipt_reject_with`, `enum ip6t_reject_with`).
+fn rejection(info: &[u8], family: Family) -> Result<Option<Rejection>, Malformed> {
+    let code = match (family, u32_at(info, 0)?) {
+        (Family::V4, 7) | (Family::V6, 6) => return Ok(Some(Rejection::Reset)),
+        (Family::V4, with @ 0..=3) => with as u8,
+        (Family::V4, 5) => 9,
+        (Family::V4, 6) => 10,
+        (Family::V4, 8) => 13,
+        (Family::V6, with @ 0..=4) => with as u8,
+        (Family::V6, 7) => 5,
+        (Family::V6, 8) => 6,
+        _ => return Ok(None),
     };
-    let name = names.split(' ').nth(u32_at(info, 0)? as usize);
-    Ok(format!("REJECT --reject-with {}", name.unwrap_or("[...]")))
+    Ok(Some(Rejection::Icmp(family, code)))
 }
 
 fn bits(field: Field, mask: u32, xor: u32) -> Bits {
@@ -197,9 +199,7 @@ fn bits(field: Field, mask: u32, xor: u32) -> Bits {
 /// `struct xt_mark_tginfo2`: the mark, which is XORed after these bits are cleared, and the bits.
 fn mark(info: &[u8]) -> Result<Effect, Malformed> {
     let (mark, cleared) = (u32_at(info, 0)?, u32_at(info, 4)?);
-    let (field, text) = (Field::Mark, format!("MARK --set-xmark {mark:#x}/{cleared:#x}"));
-    let to = Some(bits(field, !cleared, mark));
-    Ok(Effect::Mark { field, to, text })
+    Ok(Effect::Mark { field: Field::Mark, to: Some(bits(Field::Mark, !cleared, mark)) })
 }
 
 /// `struct xt_connmark_tginfo1`, and the one after it, which may also shift: the connection's mark, its mask, the
@@ -213,17 +213,16 @@ fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
     // `XT_CONNMARK_SET`, `XT_CONNMARK_SAVE` and `XT_CONNMARK_RESTORE`, by `connmark_tg_shift` in
     // net/netfilter/xt_connmark.c.
     let (own, packet) = (Field::ConnectionMark, Field::Mark);
-    let masks = format!("--nfmask {packets:#x} --ctmask {mask:#x}");
-    let (field, to, option) = match mode {
-        0 => (own, Some(bits(own, !mask, mark)), format!("--set-xmark {mark:#x}/{mask:#x}")),
-        1 => (own, (mask == u32::MAX).then(|| bits(packet, packets, 0)), format!("--save-mark {masks}")),
-        _ => (packet, (packets == u32::MAX).then(|| bits(own, mask, 0)), format!("--restore-mark {masks}")),
+    let (field, to) = match mode {
+        0 => (own, Some(bits(own, !mask, mark))),
+        1 => (own, (mask == u32::MAX).then(|| bits(packet, packets, 0))),
+        _ => (packet, (packets == u32::MAX).then(|| bits(own, mask, 0))),
     };
-    Ok(Effect::Mark { field, to: to.filter(|_| shift == 0), text: format!("CONNMARK {option}") })
+    Ok(Effect::Mark { field, to: to.filter(|_| shift == 0) })
 }
 
-fn name_in_text(name: &[u8]) -> String {
-    Name::from(name).to_string()
+fn extension(name: &[u8]) -> Opaque {
+    Opaque::Extension(Name::from(name))
 }
 
 /// By `XT_MULTIPORT_SOURCE` and `XT_MULTIPORT_DESTINATION`; the next is either of them.
@@ -357,10 +356,8 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     }
     let (mask, flags) = (u8_at(info, TCP_OPTION + 1)?, u8_at(info, TCP_OPTION + 2)?);
     if mask != 0 {
-        let negated = inverted & 4 != 0;
-        let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", negation(negated));
         let (field, mask, number) = (Field::TcpFlags, mask.into(), flags.into());
-        conditions.push(Condition::Masked { text, field, mask, number, negated });
+        conditions.push(Condition::Masked { field, mask, number, negated: inverted & 4 != 0 });
     }
     Ok(Some(conditions))
 }
@@ -368,57 +365,32 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
 /// `struct ip6t_icmp`: the type, the first and the last code, and whether it is inverted. Type 255 is any.
 fn read_icmpv6(info: &[u8]) -> Result<Condition, Malformed> {
     const ANY: u8 = 255;
-    let (kind, first, last, negated) = (u8_at(info, 0)?, u8_at(info, 1)?, u8_at(info, 2)?, u8_at(info, 3)? & 1 != 0);
-    let codes = if (first, last) == (0, u8::MAX) { String::new() } else { format!("/{}", span((first, last))) };
-    let numbers = match kind {
-        ANY => Field::IcmpType.any(),
+    let (kind, first_code, negated) = (u8_at(info, 0)?, u8_at(info, 1)?, u8_at(info, 3)? & 1 != 0);
+    Ok(match kind {
+        ANY => Condition::Constant { of: extension(b"icmp6"), holds: !negated },
         // Neighbour discovery, of which alone this is asked, has the code 0.
-        _ if first > 0 => Intervals::default(),
-        _ => Intervals::one(kind.into()),
-    };
-    let text = format!("-m icmp6{} --icmpv6-type {kind}{codes}", negation(negated));
-    Ok(flags_condition(text, Field::IcmpType, numbers, negated))
-}
-
-/// The condition that a field is one of these numbers or, if negated, that it isn't.
-fn flags_condition(text: String, field: Field, numbers: Intervals, negated: bool) -> Condition {
-    let numbers = if negated { field.any().without(&numbers) } else { numbers };
-    Condition::Flags { text, field, numbers }
+        _ if first_code > 0 => Condition::Constant { of: extension(b"icmp6"), holds: negated },
+        _ => Condition::compare(Field::IcmpType, u128::from(kind), negated),
+    })
 }
 
 /// `struct ip6t_hl_info`: how the hop limit is compared (`IP6T_HL_EQ` and the others), and with what.
 fn read_hop_limit(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
-    let (mode, hops) = (u8_at(info, 0)?, u8_at(info, 1)?.into());
-    let (word, numbers) = match mode {
-        0 => ("--hl-eq", Intervals::one(hops)),
-        1 => ("! --hl-eq", Intervals::one(hops)),
-        2 => ("--hl-lt", Intervals::new(hops.checked_sub(1).map(|last| (0, last)))),
-        3 => ("--hl-gt", Intervals::new([(hops + 1, Field::HopLimit.largest())])),
+    let (mode, hops) = (u8_at(info, 0)?, u128::from(u8_at(info, 1)?));
+    let values = match (mode, hops) {
+        (0 | 1, _) => Values::from(hops),
+        (2, 1..) => Values::from((0, hops - 1)),
+        (3, 0..255) => Values::from((hops + 1, Field::HopLimit.largest())),
         _ => return Ok(None),
     };
-    Ok(Some(vec![flags_condition(format!("-m hl {word} {hops}"), Field::HopLimit, numbers, mode == 1)]))
+    Ok(Some(vec![Condition::compare(Field::HopLimit, values, mode == 1)]))
 }
 
 /// `struct ip6t_HL_info`: what is done to the hop limit (`IP6T_HL_SET` and the others), and by how much.
 fn hop_limit(info: &[u8]) -> Result<Effect, Malformed> {
     let (mode, hops) = (u8_at(info, 0)?, u8_at(info, 1)?);
-    let (field, word) = (Field::HopLimit, ["set", "inc", "dec"].get(usize::from(mode)));
-    Ok(Effect::Mark {
-        field,
-        to: (mode == 0).then(|| Bits::constant(field, hops.into())),
-        text: format!("HL --hl-{} {hops}", word.unwrap_or(&"?")),
-    })
-}
-
-/// The names of these types of addresses, a bit for each by the number of `RTN_*`. They are nft's; iptables' are the same
-/// in capitals.
-pub(crate) fn address_types(types: u16) -> Vec<&'static str> {
-    let names = "unspec unicast local broadcast anycast multicast blackhole unreachable prohibit throw nat xresolve";
-    words(types.into(), (0..).map(|number| 1 << number).zip(names.split(' ')))
-}
-
-fn words<'a>(bits: u32, named: impl IntoIterator<Item = (u32, &'a str)>) -> Vec<&'a str> {
-    named.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| word).collect()
+    let field = Field::HopLimit;
+    Ok(Effect::Mark { field, to: (mode == 0).then(|| Bits::constant(field, hops.into())) })
 }
 
 /// `struct xt_addrtype_info` and the one after it: the types of the source, those of the destination, and what of that is
@@ -433,27 +405,25 @@ fn read_address_type(revision: u32, info: &[u8]) -> Result<Option<Vec<Condition>
         return Ok(None);
     }
     let mut conditions = Vec::new();
-    for (is_source, types, bit, side) in [(true, u16_at(info, 0)?, 1, "src"), (false, u16_at(info, 2)?, 2, "dst")] {
-        if types == 0 {
-            continue;
+    for (is_source, types, bit) in [(true, u16_at(info, 0)?, 1), (false, u16_at(info, 2)?, 2)] {
+        if types != 0 {
+            let negated = flags & bit != 0;
+            conditions.push(Condition::Context(Context::AddressType { is_source, types, negated, is_xt: true }));
         }
-        let negated = flags & bit != 0;
-        let named = address_types(types).join(",").to_uppercase();
-        let text = text_of_next(&conditions, "addrtype", negated, &format!("--{side}-type {named}"));
-        let context = Context::AddressType { is_source, types, negated, is_xt: true };
-        conditions.push(Condition::in_context(text, context));
     }
     Ok(Some(conditions))
 }
 
 /// `struct xt_rpfilter_info`
 fn read_reverse_path(info: &[u8]) -> Result<Condition, Malformed> {
-    const LOOSE: u32 = 1;
-    const INVERTED: u32 = 8;
-    let flags = u8_at(info, 0)?.into();
-    let named = [(LOOSE, " --loose"), (2, " --validmark"), (4, " --accept-local"), (INVERTED, " --invert")];
-    let context = Context::ReversePath { is_loose: flags & LOOSE != 0, negated: flags & INVERTED != 0 };
-    Ok(Condition::in_context(format!("-m rpfilter{}", words(flags, named).concat()), context))
+    const LOOSE: u8 = 1;
+    const INVERTED: u8 = 8;
+    let flags = u8_at(info, 0)?;
+    Ok(Condition::Context(Context::ReversePath {
+        is_loose: flags & LOOSE != 0,
+        negated: flags & INVERTED != 0,
+        xt_flags: Some(flags),
+    }))
 }
 
 /// `struct xt_iprange_mtinfo`: the first and the last source, the same of the destination, each as long as IPv6's, and flags
@@ -461,25 +431,15 @@ fn read_reverse_path(info: &[u8]) -> Result<Condition, Malformed> {
 fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed> {
     let options = u8_at(info, 64)?;
     let mut conditions = Vec::new();
-    for (field, first, bit, side) in [(Field::Source(family), 0, 1, "src"), (Field::Destination(family), 32, 2, "dst")]
-    {
+    for (field, first, bit) in [(Field::Source(family), 0, 1), (Field::Destination(family), 32, 2)] {
         if options & bit == 0 {
             continue;
         }
         let held = |place: usize| address(info.get(place..place + field.bytes()).ok_or(Malformed)?);
-        let (first, last) = (held(first)?, held(first + 16)?);
-        let negated = options & bit << 4 != 0;
-        let text = text_of_next(&conditions, "iprange", negated, &format!("--{side}-range {first}-{last}"));
-        let numbers = Intervals::new([(ruleset::address(first), ruleset::address(last))]);
-        conditions.push(flags_condition(text, field, numbers, negated));
+        let range = (ruleset::address(held(first)?), ruleset::address(held(first + 16)?));
+        conditions.push(Condition::compare(field, Values::Listed(vec![range]), options & bit << 4 != 0));
     }
     Ok(conditions)
-}
-
-/// How the next condition of one match is written, whose name stands before the first.
-fn text_of_next(before: &[Condition], name: &str, negated: bool, option: &str) -> String {
-    let name = if before.is_empty() { format!("-m {name}") } else { String::new() };
-    format!("{name}{} {option}", negation(negated)).trim_start().to_owned()
 }
 
 /// A match that counts packets or connections, with whether it holds as long as there are few.
@@ -488,51 +448,29 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
     const ABOVE: u32 = 1 << 4;
     // `XT_RECENT_SET`, which holds for whoever is new too.
     const SET: u8 = 2;
-    let unknown = || "[...]".to_owned();
-    let (holds_below, words) = match (name, revision) {
-        (b"hashlimit", 1) => (u32_at(info, 16)? & ABOVE == 0, unknown()),
-        (b"hashlimit", _) => (u32_at(info, 272)? & ABOVE == 0, unknown()),
-        (b"quota", _) => (u32_at(info, 0)? & 1 == 0, unknown()),
-        (b"connlimit", _) => {
-            let (count, is_upto) = (u32_at(info, 16)?, u32_at(info, 20)? != 0);
-            (is_upto, format!("--connlimit-{} {count} [...]", if is_upto { "upto" } else { "above" }))
+    let named = Counted::Extension(Name::from(name));
+    let (holds_below, of) = match (name, revision) {
+        (b"hashlimit", 1) => (u32_at(info, 16)? & ABOVE == 0, named),
+        (b"hashlimit", _) => (u32_at(info, 272)? & ABOVE == 0, named),
+        (b"quota", _) => (u32_at(info, 0)? & 1 == 0, named),
+        (b"connlimit", _) => (u32_at(info, 20)? != 0, Counted::Connections(u32_at(info, 16)?)),
+        (b"recent", _) => {
+            let (sets, inverted) = (u8_at(info, 8)? & SET != 0, u8_at(info, 9)? != 0);
+            if sets {
+                return Ok(Condition::Constant { of: extension(name), holds: !inverted });
+            }
+            (inverted, named)
         }
-        (b"recent", _) => ((u8_at(info, 8)? & SET != 0) != (u8_at(info, 9)? != 0), unknown()),
-        _ => (true, rate(u32_at(info, 0)?, u32_at(info, 4)?)),
+        _ => (true, Counted::XtRate { period: u32_at(info, 0)?, burst: u32_at(info, 4)? }),
     };
-    let is_always = name == b"recent" && u8_at(info, 8)? & SET != 0;
-    Ok(Condition::Context {
-        text: format!("-m {} {words}", Name::from(name)),
-        context: Context::Limit { holds_below },
-        holding: is_always.then(|| ruleset::always(holds_below)),
-    })
-}
-
-/// The rate of `struct xt_rateinfo`, as iptables has it: 10,000 over the packets of a second.
-fn rate(period: u32, burst: u32) -> String {
-    const UNITS: [(&str, u32); 4] = [("day", 864_000_000), ("hour", 36_000_000), ("min", 600_000), ("sec", 10_000)];
-    let is_too_long = |length: u32| period == 0 || length / period < length % period;
-    // The last one before the first that doesn't fit.
-    let [day, shorter @ ..] = UNITS;
-    let (name, length) = shorter.into_iter().take_while(|(_, length)| !is_too_long(*length)).last().unwrap_or(day);
-    format!("--limit {}/{name} --limit-burst {burst}", length.checked_div(period).unwrap_or_default())
-}
-
-fn negation(negated: bool) -> &'static str {
-    if negated { " !" } else { "" }
+    Ok(Condition::Context(Context::Limit { holds_below, of }))
 }
 
 /// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`: the mark, its bits that count, and whether it is
 /// inverted.
 fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
     let (mark, mask, negated) = (u32_at(info, 0)?, u32_at(info, 4)?, u8_at(info, 8)? != 0);
-    let name = if field == Field::Mark { "mark" } else { "connmark" };
-    let shown = match mask {
-        u32::MAX => format!("{mark:#x}"),
-        mask => format!("{mark:#x}/{mask:#x}"),
-    };
-    let text = format!("-m {name}{} --mark {shown}", negation(negated));
-    Ok(Condition::Masked { text, field, mask: mask.into(), number: mark.into(), negated })
+    Ok(Condition::Masked { field, mask: mask.into(), number: mark.into(), negated })
 }
 
 /// `struct xt_conntrack_mtinfo3`: what it compares, what of that is inverted, and the states; the direction is one of
@@ -555,10 +493,7 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let mut conditions = Vec::new();
     if kinds & STATE != 0 {
         let negated = inverted & STATE != 0;
-        let names = ["NEW", "ESTABLISHED", "RELATED", "INVALID", "SNAT", "DNAT", "UNTRACKED"];
-        let named = words(states.into(), [8, 2, 4, 1, SNAT, DNAT, UNTRACKED].map(u32::from).into_iter().zip(names));
-        let text = format!("-m conntrack{} --ctstate {}", negation(negated), named.join(","));
-        conditions.push(tracking_condition(text, |tracked| {
+        conditions.push(tracking_condition(|tracked| {
             let mut bits = match tracked.state {
                 CtState::Untracked => UNTRACKED,
                 state => state.bit() as u16,
@@ -573,11 +508,10 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     if kinds & DIRECTION != 0 {
         // Inverted, it is about the reply.
         let is_reply = inverted & DIRECTION != 0;
-        let text = format!("-m conntrack --ctdir {}", if is_reply { "REPLY" } else { "ORIGINAL" });
         // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
         let passes = kinds & STATE != 0;
         let holds = |of: Tracked| if of.state.has_entry() { of.is_reply == is_reply } else { passes };
-        conditions.push(tracking_condition(text, holds));
+        conditions.push(tracking_condition(holds));
     }
     Ok(Some(conditions))
 }
@@ -612,8 +546,7 @@ pub(crate) fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
 struct NatRange {
     addresses: Option<(IpAddr, IpAddr)>,
     ports: Option<(u16, u16)>,
-    /// How its other options are written, which don't change which of them it may be.
-    options: String,
+    flags: u32,
 }
 
 impl NatRange {
@@ -625,19 +558,16 @@ impl NatRange {
         let addresses = (held(4)?, held(4 + room)?);
         let port = |at| u16_at(range, at).map(u16::from_be);
         let ports = (port(4 + 2 * room)?, port(6 + 2 * room)?);
-        // `NF_NAT_RANGE_PROTO_RANDOM` and the next ones; the last is a port that ports are counted from.
-        let named = [(4, " --random"), (16, " --random-fully"), (8, " --persistent"), (32, " [...]")];
         Ok(Self {
             addresses: (flags & NF_NAT_RANGE_MAP_IPS != 0).then_some(addresses),
             ports: (flags & NF_NAT_RANGE_PROTO_SPECIFIED != 0).then_some(ports),
-            options: words(flags, named).concat(),
+            flags,
         })
     }
 
-    /// `how` is the target's name, and the option for what it translates to.
-    fn translation(self, how: &str) -> Action {
-        let nat = Nat::between(how, self.addresses, self.ports);
-        Action::Nat(Nat { text: nat.text + &self.options, ..nat })
+    fn translation(self, kind: NatKind) -> Nat {
+        let Self { addresses, ports, flags } = self;
+        Nat { kind, addresses, ports, flags }
     }
 }
 
@@ -645,43 +575,46 @@ impl NatRange {
 mod tests {
     use super::*;
 
-    fn numbers(name: &[u8], info: &[u8]) -> (String, Field, Vec<(u128, u128)>) {
+    /// The one condition of a match's first revision.
+    fn condition(name: &[u8], info: &[u8]) -> Condition {
         let mut rule = Rule::new(vec![], Action::Continue);
         read_match(&mut rule, XtEntry { name, revision: 0, info }, Family::V6).unwrap();
-        match rule.conditions.as_slice() {
-            [Condition::Flags { text, field, numbers }] => (text.clone(), *field, numbers.as_slice().to_vec()),
-            other => panic!("{other:?}"),
-        }
+        let [condition] = rule.conditions.as_slice() else { panic!("{:?}", rule.conditions) };
+        condition.clone()
     }
 
     #[test]
     fn types_of_icmpv6_are_those_of_packets_with_code_0() {
-        for (info, text, types) in [
-            ([135, 0, 255, 0], "-m icmp6 --icmpv6-type 135", vec![(135, 135)]),
-            ([135, 0, 255, 1], "-m icmp6 ! --icmpv6-type 135", vec![(0, 134), (136, 255)]),
-            ([136, 0, 0, 0], "-m icmp6 --icmpv6-type 136/0", vec![(136, 136)]),
-            ([1, 4, 4, 0], "-m icmp6 --icmpv6-type 1/4", vec![]),
-            ([1, 3, 4, 1], "-m icmp6 ! --icmpv6-type 1/3-4", vec![(0, 255)]),
-            ([255, 0, 255, 0], "-m icmp6 --icmpv6-type 255", vec![(0, 255)]),
+        let of = |kind: u128, negated| Condition::compare(Field::IcmpType, kind, negated);
+        let constant = |holds| Condition::Constant { of: extension(b"icmp6"), holds };
+        for (info, want) in [
+            ([135, 0, 255, 0], of(135, false)),
+            ([135, 0, 255, 1], of(135, true)),
+            ([136, 0, 0, 0], of(136, false)),
+            ([1, 4, 4, 0], constant(false)),
+            ([1, 3, 4, 1], constant(true)),
+            ([255, 0, 255, 0], constant(true)),
+            ([255, 0, 255, 1], constant(false)),
         ] {
-            let want = (text.to_owned(), Field::IcmpType, types);
-            assert_eq!(numbers(b"icmp6", &info), want);
+            assert_eq!(condition(b"icmp6", &info), want);
         }
     }
 
     #[test]
     fn hop_limits_are_compared_in_four_ways() {
-        for (info, text, hops) in [
-            ([0, 255], "-m hl --hl-eq 255", vec![(255, 255)]),
-            ([1, 255], "-m hl ! --hl-eq 255", vec![(0, 254)]),
-            ([2, 64], "-m hl --hl-lt 64", vec![(0, 63)]),
-            ([3, 64], "-m hl --hl-gt 64", vec![(65, 255)]),
+        let is = |values: Values, negated| Condition::compare(Field::HopLimit, values, negated);
+        for (info, want) in [
+            ([0, 255], is(255.into(), false)),
+            ([1, 255], is(255.into(), true)),
+            ([2, 64], is((0, 63).into(), false)),
+            ([3, 64], is((65, 255).into(), false)),
         ] {
-            assert_eq!(numbers(b"hl", &info), (text.to_owned(), Field::HopLimit, hops));
+            assert_eq!(condition(b"hl", &info), want);
         }
-        let mut rule = Rule::new(vec![], Action::Continue);
-        read_match(&mut rule, XtEntry { name: b"hl", revision: 0, info: &[4, 64] }, Family::V6).unwrap();
-        assert_eq!(rule.conditions, [Condition::NotUnderstood("-m hl [...]".to_owned())]);
+        // Another way, and what no packet can have.
+        for info in [[4, 64], [2, 0], [3, 255]] {
+            assert_eq!(condition(b"hl", &info), Condition::NotUnderstood(extension(b"hl")));
+        }
     }
 
     #[test]
@@ -721,8 +654,8 @@ mod tests {
                 put(&mut info, place, &flags.to_ne_bytes());
                 let mut rule = Rule::new(vec![], Action::Continue);
                 read_match(&mut rule, XtEntry { name: b"hashlimit", revision, info: &info }, Family::V4).unwrap();
-                let limit = Context::Limit { holds_below };
-                assert_eq!(rule.conditions, [Condition::in_context("-m hashlimit [...]".to_owned(), limit)]);
+                let limit = Context::Limit { holds_below, of: Counted::Extension(Name::from("hashlimit")) };
+                assert_eq!(rule.conditions, [Condition::Context(limit)]);
             }
         }
     }
@@ -737,16 +670,16 @@ mod tests {
             put(&mut info, 8, &[flags, inverted]);
             let mut rule = Rule::new(vec![], Action::Continue);
             read_match(&mut rule, XtEntry { name: b"recent", revision: 0, info: &info }, Family::V4).unwrap();
-            let want = Condition::Context {
-                text: "-m recent [...]".to_owned(),
-                context: Context::Limit { holds_below },
-                holding: is_always.then(|| ruleset::always(holds_below)),
+            let limit = Context::Limit { holds_below, of: Counted::Extension(Name::from("recent")) };
+            let want = match is_always {
+                true => Condition::Constant { of: extension(b"recent"), holds: holds_below },
+                false => Condition::Context(limit),
             };
             assert_eq!(rule.conditions, [want]);
         }
     }
 
-    /// iptables-legacy 1.8.9 writes later revisions, or, for `NOTRACK`, an option of `CT`; but for `REJECT`, which has one.
+    /// iptables-legacy 1.8.9 writes later revisions, or, for `NOTRACK`, an option of `CT`.
     #[test]
     fn other_revisions_are_read_than_those_that_were_recorded() {
         let target = |name: &[u8], revision, info: &[u8]| {
@@ -755,7 +688,6 @@ mod tests {
             (rule.effects, action)
         };
         assert_eq!(target(b"NOTRACK", 0, &[]), (vec![Effect::Untrack], Action::Continue));
-        assert_eq!(target(b"REJECT", 1, &[]), (vec![], Action::Reject("REJECT".to_owned())));
         // The mark, its mask, the packet's mask, what is done; later, also by how much it is shifted.
         for (mode, shift) in [(0, 0), (1, 0), (2, 0), (2, 1)] {
             let masks = [5u32, u32::MAX, u32::MAX].map(u32::to_ne_bytes).concat();
@@ -771,7 +703,7 @@ mod tests {
             let info = &[types, inverted].concat();
             read_match(&mut rule, XtEntry { name: b"addrtype", revision: 0, info }, Family::V4).unwrap();
             let negated = rule.conditions.iter().map(|condition| match condition {
-                Condition::Context { context: Context::AddressType { is_source, types, negated, .. }, .. } => {
+                Condition::Context(Context::AddressType { is_source, types, negated, .. }) => {
                     (*is_source, *types, u32::from(*negated))
                 }
                 other => panic!("{other:?}"),
@@ -782,12 +714,8 @@ mod tests {
 
     #[test]
     fn only_a_hop_limit_that_is_set_is_known() {
-        for (info, to, text) in [
-            ([0, 64], Some(Bits::constant(Field::HopLimit, 64)), "HL --hl-set 64"),
-            ([1, 2], None, "HL --hl-inc 2"),
-            ([2, 1], None, "HL --hl-dec 1"),
-        ] {
-            let effect = Effect::Mark { field: Field::HopLimit, to, text: text.to_owned() };
+        for (info, to) in [([0, 64], Some(Bits::constant(Field::HopLimit, 64))), ([1, 2], None), ([2, 1], None)] {
+            let effect = Effect::Mark { field: Field::HopLimit, to };
             let mut rule = Rule::new(vec![], Action::Continue);
             let target = XtEntry { name: b"HL", revision: 0, info: &info };
             assert_eq!(read_target(&mut rule, target, Family::V6), Ok(Action::Continue));

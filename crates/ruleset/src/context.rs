@@ -8,19 +8,21 @@ use crate::intervals::Intervals;
 use crate::rule::{Context, Holding, LOOPBACK, address, interface};
 
 /// All packets, or none.
-pub fn always(holds: bool) -> Holding {
+fn always(holds: bool) -> Holding {
     let all = if holds { Field::Family.any() } else { Intervals::default() };
     vec![(Field::Family, all)]
 }
 
-/// Facts of the namespace's routing.
+/// What conditions depend on beside packets, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RoutingFacts {
+pub struct Facts {
     /// The entries of the local table: the number of their type, and the addresses.
     pub local: Vec<(u8, Family, (u128, u128))>,
     /// The names of lo and of the device by which the route back to the other host leaves, if there is one. None: that isn't
     /// known.
     pub back: Option<Intervals>,
+    /// No limit is reached; false: that isn't known.
+    pub is_below_limits: bool,
 }
 
 /// `RTN_*`
@@ -31,15 +33,15 @@ const BROADCAST: u8 = 3;
 const ANYCAST: u8 = 4;
 const MULTICAST: u8 = 5;
 
-impl RoutingFacts {
+impl Facts {
     /// Adds one of the namespace's own addresses.
     pub fn add_own(&mut self, own: IpAddr) {
         self.local.push((LOCAL, Family::of(own), (address(own), address(own))));
     }
 
     /// Where a condition holds; none if that isn't known.
-    pub fn holding(&self, context: Context) -> Option<Holding> {
-        match context {
+    pub fn holding(&self, context: &Context) -> Option<Holding> {
+        match *context {
             Context::AddressType { is_source, types, negated, is_xt } => {
                 let field = if is_source { Field::Source } else { Field::Destination };
                 let held = Family::ALL.into_iter().filter_map(|family| {
@@ -48,7 +50,7 @@ impl RoutingFacts {
                 });
                 Some(held.collect())
             }
-            Context::ReversePath { is_loose, negated } => {
+            Context::ReversePath { is_loose, negated, .. } => {
                 let back = self.back.as_ref()?;
                 // lo always counts as the right device (`rpfilter_is_loopback`, `nft_fib_is_loopback`).
                 let lo = Intervals::one(interface(LOOPBACK));
@@ -57,7 +59,7 @@ impl RoutingFacts {
                 let held = if negated { any.without(&by) } else { by };
                 Some(vec![(Field::InInterface, held)])
             }
-            Context::Limit { .. } => None,
+            Context::Limit { holds_below, .. } => self.is_below_limits.then(|| always(holds_below)),
         }
     }
 
@@ -115,12 +117,13 @@ impl RoutingFacts {
 mod tests {
     use super::*;
     use crate::ip;
+    use crate::rule::Counted;
 
     const OWN: u128 = 0x0a4d_0002;
 
-    fn facts() -> RoutingFacts {
+    fn facts() -> Facts {
         let entry = |kind, family, first: u128, last| (kind, family, (first, last));
-        let mut facts = RoutingFacts {
+        let mut facts = Facts {
             local: vec![
                 entry(LOCAL, Family::V4, 127 << 24, (128 << 24) - 1),
                 entry(BROADCAST, Family::V4, 0x0a4d_00ff, 0x0a4d_00ff),
@@ -129,7 +132,7 @@ mod tests {
                 entry(LOCAL, Family::V6, 0xfd << 120 | 2, 0xfd << 120 | 2),
                 entry(ANYCAST, Family::V6, 0xfd << 120, 0xfd << 120),
             ],
-            back: None,
+            ..Facts::default()
         };
         facts.add_own(ip(Family::V4, OWN).unwrap());
         facts
@@ -143,7 +146,7 @@ mod tests {
             negated,
             is_xt,
         };
-        let holding = facts().holding(context)?;
+        let holding = facts().holding(&context)?;
         let (_, numbers) = holding.into_iter().find(|(field, _)| *field == Field::Source(family))?;
         Some(numbers.meets(&[(address, address)]))
     }
@@ -203,7 +206,7 @@ mod tests {
         let mut facts = facts();
         facts.local.retain(|(_, _, (first, _))| *first != OWN);
         let context = Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: false };
-        let fields = facts.holding(context).into_iter().flatten().map(|(field, _)| field);
+        let fields = facts.holding(&context).into_iter().flatten().map(|(field, _)| field);
         assert_eq!(fields.collect::<Vec<_>>(), [Field::Destination(Family::V6)]);
     }
 
@@ -211,11 +214,9 @@ mod tests {
     fn the_way_back_is_by_a_device_or_by_any() {
         let (lo, eth0, eth1) = (interface(LOOPBACK), interface(b"eth0"), interface(b"eth1"));
         let holds = |back: &[u128], is_loose, negated, by: u128| {
-            let facts = RoutingFacts {
-                back: (!back.is_empty()).then(|| Intervals::each(back.iter().copied())),
-                ..RoutingFacts::default()
-            };
-            let holding = facts.holding(Context::ReversePath { is_loose, negated })?;
+            let facts =
+                Facts { back: (!back.is_empty()).then(|| Intervals::each(back.iter().copied())), ..Facts::default() };
+            let holding = facts.holding(&Context::ReversePath { is_loose, negated, xt_flags: None })?;
             Some(holding.iter().any(|(_, numbers)| numbers.meets(&[(by, by)])))
         };
         for (back, is_loose, by, want) in [
@@ -233,13 +234,23 @@ mod tests {
     }
 
     #[test]
+    fn limits_hold_as_long_as_they_are_not_reached() {
+        for holds_below in [true, false] {
+            let limit = Context::Limit { holds_below, of: Counted::Bytes(9) };
+            let facts = |is_below_limits| Facts { is_below_limits, ..Facts::default() };
+            assert_eq!(facts(false).holding(&limit), None);
+            assert_eq!(facts(true).holding(&limit), Some(always(holds_below)));
+        }
+    }
+
+    #[test]
     fn an_address_of_the_namespace_s_own_is_local() {
-        let mut facts = RoutingFacts::default();
+        let mut facts = Facts::default();
         let local = Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: true };
-        assert_eq!(facts.holding(local), Some(vec![]), "without an address, that isn't known");
+        assert_eq!(facts.holding(&local), Some(vec![]), "without an address, that isn't known");
         let own: IpAddr = "10.77.0.2".parse().unwrap();
         facts.add_own(own);
         let to_it = (Field::Destination(Family::V4), Intervals::one(address(own)));
-        assert_eq!(facts.holding(local), Some(vec![to_it]));
+        assert_eq!(facts.holding(&local), Some(vec![to_it]));
     }
 }

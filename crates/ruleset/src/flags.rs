@@ -4,7 +4,7 @@ use derive_more::Display;
 
 use crate::field::Field;
 use crate::intervals::Intervals;
-use crate::rule::Condition;
+use crate::rule::{Condition, Values};
 
 /// The connection-tracking state of a packet (`ct state`): `NF_CT_STATE_BIT` and the others in
 /// linux/netfilter/nf_conntrack_common.h.
@@ -67,21 +67,9 @@ impl Tracked {
     }
 }
 
-/// `ct state` with the states for which `holds` is true, as nft writes it.
-pub fn ct_state_condition(holds: impl Fn(CtState) -> bool) -> Condition {
-    let (held, others): (Vec<CtState>, Vec<CtState>) = CtState::ALL.into_iter().partition(|state| holds(*state));
-    let names = |states: &[CtState]| states.iter().map(CtState::to_string).collect::<Vec<_>>().join(",");
-    let text = if held.len() <= others.len() {
-        format!("ct state {}", names(&held))
-    } else {
-        format!("ct state != {}", names(&others))
-    };
-    tracking_condition(text, |tracked| held.contains(&tracked.state))
-}
-
 /// The condition that `holds` is true for what connection tracking knows.
-pub fn tracking_condition(text: String, holds: impl Fn(Tracked) -> bool) -> Condition {
-    Condition::Flags { text, field: Field::State, numbers: numbers(holds) }
+pub fn tracking_condition(holds: impl Fn(Tracked) -> bool) -> Condition {
+    Condition::is(Field::State, Values::Listed(numbers(holds).as_slice().to_vec()))
 }
 
 fn numbers(holds: impl Fn(Tracked) -> bool) -> Intervals {
@@ -96,12 +84,85 @@ pub fn of_states(bits: &Intervals) -> Intervals {
     })
 }
 
-/// A condition that holds for every packet, or for none.
-pub fn constant_condition(text: String, holds: bool) -> Condition {
-    let field = Field::Protocol;
-    let numbers = if holds { field.any() } else { Intervals::default() };
-    Condition::Flags { text, field, numbers }
+/// The condition that a packet's state is one of those for which `holds` is true.
+pub fn ct_state_condition(holds: impl Fn(CtState) -> bool) -> Condition {
+    tracking_condition(|tracked| holds(tracked.state))
 }
+
+/// What nft and iptables ask connection tracking in one condition on [`Field::State`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TrackingQuestion {
+    /// Whether the state is one of these, or the source or the destination was changed.
+    State { states: Vec<CtState>, has_snat: bool, has_dnat: bool, negated: bool },
+    /// Whether the connection's status, shifted by [`STATUS_SHIFT`], has these bits under a mask.
+    Status { mask: u8, bits: u8, negated: bool },
+    /// Whether the packet is a reply; `others_pass`: or is of no connection.
+    Direction { is_reply: bool, others_pass: bool },
+}
+
+/// The place of `IPS_SRC_NAT`, which `IPS_DST_NAT` follows, in `enum ip_conntrack_status`
+/// (linux/netfilter/nf_conntrack_common.h).
+pub(crate) const STATUS_SHIFT: u8 = 4;
+
+impl TrackingQuestion {
+    /// The question that these numbers answer; none if no tool asks that in one condition.
+    pub(crate) fn of(list: &[(u128, u128)]) -> Option<Self> {
+        let wanted = Intervals::new(list.iter().copied());
+        let mut questions = Vec::new();
+        for (is_reply, others_pass) in BOTH {
+            questions.push(Self::Direction { is_reply, others_pass });
+        }
+        for negated in [false, true] {
+            let is_of = |state: CtState| {
+                let mut of_state = Tracked::all().filter(|tracked| tracked.state == state).map(Tracked::number);
+                of_state.all(|number| wanted.meets(&[(number, number)]) != negated)
+            };
+            let states: Vec<CtState> = CtState::ALL.into_iter().filter(|state| is_of(*state)).collect();
+            for (has_snat, has_dnat) in BOTH {
+                questions.push(Self::State { states: states.clone(), has_snat, has_dnat, negated });
+            }
+            let pairs = (1..=3).flat_map(|mask| (0..=3).map(move |bits| (mask, bits)));
+            questions.extend(pairs.map(|(mask, bits)| Self::Status { mask, bits, negated }));
+        }
+        questions.retain(|question| numbers(|tracked| question.holds(tracked)) == wanted);
+        questions.into_iter().min_by_key(Self::length)
+    }
+
+    /// How many names it is written with.
+    fn length(&self) -> usize {
+        match self {
+            Self::State { states, .. } => states.len(),
+            Self::Direction { .. } => 0,
+            Self::Status { .. } => 1,
+        }
+    }
+
+    fn holds(&self, tracked: Tracked) -> bool {
+        let has_entry = tracked.state.has_entry();
+        match self {
+            Self::State { states, has_snat, has_dnat, negated } => {
+                let is_translated = has_entry && (*has_snat && tracked.has_snat || *has_dnat && tracked.has_dnat);
+                (states.contains(&tracked.state) || is_translated) != *negated
+            }
+            Self::Status { mask, bits, negated } => {
+                let status = u8::from(tracked.has_snat) + 2 * u8::from(tracked.has_dnat);
+                has_entry && (status & mask == *bits) != *negated
+            }
+            Self::Direction { is_reply, others_pass } => {
+                if has_entry {
+                    tracked.is_reply == *is_reply
+                } else {
+                    *others_pass
+                }
+            }
+        }
+    }
+}
+
+const BOTH: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
+
+/// The names of TCP's flags, from the lowest bit on.
+pub(crate) const TCP_FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"];
 
 /// TCP's flags of a connection's first segment: SYN, and perhaps those of ECN.
 pub const SYN: [u8; 4] = [0x02, 0x42, 0x82, 0xc2];
@@ -118,16 +179,6 @@ pub const DATA: u8 = 0x18;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn states_are_written_as_nft_lists_them() {
-        let is = |bits: u32| ct_state_condition(|state| state.bit() & bits != 0);
-        for (bits, text) in
-            [(2 | 4, "ct state established,related"), (8, "ct state new"), (1 | 2 | 4 | 64, "ct state != new")]
-        {
-            assert!(matches!(is(bits), Condition::Flags { text: said, .. } if said == text));
-        }
-    }
 
     #[test]
     fn whatever_else_a_packet_has_its_state_is_known() {

@@ -33,7 +33,7 @@ mod table;
 pub mod testing;
 pub mod xtables;
 
-pub use self::context::{RoutingFacts, always};
+pub use self::context::Facts;
 pub use self::direction::Direction;
 pub use self::family::Family;
 pub use self::field::{Field, FieldFacts, IptablesOption};
@@ -44,8 +44,8 @@ pub use self::listener::Listener;
 pub use self::name::{Name, is_hidden};
 pub use self::network::{Address, Device, Network, Settings};
 pub use self::rule::{
-    Action, Bits, Condition, Context, Counters, Effect, Holding, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP,
-    Values, address, device, interface, names_beginning_with, span,
+    Action, Bits, Condition, Context, Counted, Counters, Effect, Holding, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Nat,
+    NatKind, Opaque, Rejection, Rule, TCP, Values, address, device, interface, names_beginning_with, span,
 };
 pub use self::ruleset::{Ruleset, Unseen};
 pub use self::set::{Set, Shape, set_elements, set_field, set_size};

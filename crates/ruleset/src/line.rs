@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::nftables::NftRule;
+use crate::nftables::{NftCondition, NftRule};
 use crate::xtables::IptablesRule;
-use crate::{Chain, Rule, Table};
+use crate::{Action, Chain, Condition, Effect, Rule, Table};
 
 /// A rule of a chain of a table. Two are equal if they are the same rule in the same place, not if they say the same.
 #[derive(Debug, Clone, Copy)]
@@ -43,10 +43,30 @@ impl fmt::Display for Line<'_> {
     }
 }
 
+impl Table {
+    /// A condition in the syntax of this table.
+    pub fn condition_in_syntax(&self, condition: &Condition) -> String {
+        if self.is_xtables() {
+            let rule = Rule::new(vec![condition.clone()], Action::Continue);
+            return IptablesRule(&rule).to_string().trim_end().to_owned();
+        }
+        NftCondition(condition).to_string()
+    }
+
+    /// What a rule does, in the syntax of this table; iptables' `-j` is left out.
+    pub fn action_in_syntax(&self, effects: &[Effect], action: &Action) -> String {
+        let rule = Rule { effects: effects.to_vec(), ..Rule::new(Vec::new(), action.clone()) };
+        if self.is_xtables() {
+            let words = IptablesRule(&rule).to_string();
+            return words.strip_prefix("-j ").unwrap_or(&words).to_owned();
+        }
+        NftRule(&rule).to_string()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Action;
     use crate::testing::{chain, rule, table, to_port};
 
     #[test]

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
+use crate::context::Facts;
 use crate::listener::Listener;
 use crate::{Family, Field, Intervals, LOOPBACK_INDEX, Name, address, interface};
 
-/// What is known about a network namespace beside its rules and its routes.
+/// What is known about a network namespace beside its rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
     pub devices: Vec<Device>,
@@ -14,6 +15,7 @@ pub struct Network {
     pub addresses: Vec<Address>,
     pub listeners: Vec<Listener>,
     pub settings: Settings,
+    pub facts: Facts,
     /// Why devices or addresses are missing here, if the kernel didn't tell them.
     pub links_not_known: Option<String>,
     pub listeners_not_known: Option<String>,

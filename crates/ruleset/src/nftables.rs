@@ -4,8 +4,11 @@ use std::fmt::{self, Write as _};
 
 use crate::family::Family;
 use crate::field::Field;
+use crate::flags::{CtState, STATUS_SHIFT, TCP_FLAGS, TrackingQuestion};
 use crate::name::Name;
-use crate::rule::{Action, Condition, Nat, Rule, TCP, Values, span};
+use crate::rule::{
+    Action, Bits, Condition, Context, Counted, Effect, NatKind, Opaque, Rejection, Rule, TCP, Values, span,
+};
 use crate::set::{Set, Shape, set_elements, set_field, set_size};
 use crate::subnet::{ip, subnet};
 use crate::table::{Base, Chain, Table};
@@ -34,7 +37,7 @@ impl fmt::Display for NftRule<'_> {
             word(&"counter")?;
         }
         for effect in &rule.effects {
-            word(&effect.text())?;
+            word(&NftEffect(effect))?;
         }
         if rule.action != Action::Continue {
             word(&NftAction(&rule.action))?;
@@ -80,32 +83,151 @@ pub struct NftCondition<'a>(pub &'a Condition);
 
 impl fmt::Display for NftCondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Condition::In { field, values, negated } = self.0 else {
-            return f.write_str(self.0.text().unwrap_or_default());
+        let (field, values, negated) = match self.0 {
+            Condition::In { field, values, negated } => (*field, values, *negated),
+            &Condition::Masked { field, mask, number, negated } => {
+                return write_masked(f, field, mask, number, negated);
+            }
+            Condition::Context(context) => return write_context(f, context),
+            Condition::Constant { of: Opaque::Fragment, holds } => {
+                return write!(f, "ip frag-off & 0x1fff {} 0", if *holds { "==" } else { "!=" });
+            }
+            Condition::Constant { of, .. } | Condition::NotUnderstood(of) => return write_opaque(f, of),
         };
+        let question = values.listed().filter(|_| field == Field::State).and_then(TrackingQuestion::of);
+        if let Some(question) = question.filter(|_| !negated) {
+            return write_question(f, &question);
+        }
         f.write_str(field.facts().nft)?;
-        f.write_str(if *negated { " != " } else { " " })?;
+        f.write_str(if negated { " != " } else { " " })?;
         match values {
             Values::Set(name) => write!(f, "@{name}"),
-            Values::Interval(interval) => f.write_str(&element(*field, *interval)),
+            Values::Interval(interval) => f.write_str(&element(field, *interval)),
             Values::Listed(list) => {
-                let list: Vec<_> = list.iter().map(|&interval| element(*field, interval)).collect();
+                let list: Vec<_> = list.iter().map(|&interval| element(field, interval)).collect();
                 if let [one] = list.as_slice() { f.write_str(one) } else { write!(f, "{{ {} }}", list.join(", ")) }
             }
         }
     }
 }
 
-/// The condition that a field under this mask is this number or, if negated, that it isn't.
-pub fn masked_condition(field: Field, mask: u128, number: u128, negated: bool) -> Condition {
+fn write_masked(f: &mut fmt::Formatter<'_>, field: Field, mask: u128, number: u128, negated: bool) -> fmt::Result {
+    let name = field.facts().nft;
     let operator = if negated { "!=" } else { "==" };
+    if field == Field::TcpFlags {
+        let flags = |bits| tcp_flags(bits, &TCP_FLAGS).join(",");
+        let not = if negated { "!= " } else { "" };
+        return match (number, negated) {
+            (0, true) => write!(f, "{name} {}", flags(mask)),
+            (0, false) => write!(f, "{name} ! {}", flags(mask)),
+            _ if mask == field.largest() => write!(f, "{name} {not}{}", flags(number)),
+            _ => write!(f, "{name} {not}{} / {}", flags(number), flags(mask)),
+        };
+    }
     let width = field.bits() as usize / 4 + 2;
-    Condition::Masked {
-        text: format!("{} & {mask:#0width$x} {operator} {number:#0width$x}", field.facts().nft),
-        field,
-        mask,
-        number,
-        negated,
+    write!(f, "{name} & {mask:#0width$x} {operator} {number:#0width$x}")
+}
+
+fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
+    match context {
+        Context::AddressType { is_source, types, negated, .. } => {
+            let side = if *is_source { "saddr" } else { "daddr" };
+            let not = if *negated { "!= " } else { "" };
+            match address_types(*types).as_slice() {
+                [only] => write!(f, "fib {side} type {not}{only}"),
+                list => write!(f, "fib {side} type {not}{{ {} }}", list.join(", ")),
+            }
+        }
+        Context::ReversePath { is_loose, negated, .. } => {
+            let by = if *is_loose { "" } else { " . iif" };
+            write!(f, "fib saddr{by} oif {}", if *negated { "missing" } else { "exists" })
+        }
+        Context::Limit { holds_below, of } => {
+            let over = if *holds_below { "" } else { "over " };
+            match of {
+                Counted::Rate { most, seconds, is_of_bytes } => {
+                    let units = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604_800, "week")];
+                    let unit = units.iter().find(|(length, _)| length == seconds).map_or("[...]", |(_, name)| name);
+                    let bytes = if *is_of_bytes { " bytes" } else { "" };
+                    write!(f, "limit rate {over}{most}{bytes}/{unit}")
+                }
+                Counted::Bytes(most) => write!(f, "quota {}{most} bytes", if *holds_below { "until " } else { over }),
+                Counted::Connections(most) => write!(f, "ct count {over}{most}"),
+                Counted::Meter(set) => write!(f, "meter in @{set}"),
+                Counted::XtRate { .. } => write_xt_limit(f, "limit"),
+                Counted::Extension(name) => write_xt_limit(f, name),
+            }
+        }
+    }
+}
+
+/// nft shows xt's extensions by their names alone.
+fn write_xt_limit(f: &mut fmt::Formatter<'_>, name: impl fmt::Display) -> fmt::Result {
+    write!(f, "xt match \"{name}\"")
+}
+
+fn write_question(f: &mut fmt::Formatter<'_>, question: &TrackingQuestion) -> fmt::Result {
+    match question {
+        TrackingQuestion::State { states, has_snat, has_dnat, negated } => {
+            let not = if *negated { "!= " } else { "" };
+            let mut names: Vec<String> = states.iter().map(CtState::to_string).collect();
+            let nat = [(*has_snat, "snat"), (*has_dnat, "dnat")].into_iter();
+            names.extend(nat.filter(|(is_so, _)| *is_so).map(|(_, name)| name.to_owned()));
+            write!(f, "ct {} {not}{}", if states.is_empty() { "status" } else { "state" }, names.join(","))
+        }
+        TrackingQuestion::Status { mask, bits, negated } => {
+            let [mask, bits] = [mask, bits].map(|bits| bits << STATUS_SHIFT);
+            write!(f, "ct status & {mask:#x} {} {bits:#x}", if *negated { "!=" } else { "==" })
+        }
+        TrackingQuestion::Direction { is_reply, .. } => {
+            write!(f, "ct direction {}", if *is_reply { "reply" } else { "original" })
+        }
+    }
+}
+
+/// The names of these of TCP's flags.
+pub(crate) fn tcp_flags<'a>(bits: u128, names: &[&'a str]) -> Vec<&'a str> {
+    let numbered = names.iter().enumerate();
+    numbered.filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| *name).collect()
+}
+
+/// The names of these types of addresses, a bit for each by the number of `RTN_*`. They are nft's; iptables' are the same
+/// in capitals.
+pub(crate) fn address_types(types: u16) -> Vec<&'static str> {
+    let names = "unspec unicast local broadcast anycast multicast blackhole unreachable prohibit throw nat xresolve";
+    names.split(' ').enumerate().filter(|(number, _)| types >> number & 1 != 0).map(|(_, name)| name).collect()
+}
+
+/// As it is found in what nft lists: nf_tables' expressions have their names in brackets.
+fn write_opaque(f: &mut fmt::Formatter<'_>, opaque: &Opaque) -> fmt::Result {
+    match opaque {
+        Opaque::Expressions(names) => {
+            let names: Vec<String> = names.iter().map(|name| format!("[{name}]")).collect();
+            f.write_str(&names.join(" "))
+        }
+        Opaque::Extension(name) => write!(f, "xt \"{name}\""),
+        Opaque::Verdict(code) => write!(f, "[verdict {code}]"),
+        Opaque::Fragment => f.write_str("ip frag-off"),
+    }
+}
+
+pub struct NftEffect<'a>(pub &'a Effect);
+
+impl fmt::Display for NftEffect<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Effect::Untrack => f.write_str("notrack"),
+            Effect::Other(opaque) => write_opaque(f, opaque),
+            Effect::Mark { field, to } => {
+                write!(f, "{} set ", field.facts().nft)?;
+                match *to {
+                    Some(Bits { mask: 0, xor, .. }) => write!(f, "{xor:#x}"),
+                    Some(bits) if bits == Bits::all(bits.field) => f.write_str(bits.field.facts().nft),
+                    Some(Bits { field, mask, xor }) => write!(f, "{} & {mask:#x} ^ {xor:#x}", field.facts().nft),
+                    None => f.write_str("[...]"),
+                }
+            }
+        }
     }
 }
 
@@ -162,9 +284,62 @@ impl fmt::Display for NftAction<'_> {
             Action::Redirect(Some(ports)) => write!(f, "redirect to :{}", span(*ports)),
             Action::Map(field, map) => write!(f, "{} vmap @{map}", field.facts().nft),
             Action::RedirectByMap(field, map) => write!(f, "redirect to :{} map @{map}", field.facts().nft),
-            Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::NotUnderstood(text) => f.write_str(text),
+            Action::Nat(nat) => match (nat.kind, nat.ports) {
+                (NatKind::Destination, _) => write!(f, "dnat to {}", nat.place()),
+                (NatKind::Source, _) => write!(f, "snat to {}", nat.place()),
+                (NatKind::Masquerade, None) => f.write_str("masquerade"),
+                (NatKind::Masquerade, Some(_)) => write!(f, "masquerade to {}", nat.place()),
+                (NatKind::Netmap, _) => f.write_str("dnat prefix to [...]"),
+            },
+            Action::Reject(rejection) => f.write_str(&reject(*rejection)),
+            Action::NotUnderstood(opaque) => write_opaque(f, opaque),
         }
     }
+}
+
+/// Port-unreachable goes without saying.
+fn reject(rejection: Rejection) -> String {
+    const ICMPX: [&str; 4] = ["no-route", "port-unreachable", "host-unreachable", "admin-prohibited"];
+    match rejection {
+        Rejection::Reset => "reject with tcp reset".to_owned(),
+        Rejection::Icmpx(1) | Rejection::Icmp(Family::V4, 3) | Rejection::Icmp(Family::V6, 4) => "reject".to_owned(),
+        Rejection::Icmpx(code) => match ICMPX.get(usize::from(code)) {
+            Some(name) => format!("reject with icmpx {name}"),
+            None => format!("reject with icmpx {code}"),
+        },
+        Rejection::Icmp(family, code) => {
+            let protocol = if family == Family::V4 { "icmp" } else { "icmpv6" };
+            match unreachable_codes(family).find(|(known, ..)| *known == code) {
+                Some((_, name, _)) => format!("reject with {protocol} {name}"),
+                None => format!("reject with {protocol} {code}"),
+            }
+        }
+    }
+}
+
+/// The codes of "destination unreachable", as nft calls them and as iptables does.
+pub(crate) fn unreachable_codes(family: Family) -> impl Iterator<Item = (u8, &'static str, &'static str)> {
+    let codes: &[(u8, &str, &str)] = match family {
+        Family::V4 => &[
+            (0, "net-unreachable", "icmp-net-unreachable"),
+            (1, "host-unreachable", "icmp-host-unreachable"),
+            (2, "prot-unreachable", "icmp-proto-unreachable"),
+            (3, "port-unreachable", "icmp-port-unreachable"),
+            (9, "net-prohibited", "icmp-net-prohibited"),
+            (10, "host-prohibited", "icmp-host-prohibited"),
+            (13, "admin-prohibited", "icmp-admin-prohibited"),
+        ],
+        Family::V6 => &[
+            (0, "no-route", "icmp6-no-route"),
+            (1, "admin-prohibited", "icmp6-adm-prohibited"),
+            (2, "beyond-scope", "icmp6-not-neighbour"),
+            (3, "addr-unreachable", "icmp6-addr-unreachable"),
+            (4, "port-unreachable", "icmp6-port-unreachable"),
+            (5, "policy-fail", "icmp6-policy-fail"),
+            (6, "reject-route", "icmp6-reject-route"),
+        ],
+    };
+    codes.iter().copied()
 }
 
 /// Calls `tell` with each command that would make a table's sets and rules.

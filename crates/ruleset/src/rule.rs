@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::family::Family;
 use crate::field::Field;
 use crate::intervals::Intervals;
 use crate::name::Name;
@@ -110,18 +111,37 @@ pub const ICMPV6: u128 = 58;
 pub enum Condition {
     /// The field is one of these numbers or, if negated, none of them.
     In { field: Field, values: Values, negated: bool },
-    /// The same, of a field whose numbers are flags with names: `ct state new`.
-    Flags { text: String, field: Field, numbers: Intervals },
     /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
-    Masked { text: String, field: Field, mask: u128, number: u128, negated: bool },
-    /// It depends on more than the packet; `holding` says where it holds, if that is known.
-    Context { text: String, context: Context, holding: Option<Holding> },
+    Masked { field: Field, mask: u128, number: u128, negated: bool },
+    /// It depends on more than the packet.
+    Context(Context),
+    /// It holds for every packet of TCP's or for none, whatever else it says.
+    Constant { of: Opaque, holds: bool },
     /// A condition that isn't understood: it may hold or not.
-    NotUnderstood(String),
+    NotUnderstood(Opaque),
+}
+
+/// What isn't modelled, by what it is found by in a listing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Opaque {
+    /// The names of nf_tables' expressions, in the order in which they run.
+    Expressions(Vec<Name>),
+    /// The name of an xt match or target.
+    Extension(Name),
+    /// A verdict that isn't known, or a jump to no chain.
+    Verdict(i32),
+    /// A comparison of the fragment's offset in IPv4's header.
+    Fragment,
+}
+
+impl Opaque {
+    pub fn expression(name: &str) -> Self {
+        Self::Expressions(vec![Name::from(name)])
+    }
 }
 
 /// On what a condition depends beside the packet: on routing, or on how many packets came before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Context {
     /// Whether routing gives an address one of these types.
     AddressType {
@@ -133,9 +153,31 @@ pub enum Context {
         is_xt: bool,
     },
     /// Whether the route back to the source leaves by the device on which the packet arrived or, if loose, by any.
-    ReversePath { is_loose: bool, negated: bool },
+    ReversePath {
+        is_loose: bool,
+        negated: bool,
+        /// The flags of xt's match (`XT_RPFILTER_*` in linux/netfilter/xt_rpfilter.h), if it is that.
+        xt_flags: Option<u8>,
+    },
     /// Whether a limit isn't reached yet or, unless it `holds_below`, whether it is.
-    Limit { holds_below: bool },
+    Limit { holds_below: bool, of: Counted },
+}
+
+/// What a limit counts, and up to where.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Counted {
+    /// So many packets or bytes in so many seconds.
+    Rate { most: u64, seconds: u64, is_of_bytes: bool },
+    /// xt's rate: a packet costs `period` of 10,000 credits a second.
+    XtRate { period: u32, burst: u32 },
+    /// So many bytes in all.
+    Bytes(u64),
+    /// So many connections at once.
+    Connections(u32),
+    /// As much as this set has room for.
+    Meter(Name),
+    /// By this xt match.
+    Extension(Name),
 }
 
 /// The packets for which a condition holds: those with one of these numbers in the field that they have. For a packet with
@@ -143,27 +185,12 @@ pub enum Context {
 pub type Holding = Vec<(Field, Intervals)>;
 
 impl Condition {
-    /// The field at which it looks, if it is understood.
+    /// The field at which it looks, if it is understood and looks at the packet alone.
     pub fn field(&self) -> Option<Field> {
         match self {
-            Self::In { field, .. } | Self::Flags { field, .. } | Self::Masked { field, .. } => Some(*field),
-            Self::Context { .. } | Self::NotUnderstood(_) => None,
+            Self::In { field, .. } | Self::Masked { field, .. } => Some(*field),
+            Self::Context(_) | Self::Constant { .. } | Self::NotUnderstood(_) => None,
         }
-    }
-
-    /// How it is written, unless its field and its values say that.
-    pub fn text(&self) -> Option<&str> {
-        match self {
-            Self::In { .. } => None,
-            Self::Flags { text, .. }
-            | Self::Masked { text, .. }
-            | Self::Context { text, .. }
-            | Self::NotUnderstood(text) => Some(text),
-        }
-    }
-
-    pub fn in_context(text: String, context: Context) -> Self {
-        Self::Context { text, context, holding: None }
     }
 
     pub fn is(field: Field, values: impl Into<Values>) -> Self {
@@ -223,19 +250,9 @@ pub enum Effect {
         field: Field,
         /// To what; none: that isn't known.
         to: Option<Bits>,
-        text: String,
     },
-    /// Something that doesn't affect where the packet goes; the text is how it is written.
-    Other(String),
-}
-
-impl Effect {
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Untrack => "notrack",
-            Self::Mark { text, .. } | Self::Other(text) => text,
-        }
-    }
+    /// Something that doesn't affect where the packet goes.
+    Other(Opaque),
 }
 
 /// A number that is computed from a field: the field under a mask, with the bits of `xor` flipped. A constant has no mask.
@@ -270,8 +287,8 @@ pub enum Action {
     /// It ends the base chain for the packet; the hook's next base chain is asked.
     Accept,
     Drop,
-    /// The packet is dropped, and its sender gets an error. The text is how it is written.
-    Reject(String),
+    /// The packet is dropped, and its sender gets an error.
+    Reject(Rejection),
     /// The packet returns to the chain that jumped here.
     Return,
     /// The packet goes through another chain and, at its end, comes back.
@@ -287,7 +304,7 @@ pub enum Action {
     /// The connection goes to the port of this host that the map has for the field's number.
     RedirectByMap(Field, Name),
     /// Something that isn't understood: it may do anything.
-    NotUnderstood(String),
+    NotUnderstood(Opaque),
 }
 
 impl Action {
@@ -300,31 +317,58 @@ impl Action {
     }
 }
 
+/// By what a sender is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rejection {
+    Reset,
+    /// ICMP's "destination unreachable" with this code, or ICMPv6's.
+    Icmp(Family, u8),
+    /// nf_tables' number for a code of both (`NFT_REJECT_ICMPX_*` in linux/netfilter/nf_tables.h).
+    Icmpx(u8),
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nat {
-    pub text: String,
-    /// The address, if it is known.
-    pub address: Option<IpAddr>,
+    pub kind: NatKind,
+    /// The first and the last address, if they are known.
+    pub addresses: Option<(IpAddr, IpAddr)>,
     /// The first and the last port, if they are known; otherwise a free one, or the one that it has.
     pub ports: Option<(u16, u16)>,
+    /// Options that don't change which of them it may be (`NF_NAT_RANGE_*` in linux/netfilter/nf_nat.h).
+    pub flags: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NatKind {
+    Destination,
+    Source,
+    /// The source becomes an address of the device by which the packet leaves.
+    Masquerade,
+    /// An address becomes the one in the same place of another network.
+    Netmap,
 }
 
 impl Nat {
-    /// To one of these addresses and one of these ports, as far as they are known; the text begins with `how`.
-    pub fn between(how: &str, addresses: Option<(IpAddr, IpAddr)>, ports: Option<(u16, u16)>) -> Self {
-        let address = addresses.filter(|(first, last)| first == last).map(|(first, _)| first);
-        let shown = addresses.map(span).unwrap_or_default();
-        let text = match ports {
-            None => format!("{how} {shown}"),
-            // Only a port makes it unclear where an IPv6 address ends.
-            Some(ports) if shown.contains(':') => format!("{how} [{shown}]:{}", span(ports)),
-            Some(ports) => format!("{how} {shown}:{}", span(ports)),
-        };
-        Self { text, address, ports }
+    /// To a place that isn't known.
+    pub fn of(kind: NatKind) -> Self {
+        Self { kind, addresses: None, ports: None, flags: 0 }
     }
 
-    pub fn somewhere(text: impl Into<String>) -> Self {
-        Self { text: text.into(), address: None, ports: None }
+    /// The address, if it is a single one.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.addresses.filter(|(first, last)| first == last).map(|(first, _)| first)
+    }
+
+    /// Where it goes to or comes from, as nft and iptables write it: `10.0.0.1:80`.
+    pub(crate) fn place(&self) -> String {
+        let addresses = self.addresses.map(span).unwrap_or_default();
+        match self.ports {
+            None if addresses.is_empty() => "[...]".to_owned(),
+            None => addresses,
+            // Only a port makes it unclear where an IPv6 address ends.
+            Some(ports) if addresses.contains(':') => format!("[{addresses}]:{}", span(ports)),
+            Some(ports) => format!("{addresses}:{}", span(ports)),
+        }
     }
 }
 
@@ -341,7 +385,6 @@ pub const LOOPBACK_INDEX: u32 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Family;
     use crate::testing::{commented, rule, to_port};
 
     #[test]
@@ -366,8 +409,8 @@ mod tests {
     #[test]
     fn a_rule_that_only_counts_does_nothing() {
         let with = |effects: &[Effect], action| Rule { effects: effects.to_vec(), ..rule([to_port(80)], action) };
-        let mark = Effect::Mark { field: Field::Mark, to: None, text: "meta mark set 1".to_owned() };
-        let log = Effect::Other("log".to_owned());
+        let mark = Effect::Mark { field: Field::Mark, to: None };
+        let log = Effect::Other(Opaque::expression("log"));
         let goes_on = || Action::Continue;
         for (rule, does) in [
             (with(&[], goes_on()), false),
@@ -393,16 +436,17 @@ mod tests {
         let one = |text: &str| Some((text.parse().unwrap(), text.parse().unwrap()));
         let two = |first: &str, last: &str| Some((first.parse().unwrap(), last.parse().unwrap()));
         for (addresses, ports, text) in [
-            (one("192.0.2.1"), Some((80, 80)), "dnat to 192.0.2.1:80"),
-            (one("2001:db8::1"), Some((80, 90)), "dnat to [2001:db8::1]:80-90"),
-            (one("192.0.2.1"), None, "dnat to 192.0.2.1"),
-            (one("2001:db8::1"), None, "dnat to 2001:db8::1"),
-            (two("192.0.2.1", "192.0.2.9"), None, "dnat to 192.0.2.1-192.0.2.9"),
-            (None, Some((80, 80)), "dnat to :80"),
+            (one("192.0.2.1"), Some((80, 80)), "192.0.2.1:80"),
+            (one("2001:db8::1"), Some((80, 90)), "[2001:db8::1]:80-90"),
+            (one("192.0.2.1"), None, "192.0.2.1"),
+            (one("2001:db8::1"), None, "2001:db8::1"),
+            (two("192.0.2.1", "192.0.2.9"), None, "192.0.2.1-192.0.2.9"),
+            (None, Some((80, 80)), ":80"),
+            (None, None, "[...]"),
         ] {
-            let nat = Nat::between("dnat to", addresses, ports);
-            let address = addresses.filter(|(first, last)| first == last).map(|(first, _)| first);
-            assert_eq!((nat.text.as_str(), nat.address), (text, address));
+            let nat = Nat { addresses, ports, ..Nat::of(NatKind::Destination) };
+            assert_eq!(nat.place(), text);
+            assert_eq!(nat.address(), addresses.filter(|(first, last)| first == last).map(|(first, _)| first));
         }
     }
 

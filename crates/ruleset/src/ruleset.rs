@@ -1,6 +1,6 @@
 //! All tables of a network namespace, and the subsystems that couldn't be read.
 
-use crate::{Condition, Context, Holding, Hook, NAT, Rule, Subsystem, Table, TableFamily};
+use crate::{Condition, Context, NAT, Rule, Subsystem, Table, TableFamily};
 
 /// The tables of a network namespace that decide where a TCP connection goes; neither routes nor BPF programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,31 +21,12 @@ pub struct Unseen {
 }
 
 impl Ruleset {
-    /// Whether a condition depends on a context that `is_such` accepts and that isn't known.
-    pub fn has_context(&self, is_such: impl Fn(Context) -> bool) -> bool {
-        self.tables.iter().flat_map(Table::rules).flat_map(|rule| &rule.conditions).any(
-            |condition| matches!(condition, Condition::Context { context, holding: None, .. } if is_such(*context)),
-        )
-    }
-
-    /// Fills in where conditions hold that depend on a context, as far as `holding` knows. At input, nft's lookup of the
-    /// route back fails for packets that arrive on lo, which isn't followed.
-    pub fn settle(&mut self, holding: impl Fn(Context) -> Option<Holding>) {
-        for table in &mut self.tables {
-            let is_xtables = table.is_xtables();
-            for chain in &mut table.chains {
-                let hook = chain.base.map(|base| base.hook);
-                let is_first = is_xtables || matches!(hook, Some(Hook::Ingress | Hook::Prerouting));
-                for condition in chain.rules.iter_mut().flat_map(|rule| &mut rule.conditions) {
-                    if let Condition::Context { context, holding: held, .. } = condition
-                        && held.is_none()
-                        && (is_first || !matches!(context, Context::ReversePath { .. }))
-                    {
-                        *held = holding(*context);
-                    }
-                }
-            }
-        }
+    /// Whether a condition depends on a context that `is_such` accepts.
+    pub fn has_context(&self, is_such: impl Fn(&Context) -> bool) -> bool {
+        let rules = self.tables.iter().flat_map(Table::rules);
+        rules
+            .flat_map(|rule| &rule.conditions)
+            .any(|condition| matches!(condition, Condition::Context(context) if is_such(context)))
     }
 }
 
@@ -81,8 +62,8 @@ impl<R> Ruleset<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{base, chain, ports, rule, table};
-    use crate::{Action, Family, Kind, Name, always};
+    use crate::testing::{chain, ports, rule, table};
+    use crate::{Action, Family, Name};
 
     #[test]
     fn a_table_is_found_by_all_of_its_name() {
@@ -109,32 +90,6 @@ mod tests {
         }
         assert_eq!(ruleset.tables_of(Subsystem::NfTables).count(), 4);
         assert_eq!(ruleset.tables_of(Subsystem::Legacy).count(), 1);
-    }
-
-    /// nft's lookup of the route back is another one at input. What is known already stays.
-    #[test]
-    fn conditions_are_settled_where_what_they_ask_is_known() {
-        let back = Context::ReversePath { is_loose: false, negated: false };
-        let limit = Context::Limit { holds_below: true };
-        let known = Condition::Context { text: "known".to_owned(), context: limit, holding: Some(always(true)) };
-        let asking = |context| Condition::in_context("asking".to_owned(), context);
-        let table = |name: &str, hook| {
-            let rule = rule([asking(back), asking(limit), known.clone()], Action::Accept);
-            table(name, vec![base("chain", Kind::Filter, hook, 0, vec![rule])])
-        };
-        for (name, hook, is_back_settled) in [
-            ("inet mine", Hook::Input, false),
-            ("inet mine", Hook::Prerouting, true),
-            ("netdev mine", Hook::Ingress, true),
-            ("ip filter", Hook::Input, true),
-        ] {
-            let mut ruleset = Ruleset { tables: vec![table(name, hook)], not_known: vec![] };
-            assert!(ruleset.has_context(|context| context == back) && ruleset.has_context(|context| context == limit));
-            ruleset.settle(|_| Some(always(false)));
-            assert_eq!(ruleset.has_context(|context| context == back), !is_back_settled, "{name} {hook}");
-            assert!(!ruleset.has_context(|context| context == limit));
-            assert_eq!(ruleset.tables[0].chains[0].rules[0].conditions[2], known);
-        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::net::IpAddr;
 
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::RngSeed;
@@ -11,7 +12,7 @@ use crate::field::Field;
 use crate::hook::Hook;
 use crate::intervals::Intervals;
 use crate::name::Name;
-use crate::rule::{Action, Condition, Effect, Rule};
+use crate::rule::{Action, Condition, Effect, Nat, NatKind, Rule};
 use crate::set::Set;
 use crate::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
 
@@ -86,6 +87,11 @@ pub fn not(condition: Condition) -> Condition {
 /// `tcp dport PORT`, without the condition on the protocol.
 pub fn to_port(port: u16) -> Condition {
     Condition::is(Field::DestinationPort, u128::from(port))
+}
+
+/// Whatever arrives goes to this address; none: that isn't known.
+pub fn dnat(address: Option<IpAddr>) -> Nat {
+    Nat { addresses: address.map(|address| (address, address)), ..Nat::of(NatKind::Destination) }
 }
 
 pub fn ports(name: &str, elements: &[(u128, u128)]) -> Set {

@@ -3,10 +3,15 @@
 use std::fmt;
 
 use crate::field::{Field, IptablesOption};
+use crate::flags::{CtState, TCP_FLAGS, TrackingQuestion};
 use crate::name::Name;
-use crate::nftables::{element, interface_name};
-use crate::rule::{Action, Condition, Effect, Nat, Rule, Values, span};
-use crate::subnet::subnet;
+use crate::nftables::{
+    NftAction, NftCondition, NftEffect, address_types, element, interface_name, tcp_flags, unreachable_codes,
+};
+use crate::rule::{
+    Action, Bits, Condition, Context, Counted, Effect, Nat, NatKind, Opaque, Rejection, Rule, Values, span,
+};
+use crate::subnet::{ip, subnet};
 
 /// The most port references that one multiport match holds (`XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h); a range
 /// counts two.
@@ -33,15 +38,15 @@ impl fmt::Display for IptablesRule<'_> {
         }
         let effects = self.0.effects.as_slice();
         if self.0.action == Action::Continue && !effects.is_empty() {
-            if effects == [Effect::Untrack] {
-                return f.write_str("-j CT --notrack");
+            f.write_str("-j ")?;
+            for (index, effect) in effects.iter().enumerate() {
+                write!(f, "{}{}", if index > 0 { " " } else { "" }, IptablesEffect(effect))?;
             }
-            let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
-            return write!(f, "-j {}", texts.join(" "));
+            return Ok(());
         }
         // Only nft's rules have effects beside a verdict.
         for effect in effects {
-            write!(f, "[{}] ", effect.text().trim_matches(['[', ']']))?;
+            write!(f, "[{}] ", NftEffect(effect).to_string().trim_matches(['[', ']']))?;
         }
         match &self.0.action {
             Action::Continue => Ok(()),
@@ -54,9 +59,71 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Redirect(Some(ports)) => write!(f, "-j REDIRECT --to-ports {}", span(*ports)),
             Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
             Action::RedirectByMap(field, map) => write!(f, "[redirect to :{field:?} map @{map}]"),
-            Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::NotUnderstood(text) => {
-                write!(f, "-j {text}")
+            Action::Nat(nat) => write!(f, "-j {}", translation(nat)),
+            Action::Reject(rejection) => write!(f, "-j REJECT --reject-with {}", reject_with(*rejection)),
+            Action::NotUnderstood(Opaque::Extension(name)) => write!(f, "-j {name}"),
+            action @ Action::NotUnderstood(_) => write!(f, "-j {}", NftAction(action)),
+        }
+    }
+}
+
+fn translation(nat: &Nat) -> String {
+    let words = match (nat.kind, nat.addresses, nat.ports) {
+        (NatKind::Netmap, ..) => return "NETMAP [...]".to_owned(),
+        (NatKind::Masquerade, _, None) => "MASQUERADE".to_owned(),
+        (NatKind::Masquerade, _, Some(ports)) => format!("MASQUERADE --to-ports {}", span(ports)),
+        (NatKind::Destination, None, None) => "DNAT [...]".to_owned(),
+        (NatKind::Source, None, None) => "SNAT [...]".to_owned(),
+        (NatKind::Destination, ..) => format!("DNAT --to-destination {}", nat.place()),
+        (NatKind::Source, ..) => format!("SNAT --to-source {}", nat.place()),
+    };
+    // `NF_NAT_RANGE_PROTO_RANDOM` and the next ones; the last is a port that ports are counted from.
+    let options = [(4, " --random"), (16, " --random-fully"), (8, " --persistent"), (32, " [...]")].into_iter();
+    let options = options.filter(|(bit, _)| nat.flags & bit != 0);
+    options.fold(words, |words, (_, option)| words + option)
+}
+
+fn reject_with(rejection: Rejection) -> String {
+    match rejection {
+        Rejection::Reset => "tcp-reset".to_owned(),
+        Rejection::Icmpx(code) => format!("[icmpx {code}]"),
+        Rejection::Icmp(family, code) => match unreachable_codes(family).find(|(known, ..)| *known == code) {
+            Some((_, _, name)) => name.to_owned(),
+            None => format!("[icmp {code}]"),
+        },
+    }
+}
+
+/// What a rule without a verdict does, after `-j`.
+pub(crate) struct IptablesEffect<'a>(pub(crate) &'a Effect);
+
+impl fmt::Display for IptablesEffect<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (field, to) = match self.0 {
+            Effect::Untrack => return f.write_str("CT --notrack"),
+            Effect::Other(Opaque::Extension(name)) => return write!(f, "{name}"),
+            Effect::Other(_) => return NftEffect(self.0).fmt(f),
+            Effect::Mark { field, to } => (*field, *to),
+        };
+        let all = Field::Mark.largest();
+        match (field, to) {
+            (Field::HopLimit, Some(Bits { xor, .. })) => write!(f, "HL --hl-set {xor}"),
+            (Field::HopLimit, None) => f.write_str("HL [...]"),
+            (Field::Mark, Some(Bits { field: Field::ConnectionMark, mask, xor: 0 })) => {
+                write!(f, "CONNMARK --restore-mark --nfmask {all:#x} --ctmask {mask:#x}")
             }
+            (Field::ConnectionMark, Some(Bits { field: Field::Mark, mask, xor: 0 })) => {
+                write!(f, "CONNMARK --save-mark --nfmask {mask:#x} --ctmask {all:#x}")
+            }
+            (Field::Mark, Some(Bits { field: Field::Mark, mask, xor })) => {
+                write!(f, "MARK --set-xmark {xor:#x}/{:#x}", all & !mask)
+            }
+            (Field::ConnectionMark, Some(Bits { field: Field::ConnectionMark, mask, xor })) => {
+                write!(f, "CONNMARK --set-xmark {xor:#x}/{:#x}", all & !mask)
+            }
+            (Field::ConnectionMark, None) => f.write_str("CONNMARK [...]"),
+            (Field::Mark, None) => f.write_str("MARK [...]"),
+            _ => NftEffect(self.0).fmt(f),
         }
     }
 }
@@ -79,30 +146,151 @@ const OTHERS: u8 = 5;
 
 /// Where iptables-save writes a condition.
 fn order(condition: &Condition) -> u8 {
-    match condition.field().map(|field| field.facts().iptables) {
-        Some(IptablesOption::Header(place, _)) if condition.text().is_none() => place,
+    match (condition, condition.field().map(|field| field.facts().iptables)) {
+        // A list of addresses is another match's.
+        (Condition::In { values: Values::Listed(_), .. }, _) => OTHERS,
+        (_, Some(IptablesOption::Header(place, _))) => place,
         _ => OTHERS,
     }
 }
 
-fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
-    let Condition::In { field, values, negated } = condition else {
-        return write!(f, "{} ", condition.text().unwrap_or_default());
+pub(crate) fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
+    let (field, values, negated) = match condition {
+        Condition::In { field, values, negated } => (*field, values, *negated),
+        &Condition::Masked { field, mask, number, negated } => {
+            return write_masked(f, field, (mask, number), negated, condition);
+        }
+        Condition::Context(context) => return write_context(f, context),
+        Condition::Constant { of: Opaque::Fragment, holds } => return write!(f, "{}-f ", not(*holds)),
+        Condition::Constant { of, .. } | Condition::NotUnderstood(of) => match of {
+            Opaque::Extension(name) => return write!(f, "-m {name} [...] "),
+            _ => return write!(f, "{} ", NftCondition(condition)),
+        },
     };
-    let not = if *negated { "! " } else { "" };
+    let not = not(negated);
     let (list, is_list) = match values {
         Values::Set(name) => return write!(f, "{not}[{field:?} @{name}] "),
         Values::Interval(interval) => (std::slice::from_ref(interval), false),
         Values::Listed(list) => (list.as_slice(), true),
     };
     match (field.facts().iptables, list) {
-        (IptablesOption::Header(_, option), &[interval]) => write!(f, "{not}{option} {} ", in_header(*field, interval)),
+        (IptablesOption::Header(_, option), &[interval]) if !is_list => {
+            write!(f, "{not}{option} {} ", in_header(field, interval))
+        }
+        (IptablesOption::Header(..), &[(first, last)])
+            if let Field::Source(family) | Field::Destination(family) = field
+                && let (Some(first), Some(last)) = (ip(family, first), ip(family, last)) =>
+        {
+            let side = if field == Field::Source(family) { "src" } else { "dst" };
+            write!(f, "-m iprange {not}--{side}-range {first}-{last} ")
+        }
         (IptablesOption::Port(option), _) if is_list => {
             write!(f, "-m multiport {not}{option}s {} ", numbers(list, ':'))
         }
         (IptablesOption::Port(option), _) => write!(f, "-m tcp {not}{option} {} ", numbers(list, ':')),
         (IptablesOption::Owner(option), _) => write!(f, "-m owner {not}{option} {} ", numbers(list, '-')),
-        (IptablesOption::Header(..) | IptablesOption::None, _) => write!(f, "{not}[{field:?} {}] ", numbers(list, ':')),
+        _ => match field {
+            Field::State if let Some(question) = TrackingQuestion::of(list) => write_question(f, &question),
+            Field::HopLimit if let &[(first, last)] = list => match (first, last) {
+                _ if first == last => write!(f, "-m hl {not}--hl-eq {first} "),
+                (0, _) => write!(f, "-m hl --hl-lt {} ", last + 1),
+                _ => write!(f, "-m hl --hl-gt {} ", first.saturating_sub(1)),
+            },
+            Field::IcmpType if let &[(kind, _)] = list => write!(f, "-m icmp6 {not}--icmpv6-type {kind} "),
+            _ => write!(f, "{not}[{field:?} {}] ", numbers(list, ':')),
+        },
+    }
+}
+
+fn not(negated: bool) -> &'static str {
+    if negated { "! " } else { "" }
+}
+
+fn write_masked(
+    f: &mut fmt::Formatter<'_>,
+    field: Field,
+    (mask, number): (u128, u128),
+    negated: bool,
+    condition: &Condition,
+) -> fmt::Result {
+    let not = not(negated);
+    let masked = |number: u128, mask: u128| match mask {
+        whole if whole == field.largest() => format!("{number:#x}"),
+        mask => format!("{number:#x}/{mask:#x}"),
+    };
+    match field {
+        Field::Mark => write!(f, "-m mark {not}--mark {} ", masked(number, mask)),
+        Field::ConnectionMark => write!(f, "-m connmark {not}--mark {} ", masked(number, mask)),
+        Field::TcpFlags => {
+            let names = TCP_FLAGS.map(str::to_uppercase);
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let flags = |bits| match tcp_flags(bits, &names).join(",") {
+                none if none.is_empty() => "NONE".to_owned(),
+                flags => flags,
+            };
+            write!(f, "-m tcp {not}--tcp-flags {} {} ", flags(mask), flags(number))
+        }
+        Field::Source(family) | Field::Destination(family)
+            if let (Some(number), Some(mask)) = (ip(family, number), ip(family, mask))
+                && let IptablesOption::Header(_, option) = field.facts().iptables =>
+        {
+            write!(f, "{not}{option} {number}/{mask} ")
+        }
+        _ => write!(f, "[{}] ", NftCondition(condition)),
+    }
+}
+
+fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
+    match context {
+        Context::AddressType { is_source, types, negated, .. } => {
+            let side = if *is_source { "src" } else { "dst" };
+            let types = address_types(*types).join(",").to_uppercase();
+            write!(f, "-m addrtype {}--{side}-type {types} ", not(*negated))
+        }
+        Context::ReversePath { xt_flags, .. } => {
+            let options = [" --loose", " --validmark", " --accept-local", " --invert"].into_iter().enumerate();
+            let set = options.filter(|(bit, _)| xt_flags.unwrap_or_default() >> bit & 1 != 0);
+            let set: Vec<&str> = set.map(|(_, option)| option).collect();
+            write!(f, "-m rpfilter{} ", set.concat())
+        }
+        Context::Limit { of: Counted::XtRate { period, burst }, .. } => {
+            write!(f, "-m limit --limit {} --limit-burst {burst} ", rate(*period))
+        }
+        Context::Limit { of: Counted::Extension(name), .. } => write!(f, "-m {name} [...] "),
+        Context::Limit { of: Counted::Connections(most), holds_below } => {
+            write!(f, "-m connlimit --connlimit-{} {most} [...] ", if *holds_below { "upto" } else { "above" })
+        }
+        Context::Limit { .. } => write!(f, "[{}] ", NftCondition(&Condition::Context(context.clone()))),
+    }
+}
+
+/// The rate of `struct xt_rateinfo`: 10,000 over the packets of a second.
+fn rate(period: u32) -> String {
+    const UNITS: [(&str, u32); 4] = [("day", 864_000_000), ("hour", 36_000_000), ("min", 600_000), ("sec", 10_000)];
+    let is_too_long = |length: u32| period == 0 || length / period < length % period;
+    // The last one before the first that doesn't fit.
+    let [day, shorter @ ..] = UNITS;
+    let (name, length) = shorter.into_iter().take_while(|(_, length)| !is_too_long(*length)).last().unwrap_or(day);
+    format!("{}/{name}", length.checked_div(period).unwrap_or_default())
+}
+
+fn write_question(f: &mut fmt::Formatter<'_>, question: &TrackingQuestion) -> fmt::Result {
+    match question {
+        TrackingQuestion::State { states, has_snat, has_dnat, negated } => {
+            // In iptables-save's order.
+            let order = [CtState::Invalid, CtState::New, CtState::Related, CtState::Established, CtState::Untracked];
+            let named = order.into_iter().filter(|state| states.contains(state));
+            let mut names: Vec<String> = named.map(|state| state.to_string().to_uppercase()).collect();
+            let nat = [(*has_snat, "SNAT"), (*has_dnat, "DNAT")].into_iter();
+            names.extend(nat.filter(|(is_so, _)| *is_so).map(|(_, name)| name.to_owned()));
+            write!(f, "-m conntrack {}--ctstate {} ", not(*negated), names.join(","))
+        }
+        TrackingQuestion::Direction { is_reply, .. } => {
+            write!(f, "-m conntrack --ctdir {} ", if *is_reply { "REPLY" } else { "ORIGINAL" })
+        }
+        TrackingQuestion::Status { mask, bits, negated } => {
+            write!(f, "{}[ct status & {mask:#x} == {bits:#x}] ", not(*negated))
+        }
     }
 }
 
@@ -132,10 +320,9 @@ fn numbers(list: &[(u128, u128)], to: char) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::Name;
-    use crate::rule::{Effect, interface};
+    use crate::rule::interface;
     use crate::testing::{commented, effect_of, not, rule, to_port};
-    use crate::{Family, Intervals, TCP};
+    use crate::{Family, TCP};
 
     fn written(rule: &Rule) -> String {
         IptablesRule(rule).to_string()
@@ -187,20 +374,13 @@ mod tests {
                 "-s 10.0.0.0/8 -d 192.0.2.0/24 -i eth+ -o eth0 -p tcp -j RETURN",
             ),
             (
-                vec![to_port(1), Condition::NotUnderstood("-m recent --rcheck".to_owned()), tcp()],
+                vec![to_port(1), Condition::NotUnderstood(Opaque::Extension(Name::from("recent"))), tcp()],
                 Action::Accept,
-                "-p tcp -m tcp --dport 1 -m recent --rcheck -j ACCEPT",
+                "-p tcp -m tcp --dport 1 -m recent [...] -j ACCEPT",
             ),
             // Matches come after the header, whatever they look at.
             (
-                vec![
-                    Condition::Flags {
-                        text: "-m iprange --src-range 10.0.0.1-10.0.0.9".to_owned(),
-                        field: Field::Source(Family::V4),
-                        numbers: Intervals::new([(0x0a00_0001, 0x0a00_0009)]),
-                    },
-                    tcp(),
-                ],
+                vec![listed(Field::Source(Family::V4), &[(0x0a00_0001, 0x0a00_0009)]), tcp()],
                 Action::Accept,
                 "-p tcp -m iprange --src-range 10.0.0.1-10.0.0.9 -j ACCEPT",
             ),
@@ -225,12 +405,8 @@ mod tests {
             (vec![Condition::is(Field::Uid, (7, 9))], Action::Return, "-m owner --uid-owner 7-9 -j RETURN"),
             (vec![not(Condition::is(Field::Gid, 7))], Action::Return, "-m owner ! --gid-owner 7 -j RETURN"),
             (vec![], Action::Continue, ""),
-            (
-                vec![],
-                Action::Nat(Nat::somewhere("DNAT --to-destination 10.0.0.1")),
-                "-j DNAT --to-destination 10.0.0.1",
-            ),
-            (vec![], Action::NotUnderstood("NFQUEUE".to_owned()), "-j NFQUEUE"),
+            (vec![], Action::Nat(Nat::of(NatKind::Masquerade)), "-j MASQUERADE"),
+            (vec![], Action::NotUnderstood(Opaque::Extension(Name::from("NFQUEUE"))), "-j NFQUEUE"),
         ] {
             let rule = Rule { conditions, ..rule([], action) };
             assert_eq!(written(&rule), text);
@@ -253,13 +429,13 @@ mod tests {
         ] {
             assert_eq!(written(&rule([condition], Action::Accept)), text);
         }
-        let effects =
-            |action| Rule { effects: vec![Effect::Other("[log]".to_owned()), Effect::Untrack], ..rule([], action) };
+        let log = || Effect::Other(Opaque::expression("log"));
+        let effects = |action| Rule { effects: vec![log(), Effect::Untrack], ..rule([], action) };
         assert_eq!(written(&effects(Action::Accept)), "[log] [notrack] -j ACCEPT");
-        assert_eq!(written(&effects(Action::Continue)), "-j [log] notrack");
+        assert_eq!(written(&effects(Action::Continue)), "-j [log] CT --notrack");
         let doing = |effect| written(&effect_of([], effect));
         assert_eq!(doing(Effect::Untrack), "-j CT --notrack");
-        assert_eq!(doing(Effect::Other("LOG".to_owned())), "-j LOG");
+        assert_eq!(doing(Effect::Other(Opaque::Extension(Name::from("LOG")))), "-j LOG");
         let map = Action::Map(Field::SourcePort, Name::from("m"));
         assert_eq!(written(&rule([], map)), "[SourcePort vmap @m]");
     }

@@ -150,21 +150,9 @@ impl Connections {
         Self { fields: others.cloned().collect() }
     }
 
-    /// The field at which a condition looks; of several fields, the one that these connections have.
-    pub fn field_of(&self, condition: &Condition) -> Option<Field> {
-        match condition {
-            Condition::Context { holding, .. } => {
-                let mut fields = holding.iter().flatten().map(|(field, _)| *field);
-                fields.find(|field| self.get(*field).is_some())
-            }
-            _ => condition.field(),
-        }
-    }
-
     /// Which of them meet a condition of a rule of this table.
     pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
-        let field = self.field_of(condition);
-        meeting(field, field.and_then(|field| self.get(field)), table, condition)
+        meeting(condition.field().and_then(|field| self.get(field)), table, condition)
     }
 
     /// Whether it is obvious that none of them meets a condition.
@@ -274,26 +262,17 @@ fn all_numbers_miss(known: Option<&Intervals>, condition: &Condition) -> bool {
 
 /// Which connections meet a condition of a rule of this table, by the numbers in the field at which it looks; none: the
 /// field doesn't exist.
-pub(super) fn meeting(
-    field: Option<Field>,
-    known: Option<&Intervals>,
-    table: &Table,
-    condition: &Condition,
-) -> Meeting {
+pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Condition) -> Meeting {
     match (condition, known) {
-        (Condition::NotUnderstood(_), _) | (Condition::Context { .. }, None) => Meeting::NotUnderstood,
+        (Condition::Constant { holds: true, .. }, _) => Meeting::All,
+        (Condition::Constant { holds: false, .. }, _) => Meeting::None,
+        (Condition::NotUnderstood(_) | Condition::Context(_), _) => Meeting::NotUnderstood,
         // What has no socket has another owner to xt's match (`owner_mt` in net/netfilter/xt_owner.c), and none to nft.
         (Condition::In { field: Field::Uid | Field::Gid, negated: true, .. }, None) if table.is_xtables() => {
             Meeting::All
         }
         (_, None) => Meeting::None,
         _ if all_numbers_miss(known, condition) => Meeting::None,
-        (Condition::Flags { numbers, .. }, Some(known)) => split(known, numbers, false),
-        (Condition::Context { holding, .. }, Some(known)) => {
-            let of_field = holding.iter().flatten().find(|(of, _)| Some(*of) == field);
-            let none = Intervals::default();
-            split(known, of_field.map_or(&none, |(_, numbers)| numbers), false)
-        }
         (Condition::Masked { mask, number, negated, .. }, Some(known)) => {
             let Some(few) = few_numbers(known) else {
                 return Meeting::NotUnderstood;
@@ -314,7 +293,7 @@ pub(super) fn meeting(
     }
 }
 
-fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
+pub(super) fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
     // The usual case, without making a set.
     if !negated && !known.is_empty() && numbers.includes(known) {
         return Meeting::All;
@@ -383,7 +362,7 @@ mod tests {
 
     use super::*;
     use ruleset::testing::table;
-    use ruleset::{Context, Name, address, always, interface};
+    use ruleset::{Name, Opaque, address, interface};
 
     /// A condition on a field that is left out here never holds.
     #[test]
@@ -488,7 +467,7 @@ mod tests {
             // That takes a closer look.
             (port(80.into(), true), false),
             (port(Values::Set(Name::from("gone")), false), false),
-            (Condition::NotUnderstood("-m recent".to_owned()), false),
+            (Condition::NotUnderstood(Opaque::expression("osf")), false),
             // Nobody of this namespace sends them.
             (Condition::is(Field::Uid, 0), true),
         ] {
@@ -520,7 +499,7 @@ mod tests {
         let all = Connections::all(Family::V4, Direction::Inbound);
         let marks = |list: &[(u128, u128)]| Intervals::new(list.iter().copied());
         let marked = all.with_numbers(Field::Mark, marks(&[(0, 3)]));
-        let odd = |negated| Condition::Masked { field: Field::Mark, mask: 1, number: 1, negated, text: String::new() };
+        let odd = |negated| Condition::Masked { field: Field::Mark, mask: 1, number: 1, negated };
         let (even_ones, odd_ones) = (marks(&[(0, 0), (2, 2)]), marks(&[(1, 1), (3, 3)]));
         let met = |connections: &Connections, condition| connections.meeting(&table, &condition);
         assert_eq!(met(&marked, odd(false)), Meeting::Some(odd_ones));
@@ -533,22 +512,8 @@ mod tests {
             let many = all.with_numbers(Field::Mark, marks(&[(0, last)]));
             assert_eq!(met(&many, odd(false)) != Meeting::NotUnderstood, is_few, "{last}");
         }
-        // Of several fields, what is said of the one that they have.
-        let ten = marks(&[(0x0a00_0000, 0x0aff_ffff)]);
-        let in_context = Condition::Context {
-            text: String::new(),
-            context: Context::ReversePath { is_loose: true, negated: false },
-            holding: Some(vec![
-                (Field::Source(Family::V6), Intervals::default()),
-                (Field::Source(Family::V4), ten.clone()),
-                (Field::Source(Family::V6), Intervals::default()),
-            ]),
-        };
-        assert_eq!(met(&all, in_context), Meeting::Some(ten));
         for (holds, want) in [(true, Meeting::All), (false, Meeting::None)] {
-            let context = Context::Limit { holds_below: holds };
-            let holding = Some(always(holds));
-            assert_eq!(met(&all, Condition::Context { text: String::new(), context, holding }), want);
+            assert_eq!(met(&all, Condition::Constant { of: Opaque::Fragment, holds }), want);
         }
         // What doesn't exist meets nothing.
         let none = all.without_fields(&[Field::Mark]);

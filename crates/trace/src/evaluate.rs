@@ -1,9 +1,11 @@
 //! One rule against one set of connections.
 
-use crate::connections::{Meeting, is_few, meeting};
+use std::collections::HashMap;
+
+use crate::connections::{Connections, Meeting, is_few, meeting, split as divide};
 use crate::state::State;
 use crate::step::Reason;
-use ruleset::{Field, Intervals, Rule, Table};
+use ruleset::{Condition, Context, Facts, Field, Holding, Hook, Intervals, Rule, Table};
 
 /// How a rule's conditions divide connections, of which some may meet them all.
 pub(super) struct Split<'a> {
@@ -35,19 +37,64 @@ impl<'a> Split<'a> {
     }
 }
 
-/// Divides connections by the conditions of a rule of this table.
+/// Where conditions hold that depend on more than the packet. Each is worked out once.
+pub(super) struct Holdings<'a, 'g> {
+    facts: &'g Facts,
+    known: HashMap<&'a Context, Option<Holding>>,
+}
+
+impl<'a, 'g> Holdings<'a, 'g> {
+    pub(super) fn new(facts: &'g Facts) -> Self {
+        Self { facts, known: HashMap::new() }
+    }
+
+    /// The field of these connections that decides whether such a condition of a rule of this table holds at a hook, and the
+    /// numbers for which it does; none if that isn't known.
+    fn of(
+        &mut self,
+        context: &'a Context,
+        hook: Hook,
+        table: &Table,
+        connections: &Connections,
+    ) -> Option<&(Field, Intervals)> {
+        // At input, nft's lookup of the route back fails for packets that arrive on lo, which isn't followed.
+        let is_first = table.is_xtables() || matches!(hook, Hook::Ingress | Hook::Prerouting);
+        if matches!(context, Context::ReversePath { .. }) && !is_first {
+            return None;
+        }
+        let holding = self.known.entry(context).or_insert_with(|| self.facts.holding(context)).as_ref()?;
+        holding.iter().find(|(field, _)| connections.get(*field).is_some())
+    }
+}
+
+/// Divides connections at a hook by the conditions of a rule of this table.
 ///
 /// # Errors
 /// None of them meets this condition, as most rules are for other connections.
-pub(super) fn split_by_rule<'a>(table: &Table, rule: &'a Rule, state: &State<'_>) -> Result<Split<'a>, Reason<'a>> {
+pub(super) fn split_by_rule<'a>(
+    table: &Table,
+    rule: &'a Rule,
+    state: &State<'_>,
+    hook: Hook,
+    holdings: &mut Holdings<'a, '_>,
+) -> Result<Split<'a>, Reason<'a>> {
     let mut split = Split { reason: None, is_exact: true, left: Vec::new(), setting_apart: 0 };
     for condition in &rule.conditions {
-        let field = state.connections.field_of(condition);
-        let numbers = field.and_then(|field| state.connections.get(field));
+        let connections = &state.connections;
+        let held = match condition {
+            Condition::Context(context) => holdings.of(context, hook, table, connections),
+            _ => None,
+        };
+        let field = held.map(|(field, _)| *field).or_else(|| condition.field());
+        let numbers = field.and_then(|field| connections.get(field));
         let is_its = |(known, numbers): &&(Field, Intervals)| Some(*known) == field && is_few(numbers);
         let narrowed = split.left.iter().rev().find(is_its).map(|(_, numbers)| numbers);
-        let meeting = meeting(field, narrowed.or(numbers), table, condition);
-        let reason = || Reason::Condition(condition, state.connections.clone());
+        let numbers = narrowed.or(numbers);
+        let meeting = match (held, numbers) {
+            (Some((_, held)), Some(numbers)) => divide(numbers, held, false),
+            _ => meeting(numbers, table, condition),
+        };
+        let reason = || Reason::Condition(condition, field, connections.clone());
         match (field, meeting) {
             (_, Meeting::All) => continue,
             (_, Meeting::None) => return Err(reason()),
@@ -61,4 +108,48 @@ pub(super) fn split_by_rule<'a>(table: &Table, rule: &'a Rule, state: &State<'_>
         split.setting_apart += 1;
     }
     Ok(split)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ruleset::testing::{rule, table};
+    use ruleset::{Action, Counted, Direction, Family, interface};
+
+    /// Which of all inbound IPv4 connections meet a condition in a context; none: that isn't known.
+    fn held(name: &str, hook: Hook, context: &Context, facts: &Facts) -> Option<Option<(Field, Intervals)>> {
+        let rule = rule([Condition::Context(context.clone())], Action::Accept);
+        let state = State::new(Connections::all(Family::V4, Direction::Inbound), true);
+        match split_by_rule(&table(name, vec![]), &rule, &state, hook, &mut Holdings::new(facts)) {
+            Ok(split) => split.is_exact.then(|| split.left.first().cloned()),
+            Err(_) => Some(Some((Field::Family, Intervals::default()))),
+        }
+    }
+
+    #[test]
+    fn what_depends_on_more_than_the_packet_is_looked_up() {
+        let facts = Facts { back: Some(Intervals::one(interface(b"eth0"))), is_below_limits: true, ..Facts::default() };
+        let limit = |holds_below| Context::Limit { holds_below, of: Counted::Connections(5) };
+        let at_input = |context: &Context, facts: &Facts| held("inet mine", Hook::Input, context, facts);
+        assert_eq!(at_input(&limit(true), &facts), Some(None), "all");
+        assert_eq!(at_input(&limit(false), &facts), Some(Some((Field::Family, Intervals::default()))), "none");
+        assert_eq!(at_input(&limit(true), &Facts::default()), None);
+        // nft's lookup of the route back is another one at input.
+        let back = Context::ReversePath { is_loose: false, negated: false, xt_flags: None };
+        for (name, hook, is_known) in [
+            ("inet mine", Hook::Input, false),
+            ("inet mine", Hook::Prerouting, true),
+            ("netdev mine", Hook::Ingress, true),
+            ("ip filter", Hook::Input, true),
+        ] {
+            let by_eth0 = (Field::InInterface, Intervals::one(interface(b"eth0")));
+            assert_eq!(held(name, hook, &back, &facts), is_known.then_some(Some(by_eth0)), "{name} {hook}");
+        }
+        // Of several fields, what is said of the one that they have.
+        let own =
+            Facts { local: vec![(2, Family::V6, (5, 5)), (2, Family::V4, (5 << 24, 5 << 24))], ..Facts::default() };
+        let to_own = Context::AddressType { is_source: false, types: 1 << 2, negated: false, is_xt: false };
+        let want = (Field::Destination(Family::V4), Intervals::one(5 << 24));
+        assert_eq!(at_input(&to_own, &own), Some(Some(want)));
+    }
 }

@@ -42,7 +42,7 @@ fn needs_tracking(rule: &Rule, family: Family) -> bool {
         || match &rule.action {
             Action::Redirect(_) | Action::RedirectByMap(..) => true,
             // Connection tracking is for the family of its addresses.
-            Action::Nat(nat) => nat.address.is_none_or(|address| Family::of(address) == family),
+            Action::Nat(nat) => nat.address().is_none_or(|address| Family::of(address) == family),
             _ => false,
         }
 }
@@ -157,8 +157,8 @@ pub(super) fn is_one_table(slots: &[Slot<'_>]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ruleset::Nat;
-    use ruleset::testing::{base, chain, rule, table};
+    use ruleset::testing::{self, base, chain, rule, table};
+    use ruleset::{Name, Opaque};
 
     /// The chains at a hook, as `table/chain`.
     fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
@@ -326,9 +326,7 @@ mod tests {
             let ruleset = Ruleset { tables: vec![table(name, vec![chain("c", vec![rule])])], not_known: vec![] };
             tracks(&ruleset, family)
         };
-        let nat = |address: Option<&str>| {
-            Action::Nat(Nat { address: address.map(|address| address.parse().unwrap()), ..Nat::somewhere("dnat") })
-        };
+        let nat = |address: Option<&str>| Action::Nat(testing::dnat(address.map(|address| address.parse().unwrap())));
         let looking = Rule { needs_tracking: true, ..rule([], Action::Drop) };
         let (v4, v6) = (Family::V4, Family::V6);
         for (rule, families) in [
@@ -336,7 +334,7 @@ mod tests {
             (rule([], nat(None)), &[v4, v6]),
             (rule([], nat(Some("10.0.0.1"))), &[v4]),
             (rule([], nat(Some("::1"))), &[v6]),
-            (rule([], Action::NotUnderstood("-j CT".to_owned())), &[]),
+            (rule([], Action::NotUnderstood(Opaque::Extension(Name::from("CT")))), &[]),
             (rule([], Action::Drop), &[]),
             (looking, &[v4, v6]),
         ] {

@@ -38,7 +38,7 @@ pub struct Environment<'p> {
 impl Environment<'_> {
     /// The devices by which a connection leaves that a rule sends elsewhere; none if routing refuses it.
     fn devices_to(&self, nat: &Nat) -> Intervals {
-        let route = self.routes.iter().find(|(address, _)| Some(*address) == nat.address);
+        let route = self.routes.iter().find(|(address, _)| Some(*address) == nat.address());
         match route {
             Some((_, Some(device))) => Intervals::one(interface(device.as_bytes())),
             Some((_, None)) => Intervals::default(),

@@ -158,8 +158,8 @@ pub enum Matched<'a> {
 /// Why a connection doesn't match a rule, or what that depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason<'a> {
-    /// A condition on these connections.
-    Condition(&'a Condition, Connections),
+    /// A condition on these connections, by this field of theirs; none if it isn't understood.
+    Condition(&'a Condition, Option<Field>, Connections),
     /// A verdict map, by this field of theirs.
     Map(Field, &'a Name, Connections),
     /// The base chain sees the packets of some devices only.
@@ -170,7 +170,7 @@ impl Reason<'_> {
     /// The numbers in the field that decides; none: the field doesn't exist, or something else decides.
     pub fn numbers(&self) -> Option<&Intervals> {
         match self {
-            Reason::Condition(condition, connections) => connections.get(connections.field_of(condition)?),
+            Reason::Condition(_, field, connections) => connections.get((*field)?),
             Reason::Map(field, _, connections) => connections.get(*field),
             Reason::Device(_) => None,
         }
@@ -216,9 +216,9 @@ mod tests {
         let connections = Connections::all(Family::V4, Direction::Inbound);
         let to_80 = connections.narrowed(Field::DestinationPort, &Intervals::one(80));
         let port = Condition::is(Field::DestinationPort, 443);
-        assert_eq!(Reason::Condition(&port, to_80.clone()).numbers(), Some(&Intervals::one(80)));
+        assert_eq!(Reason::Condition(&port, port.field(), to_80.clone()).numbers(), Some(&Intervals::one(80)));
         let user = Condition::is(Field::Uid, 7);
-        assert_eq!(Reason::Condition(&user, to_80).numbers(), None, "who sends what comes in isn't here");
+        assert_eq!(Reason::Condition(&user, user.field(), to_80).numbers(), None, "who sends what comes in isn't here");
         assert_eq!(Reason::Device(Hook::Ingress).numbers(), None);
     }
 

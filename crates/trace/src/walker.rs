@@ -5,14 +5,12 @@ use std::mem;
 use std::net::IpAddr;
 
 use crate::connections::{Connections, Meeting, lo_name, other_hosts};
-use crate::evaluate::split_by_rule;
+use crate::evaluate::{Holdings, split_by_rule};
 use crate::order::{Orders, Slot, chains_at, chains_of, is_one_table, orders, places};
 use crate::state::{State, merge_states};
 use crate::step::{Assumption, Fate, Leg, Matched, Open, Outcome, Place, Reason, Step};
 use ruleset::flags::CtState;
-use ruleset::{
-    Action, Chain, Effect, Family, Field, Hook, Intervals, Name, Nat, Policy, Rule, Table, TableFamily, address,
-};
+use ruleset::{Action, Chain, Effect, Family, Field, Hook, Intervals, Name, Policy, Rule, Table, TableFamily, address};
 use ruleset::{Line, Network, Ruleset};
 
 /// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
@@ -76,6 +74,7 @@ pub(super) struct Walker<'a, 'g> {
     steps: Option<Vec<Step<'a>>>,
     hook: Hook,
     packet: Leg,
+    holdings: Holdings<'a, 'g>,
     /// How many rules were asked so far.
     asked: usize,
 }
@@ -103,6 +102,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             steps: watched.is_none().then(steps),
             hook: Hook::Prerouting,
             packet: Leg::First,
+            holdings: Holdings::new(&network.facts),
             asked: 0,
         }
     }
@@ -398,7 +398,7 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     fn pass_rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
-        let mut split = match split_by_rule(line.table, line.rule, &state) {
+        let mut split = match split_by_rule(line.table, line.rule, &state, self.hook, &mut self.holdings) {
             Ok(split) => split,
             Err(reason) => {
                 self.record_or_join(visit, at, Matched::No(reason));
@@ -561,13 +561,16 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Whether a connection to a server of this namespace gets a source address that the server's packets may not reach:
     /// another host's on lo, or one without a route.
     fn may_answer_elsewhere(&self, state: &State<'_>, action: &Action) -> bool {
-        let Action::Nat(Nat { address: Some(to), .. }) = action else {
+        let Action::Nat(nat) = action else {
+            return false;
+        };
+        let Some(to) = nat.address() else {
             return false;
         };
         let mut own = self.network.addresses.iter();
-        let is_others = self.network.links_not_known.is_none() && own.all(|known| known.address != *to);
+        let is_others = self.network.links_not_known.is_none() && own.all(|known| known.address != to);
         let is_on_lo = |field| state.connections.get(field) == Some(&lo_name());
-        let is_routed = || self.routes.iter().any(|(address, device)| address == to && device.is_some());
+        let is_routed = || self.routes.iter().any(|(address, device)| *address == to && device.is_some());
         is_others
             && match self.hook {
                 Hook::Input => is_on_lo(Field::InInterface) || !is_routed(),
@@ -626,7 +629,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
         if is_source { (Field::SourcePort, Field::Source) } else { (Field::DestinationPort, Field::Destination) };
     let (to, ports) = match action {
         Action::Redirect(ports) => (None, *ports),
-        Action::Nat(nat) => (nat.address, nat.ports),
+        Action::Nat(nat) => (nat.address(), nat.ports),
         _ => (None, None),
     };
     let is_redirection = matches!(action, Action::Redirect(_));

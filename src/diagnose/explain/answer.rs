@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use ruleset::{
-    Action, Condition, Context, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table,
+    Action, Condition, Context, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Rule, Table,
     address, interface,
 };
 use ruleset::{Network, Ruleset, Unseen};
@@ -144,7 +144,7 @@ pub fn add_limits(mut answer: Answer<'_>) -> Answer<'_> {
         };
         let decides = match &step.matched {
             Matched::Yes(_) | Matched::Perhaps(_) => rule.conditions.iter().any(is_limit),
-            Matched::No(reason) => matches!(reason, Reason::Condition(condition, _) if is_limit(condition)),
+            Matched::No(reason) => matches!(reason, Reason::Condition(condition, ..) if is_limit(condition)),
         };
         if decides && !answer.limits.contains(&step.at) {
             answer.limits.push(step.at);
@@ -154,7 +154,7 @@ pub fn add_limits(mut answer: Answer<'_>) -> Answer<'_> {
 }
 
 fn is_limit(condition: &Condition) -> bool {
-    matches!(condition, Condition::Context { context: Context::Limit { .. }, .. })
+    matches!(condition, Condition::Context(Context::Limit { .. }))
 }
 
 /// Follows a connection through everything that was found, in this network and with these routes, as if there were no
@@ -366,11 +366,19 @@ fn verdict(around: &Environment<'_>, end: &Outcome<'_>) -> Option<Verdict> {
             Some(&[(first, last)]) if first == last && ports.meets(&[(first, last)]) && around.is_here(nat) => {
                 Verdict::Proxy(u16::try_from(first).ok()?)
             }
-            _ => Verdict::Elsewhere(nat.text.clone()),
+            _ => Verdict::Elsewhere(in_syntax(end)),
         },
         (Fate::Accepted, _) => Verdict::Bypass,
         _ => return None,
     })
+}
+
+/// The action that ends a connection, in its table's syntax.
+fn in_syntax(end: &Outcome<'_>) -> String {
+    match (end.at, end.action) {
+        (Some(at), Some(action)) => at.table().action_in_syntax(&[], action),
+        _ => String::new(),
+    }
 }
 
 /// The rule that lets a connection bypass the proxy: in proxy-init's chains, or before them.
@@ -431,8 +439,8 @@ fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     }
     for (end, _) in ends {
         // It isn't known whether that is this host, so the rules for both cases apply.
-        if let Some(Action::Nat(Nat { text, .. })) = end.action {
-            return format!("it depends on where `{text}` sends it, which is not followed");
+        if let Some(Action::Nat(_)) = end.action {
+            return format!("it depends on where `{}` sends it, which is not followed", in_syntax(end));
         }
     }
     "more rules were found than can be followed".to_owned()
@@ -451,9 +459,7 @@ fn field_matters(field: Field, ends: &[End<'_>]) -> bool {
 /// The field on which a match depends.
 fn deciding_field(reason: &Reason<'_>) -> Option<Field> {
     match reason {
-        Reason::Condition(condition, connections) => {
-            connections.field_of(condition).filter(|_| reason.numbers().is_some())
-        }
+        Reason::Condition(_, field, _) => field.filter(|_| reason.numbers().is_some()),
         Reason::Map(field, ..) => Some(*field),
         Reason::Device(Hook::Egress) => Some(Field::OutInterface),
         Reason::Device(_) => Some(Field::InInterface),
@@ -485,17 +491,23 @@ fn question_in_words(open: &Open<'_>) -> Option<String> {
         }
         Open::Match(at, reason, packet, hook) => (*at, reason, *packet, *hook),
     };
-    if let Reason::Condition(Condition::NotUnderstood(text), _) = reason {
-        return Some(format!("it depends on `{text}` in {at}, which is not understood"));
-    }
-    if let Reason::Condition(Condition::Context { text, context, holding: None }, _) = reason {
-        return Some(match context {
-            Context::Limit { .. } => format!("it depends on `{text}` in {at}, which counts others too"),
-            Context::ReversePath { .. } => {
-                format!("it depends on the route back, because of {at}: give --from ADDRESS")
+    if let Reason::Condition(condition, None, _) = reason {
+        let words = at.table().condition_in_syntax(condition);
+        match condition {
+            Condition::NotUnderstood(_) => {
+                return Some(format!("it depends on `{words}` in {at}, which is not understood"));
             }
-            Context::AddressType { .. } => format!("it depends on `{text}` in {at}, by routing, which cannot be asked"),
-        });
+            Condition::Context(Context::Limit { .. }) => {
+                return Some(format!("it depends on `{words}` in {at}, which counts others too"));
+            }
+            Condition::Context(Context::ReversePath { .. }) => {
+                return Some(format!("it depends on the route back, because of {at}: give --from ADDRESS"));
+            }
+            Condition::Context(Context::AddressType { .. }) => {
+                return Some(format!("it depends on `{words}` in {at}, by routing, which cannot be asked"));
+            }
+            _ => {}
+        }
     }
     let Some(field) = deciding_field(reason) else {
         return Some(format!("it depends on a set in {at} that is not understood"));

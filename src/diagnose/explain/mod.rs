@@ -8,8 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use ruleset::Ruleset;
-use ruleset::{Context, Direction, Family, Field, Name, Rule, always};
+use ruleset::{Context, Direction, Facts, Family, Field, Name, Network, Rule, Ruleset};
 use trace::{Leg, Matched, Place, Step};
 
 use self::routing::{Routed, Routing};
@@ -20,7 +19,7 @@ use crate::diagnose::output::words;
 use crate::diagnose::ownership::mode_of;
 use crate::diagnose::proxy::{ProxyWarning, warnings};
 use crate::diagnose::recognize::config::config;
-use crate::diagnose::snapshot::{self, settle, unread_tables};
+use crate::diagnose::snapshot::{self, facts, unread_tables};
 use crate::error::Error;
 use crate::modes::netlink::must_see;
 use crate::netns;
@@ -117,22 +116,19 @@ pub fn explain<T: Send>(
         let routing = Routing::read();
         let asked = routing.check(connection)?;
         let mut routed = routing.route_connection(asked.clone())?;
-        let mut ruleset = snapshot::ruleset()?;
+        let ruleset = snapshot::ruleset()?;
         must_see(&ruleset, Mode::Nft)?;
         if !answer::open_exemptions(&ruleset, &routed.connection, Field::InInterface).is_empty() {
             routed.connection.device = routing.network.only_device().map(|device| device.name.clone());
         }
-        settle(&mut ruleset, &routing.network, routed.device_back());
-        let mut below = None;
-        let mut answer = answer_by_routing(&ruleset, &asked, &routed);
+        let facts = facts(&ruleset, &routing.network, routed.device_back());
+        let network = Network { facts, ..routing.network.clone() };
+        let mut answer = answer_by_routing(&ruleset, &network, &asked, &routed);
         let has_limits = || ruleset.has_context(|context| matches!(context, Context::Limit { .. }));
         if matches!(answer.verdict, Verdict::NotKnown(_)) && has_limits() {
-            let below = below.insert(ruleset.clone());
-            below.settle(|context| match context {
-                Context::Limit { holds_below } => Some(always(holds_below)),
-                Context::AddressType { .. } | Context::ReversePath { .. } => None,
-            });
-            let conditional = answer_by_routing(below, &asked, &routed);
+            let facts = Facts { is_below_limits: true, ..network.facts.clone() };
+            let below = Network { facts, ..network };
+            let conditional = answer_by_routing(&ruleset, &below, &asked, &routed);
             if !matches!(conditional.verdict, Verdict::NotKnown(_)) {
                 answer = answer::add_limits(conditional);
             }
@@ -147,8 +143,12 @@ pub fn explain<T: Send>(
 }
 
 /// What becomes of a connection by what was found and by routing; `asked` is the connection that was asked about.
-fn answer_by_routing<'a>(ruleset: &'a Ruleset, asked: &Connection, routed: &Routed<'_>) -> Answer<'a> {
-    let network = routed.network();
+fn answer_by_routing<'a>(
+    ruleset: &'a Ruleset,
+    network: &Network,
+    asked: &Connection,
+    routed: &Routed<'_>,
+) -> Answer<'a> {
     let is_inbound = asked.direction == Direction::Inbound;
     let answer_for = |routed: &Routed<'_>, back: Option<&Name>| {
         let mut answer =
@@ -243,7 +243,7 @@ impl<'a> Explained<'a> {
         match (at.rule(), action.target().and_then(|chain| table.chain(chain))) {
             (Some(_), _) if self.at == Some(at) => self.verdict.to_string(),
             (_, Some(chain)) if chain.rules.is_empty() => format!("to {}, which has no rules", chain.name),
-            (rule, _) => words::action(rule.map_or(&[], |rule| &rule.effects), action),
+            (rule, _) => words::action(step.at.table(), rule.map_or(&[], |rule| &rule.effects), action),
         }
     }
 }

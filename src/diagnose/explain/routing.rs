@@ -8,7 +8,7 @@ use netfilter::netlink::ReadError;
 use netfilter::netlink::route::{self, Neighbour, Packet, Route, RouteKind};
 use nix::errno::Errno;
 use ruleset::{
-    Action, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Table, address, interface, ip,
+    Action, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Table, address, interface, ip,
 };
 use ruleset::{Device, Listener, Network, Ruleset};
 use trace::{self, Leg, Matched, Neighbours, Place, Step, names_except_lo};
@@ -295,7 +295,7 @@ impl<'r> Routed<'r> {
         let mut addresses = BTreeSet::new();
         for rule in ruleset.tables.iter().flat_map(Table::rules) {
             if let Action::Nat(nat) = &rule.action {
-                addresses.extend(nat.address.filter(|address| address.is_ipv4() == to.is_ipv4()));
+                addresses.extend(nat.address().filter(|address| address.is_ipv4() == to.is_ipv4()));
             }
         }
         let mut routes = Vec::new();
@@ -321,12 +321,13 @@ impl<'r> Routed<'r> {
             Verdict::Elsewhere(_) => (true, matches!(answer.action, Some(Action::Redirect(_)))),
             _ => (false, false),
         };
-        if let Some(Action::Nat(Nat { address: Some(to), .. })) = answer.action
+        if let Some(Action::Nat(nat)) = answer.action
+            && let Some(to) = nat.address()
             && is_sent
             && is_inbound
             && to.is_loopback()
         {
-            if let Some(verdict) = self.loopback_verdict(*to, &format!("a rule sends it to {to}")) {
+            if let Some(verdict) = self.loopback_verdict(to, &format!("a rule sends it to {to}")) {
                 answer.verdict = verdict;
             }
             return;
@@ -452,7 +453,7 @@ impl<'r> Routed<'r> {
         let is_inbound = direction == Direction::Inbound;
         let family = Family::of(to.ip());
         let (address, port) = match (&answer.verdict, answer.action) {
-            (Verdict::Proxy(port), Some(Action::Nat(nat))) => (nat.address?, *port),
+            (Verdict::Proxy(port), Some(Action::Nat(nat))) => (nat.address()?, *port),
             (Verdict::Proxy(port), _) if is_inbound => (self.redirect_address()?, *port),
             (Verdict::Proxy(port), _) => (family.localhost(), *port),
             _ if is_inbound => (to.ip(), to.port()),

@@ -2,7 +2,7 @@
 
 use ruleset::flags::{SYN, SYN_ACK, Tracked};
 use ruleset::nftables::{element, interface_name, is_implied};
-use ruleset::{Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Nat, Rule, Table, Values};
+use ruleset::{Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Rule, Table, Values};
 use trace::Reason;
 
 use crate::config::Mode;
@@ -46,8 +46,12 @@ pub(in crate::diagnose) fn conditions_in_words(table: &Table, rule: &Rule) -> St
 
 fn condition_in_words(table: &Table, condition: &Condition) -> String {
     let Condition::In { field, values, negated } = condition else {
-        return condition.text().unwrap_or_default().to_owned();
+        return table.condition_in_syntax(condition);
     };
+    // Its numbers say nothing to people.
+    if *field == Field::State {
+        return table.condition_in_syntax(condition);
+    }
     let not = if *negated { "not " } else { "" };
     format!("{not}{}{}", field.facts().of, numbers_in_values(table, *field, values))
 }
@@ -85,17 +89,14 @@ pub(in crate::diagnose) fn numbers(field: Field, numbers: &Intervals) -> String 
     format!("{}{}", field.facts().of, items.join(","))
 }
 
-pub(in crate::diagnose) fn action(effects: &[Effect], action: &Action) -> String {
+pub(in crate::diagnose) fn action(table: &Table, effects: &[Effect], action: &Action) -> String {
     match action {
         Action::Continue if effects.contains(&Effect::Untrack) => "is not tracked".to_owned(),
-        Action::Continue if !effects.is_empty() => {
-            let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
-            texts.join(" ")
-        }
+        Action::Continue if !effects.is_empty() => table.action_in_syntax(effects, action),
         Action::Jump(chain) => format!("to {chain}"),
         Action::Goto(chain) => format!("to {chain}, for good"),
         Action::Continue => "only counts".to_owned(),
-        Action::Nat(Nat { text, .. }) => text.clone(),
+        Action::Nat(_) => table.action_in_syntax(&[], action),
         Action::Accept => "passes this chain".to_owned(),
         Action::Return => "skips the rest here".to_owned(),
         Action::Drop => "drops".to_owned(),
@@ -105,7 +106,7 @@ pub(in crate::diagnose) fn action(effects: &[Effect], action: &Action) -> String
         Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
         Action::Map(_, map) => format!("as @{map} says"),
         Action::RedirectByMap(_, map) => format!("to this host, the port that @{map} says"),
-        Action::NotUnderstood(text) => format!("not understood: {text}"),
+        Action::NotUnderstood(_) => format!("not understood: {}", table.action_in_syntax(&[], action)),
     }
 }
 
@@ -118,12 +119,14 @@ pub(in crate::diagnose) fn mismatch_in_words(table: &Table, reason: &Reason<'_>)
             let keys = numbers_in_values(table, *field, &Values::Set((*map).clone()));
             return format!("{} is not in {keys}", subject(*field, had));
         }
-        Reason::Condition(Condition::In { field, values, negated }, _) => (*field, values, *negated),
-        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
-            return format!("this packet {}", flags_in_words(*field, had));
-        }
-        Reason::Condition(Condition::Context { context, .. }, _) => return context_in_words(*context).0.to_owned(),
-        Reason::Condition(Condition::NotUnderstood(_), _) => return "not understood".to_owned(),
+        Reason::Condition(
+            Condition::In { field: field @ (Field::State | Field::TcpFlags), .. } | Condition::Masked { field, .. },
+            ..,
+        ) => return format!("this packet {}", flags_in_words(*field, had)),
+        Reason::Condition(Condition::In { field, values, negated }, ..) => (*field, values, *negated),
+        Reason::Condition(Condition::Context(context), ..) => return context_in_words(context).0.to_owned(),
+        Reason::Condition(Condition::Constant { .. }, ..) => return "no packet of TCP's is of that kind".to_owned(),
+        Reason::Condition(Condition::NotUnderstood(_), ..) => return "not understood".to_owned(),
     };
     if had.is_none() {
         return match field {
@@ -186,21 +189,22 @@ fn tracked_in_words(tracked: Tracked) -> String {
 pub(in crate::diagnose) fn doubt_in_words(reason: &Reason<'_>) -> String {
     match reason {
         Reason::Device(_) => "not known: whether it is for this device".to_owned(),
-        Reason::Map(field, ..) | Reason::Condition(Condition::In { field, .. }, _) => {
+        Reason::Condition(
+            Condition::In { field: field @ (Field::State | Field::TcpFlags), .. } | Condition::Masked { field, .. },
+            ..,
+        ) => format!("not known: it {}", flags_in_words(*field, reason.numbers())),
+        Reason::Map(field, ..) | Reason::Condition(Condition::In { field, .. }, ..) => {
             format!("not known: it is {}", subject(*field, reason.numbers()))
         }
-        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
-            format!("not known: it {}", flags_in_words(*field, reason.numbers()))
+        Reason::Condition(Condition::Context(context), ..) => {
+            format!("not known: {}", context_in_words(context).1)
         }
-        Reason::Condition(Condition::Context { context, .. }, _) => {
-            format!("not known: {}", context_in_words(*context).1)
-        }
-        Reason::Condition(Condition::NotUnderstood(_), _) => "not understood".to_owned(),
+        Reason::Condition(Condition::Constant { .. } | Condition::NotUnderstood(_), ..) => "not understood".to_owned(),
     }
 }
 
 /// Why a condition doesn't hold that depends on more than the packet, and on what it depends.
-fn context_in_words(context: Context) -> (&'static str, &'static str) {
+fn context_in_words(context: &Context) -> (&'static str, &'static str) {
     match context {
         Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),
         Context::AddressType { .. } => ("its address is not of such a type", "of which type the address is"),

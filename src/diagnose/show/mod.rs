@@ -113,7 +113,7 @@ impl ShownRule<'_> {
         let does = match self.effect {
             Effect::Bypass => "bypasses the proxy".to_owned(),
             Effect::Proxy(port) => format!("to the proxy, port {port}"),
-            Effect::Jump | Effect::Other => words::action(&rule.effects, &rule.action),
+            Effect::Jump | Effect::Other => words::action(table, &rule.effects, &rule.action),
         };
         [words::conditions_in_words(table, rule), does, words::purpose(rule)]
     }

@@ -535,7 +535,7 @@ fn before_jump<'a>(chain: &'a ShownChain<'a>) -> impl Iterator<Item = &'a ShownR
 
 #[cfg(test)]
 mod tests {
-    use ruleset::{Action, Condition, Counters, Field, Hook, Kind, Name, Nat, Subsystem, testing};
+    use ruleset::{Action, Condition, Counters, Field, Hook, Kind, Name, Nat, NatKind, Subsystem, testing};
     use ruleset::{Network, Ruleset};
     use serde_json::json;
 
@@ -691,10 +691,10 @@ inbound
     fn foreign_rules_are_shown_where_they_run() {
         let mut ruleset = installed(Mode::Nft, &chart());
         let accept = foreign(Field::DestinationPort, 80, Action::Accept);
-        let dnat = foreign(Field::DestinationPort, 81, Action::Nat(Nat::somewhere("DNAT to 192.0.2.1")));
+        let masquerading = foreign(Field::DestinationPort, 81, Action::Nat(Nat::of(NatKind::Masquerade)));
         rules_of(&mut ruleset, "PREROUTING").insert(0, accept.clone());
-        rules_of(&mut ruleset, "PREROUTING").push(dnat.clone());
-        rules_of(&mut ruleset, "PROXY_INIT_REDIRECT").insert(1, dnat);
+        rules_of(&mut ruleset, "PREROUTING").push(masquerading.clone());
+        rules_of(&mut ruleset, "PROXY_INIT_REDIRECT").insert(1, masquerading);
         let jump = foreign(Field::SourcePort, 9, Action::Jump(Name::from("DOCKER")));
         rules_of(&mut ruleset, "OUTPUT").insert(0, jump);
         let mut docker = ruleset.tables[0].chains[0].clone();
@@ -709,7 +709,7 @@ inbound
             "nft mode\nnot one complete, untouched installation (see proxy-init verify)\n\
              15 rules of other programs run before or among these\n",
             "\n      1         -  to port 80             bypasses the proxy       foreign\n    2/1    3 ",
-            "  to port 81             DNAT to 192.0.2.1        foreign\n",
+            "  to port 81             MASQUERADE               foreign\n",
             "  from port 9            to DOCKER                foreign\n    2/1 ",
             "to PROXY_INIT_OUTPUT     entry\n  DOCKER\n      1 ",
             "\n    ... 2 more foreign rules\n",
@@ -717,7 +717,7 @@ inbound
             assert!(text.contains(want), "{want:?} in {text}");
         }
         // What comes after the jump sees only what bypasses the proxy.
-        assert_eq!(text.matches("DNAT to 192.0.2.1").count(), 1, "{text}");
+        assert_eq!(text.matches("MASQUERADE").count(), 1, "{text}");
         // A program sees all.
         let json: Value = serde_json::from_str(&shown.json()).unwrap();
         let chains = json["backends"][0]["chains"].as_array().unwrap();

@@ -297,7 +297,7 @@ fn compare(installed: &Installed<'_>, cases: &[Case], count: &RefCell<Count>) ->
             (Verdict::Bypass, _) => arrival == case.destination(),
             (Verdict::Elsewhere(text), Arrival::Pod(port) | Arrival::Outside(port)) => {
                 // A map's ports are not listed.
-                let is_named = text.contains(&port.to_string()) || text.contains("mapped port");
+                let is_named = text.contains(&port.to_string()) || text.contains("[...]");
                 arrival != case.destination() && is_named
             }
             (Verdict::Elsewhere(text), Arrival::None(_)) => loses && text.to_lowercase().contains("dnat"),

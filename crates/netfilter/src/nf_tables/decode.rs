@@ -4,11 +4,11 @@
 //! condition in several ways, depending on its version. What isn't understood is recorded as such, with the names of its
 //! expressions.
 
-use ruleset::flags::{constant_condition, ct_state_condition, tracking_condition};
-use ruleset::nftables::{ARP, family_condition, masked_condition, nfproto};
+use ruleset::flags::{ct_state_condition, tracking_condition};
+use ruleset::nftables::{ARP, family_condition, nfproto};
 use ruleset::{
-    Action, Bits, Condition, Context, Counters, Effect, Family, Field, ICMPV6, Name, Nat, Rule, Set, TableFamily,
-    Values, interface, set_size,
+    Action, Bits, Condition, Context, Counted, Counters, Effect, Family, Field, ICMPV6, Name, Nat, NatKind, Opaque,
+    Rejection, Rule, Set, TableFamily, Values, interface, set_size,
 };
 
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect};
@@ -59,8 +59,6 @@ const IPV4_FRAGMENT: (Place, [u8; 2]) = ((libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 2
 /// changed.
 const IPS_SRC_NAT: u32 = 1 << 4;
 const IPS_DST_NAT: u32 = 1 << 5;
-/// `enum ip_conntrack_dir`, linux/netfilter/nf_conntrack_tuple_common.h
-const IP_CT_DIR_ORIGINAL: u8 = 0;
 
 const NFT_EXTHDR_OP_TCPOPT: u32 = 1;
 const TCPOPT_MAXSEG: u8 = 2;
@@ -102,7 +100,7 @@ struct Reader<'a> {
     registers: Registers,
     rule: Rule,
     /// The expression that changes the packet, and so perhaps where it goes, if there is one.
-    changes: Option<String>,
+    changes: Option<Opaque>,
 }
 
 impl<'a> Reader<'a> {
@@ -132,26 +130,29 @@ impl<'a> Reader<'a> {
     fn load(&mut self, register: u32, loaded: Loaded) {
         let loaded = match &self.changes {
             // The packet's content after the change isn't followed.
-            Some(change) if !matches!(loaded, Loaded::Value(_)) => Loaded::Other(change.clone()),
+            Some(_) if !matches!(loaded, Loaded::Value(_)) => loaded_by("payload"),
             _ => loaded,
         };
         self.registers.load(register, loaded);
     }
 
-    fn add_unknown(&mut self, text: impl Into<String>) {
-        self.rule.conditions.push(Condition::NotUnderstood(text.into()));
+    fn add_unknown(&mut self, expression: &str) {
+        self.rule.conditions.push(Condition::NotUnderstood(Opaque::expression(expression)));
     }
 
     /// Adds an expression's condition on the content of a register; none: the condition isn't understood.
     fn add_condition_on(&mut self, register: u32, expression: &str, condition: Option<Condition>) {
         match condition {
             Some(condition) => self.add_condition(condition),
-            None => self.add_unknown(self.registers.describe(register) + expression),
+            None => {
+                let names = self.registers.names(register, expression);
+                self.rule.conditions.push(Condition::NotUnderstood(Opaque::Expressions(names)));
+            }
         }
     }
 
-    fn add_effect(&mut self, text: impl Into<String>) {
-        self.rule.effects.push(Effect::Other(text.into()));
+    fn add_effect(&mut self, expression: &str) {
+        self.rule.effects.push(Effect::Other(Opaque::expression(expression)));
     }
 
     fn read_expression(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
@@ -166,7 +167,12 @@ impl<'a> Reader<'a> {
             && self.rule.conditions.len() > before
         {
             // It was done whether the condition holds or not.
-            self.rule.action = Action::NotUnderstood(done.text().to_owned());
+            self.rule.action = Action::NotUnderstood(Opaque::expression(match done {
+                Effect::Mark { field: Field::HopLimit, .. } => "payload",
+                Effect::Mark { field: Field::ConnectionMark, .. } => "ct mark",
+                Effect::Mark { .. } => "meta mark",
+                Effect::Untrack | Effect::Other(_) => "notrack",
+            }));
             self.rule.conditions.truncate(before);
         }
         Ok(())
@@ -186,22 +192,22 @@ impl<'a> Reader<'a> {
             Expression::Value(constant) => self.load(constant.register, Loaded::Value(constant.value.0.to_vec())),
             Expression::Mask(mask) => {
                 let loaded = self.loaded_under_mask(mask);
-                let loaded = loaded.unwrap_or_else(|| Loaded::Other(self.registers.describe(mask.from) + "[bitwise]"));
+                let loaded = loaded.unwrap_or_else(|| Loaded::Other(self.registers.names(mask.from, "bitwise")));
                 self.load(mask.to, loaded);
             }
             Expression::ByteOrder(order) if order.operation == libc::NFT_BYTEORDER_HTON => {
                 let loaded = match self.registers.get(order.from) {
                     Some(&Loaded::Field(part)) => Loaded::Field(Part { host_order: false, ..part }),
                     Some(other) => other.clone(),
-                    None => Loaded::Other("[byteorder]".to_owned()),
+                    None => loaded_by("byteorder"),
                 };
                 self.load(order.to, loaded);
             }
             Expression::ByteOrder(_) => self.apply_other(b"byteorder"),
             Expression::Compare(compare) => {
-                self.add_condition_on(compare.register, "[cmp]", self.comparison_condition(compare))
+                self.add_condition_on(compare.register, "cmp", self.comparison_condition(compare))
             }
-            Expression::Range(range) => self.add_condition_on(range.register, "[range]", self.range_condition(range)),
+            Expression::Range(range) => self.add_condition_on(range.register, "range", self.range_condition(range)),
             Expression::Lookup(lookup) => self.add_lookup(lookup),
             Expression::Match(expression::Match { name, revision, info }) => {
                 self.add_xt_match(XtEntry { name: name.0, revision, info })?;
@@ -212,9 +218,9 @@ impl<'a> Reader<'a> {
             }
             Expression::SetMeta(meta) => match meta.key {
                 // It decides for which host the packet is.
-                libc::NFT_META_PKTTYPE => self.changes = Some("[meta pkttype]".to_owned()),
+                libc::NFT_META_PKTTYPE => self.changes = Some(Opaque::expression("meta pkttype")),
                 libc::NFT_META_MARK => self.add_mark(Field::Mark, meta.register),
-                _ => self.add_effect("[meta]"),
+                _ => self.add_effect("meta"),
             },
             Expression::SetConntrack(conntrack) => {
                 self.rule.needs_tracking = true;
@@ -222,28 +228,28 @@ impl<'a> Reader<'a> {
                     libc::NFT_CT_MARK => self.add_mark(Field::ConnectionMark, conntrack.register),
                     // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here:
                     // they may not be translated.
-                    libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood("[ct zone]".to_owned()),
+                    libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood(Opaque::expression("ct zone")),
                     _ => self.apply_other(b"ct"),
                 }
             }
             Expression::SetPayload(change) => self.apply_set_payload(change),
-            Expression::LoadOption(option) => self.load(option.register, Loaded::Other("[exthdr]".to_owned())),
+            Expression::LoadOption(option) => self.load(option.register, loaded_by("exthdr")),
             // It may only become smaller (`nft_exthdr_tcp_set_eval` in net/netfilter/nft_exthdr.c).
             Expression::SetOption(option)
                 if (option.operation, option.kind) == (NFT_EXTHDR_OP_TCPOPT, TCPOPT_MAXSEG) =>
             {
-                self.add_effect("[exthdr]");
+                self.add_effect("exthdr");
             }
             Expression::SetOption(_) => self.apply_other(b"exthdr"),
             Expression::SetObject(object) => match object.kind {
-                NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT => self.add_unknown("[objref]"),
-                NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.add_effect("[objref]"),
+                NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT => self.add_unknown("objref"),
+                NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.add_effect("objref"),
                 kind => {
                     self.rule.needs_tracking = true;
                     match kind {
-                        NFT_OBJECT_CONNLIMIT => self.add_unknown("[objref]"),
+                        NFT_OBJECT_CONNLIMIT => self.add_unknown("objref"),
                         NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => {
-                            self.add_effect("[objref]")
+                            self.add_effect("objref")
                         }
                         NFT_OBJECT_SYNPROXY => self.apply_other(b"synproxy"),
                         _ => self.apply_other(b"objref"),
@@ -253,22 +259,22 @@ impl<'a> Reader<'a> {
             Expression::Decide(decide) => self.rule.action = action(decide.verdict),
             Expression::Redirect(redirect) => self.set_redirect(redirect),
             Expression::Nat(nat) => self.set_nat(nat),
-            Expression::Reject(reject) => self.rule.action = Action::Reject(rejection(reject)),
+            Expression::Reject(reject) => {
+                self.rule.action = Action::Reject(match (reject.kind, reject.code.unwrap_or_default()) {
+                    (libc::NFT_REJECT_TCP_RST, _) => Rejection::Reset,
+                    (libc::NFT_REJECT_ICMPX_UNREACH, code) => Rejection::Icmpx(code),
+                    (_, code) => Rejection::Icmp(self.family.unwrap_or(Family::V4), code),
+                });
+            }
             Expression::Fib(fib) => self.load(fib.register, loaded_by_routing(fib)),
             Expression::Limit(limit) => {
-                let units = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604_800, "week")];
-                let unit = units.iter().find(|(seconds, _)| *seconds == limit.seconds);
                 // `NFT_LIMIT_PKT_BYTES`
-                let bytes = if limit.kind == 1 { " bytes" } else { "" };
-                let (rate, unit) = (limit.rate, unit.map_or("[...]", |(_, name)| name));
-                self.add_limit(limit.flags, |over| format!("limit rate {over}{rate}{bytes}/{unit}"));
+                let is_of_bytes = limit.kind == 1;
+                self.add_limit(limit.flags, Counted::Rate { most: limit.rate, seconds: limit.seconds, is_of_bytes });
             }
-            Expression::Quota(quota) => self.add_limit(quota.flags, |over| {
-                let until = if over.is_empty() { "until " } else { over };
-                format!("quota {until}{} bytes", quota.bytes)
-            }),
+            Expression::Quota(quota) => self.add_limit(quota.flags, Counted::Bytes(quota.bytes)),
             Expression::Connlimit(connlimit) => {
-                self.add_limit(connlimit.flags, |over| format!("ct count {over}{}", connlimit.count));
+                self.add_limit(connlimit.flags, Counted::Connections(connlimit.count));
             }
             Expression::Dynset(dynset) => self.add_meter(dynset)?,
             Expression::Other(name) => self.apply_other(name),
@@ -284,7 +290,7 @@ impl<'a> Reader<'a> {
             libc::NFT_META_PROTOCOL => Loaded::EtherType,
             libc::NFT_META_IIF => Loaded::Index(Field::InInterface),
             libc::NFT_META_OIF => Loaded::Index(Field::OutInterface),
-            _ => Loaded::Other("[meta]".to_owned()),
+            _ => loaded_by("meta"),
         }
     }
 
@@ -294,7 +300,7 @@ impl<'a> Reader<'a> {
             libc::NFT_CT_STATUS => Loaded::Status(u32::MAX),
             libc::NFT_CT_DIRECTION => Loaded::Direction,
             libc::NFT_CT_MARK => self.loaded_field(Field::ConnectionMark),
-            _ => Loaded::Other("[ct]".to_owned()),
+            _ => loaded_by("ct"),
         }
     }
 
@@ -303,7 +309,7 @@ impl<'a> Reader<'a> {
         let is_set = |effect: &Effect| matches!(effect, Effect::Mark { field: set, .. } if *set == field);
         if self.rule.effects.iter().any(is_set) {
             // Conditions are on what it was before.
-            return Loaded::Other("[meta]".to_owned());
+            return loaded_by("meta");
         }
         Loaded::Field(Part::whole(field))
     }
@@ -311,7 +317,7 @@ impl<'a> Reader<'a> {
     fn loaded_payload(&self, Payload { base, offset, length, .. }: Payload) -> Loaded {
         let place = (base, offset, length);
         if self.is_arp {
-            return Loaded::Other("[payload]".to_owned());
+            return loaded_by("payload");
         }
         match (self.family, place) {
             (Some(Family::V4), IPV4_PROTOCOL) | (Some(Family::V6), IPV6_PROTOCOL) => {
@@ -422,7 +428,7 @@ impl<'a> Reader<'a> {
             }
             Loaded::ReversePath { is_loose } if value.first() == Some(&1) => reverse_path_condition(is_loose, negated),
             Loaded::Bits(Bits { field, mask, xor }) => {
-                masked_condition(field, mask, bits_of(field, value)? ^ xor, negated)
+                Condition::Masked { field, mask, number: bits_of(field, value)? ^ xor, negated }
             }
             Loaded::Bytes(place, Some(ref mask))
                 if self.family == Some(Family::V4)
@@ -430,14 +436,11 @@ impl<'a> Reader<'a> {
             {
                 // Connection tracking puts fragments together before, and those of a handshake are none.
                 let is_first = value.iter().all(|&byte| byte == 0);
-                let text = if is_first == negated { "-f" } else { "! -f" };
-                constant_condition(text.to_owned(), is_first != negated)
+                Condition::Constant { of: Opaque::Fragment, holds: is_first != negated }
             }
             Loaded::Status(mask) if mask & !IPS_SRC_NAT & !IPS_DST_NAT == 0 => {
                 let number = number?;
-                let operator = if negated { "!=" } else { "==" };
-                let text = format!("ct status & {mask:#x} {operator} {number:#x}");
-                tracking_condition(text, |tracked| {
+                tracking_condition(|tracked| {
                     let source = if tracked.has_snat { IPS_SRC_NAT } else { 0 };
                     let destination = if tracked.has_dnat { IPS_DST_NAT } else { 0 };
                     tracked.state.has_entry() && ((source + destination) & mask == number) != negated
@@ -445,9 +448,7 @@ impl<'a> Reader<'a> {
             }
             Loaded::Direction => {
                 let &[way] = value else { return None };
-                let not = if negated { "!= " } else { "" };
-                let name = if way == IP_CT_DIR_ORIGINAL { "original" } else { "reply" };
-                tracking_condition(format!("ct direction {not}{name}"), |tracked| {
+                tracking_condition(|tracked| {
                     tracked.state.has_entry() && (u8::from(tracked.is_reply) == way) != negated
                 })
             }
@@ -505,14 +506,14 @@ impl<'a> Reader<'a> {
         if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
             self.rule.action = match field {
                 Some(field) => Action::Map(field, Name::from(lookup.set.0)),
-                None => Action::NotUnderstood("[vmap]".to_owned()),
+                None => Action::NotUnderstood(Opaque::expression("vmap")),
             };
             return;
         }
-        self.add_condition_on(lookup.register, "[lookup]", condition);
+        self.add_condition_on(lookup.register, "lookup", condition);
         if let Some(to) = lookup.to {
             let mapped = field.map(|field| Loaded::Mapped(field, Name::from(lookup.set.0)));
-            self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
+            self.load(to, mapped.unwrap_or_else(|| loaded_by("map")));
         }
     }
 
@@ -545,16 +546,16 @@ impl<'a> Reader<'a> {
             let mut verdicts = set.verdicts.iter().map(|(_, action)| action);
             self.rule.action = match verdicts.next() {
                 Some(action) if is_exact && verdicts.all(|other| other == action) => action.clone(),
-                Some(_) => Action::NotUnderstood("[vmap]".to_owned()),
+                Some(_) => Action::NotUnderstood(Opaque::expression("vmap")),
                 None => Action::Continue,
             };
             return Some(());
         }
         if !is_exact {
-            self.add_unknown("[lookup]");
+            self.add_unknown("lookup");
         }
         if let Some(to) = lookup.to {
-            self.load(to, Loaded::Other("[map]".to_owned()));
+            self.load(to, loaded_by("map"));
         }
         Some(())
     }
@@ -593,7 +594,7 @@ impl<'a> Reader<'a> {
         xt::read_match(&mut self.rule, entry, self.family.unwrap_or(Family::V4))?;
         if let Some(change) = self.changes.clone().filter(|_| self.rule.conditions.len() > before) {
             self.rule.conditions.truncate(before);
-            self.add_unknown(change);
+            self.rule.conditions.push(Condition::NotUnderstood(change));
         }
         Ok(())
     }
@@ -606,7 +607,7 @@ impl<'a> Reader<'a> {
         };
         match rewritten(self.family, place, kept) {
             Some(effect) => self.rule.effects.push(effect),
-            None => self.changes = Some("[payload]".to_owned()),
+            None => self.changes = Some(Opaque::expression("payload")),
         }
     }
 
@@ -617,21 +618,13 @@ impl<'a> Reader<'a> {
             Some(&Loaded::Bits(bits)) if is_mark(bits.field) => Some(bits),
             _ => None,
         };
-        let what = match to {
-            Some(Bits { mask: 0, xor, .. }) => format!("{xor:#x}"),
-            Some(bits) if bits == Bits::all(bits.field) => bits.field.facts().nft.to_owned(),
-            Some(Bits { field, mask, xor }) => format!("{} & {mask:#x} ^ {xor:#x}", field.facts().nft),
-            None => "[...]".to_owned(),
-        };
-        let text = format!("{} set {what}", field.facts().nft);
-        self.rule.effects.push(Effect::Mark { field, to, text });
+        self.rule.effects.push(Effect::Mark { field, to });
     }
 
     /// A limit, which holds as long as it isn't reached or, with its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
-    fn add_limit(&mut self, flags: u32, text: impl FnOnce(&str) -> String) {
+    fn add_limit(&mut self, flags: u32, of: Counted) {
         let holds_below = flags & 1 == 0;
-        let text = text(if holds_below { "" } else { "over " });
-        self.rule.conditions.push(Condition::in_context(text, Context::Limit { holds_below }));
+        self.rule.conditions.push(Condition::Context(Context::Limit { holds_below, of }));
     }
 
     /// Limits of each element of a set: each holds as a limit without a set does, and all of them as long as the set has room
@@ -650,7 +643,7 @@ impl<'a> Reader<'a> {
             self.apply_other(b"dynset");
             return Ok(());
         }
-        self.add_limit(0, |_| format!("meter in @{}", Name::from(dynset.set.0)));
+        self.add_limit(0, Counted::Meter(Name::from(dynset.set.0)));
         for limit in limits {
             if !matches!(limit, Expression::Counter(_)) {
                 self.apply(limit)?;
@@ -679,7 +672,7 @@ impl<'a> Reader<'a> {
         if let (None, Some(family)) = (self.family, family) {
             self.add_condition(family_condition(family));
         }
-        let verb = if nat.kind == libc::NFT_NAT_DNAT { "dnat" } else { "snat" };
+        let kind = if nat.kind == libc::NFT_NAT_DNAT { NatKind::Destination } else { NatKind::Source };
         let held = |register| message::address(self.registers.constant(register)?).ok();
         let first = nat.first_address.and_then(held);
         let addresses = first.zip(nat.last_address.map_or(first, held));
@@ -687,11 +680,8 @@ impl<'a> Reader<'a> {
         // An address or a port may come from a map.
         let is_mapped =
             (addresses.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
-        self.rule.action = Action::Nat(if is_mapped {
-            Nat::somewhere(format!("{verb} to a mapped port"))
-        } else {
-            Nat::between(&format!("{verb} to"), addresses, ports)
-        });
+        self.rule.action =
+            Action::Nat(if is_mapped { Nat::of(kind) } else { Nat { addresses, ports, ..Nat::of(kind) } });
     }
 
     /// The ports in these registers, if they are constants of the rule; without a last one, that is the first.
@@ -704,25 +694,31 @@ impl<'a> Reader<'a> {
     }
 
     fn apply_other(&mut self, name: &[u8]) {
-        let text = format!("[{}]", Name::from(name));
         // It may load something, into any register.
         self.registers.clear();
         self.rule.needs_tracking |= matches!(name, b"ct" | b"connlimit" | b"synproxy" | b"flow_offload");
+        let opaque = Opaque::Expressions(vec![Name::from(name)]);
         match name {
-            b"masq" => self.rule.action = Action::Nat(Nat::somewhere("masquerade")),
+            b"masq" => self.rule.action = Action::Nat(Nat::of(NatKind::Masquerade)),
             b"notrack" => self.rule.effects.push(Effect::Untrack),
-            b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.add_effect(text),
+            b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => {
+                self.rule.effects.push(Effect::Other(opaque));
+            }
             // It writes into the packet, perhaps into the destination.
-            b"payload" | b"exthdr" => self.changes = Some(text),
+            b"payload" | b"exthdr" => self.changes = Some(opaque),
             // These only look at the packet, or load something.
             b"bitwise" | b"byteorder" | b"cmp" | b"connlimit" | b"dynset" | b"fib" | b"hash" | b"immediate"
             | b"inner" | b"limit" | b"lookup" | b"match" | b"numgen" | b"osf" | b"quota" | b"range" | b"rt"
-            | b"socket" | b"tunnel" | b"xfrm" => self.add_unknown(text),
+            | b"socket" | b"tunnel" | b"xfrm" => self.rule.conditions.push(Condition::NotUnderstood(opaque)),
             // queue, synproxy and fwd take the packet; tproxy needs a listener that is transparent, and does nothing
             // without one.
-            _ => self.rule.action = Action::NotUnderstood(text),
+            _ => self.rule.action = Action::NotUnderstood(opaque),
         }
     }
+}
+
+fn loaded_by(expression: &str) -> Loaded {
+    Loaded::Other(vec![Name::from(expression)])
 }
 
 /// What `fib` loads from routing: `fib daddr type`, or `fib saddr . iif oif`.
@@ -740,27 +736,17 @@ fn loaded_by_routing(fib: expression::Fib) -> Loaded {
         (1, SOURCE_BY_DEVICE) => Loaded::ReversePath { is_loose: false },
         (3, SOURCE) => Loaded::AddressType { is_source: true },
         (3, DESTINATION) => Loaded::AddressType { is_source: false },
-        _ => Loaded::Other("[fib]".to_owned()),
+        _ => loaded_by("fib"),
     }
 }
 
 fn address_type_condition(is_source: bool, types: u16, negated: bool) -> Condition {
-    let side = if is_source { "saddr" } else { "daddr" };
-    let not = if negated { "!= " } else { "" };
-    let text = match xt::address_types(types).as_slice() {
-        [only] => format!("fib {side} type {not}{only}"),
-        list => format!("fib {side} type {not}{{ {} }}", list.join(", ")),
-    };
-    let context = Context::AddressType { is_source, types, negated, is_xt: false };
-    Condition::in_context(text, context)
+    Condition::Context(Context::AddressType { is_source, types, negated, is_xt: false })
 }
 
 /// Whether there is a route back, by the device on which the packet came or by any; if negated, whether there is none.
 fn reverse_path_condition(is_loose: bool, negated: bool) -> Condition {
-    let by = if is_loose { "" } else { " . iif" };
-    let so = if negated { "missing" } else { "exists" };
-    let context = Context::ReversePath { is_loose, negated };
-    Condition::in_context(format!("fib saddr{by} oif {so}"), context)
+    Condition::Context(Context::ReversePath { is_loose, negated, xt_flags: None })
 }
 
 fn is_mark(field: Field) -> bool {
@@ -782,17 +768,6 @@ fn compared_values(part: Part, compare: Compare<'_>) -> Option<Values> {
     };
     let numbers = numbers.filter(|(first, _)| *first <= field.largest());
     Some(numbers.map_or(Values::Listed(Vec::new()), Values::Interval))
-}
-
-/// How nft writes it: port-unreachable goes without saying.
-fn rejection(expression::Reject { kind, code }: expression::Reject) -> String {
-    const ICMPX: [&str; 4] = ["no-route", "port-unreachable", "host-unreachable", "admin-prohibited"];
-    match (kind, code.and_then(|code| ICMPX.get(usize::from(code)))) {
-        (libc::NFT_REJECT_TCP_RST, _) => "reject with tcp reset".to_owned(),
-        (libc::NFT_REJECT_ICMPX_UNREACH, Some(&"port-unreachable")) => "reject".to_owned(),
-        (libc::NFT_REJECT_ICMPX_UNREACH, Some(name)) => format!("reject with icmpx {name}"),
-        _ => format!("reject with icmp {}", code.unwrap_or_default()),
-    }
 }
 
 /// What writing these bytes of a packet does, of which the bits under the mask are as they were: nothing to its way where
@@ -818,13 +793,15 @@ fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8])
         }
         changes_hops |= family == Some(Family::V6) && place == IPV6_HOPS.1 && changed != 0;
     }
-    let text = "[payload]".to_owned();
-    Some(if changes_hops { Effect::Mark { field: Field::HopLimit, to: None, text } } else { Effect::Other(text) })
+    Some(match changes_hops {
+        true => Effect::Mark { field: Field::HopLimit, to: None },
+        false => Effect::Other(Opaque::expression("payload")),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use ruleset::flags::{CtState, of_states};
+    use ruleset::flags::CtState;
     use ruleset::nftables::NftRule;
     use ruleset::testing;
     use ruleset::xtables::IptablesRule;
@@ -909,17 +886,8 @@ mod tests {
                 Some(_) => format!("-A OUTPUT {}", IptablesRule(&rule)),
                 None => NftRule(&rule).to_string(),
             };
-            // What such a condition comes to isn't in its text.
-            let fixed = rule.conditions.iter().find_map(|condition| match condition {
-                Condition::Flags { numbers, .. } => {
-                    let held =
-                        |state: &&CtState| of_states(&Intervals::one(state.bit().into())).meets(numbers.as_slice());
-                    Some(format!(" (of {} states)", CtState::ALL.iter().filter(held).count()))
-                }
-                _ => None,
-            });
             let tracking = if rule.needs_tracking { " (tracking)" } else { "" };
-            let shown = shown + &fixed.unwrap_or_default() + tracking + unless_known(&rule);
+            let shown = shown + tracking + unless_known(&rule);
             if shown != wanted {
                 wrong.push(format!("{written}\n    wanted {wanted}\n    read   {shown}"));
             }
@@ -1026,7 +994,7 @@ mod tests {
         ] {
             let is = match rewritten(family, place, kept) {
                 Some(Effect::Mark { field: Field::HopLimit, to: None, .. }) => HopLimit,
-                Some(effect) => (effect == Effect::Other("[payload]".to_owned())).then_some(Harmless).unwrap(),
+                Some(effect) => (effect == Effect::Other(Opaque::expression("payload"))).then_some(Harmless).unwrap(),
                 None => Other,
             };
             assert_eq!(is, want, "{family:?} {place:?} {kept:?}");

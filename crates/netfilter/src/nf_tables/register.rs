@@ -85,8 +85,8 @@ pub(super) enum Loaded {
     Value(Vec<u8>),
     /// Other bytes of a packet, under a mask if there is one.
     Bytes(Place, Option<Vec<u8>>),
-    /// Something that isn't understood; the text says how it was loaded.
-    Other(String),
+    /// Something that isn't understood, by the names of the expressions that loaded it.
+    Other(Vec<Name>),
 }
 
 impl Loaded {
@@ -176,14 +176,16 @@ impl Registers {
         self.held.clear();
     }
 
-    /// How the content of a register was loaded, for the text of something that isn't understood.
-    pub(super) fn describe(&self, register: u32) -> String {
-        match self.get(register) {
-            Some(Loaded::Other(text)) => format!("{text} "),
-            Some(Loaded::Value(_)) | None => String::new(),
-            Some(Loaded::Bytes(_, Some(_))) => "[payload] [bitwise] ".to_owned(),
-            Some(loaded) => format!("[{}] ", loaded.loader()),
-        }
+    /// The names of the expressions that loaded a register, and of this one, which isn't understood there.
+    pub(super) fn names(&self, register: u32, expression: &str) -> Vec<Name> {
+        let mut names = match self.get(register) {
+            Some(Loaded::Other(names)) => names.clone(),
+            Some(Loaded::Value(_)) | None => Vec::new(),
+            Some(Loaded::Bytes(_, Some(_))) => ["payload", "bitwise"].map(Name::from).into(),
+            Some(loaded) => vec![Name::from(loaded.loader())],
+        };
+        names.push(Name::from(expression));
+        names
     }
 }
 
@@ -240,7 +242,7 @@ mod tests {
             (Loaded::Bits(Bits::all(Field::Mark)), 8),
             (Loaded::Mapped(Field::SourcePort, name), 11),
             (Loaded::Bytes(bytes, None), 11),
-            (Loaded::Other("[fib]".to_owned()), 11),
+            (Loaded::Other(vec![Name::from("fib")]), 11),
         ] {
             for (register, stays) in [(last, false), (last + 1, true)] {
                 let mut registers = Registers::default();
@@ -280,28 +282,29 @@ mod tests {
     }
 
     #[test]
-    fn a_register_is_described_by_the_expression_that_loaded_it() {
+    fn a_register_is_named_by_the_expression_that_loaded_it() {
         let field = |field| Loaded::Field(Part::whole(field));
-        for (loaded, words) in [
-            (Loaded::State(1), "[ct] "),
-            (Loaded::Index(Field::InInterface), "[meta] "),
-            (field(Field::Uid), "[meta] "),
-            (field(Field::ConnectionMark), "[ct] "),
-            (field(Field::SourcePort), "[payload] "),
-            (Loaded::AddressType { is_source: true }, "[fib] "),
-            (Loaded::Mapped(Field::SourcePort, Name::from("map")), "[map] "),
-            (Loaded::Bytes(Place::default(), None), "[payload] "),
-            (Loaded::Bytes(Place::default(), Some(vec![1])), "[payload] [bitwise] "),
-            (Loaded::Bits(Bits::all(Field::Mark)), "[meta] "),
-            (Loaded::EtherType, "[payload] "),
-            (Loaded::Other("[fib]".to_owned()), "[fib] "),
-            (constant(4), ""),
+        for (loaded, loaders) in [
+            (Loaded::State(1), &["ct"][..]),
+            (Loaded::Index(Field::InInterface), &["meta"]),
+            (field(Field::Uid), &["meta"]),
+            (field(Field::ConnectionMark), &["ct"]),
+            (field(Field::SourcePort), &["payload"]),
+            (Loaded::AddressType { is_source: true }, &["fib"]),
+            (Loaded::Mapped(Field::SourcePort, Name::from("map")), &["map"]),
+            (Loaded::Bytes(Place::default(), None), &["payload"]),
+            (Loaded::Bytes(Place::default(), Some(vec![1])), &["payload", "bitwise"]),
+            (Loaded::Bits(Bits::all(Field::Mark)), &["meta"]),
+            (Loaded::EtherType, &["payload"]),
+            (Loaded::Other(vec![Name::from("fib")]), &["fib"]),
+            (constant(4), &[]),
         ] {
             let mut registers = Registers::default();
             registers.load(1, loaded);
-            assert_eq!(registers.describe(1), words);
+            let names = [loaders, &["cmp"]].concat();
+            assert_eq!(registers.names(1, "cmp"), names.into_iter().map(Name::from).collect::<Vec<_>>());
         }
-        assert_eq!(Registers::default().describe(1), "");
+        assert_eq!(Registers::default().names(1, "cmp"), [Name::from("cmp")]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use nftnl::expr::{Counter, Verdict};
 use nftnl::{Chain, MsgType, Rule as NftnlRule, Table};
-use ruleset::nftables::{NftAction, NftCondition, NftRule};
+use ruleset::nftables::{NftAction, NftCondition, NftEffect, NftRule};
 use ruleset::xtables::IptablesRule;
 use ruleset::{Action, Condition, Field, Rule, Set, TCP, TableFamily};
 
@@ -51,7 +51,7 @@ impl NewRule<'_> {
     fn add_expressions(&self, to: &mut NftnlRule<'_>) -> Result<(), Unwritable> {
         let (rule, table) = (self.rule, self.table.family);
         if let Some(effect) = rule.effects.first() {
-            return Err(Unwritable(effect.text().to_owned()));
+            return Err(Unwritable(NftEffect(effect).to_string()));
         }
         for condition in &rule.conditions {
             let added = match table {

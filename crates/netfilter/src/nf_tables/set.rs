@@ -3,7 +3,7 @@
 use nftnl::set::Set as NftnlSet;
 use nftnl::{MsgType, Table};
 use ruleset::nftables::datatype;
-use ruleset::{Action, Intervals, Name, Set, Shape, set_elements, set_field, set_size};
+use ruleset::{Action, Intervals, Name, Opaque, Set, Shape, set_elements, set_field, set_size};
 
 use super::c_string;
 use super::expression::{Data, Expression, Part as _, Verdict};
@@ -187,7 +187,7 @@ pub(crate) fn action(Verdict { code, chain }: Verdict<'_>) -> Action {
         (libc::NFT_RETURN, _) => Action::Return,
         (libc::NFT_JUMP, Some(chain)) => Action::Jump(chain),
         (libc::NFT_GOTO, Some(chain)) => Action::Goto(chain),
-        _ => Action::NotUnderstood(format!("[verdict {code}]")),
+        _ => Action::NotUnderstood(Opaque::Verdict(code)),
     }
 }
 

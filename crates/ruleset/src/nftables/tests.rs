@@ -1,8 +1,8 @@
 use super::*;
-use crate::flags::{CtState, ct_state_condition};
+use crate::flags::{CtState, ct_state_condition, tracking_condition};
 use crate::hook::Hook;
 use crate::name::Name;
-use crate::rule::{Counters, Effect, interface};
+use crate::rule::{Counters, Effect, Nat, interface};
 use crate::table::{Kind, Policy};
 use crate::{
     testing::base, testing::chain, testing::commented, testing::effect_of, testing::not, testing::ports, testing::rule,
@@ -17,6 +17,10 @@ fn listed(field: Field, list: &[(u128, u128)]) -> Condition {
     Condition::is(field, Values::Listed(list.to_vec()))
 }
 
+fn masked(field: Field, mask: u128, number: u128, negated: bool) -> Condition {
+    Condition::Masked { field, mask, number, negated }
+}
+
 /// The interfaces whose names begin so.
 fn names_beginning_with(name: &[u8]) -> (u128, u128) {
     let first = interface(name);
@@ -29,8 +33,8 @@ fn conditions_are_written_as_nft_lists_them() {
     let (v4, v6) = (Family::V4, Family::V6);
     for (condition, text) in [
         (family_condition(v4), "meta nfproto ipv4"),
-        (masked_condition(Field::Mark, 1, 1, false), "meta mark & 0x00000001 == 0x00000001"),
-        (masked_condition(Field::ConnectionMark, 0xff, 2, true), "ct mark & 0x000000ff != 0x00000002"),
+        (masked(Field::Mark, 1, 1, false), "meta mark & 0x00000001 == 0x00000001"),
+        (masked(Field::ConnectionMark, 0xff, 2, true), "ct mark & 0x000000ff != 0x00000002"),
         (family_condition(v6), "meta nfproto ipv6"),
         (Condition::is(Field::Protocol, TCP), "meta l4proto tcp"),
         (Condition::is(Field::Protocol, 17), "meta l4proto udp"),
@@ -54,7 +58,18 @@ fn conditions_are_written_as_nft_lists_them() {
         (Condition::is(Field::Uid, (0, 7)), "meta skuid 0-7"),
         (not(Condition::is(Field::Gid, 5)), "meta skgid != 5"),
         (ct_state_condition(|state| state == CtState::New), "ct state new"),
-        (Condition::NotUnderstood("fib daddr type local".to_owned()), "fib daddr type local"),
+        (masked(Field::TcpFlags, 0x17, 0x02, false), "tcp flags syn / fin,syn,rst,ack"),
+        (masked(Field::TcpFlags, 0x17, 0x02, true), "tcp flags != syn / fin,syn,rst,ack"),
+        (masked(Field::TcpFlags, 0xff, 0x02, true), "tcp flags != syn"),
+        (masked(Field::TcpFlags, 0x10, 0, true), "tcp flags ack"),
+        (masked(Field::TcpFlags, 0x10, 0, false), "tcp flags ! ack"),
+        (ct_state_condition(|state| state.bit() & (2 | 4) != 0), "ct state established,related"),
+        (ct_state_condition(|state| state != CtState::New), "ct state != new"),
+        (tracking_condition(|of| of.state.has_entry() && of.has_dnat), "ct status dnat"),
+        (tracking_condition(|of| of.state.has_entry() && !of.has_dnat), "ct status & 0x20 == 0x0"),
+        (tracking_condition(|of| of.state.has_entry() && of.is_reply), "ct direction reply"),
+        (Condition::Constant { of: Opaque::Fragment, holds: false }, "ip frag-off & 0x1fff != 0"),
+        (Condition::NotUnderstood(Opaque::expression("osf")), "[osf]"),
     ] {
         let written = NftRule(&rule([condition], Action::Accept)).to_string();
         assert_eq!(written, format!("{text} accept"));
@@ -75,15 +90,13 @@ fn actions_are_written_as_nft_lists_them() {
         (Action::Redirect(Some((4143, 4143))), "redirect to :4143"),
         (Action::Redirect(Some((4143, 4150))), "redirect to :4143-4150"),
         (Action::Map(Field::DestinationPort, name), "tcp dport vmap @sub"),
-        (Action::Nat(Nat::somewhere("dnat to 10.0.0.1")), "dnat to 10.0.0.1"),
-        (Action::NotUnderstood("queue to 1".to_owned()), "queue to 1"),
+        (Action::Nat(Nat::of(NatKind::Masquerade)), "masquerade"),
+        (Action::NotUnderstood(Opaque::expression("queue")), "[queue]"),
     ] {
         assert_eq!(NftRule(&rule([], action)).to_string(), text);
     }
     assert_eq!(NftAction(&Action::Continue).to_string(), "continue");
-    for (effect, text) in
-        [(Effect::Untrack, "notrack"), (Effect::Other("log prefix \"x\"".to_owned()), "log prefix \"x\"")]
-    {
+    for (effect, text) in [(Effect::Untrack, "notrack"), (Effect::Other(Opaque::expression("log")), "[log]")] {
         assert_eq!(NftRule(&effect_of([], effect)).to_string(), text);
     }
 }

@@ -3,9 +3,9 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::connections::names_except_lo;
 use crate::step::Matched;
-use ruleset::testing::{base, effect_of, not, rule, table, to_port};
+use ruleset::testing::{self, base, effect_of, not, rule, table, to_port};
 use ruleset::{Address, Device};
-use ruleset::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, address, flags};
+use ruleset::{Bits, Chain, Condition, Effect, Kind, NatKind, Opaque, Rule, TCP, Table, Values, address, flags};
 
 /// The IPv4 connections of a direction from a client's port to port 80, by any interface except lo.
 fn to_80(direction: Direction) -> Connections {
@@ -66,8 +66,11 @@ fn drop_if(condition: Condition) -> Vec<Rule> {
 }
 
 fn dnat(address: Option<Ipv4Addr>) -> Vec<Rule> {
-    let nat = Nat { address: address.map(IpAddr::V4), ..Nat::somewhere("dnat") };
-    vec![rule([], Action::Nat(nat))]
+    vec![rule([], Action::Nat(testing::dnat(address.map(IpAddr::V4))))]
+}
+
+fn with_flags(flags: &[u8]) -> Condition {
+    Condition::is(Field::TcpFlags, Values::Listed(flags.iter().map(|&flags| (flags.into(), flags.into())).collect()))
 }
 
 fn redirect(port: u16) -> Rule {
@@ -86,10 +89,7 @@ fn a_connection_is_three_packets_and_each_passes_the_hooks_of_its_way() {
     let way_out = [Hook::Output, Hook::Postrouting];
     let to = || Condition::is(Field::DestinationPort, 80);
     let from = || Condition::is(Field::SourcePort, 80);
-    let ack = || {
-        let numbers = Intervals::each(flags::ACK);
-        Condition::Flags { text: "tcp flags ack".to_owned(), field: Field::TcpFlags, numbers }
-    };
+    let ack = || with_flags(&flags::ACK);
     for (direction, there, back) in [(Direction::Inbound, way_in, way_out), (Direction::Outbound, way_out, way_in)] {
         for hook in there {
             let first = ends(direction, vec![filter("f", hook, 0, drop_if(to()))]);
@@ -182,11 +182,7 @@ fn nat_chains_are_asked_until_something_is_settled() {
 /// Where the first packet alone is not tracked, a later one is taken for the first of a connection.
 #[test]
 fn the_ack_of_an_untracked_connection_is_of_a_new_one() {
-    let is_syn = Condition::Flags {
-        text: "tcp flags syn".to_owned(),
-        field: Field::TcpFlags,
-        numbers: Intervals::each(flags::SYN),
-    };
+    let is_syn = with_flags(&flags::SYN);
     let raw = || filter("raw", Hook::Output, -300, vec![effect_of([is_syn.clone()], Effect::Untrack)]);
     let redirecting = || nat("nat", Hook::Output, vec![redirect(1)]);
     assert_eq!(outbound(vec![raw(), redirecting()]), ["First Untracked by raw", "Ack Dropped by nat"]);
@@ -309,8 +305,7 @@ fn what_tracking_has_not_seen_has_no_mark_and_no_state() {
     assert_eq!(inbound(vec![tracking(), table("netdev early", vec![early])]), ["at last Ack Accepted"]);
     // Such a mark can't be set, but the rule goes on; where it is read, the rule ends.
     let set = |field, to| {
-        let text = String::new();
-        let effects = vec![Effect::Mark { field, to: Some(to), text }];
+        let effects = vec![Effect::Mark { field, to: Some(to) }];
         let rules = vec![Rule { effects, needs_tracking: true, ..rule([], Action::Drop) }];
         outbound(vec![filter("raw", Hook::Output, -300, rules)])
     };
@@ -322,7 +317,7 @@ fn what_tracking_has_not_seen_has_no_mark_and_no_state() {
 #[test]
 fn a_mark_stays_with_the_packet_or_with_the_connection() {
     let marked = |field, at: Hook| {
-        let effects = vec![Effect::Mark { field, to: Some(Bits::constant(field, 5)), text: String::new() }];
+        let effects = vec![Effect::Mark { field, to: Some(Bits::constant(field, 5)) }];
         let is_first = Condition::is(Field::DestinationPort, 80);
         let marking = vec![Rule { effects, ..rule([is_first], Action::Continue) }];
         let rules = drop_if(Condition::is(field, 5));
@@ -355,7 +350,7 @@ fn the_reply_is_translated_back_at_the_hook_for_that() {
 
 #[test]
 fn whether_a_connection_is_translated_is_known_only_if_it_surely_changes() {
-    let has_dnat = || flags::tracking_condition("ct status dnat".to_owned(), |tracked| tracked.has_dnat);
+    let has_dnat = || flags::tracking_condition(|tracked| tracked.has_dnat);
     let after = |rules| {
         let last = filter("f", Hook::Input, 0, drop_if(has_dnat()));
         inbound(vec![nat("nat", Hook::Prerouting, rules), last])
@@ -448,11 +443,7 @@ fn what_comes_of_each_order_is_certain_and_what_comes_of_one_is_not() {
 fn the_ack_after_an_untracked_reply_is_of_no_new_connection() {
     let of_reply = Condition::is(Field::SourcePort, 80);
     let raw = filter("raw", Hook::Prerouting, -300, vec![effect_of([of_reply], Effect::Untrack)]);
-    let is_ack = Condition::Flags {
-        text: "tcp flags ack".to_owned(),
-        field: Field::TcpFlags,
-        numbers: Intervals::each(flags::ACK),
-    };
+    let is_ack = with_flags(&flags::ACK);
     let redirecting = nat("nat", Hook::Output, vec![rule([is_ack], Action::Redirect(Some((1, 1))))]);
     assert_eq!(outbound(vec![raw, redirecting]), ["at last Ack Accepted"]);
 }
@@ -463,12 +454,8 @@ fn the_ack_after_an_untracked_reply_is_of_no_new_connection() {
 fn a_rule_that_is_asked_several_times_is_one_step() {
     let marked = |mark: u128| Condition::is(Field::Mark, mark);
     let marking = Rule {
-        effects: vec![Effect::Mark {
-            field: Field::Mark,
-            to: Some(Bits::constant(Field::Mark, 1)),
-            text: String::new(),
-        }],
-        ..rule([Condition::NotUnderstood("-m recent".to_owned())], Action::Continue)
+        effects: vec![Effect::Mark { field: Field::Mark, to: Some(Bits::constant(Field::Mark, 1)) }],
+        ..rule([Condition::NotUnderstood(Opaque::expression("osf"))], Action::Continue)
     };
     let count = |condition| rule([condition], Action::Continue);
     let rules = vec![marking, count(marked(1)), count(marked(0)), count(marked(2)), count(to_port(80))];
@@ -578,7 +565,7 @@ fn an_answer_is_as_certain_as_the_question_that_it_answers() {
         walk.arrived.iter().map(Outcome::is_certain).collect::<Vec<_>>()
     };
     let of_question = || Condition::is(Field::IcmpType, 135);
-    let perhaps = || Condition::NotUnderstood("-m recent".to_owned());
+    let perhaps = || Condition::NotUnderstood(Opaque::expression("osf"));
     assert_eq!(arrived(Kind::Filter, vec![rule([of_question(), perhaps()], Action::Drop)]), [false]);
     assert_eq!(arrived(Kind::Filter, vec![rule([of_question()], Action::Drop)]), [false; 0]);
     assert_eq!(arrived(Kind::Nat, vec![rule([of_question()], Action::Drop), redirect(1)]), [true]);
@@ -586,7 +573,7 @@ fn an_answer_is_as_certain_as_the_question_that_it_answers() {
 
 #[test]
 fn discovery_with_another_hop_limit_is_ignored() {
-    let hops = |to| effect_of([], Effect::Mark { field: Field::HopLimit, to, text: "HL".to_owned() });
+    let hops = |to| effect_of([], Effect::Mark { field: Field::HopLimit, to });
     let ends = |to| discovered(Direction::Inbound, &[(Hook::Postrouting, 0, hops(to))]);
     let to = |number| Some(Bits::constant(Field::HopLimit, number));
     assert_eq!(ends(to(255)), FOUND);
@@ -775,7 +762,7 @@ fn what_routing_leaves_on_lo_stays_here() {
     let is_here = |device: Option<&str>, to: Option<IpAddr>| {
         let routes = [(address, device.map(Name::from))];
         let around = Environment { routes: &routes, ..Environment::default() };
-        around.is_here(&Nat { address: to, ..Nat::somewhere("dnat") })
+        around.is_here(&testing::dnat(to))
     };
     assert!(is_here(Some("lo"), Some(address)));
     assert!(!is_here(Some("lo"), Some(other)) && !is_here(Some("lo"), None));
@@ -839,8 +826,7 @@ fn a_reply_with_a_cookie_is_nobodys() {
     assert_eq!(ends(false, only_of_servers()), arrives);
     assert_eq!(ends(true, only_of_servers()), lost);
     assert_eq!(ends(true, drop_if(of_servers())), lost);
-    let numbers = Intervals::each(flags::SYN_ACK);
-    let is_syn = Condition::Flags { text: "tcp flags syn,ack".to_owned(), field: Field::TcpFlags, numbers };
+    let is_syn = with_flags(&flags::SYN_ACK);
     let first_of_servers = || vec![rule([is_syn.clone(), of_servers()], Action::Drop)];
     assert_eq!(ends(false, first_of_servers()), lost);
     assert_eq!(ends(true, first_of_servers()), arrives);
@@ -848,7 +834,7 @@ fn a_reply_with_a_cookie_is_nobodys() {
 
 #[test]
 fn connection_tracking_tells_the_reply_from_the_packets_of_the_client() {
-    let of_reply = |is_reply| flags::tracking_condition("ct direction".to_owned(), move |is| is.is_reply == is_reply);
+    let of_reply = |is_reply| flags::tracking_condition(move |is| is.is_reply == is_reply);
     for (direction, hook, of_client) in [
         (Direction::Inbound, Hook::Input, true),
         (Direction::Inbound, Hook::Output, false),
@@ -866,13 +852,8 @@ fn connection_tracking_tells_the_reply_from_the_packets_of_the_client() {
 /// What the server sends after its first reply is another step only where something becomes of it.
 #[test]
 fn later_data_is_told_only_where_something_is_decided_about_it() {
-    let with = |number: u8| Condition::Flags {
-        text: "tcp flags".to_owned(),
-        field: Field::TcpFlags,
-        numbers: Intervals::one(number.into()),
-    };
     for (flags, steps) in [(flags::DATA, 2), (flags::SYN[0], 1)] {
-        let rules = vec![rule([Condition::is(Field::SourcePort, 80), with(flags)], Action::Drop)];
+        let rules = vec![rule([Condition::is(Field::SourcePort, 80), with_flags(&[flags])], Action::Drop)];
         let ruleset = Ruleset { tables: vec![filter("f", Hook::Output, 0, rules)], not_known: vec![] };
         let direction = Direction::Inbound;
         let around = Environment::default();
@@ -886,7 +867,7 @@ fn later_data_is_told_only_where_something_is_decided_about_it() {
 #[test]
 fn where_a_source_is_changed_the_answer_has_to_find_it() {
     let to = Ipv4Addr::new(192, 0, 2, 9);
-    let snat = Nat { address: Some(to.into()), ..Nat::somewhere("snat") };
+    let snat = Nat { kind: NatKind::Source, ..testing::dnat(Some(to.into())) };
     let device = Name::from("eth0");
     let own = |address: Ipv4Addr| Address { device: 2, address: address.into(), prefix: 24, broadcast: None };
     for (address, routes, is_open) in [

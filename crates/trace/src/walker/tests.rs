@@ -1,7 +1,7 @@
 use super::*;
 use crate::route::{Environment, there_and_back};
 use ruleset::flags::ct_state_condition;
-use ruleset::{Bits, Condition, Direction, Kind, Name, Nat, Set, TCP, Values, interface};
+use ruleset::{Bits, Condition, Direction, Kind, Name, Nat, NatKind, Opaque, Set, TCP, Values, interface};
 use ruleset::{
     testing::base, testing::chain, testing::effect_of, testing::not, testing::ports, testing::rule, testing::table,
     testing::to_port,
@@ -26,7 +26,7 @@ fn redirect(port: u16) -> Action {
 }
 
 fn unknown() -> Action {
-    Action::NotUnderstood("queue to 1".to_owned())
+    Action::NotUnderstood(Opaque::expression("queue"))
 }
 
 fn fixed(holds: bool) -> Condition {
@@ -34,7 +34,7 @@ fn fixed(holds: bool) -> Condition {
 }
 
 fn strange() -> Condition {
-    Condition::NotUnderstood("-m recent".to_owned())
+    Condition::NotUnderstood(Opaque::expression("osf"))
 }
 
 fn any(action: Action) -> Rule {
@@ -115,7 +115,7 @@ fn nothing_that_decides_leaves_the_way_free() {
     let count = Action::Continue;
     for (what, before, others) in [
         ("a counter", vec![any(count.clone())], vec![]),
-        ("a log", vec![effect_of([], Effect::Other("log".to_owned()))], vec![]),
+        ("a log", vec![effect_of([], Effect::Other(Opaque::expression("log")))], vec![]),
         ("an empty chain", vec![any(jump("empty"))], vec![chain("empty", vec![])]),
         ("a return in a chain", vec![any(jump("back"))], vec![chain("back", vec![any(Action::Return)])]),
         (
@@ -164,7 +164,7 @@ fn a_rule_before_the_jump_takes_its_connections() {
         (goto("empty"), vec![chain("empty", vec![])], "Accepted"),
         (Action::Drop, vec![], "Dropped"),
         (redirect(1), vec![], "Translated"),
-        (Action::Nat(Nat::somewhere("dnat to 10.0.0.1")), vec![], "Translated"),
+        (Action::Nat(Nat::of(NatKind::Destination)), vec![], "Translated"),
     ] {
         let got = inbound(vec![nat(vec![rule([to_port(80)], action)], others)]);
         assert_eq!(got, but_for_port_80(&format!("{first}: {want} of to port 80")));
@@ -365,11 +365,7 @@ fn what_lets_through_at_the_end_of_a_base_chain_decides_nothing() {
     rules.push(rule([strange()], Action::Return));
     assert_eq!(inbound(vec![mangle("ip mangle", rules.clone()), nat(vec![], vec![])]), ALL_WELL);
     // A mark lasts longer than the chain.
-    let marking = Effect::Mark {
-        field: Field::Mark,
-        to: Some(Bits::constant(Field::Mark, 7)),
-        text: "meta mark set 7".to_owned(),
-    };
+    let marking = Effect::Mark { field: Field::Mark, to: Some(Bits::constant(Field::Mark, 7)) };
     rules[79].effects.push(marking);
     let marked = Condition::is(Field::Mark, 7);
     let others = vec![rule([not(marked)], Action::Drop)];

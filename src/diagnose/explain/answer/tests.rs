@@ -1,7 +1,8 @@
 use ruleset::Unseen;
-use ruleset::{Hook, Kind, Policy, Set, Subsystem, Table};
+use ruleset::{Hook, Kind, Nat, NatKind, Opaque, Policy, Set, Subsystem, Table, Values};
 use ruleset::{
-    testing::base, testing::chain, testing::effect_of, testing::not, testing::rule, testing::table, testing::to_port,
+    testing::base, testing::chain, testing::dnat, testing::effect_of, testing::not, testing::rule, testing::table,
+    testing::to_port,
 };
 
 use super::*;
@@ -48,7 +49,7 @@ fn nat(hook: Hook, priority: i32, rules: Vec<Rule>) -> Table {
 }
 
 fn strange() -> Condition {
-    Condition::NotUnderstood("numgen".to_owned())
+    Condition::NotUnderstood(Opaque::expression("numgen"))
 }
 
 fn redirect(port: u16) -> Action {
@@ -194,7 +195,7 @@ fn what_the_answer_depends_on_is_said() {
         (Condition::is(Field::Source(Family::V4), 0x0a00_0007), "the source address, because of "),
         (Condition::is(Field::SourcePort, (1, 1023)), "the source port, because of "),
         (Condition::is(Field::InInterface, interface(b"eth1")), "the interface on which it arrives, because of "),
-        (strange(), "`numgen` in `numgen drop` in inet mine, chain mine, which is not understood"),
+        (strange(), "`[numgen]` in `[numgen] drop` in inet mine, chain mine, which is not understood"),
     ] {
         let said = said(&beside(vec![dropping(condition)]), &inbound("10.0.0.1:80"));
         assert!(said.starts_with(&format!("not known: it depends on {want}")), "{said}");
@@ -205,10 +206,10 @@ fn what_the_answer_depends_on_is_said() {
     let ruleset = beside(vec![to]);
     assert!(said(&ruleset, &inbound("10.0.0.1:80")).contains("the address to which it is translated"));
     assert_eq!(said(&ruleset, &inbound("10.0.0.1:4190")), "dropped");
-    let odd = filter(Hook::Output, vec![rule([], Action::NotUnderstood("queue to 1".to_owned()))]);
+    let odd = filter(Hook::Output, vec![rule([], Action::NotUnderstood(Opaque::expression("queue")))]);
     assert_eq!(
         said(&beside(vec![odd]), &outbound("10.0.0.1:80")),
-        "not known: `queue to 1` in inet mine, chain mine does something that is not understood"
+        "not known: `[queue]` in inet mine, chain mine does something that is not understood"
     );
     let endless = filter(Hook::Output, vec![rule([], Action::Jump(Name::from("mine")))]);
     assert_eq!(
@@ -243,7 +244,7 @@ fn whose_packet_it_is_is_said_as_the_user_can_tell_it() {
 
 #[test]
 fn where_a_rule_sends_a_connection_is_not_followed() {
-    let nat_to = Nat { address: Some([10, 0, 0, 9].into()), ..Nat::somewhere("dnat to 10.0.0.9") };
+    let nat_to = dnat(Some([10, 0, 0, 9].into()));
     let sending = nat(Hook::Prerouting, -110, vec![rule([], Action::Nat(nat_to))]);
     let dropping = Table { name: Name::from("other"), ..filter(Hook::Input, vec![rule([], Action::Drop)]) };
     assert_eq!(
@@ -255,11 +256,8 @@ fn where_a_rule_sends_a_connection_is_not_followed() {
 /// To the ACK, most rules are the same as to the first packet.
 #[test]
 fn the_ack_is_told_of_where_something_depends_on_it() {
-    let ack = Condition::Flags {
-        text: "tcp flags ack".to_owned(),
-        field: Field::TcpFlags,
-        numbers: Intervals::each(ruleset::flags::ACK),
-    };
+    let flags = ruleset::flags::ACK.map(|flags| (flags.into(), flags.into()));
+    let ack = Condition::is(Field::TcpFlags, Values::Listed(flags.to_vec()));
     let explained = |condition: Condition| {
         let ruleset = beside(vec![filter(Hook::Output, vec![rule([condition], Action::Drop)])]);
         let answer = explain(&ruleset, &outbound("10.0.0.1:25"));
@@ -305,10 +303,10 @@ fn the_reason_is_one_that_matters() {
 
 #[test]
 fn of_two_doubts_the_one_is_said_on_which_it_depends() {
-    let doubt = |text: &str, action| rule([Condition::NotUnderstood(text.to_owned())], action);
+    let doubt = |text: &str, action| rule([Condition::NotUnderstood(Opaque::expression(text))], action);
     let rules = vec![doubt("first", Action::Continue), doubt("second", Action::Drop)];
     let said = said(&beside(vec![filter(Hook::Prerouting, rules)]), &inbound("10.0.0.1:80"));
-    assert!(said.starts_with("not known: it depends on `second` in "), "{said}");
+    assert!(said.starts_with("not known: it depends on `[second]` in "), "{said}");
 }
 
 #[test]
@@ -325,7 +323,7 @@ fn a_doubt_that_changes_nothing_is_none() {
     // To the same port by one rule or another.
     let ruleset = beside(vec![nat(Hook::Prerouting, -110, vec![rule([strange()], redirect(4143))])]);
     assert_eq!(said(&ruleset, &inbound("10.0.0.1:80")), "to the proxy, port 4143");
-    assert!(said(&ruleset, &inbound("10.0.0.1:4190")).starts_with("not known: it depends on `numgen`"));
+    assert!(said(&ruleset, &inbound("10.0.0.1:4190")).starts_with("not known: it depends on `[numgen]`"));
 }
 
 #[test]
@@ -353,14 +351,14 @@ fn a_foreign_redirection_to_the_proxys_port_is_one_to_the_proxy() {
 
 #[test]
 fn a_translated_connection_goes_elsewhere_and_its_source_may_change() {
-    let dnat = |hook, priority| nat(hook, priority, vec![rule([], Action::Nat(Nat::somewhere("DNAT to 192.0.2.7")))]);
+    let dnat = |hook, priority| nat(hook, priority, vec![rule([], Action::Nat(dnat(None)))]);
     assert_eq!(
         said(&beside(vec![dnat(Hook::Output, -110)]), &outbound("10.0.0.1:80")),
-        "goes elsewhere: DNAT to 192.0.2.7"
+        "goes elsewhere: dnat to [...]"
     );
     assert_eq!(
         said(&beside(vec![dnat(Hook::Prerouting, -110)]), &inbound("10.0.0.1:80")),
-        "goes elsewhere: DNAT to 192.0.2.7"
+        "goes elsewhere: dnat to [...]"
     );
     // Where it goes may matter later.
     let to = |hook| {
@@ -477,20 +475,20 @@ fn later_rules_see_the_port_to_which_a_connection_is_translated() {
         later
     };
     let translated = |ports| {
-        let action = Action::Nat(Nat { text: "dnat".to_owned(), address: Some([192, 0, 2, 7].into()), ports });
+        let action = Action::Nat(Nat { ports, ..dnat(Some([192, 0, 2, 7].into())) });
         nat(Hook::Output, -110, vec![rule([], action)])
     };
     for (ports, port, want) in [
         (Some((8080, 8080)), 8080, "dropped"),
-        (Some((8080, 8080)), 80, "goes elsewhere: dnat"),
+        (Some((8080, 8080)), 80, "goes elsewhere: dnat to 192.0.2.7:8080"),
         (None, 80, "dropped"),
-        (None, 8080, "goes elsewhere: dnat"),
+        (None, 8080, "goes elsewhere: dnat to 192.0.2.7"),
     ] {
         let ruleset = beside(vec![translated(ports), later(Hook::Postrouting, Field::DestinationPort, port)]);
         assert_eq!(said(&ruleset, &outbound("10.0.0.1:80")), want, "{ports:?} {port}");
     }
     // From which port a masqueraded one comes isn't known.
-    let masquerade = Action::Nat(Nat::somewhere("masquerade"));
+    let masquerade = Action::Nat(Nat::of(NatKind::Masquerade));
     let ruleset = beside(vec![
         nat(Hook::Postrouting, 100, vec![rule([], masquerade)]),
         later(Hook::Postrouting, Field::SourcePort, 7),
