@@ -606,9 +606,9 @@ fn the_pages_name_each_setting_as_the_table_does() {
     let page = |name: &str| fs::read_to_string(root().join("docs").join(name)).unwrap();
     let (cni, differences, man) = (page("cni.md"), page("differences.md"), stdout(&["man"]));
     for setting in SETTINGS {
-        let key = format!("| `linkerd.{}`", setting.key());
-        let key_in_the_row_of_another = format!(", `linkerd.{}`", setting.key());
-        assert!(cni.contains(&key) || cni.contains(&key_in_the_row_of_another), "{key}");
+        let key = format!("- `linkerd.{}`", setting.key());
+        let key_beside_another = format!(", `linkerd.{}`", setting.key());
+        assert!(cni.contains(&key) || cni.contains(&key_beside_another), "{key}");
         for annotation in setting.annotations {
             assert!(cni.contains(&format!("`{annotation}`")), "{annotation}");
         }
