@@ -31,21 +31,21 @@ use crate::config::Mode;
 use crate::error::Error;
 use crate::install::Install;
 
-/// What is asked about the network namespace at a path, or about that of the calling thread.
+/// A question about the network namespace at a path, or about the calling thread's.
 #[derive(Debug)]
 pub enum Question {
     Show {
         netns: Option<PathBuf>,
     },
-    /// What becomes of a connection, and perhaps whether that is as expected.
+    /// The fate of a connection, perhaps compared with an expected one.
     Explain {
         netns: Option<PathBuf>,
         connection: Connection,
         expected: Option<Expected>,
     },
-    /// Whether everything is in place that this would install.
+    /// Compare the rules with those that this would install.
     Verify(Box<Install>),
-    /// Whether what is installed, in this mode if one is named, is one complete installation.
+    /// Compare the rules, of this mode if one is named, with one complete installation.
     Recognize {
         netns: Option<PathBuf>,
         mode: Option<Mode>,
@@ -59,7 +59,7 @@ pub enum Question {
 #[derive(Debug)]
 pub struct Printed {
     pub text: String,
-    /// Whether it is what was expected, if anything was.
+    /// True if the answer is the expected one, if any was expected.
     pub is_as_expected: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Which other programs affect a pod's connections, by the signs that they leave. Programs without a sign here, such as BPF
-//! programs of cgroups, aren't named.
+//! Recognises other programs that affect a pod's connections, by the signs that they leave. Programs without a sign
+//! here, such as BPF programs of cgroups, aren't named.
 
 use ruleset::{Action, Name, Table};
 use ruleset::{Device, Ruleset};
@@ -11,12 +11,12 @@ use crate::plan::Purpose;
 /// A program, and the names that its chains, tables and devices have.
 struct Program {
     name: &'static str,
-    /// What its chains' names begin with.
+    /// The beginning of its chains' names.
     chains: &'static str,
-    /// What its tables' names begin with.
+    /// The beginnings of its tables' names.
     tables: &'static [&'static str],
     devices: &'static [&'static str],
-    /// What it means for connections; none for a mesh, whose rules say it.
+    /// The effect on connections; none for a mesh, whose rules show the effect.
     means: Option<&'static str>,
 }
 
@@ -55,7 +55,7 @@ impl Program {
             || self.tables.iter().any(|prefix| table.starts_with(prefix))
     }
 
-    /// What its chains and devices in the network namespace mean for connections.
+    /// The effect of its chains and devices in the network namespace on connections.
     fn meaning(&self, ruleset: &Ruleset) -> &'static str {
         if let Some(means) = self.means {
             return means;
@@ -120,14 +120,14 @@ pub fn signs_in_namespace(ruleset: &Ruleset, devices: &[Device]) -> Vec<String> 
     signs
 }
 
-/// Whether a rule of proxy-init's exempts connections by this device.
+/// Returns true if one of our rules exempts connections by this device.
 fn is_ignored(ruleset: &Ruleset, device: &Name) -> bool {
     let rules = ruleset.tables.iter().flat_map(Table::rules);
     let mut purposes = rules.filter_map(Purpose::of);
     purposes.any(|purpose| matches!(purpose, Purpose::IgnoreInterface(name) if *device == *name.to_string()))
 }
 
-/// What the machine shows beside its rules. A file that can't be read is empty.
+/// The machine's signs beside its rules. A file that can't be read is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Traces {
     /// /proc/version
@@ -136,7 +136,7 @@ pub struct Traces {
     pub status: String,
     /// /proc/self/attr/current: how a security module confines the process.
     pub confinement: String,
-    /// Whether the network namespace belongs to the process's user namespace; none if it can't be told.
+    /// True if the network namespace belongs to the process's user namespace; none: not known.
     pub owns_network: Option<bool>,
     /// The names in /etc/cni/net.d.
     pub networks: Vec<String>,
@@ -189,7 +189,7 @@ fn kube_proxy(ruleset: &Ruleset, devices: &[Device]) -> Option<String> {
 /// CAP_NET_ADMIN (linux/capability.h).
 const NET_ADMIN: u32 = 12;
 
-/// Whether the process has that, by its /proc/self/status.
+/// Returns true if the process has CAP_NET_ADMIN, by its /proc/self/status.
 fn has_net_admin(status: &str) -> bool {
     let effective = field(status, "CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok());
     effective.is_some_and(|bits| bits & (1 << NET_ADMIN) != 0)
@@ -199,7 +199,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// What may have refused something although the process has CAP_NET_ADMIN.
+/// Names guards that may have refused something although the process has CAP_NET_ADMIN.
 fn refusers(traces: &Traces) -> Vec<String> {
     let mut signs = Vec::new();
     if field(&traces.status, "Seccomp:") == Some("2") {

@@ -1,4 +1,4 @@
-//! Which tables and rules of the kernel's are proxy-init's, beyond [`crate::ownership`].
+//! Recognises our tables and rules in the kernel, beyond [`crate::ownership`].
 
 use ruleset::{Direction, Family, Ruleset, Subsystem, Table};
 
@@ -34,7 +34,7 @@ impl Purpose {
         Self::from_comment(&format!("{before}{}{after}", names.split(',').next()?))
     }
 
-    /// Whether it is about users or groups that are not the proxy's.
+    /// Returns true if the comment is about other users or groups than the proxy's.
     pub(crate) fn is_about_others(&self) -> bool {
         matches!(self, Self::IgnoreUsers(_) | Self::IgnoreGroups(_))
     }
@@ -47,7 +47,7 @@ pub fn mode_of(table: &Table) -> Option<Mode> {
     Mode::ALL.iter().copied().find(holds)
 }
 
-/// Whether there is any rule of proxy-init's, in whichever mode. Its chains alone, as `iptables -F` leaves them, are none.
+/// Returns true if any mode holds a rule of ours. Our empty chains, as `iptables -F` leaves them, don't count.
 pub fn has_rules(ruleset: &Ruleset) -> bool {
     let subsystems = [Subsystem::NfTables, Subsystem::Legacy].into_iter();
     let mut lines = subsystems.flat_map(|subsystem| ruleset.nat_tables(subsystem)).flat_map(own_lines);

@@ -1,4 +1,4 @@
-//! Whether the proxy is there: what listens on its ports, and as which user.
+//! Looks for the proxy: the listeners on its ports, and their users.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::config::warnings::{self, warnings as of_flags};
 use crate::config::{Config, OwnerId, Port};
 use crate::diagnose::explain::answer::{Connection, Verdict};
 
-/// What is probably wrong with the proxy, though the rules are as they should be.
+/// Probable defects of the proxy, beside correct rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProxyWarning {
@@ -32,7 +32,7 @@ pub enum ProxyWarning {
         /// The user that the rules exempt.
         exempt: OwnerId,
     },
-    /// What listens could not be seen; the text says why.
+    /// The listeners could not be seen; the text gives the reason.
     NotKnown(String),
 }
 
@@ -62,7 +62,8 @@ impl fmt::Display for ProxyWarning {
 }
 
 impl ProxyWarning {
-    /// Whether it may concern a connection with this verdict: not if it is about another port or family.
+    /// Returns true if the warning may concern a connection with this verdict: not if it is about another port or
+    /// family.
     pub(crate) fn is_about(&self, connection: &Connection, verdict: &Verdict) -> bool {
         match self {
             Self::NotListening { port, families } => {
@@ -75,7 +76,7 @@ impl ProxyWarning {
     }
 }
 
-/// What is probably wrong with the proxy of these rules in this network.
+/// Probable defects of the proxy of these rules in this network.
 pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
     let mut warnings: Vec<ProxyWarning> = of_flags(config).into_iter().map(ProxyWarning::Config).collect();
     if let Some(reason) = &network.listeners_not_known {
@@ -112,7 +113,7 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
     warnings
 }
 
-/// Whether redirected connections may reach it: inbound ones go to an address of their device.
+/// Returns true if redirected connections may reach the listener: inbound connections go to an address of their device.
 fn is_reached(listener: &Listener, network: &Network) -> bool {
     let own = listener.address.to_canonical();
     let is_bound = !own.is_unspecified() && !own.is_loopback();
@@ -120,7 +121,7 @@ fn is_reached(listener: &Listener, network: &Network) -> bool {
     !is_bound || redirected_to().is_none_or(|to| to.meets(&[(address(own), address(own))]))
 }
 
-/// Whether something listens on all ports of the proxy, in words, as far as these warnings tell.
+/// Tells in words if something listens on all ports of the proxy, as far as these warnings tell.
 pub fn listening_in_words(warnings: &[ProxyWarning]) -> String {
     let mut missing = Vec::new();
     for warning in warnings {

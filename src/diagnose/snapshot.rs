@@ -33,7 +33,7 @@ pub(super) fn ruleset() -> Result<Ruleset, Error> {
     Ok(ruleset)
 }
 
-/// What a network namespace holds: the rules that decide where a TCP connection goes, devices, addresses and listeners.
+/// The content of a network namespace: the rules that decide about TCP connections, devices, addresses and listeners.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) ruleset: Ruleset,
@@ -104,7 +104,7 @@ pub(super) fn setting(name: &str) -> Option<i64> {
     read.trim().parse().ok()
 }
 
-/// Whether it is an address of this family, of more than one link.
+/// Returns true if the address is of this family, and of more than one link.
 fn is_wide(address: IpAddr, family: Family) -> bool {
     match address {
         IpAddr::V4(_) => family == Family::V4,
@@ -184,8 +184,9 @@ fn unroutable_reason(network: &Network, family: Family, uid: Option<u32>) -> Res
         .map(|errno| format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})")))
 }
 
-/// What conditions of these rules depend on beside packets. `back` has the names of the device by which the route back to
-/// the other host leaves; without it, that is the only device that is up. What routing can't answer stays unknown.
+/// The facts beside packets on which conditions of these rules depend. `back` has the names of the device by which the
+/// route back to the other host leaves; without it, that is the only device that is up. What routing can't answer stays
+/// unknown.
 pub(super) fn facts(ruleset: &Ruleset, network: &Network, back: Option<Intervals>) -> Facts {
     if !ruleset.has_context(|context| !matches!(context, Context::Limit { .. })) {
         return Facts::default();
@@ -222,7 +223,7 @@ fn text(path: &str) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside.
+/// Finds out if pods with `hostUsers: false` can run here, and how the modes serve them from outside.
 pub fn user_namespaces() -> UserNamespaces {
     let thread = proc_of_thread();
     let maximum = fs::read_to_string("/proc/sys/user/max_user_namespaces");

@@ -24,8 +24,8 @@ use crate::ownership::holders;
 use crate::plan::tables::{expected, nat};
 use crate::plan::{Purpose, plan};
 
-/// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
-/// [`Detected::json`] for machines.
+/// The features of this kernel and the content of this network namespace. [`Display`](std::fmt::Display) writes it for
+/// people, [`Detected::json`] for machines.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Detected {
@@ -35,16 +35,16 @@ pub struct Detected {
     pub features: Vec<Feature>,
     pub(crate) nft: HeldTables,
     pub(crate) legacy: HeldTables,
-    /// What the names of Kubernetes' chains say about who uses which backend.
+    /// Hints from the names of Kubernetes' chains about the users of each backend.
     pub(crate) hints: Vec<String>,
-    /// What the namespace, the kernel and the node show of other programs.
+    /// Signs of other programs in the namespace, the kernel and the node.
     pub(crate) signs: Vec<String>,
     pub(crate) binaries: Vec<Binary>,
     /// The modes that hold proxy-init's rules.
     pub installed: Vec<Mode>,
-    /// What becomes of pods with `hostUsers: false`.
+    /// How pods with `hostUsers: false` fare.
     pub user_namespaces: UserNamespaces,
-    /// What could not be seen.
+    /// The parts that could not be seen.
     pub not_known: Vec<Subsystem>,
     /// The mode that `auto` would choose, and why; or why it could not choose.
     pub auto: Result<(Mode, Reason), Error>,
@@ -56,7 +56,7 @@ pub struct Detected {
 pub struct Feature {
     /// Its name, with the family that it is for.
     pub name: String,
-    /// Whether the kernel has it; if not, what it lacks.
+    /// Ok if the kernel has the feature; else the missing part.
     pub works: Result<(), Error>,
 }
 
@@ -68,7 +68,7 @@ pub type HeldTables = Result<Vec<(String, usize)>, String>;
 pub struct Binary {
     pub name: &'static str,
     pub path: PathBuf,
-    /// What the name of that file says it is: `nf_tables`, `legacy` or `unknown kind`.
+    /// The kind by that file's name: `nf_tables`, `legacy` or `unknown kind`.
     pub kind: &'static str,
 }
 
@@ -91,7 +91,7 @@ fn look_around() -> Detected {
             .map(|subsystem| Unseen { subsystem, not_permitted: false, reason: error.to_string() })
             .into(),
     });
-    // Whether the kernel takes the same rules here as in a new network namespace of the process's.
+    // Does the kernel take the same rules here as in a new network namespace of this process?
     let is_like_new = ruleset.tables.is_empty() && ruleset.not_known.is_empty() && owns_network() == Some(true);
     let (features, mut nft) = try_features(&everything, is_like_new);
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
@@ -166,9 +166,9 @@ pub(super) fn config_of_every_kind() -> Config {
 /// The feature that stands for everything that native mode needs.
 const NATIVE: &str = "native mode";
 
-/// What the kernel answers to each thing that nft and native mode need, and to all of nft mode's rules together. One batch
-/// tries everything, because discarding a batch takes milliseconds. Committing one doesn't, so where a new namespace is like
-/// this one, committing is tried there first.
+/// Asks the kernel for each feature that nft and native mode need, and for all of nft mode's rules together. One batch
+/// tries everything, because discarding a batch takes milliseconds. Committing one doesn't, so where a new namespace is
+/// like this one, committing is tried there first.
 fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
     let mut names = Vec::new();
     let mut parts = Vec::new();
@@ -196,7 +196,7 @@ fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option
     (features.map(|(name, works)| Feature { name, works }).collect(), nft)
 }
 
-/// Whether the kernel commits all of these modes' tables together, in a namespace in which nothing has ever been committed.
+/// Returns true if the kernel commits all of these modes' tables together, in a namespace without any earlier commit.
 /// If it doesn't, [`netlink::check_each`] finds out which of them it refuses.
 fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
     let mut edits = Vec::new();

@@ -50,7 +50,7 @@ impl Detected {
         nft.clone().any(|(_, rules)| *rules > 0) && legacy.clone().any(|(_, rules)| *rules > 0)
     }
 
-    /// What nf_tables lacks that a mode needs.
+    /// The features that nf_tables lacks and a mode needs.
     fn missing_features(&self) -> Vec<String> {
         let lacking: Vec<_> =
             self.features.iter().filter_map(|feature| Some((&feature.name, feature.works.as_ref().err()?))).collect();

@@ -1,8 +1,8 @@
-//! What becomes of pods with `hostUsers: false` here, by what can be read of the kernel.
+//! How pods with `hostUsers: false` fare here, as far as the kernel can be read.
 
 use derive_more::Display;
 
-/// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside, as the CNI plugin
+/// Tells if pods with `hostUsers: false` can run here, and how the modes serve them from outside, as the CNI plugin
 /// does. [`Display`](std::fmt::Display) says it in a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]

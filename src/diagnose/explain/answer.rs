@@ -23,7 +23,7 @@ use crate::plan::{ChainName, Purpose};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connection {
-    /// Which way it goes.
+    /// The direction of the connection.
     pub direction: Direction,
     /// Where it is meant to go.
     pub to: SocketAddr,
@@ -46,7 +46,7 @@ impl Connection {
     }
 }
 
-/// What becomes of a connection.
+/// The fate of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It goes to this port of the proxy.
@@ -61,12 +61,12 @@ pub enum Verdict {
     Rejected,
     /// It is lost although the rules let its first packet through; the text says why.
     Lost(String),
-    /// That isn't known; the text says why.
+    /// The fate isn't known; the text gives the reason.
     NotKnown(String),
 }
 
 impl Verdict {
-    /// Whether the connection fails.
+    /// Returns true if the connection fails.
     fn is_dropped(&self) -> bool {
         matches!(self, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
     }
@@ -96,7 +96,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What becomes of a connection, and why.
+/// The fate of a connection, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<'a> {
     pub verdict: Verdict,
@@ -446,7 +446,7 @@ fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     "more rules were found than can be followed".to_owned()
 }
 
-/// Whether the verdict differs between numbers of this field.
+/// Returns true if the verdict differs between numbers of this field.
 fn field_matters(field: Field, ends: &[End<'_>]) -> bool {
     let mut verdicts: BTreeMap<Option<&Intervals>, HashSet<&Option<Verdict>>> = BTreeMap::new();
     for (end, verdict) in ends {

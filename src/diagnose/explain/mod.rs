@@ -25,19 +25,19 @@ use crate::modes::netlink::must_see;
 use crate::netns;
 use crate::ownership::{holders, is_ours};
 
-/// What becomes of a connection, and why. Its `Display` is for people, [`Explained::json`] for machines.
+/// The fate of a connection, and the reason. Its `Display` is for people, [`Explained::json`] for machines.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Explained<'a> {
-    /// What becomes of it.
+    /// The fate of the connection.
     pub verdict: Verdict,
     /// The connection, in words: what was given, and what the kernel's routing adds.
     pub connection: String,
     /// The rule or the policy that decides; none if no rule does.
     pub by: Option<Decider>,
-    /// What is probably wrong with the proxy that the rules are for.
+    /// Probable defects of the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
-    /// What is wrong with the tables themselves, in words.
+    /// Defects of the tables themselves, in words.
     table_warnings: Vec<String>,
     /// Every rule and policy that it was compared with, in the kernel's order; there may be thousands.
     steps: Vec<Step<'a>>,
@@ -74,7 +74,7 @@ impl fmt::Display for Decider {
     }
 }
 
-/// What an answer is compared with.
+/// The answer that the caller expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     Proxy,
@@ -90,7 +90,7 @@ impl Expected {
     }
 }
 
-/// Whether the connection matches; none: that isn't known.
+/// True if the connection matches; none: not known.
 fn is_match(step: &Step<'_>) -> Option<bool> {
     match step.matched {
         Matched::Yes(_) => Some(true),
@@ -142,7 +142,7 @@ pub fn explain<T: Send>(
     })
 }
 
-/// What becomes of a connection by what was found and by routing; `asked` is the connection that was asked about.
+/// The fate of a connection by the rules and by routing; `asked` is the connection that was asked about.
 fn answer_by_routing<'a>(
     ruleset: &'a Ruleset,
     network: &Network,
@@ -228,7 +228,7 @@ impl<'a> Explained<'a> {
         }
     }
 
-    /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
+    /// The action on the connection if it matches; else the reason why it doesn't, or why nobody knows, in words.
     fn why(&self, step: &Step<'_>) -> String {
         let (at, table) = (step.at, step.at.table());
         let action = match &step.matched {
@@ -248,7 +248,7 @@ impl<'a> Explained<'a> {
     }
 }
 
-/// That several modes hold rules of proxy-init's, and which tables do nothing to connections of this family.
+/// Warns of several modes with our rules, and of tables that do nothing to connections of this family.
 fn table_warnings(ruleset: &Ruleset, family: Family) -> Vec<String> {
     let dormant =
         ruleset.tables.iter().filter(|table| table.dormant && table.family.sees(family) && !table.chains.is_empty());
@@ -256,7 +256,7 @@ fn table_warnings(ruleset: &Ruleset, family: Family) -> Vec<String> {
     words::several_modes(holders(ruleset)).into_iter().chain(dormant).collect()
 }
 
-/// Which program's chain it is in, as far as its name tells: ` (Istio's)`.
+/// The program that owns the chain, by the chain's name: ` (Istio's)`.
 fn owner_in_brackets(at: Place<'_>) -> String {
     let owner = owner_of(at.table(), &at.chain().name);
     owner.map_or_else(String::new, |owner| format!(" ({owner}'s)"))

@@ -23,8 +23,8 @@ impl fmt::Display for Explained<'_> {
 }
 
 impl Explained<'_> {
-    /// What becomes of it in one line: the verdict, and for whom that is another, where the rules exempt somebody and the
-    /// connection may be theirs.
+    /// The fate in one line: the verdict, and the users who get another verdict, where the rules exempt somebody and
+    /// the connection may be theirs.
     pub fn answer(&self) -> String {
         let mut answer = self.verdict.to_string();
         if !self.exceptions.is_empty() {
@@ -220,7 +220,7 @@ fn merge_repeated<'s, 'a>(steps: &[&'s Step<'a>]) -> Vec<&'s Step<'a>> {
             continue;
         };
         all_inside.extend(inside);
-        // What isn't known of some of them says more than what is of others, and a match more than none.
+        // An unknown match says more than a known one, and a match more than none.
         let says = |step: &Step<'_>| is_match(step).map_or(2, u8::from);
         if says(step) > says(known) {
             *known = step;

@@ -1,4 +1,4 @@
-//! What the kernel's routing adds to a connection, and what it does with a connection that the rules let through.
+//! The kernel's routing: its additions to a connection, and its treatment of connections that the rules let through.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub(super) struct Routed<'r> {
     destination: Destination,
 }
 
-/// What the destination of a connection is, as long as no rule changes it.
+/// The kind of a connection's destination, before any rule changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Destination {
     /// An inbound connection goes to an address of this namespace, or an outbound one where routing leads.
@@ -166,8 +166,8 @@ impl Routing {
         Ok(Routed { routing: self, connection, destination })
     }
 
-    /// Whether the kernel drops packets from this address that arrive on another device than lo: it is no host's, or this
-    /// host's own (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
+    /// Returns true if the kernel drops packets from this address that arrive on another device than lo: it is no
+    /// host's, or this host's own (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
     fn is_source_dropped(&self, from: IpAddr, connection: &Connection) -> bool {
         let is_nobodys = match from {
             IpAddr::V4(v4) => v4.octets()[0] == 0 || v4 == Ipv4Addr::BROADCAST,
@@ -225,7 +225,7 @@ fn refuse_connection<T>(to: IpAddr, reason: &'static str) -> Result<T, Error> {
 
 const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address";
 
-/// Whether the address says nothing without a device.
+/// Returns true if the address says nothing without a device.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
@@ -240,7 +240,7 @@ impl<'r> Routed<'r> {
         &self.routing.network
     }
 
-    /// Whether it stays in this namespace.
+    /// Returns true if the connection stays in this namespace.
     pub(super) fn is_by_lo(&self) -> bool {
         self.connection.direction == Direction::Outbound
             && self.connection.device.as_ref().is_some_and(|device| device.as_bytes() == LOOPBACK)
@@ -375,7 +375,7 @@ impl<'r> Routed<'r> {
         answer.verdict = verdict;
     }
 
-    /// What becomes of a connection that arrives for an address of lo; none if the kernel lets it through.
+    /// The fate of a connection that arrives for an address of lo; none if the kernel lets the connection through.
     fn loopback_verdict(&self, to: IpAddr, what: &str) -> Option<Verdict> {
         let why = format!("{what}, and the kernel drops packets to {to} that arrive on another device than lo");
         let is_taken = if to.is_ipv4() { self.takes_localnet() } else { Some(false) };
@@ -386,8 +386,8 @@ impl<'r> Routed<'r> {
         }
     }
 
-    /// Whether the setting route_localnet makes the kernel accept packets for 127.0.0.0/8; none: it can't be read, or differs
-    /// between devices (`IN_DEV_NET_ROUTE_LOCALNET` in linux/inetdevice.h).
+    /// True if the setting route_localnet makes the kernel accept packets for 127.0.0.0/8; none: it can't be read, or
+    /// differs between devices (`IN_DEV_NET_ROUTE_LOCALNET` in linux/inetdevice.h).
     fn takes_localnet(&self) -> Option<bool> {
         let is_set = |device: &str| Some(setting(&format!("ipv4/conf/{device}/route_localnet"))? != 0);
         if is_set("all")? {
@@ -464,7 +464,7 @@ impl<'r> Routed<'r> {
             let takes_address = bound.is_unspecified() || bound == address;
             listener.port == port && takes_address && listener.accepts(direction, family)
         });
-        // Who is bound to the address goes before who takes any.
+        // A listener on the address goes before a listener on any address.
         let uid = match listening.min_by_key(|listener| listener.address.to_canonical().is_unspecified()) {
             Some(listener) => Some(listener.uid).filter(|uid| *uid != Listener::UNMAPPED),
             None if matches!(answer.verdict, Verdict::Proxy(_)) => {
@@ -591,7 +591,7 @@ impl<'r> Routed<'r> {
     }
 }
 
-/// Whether only a connection to this namespace reaches this step.
+/// Returns true if only a connection to this namespace reaches this step.
 fn is_here(step: &Step<'_>) -> bool {
     step.hook == Hook::Input || step.packet != Leg::First
 }

@@ -6,7 +6,7 @@ pub(super) mod words;
 
 use std::fmt::Display;
 
-/// Whether an answer is for people, scripts or programs.
+/// The readers of an answer: people, scripts or programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
     #[default]

@@ -5,10 +5,10 @@ pub(in crate::diagnose) enum Style {
     Plain,
     Bold,
     Dim,
-    /// What goes to the proxy.
+    /// Connections to the proxy.
     Proxy,
     Bypass,
-    /// What is in the way, or not as it should be.
+    /// Obstacles and defects.
     Trouble,
 }
 

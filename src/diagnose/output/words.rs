@@ -15,7 +15,7 @@ pub(in crate::diagnose) const WIDTH: usize = 80;
 /// The length at which a list is cut off.
 const LONGEST: usize = 32;
 
-/// That proxy-init's rules are in several modes, if they are.
+/// Says that several modes hold our rules, if they do.
 pub(in crate::diagnose) fn several_modes(holders: impl Iterator<Item = Mode>) -> Option<String> {
     let modes: Vec<String> = holders.map(|mode| mode.to_string()).collect();
     let words = format!(
@@ -26,7 +26,7 @@ pub(in crate::diagnose) fn several_modes(holders: impl Iterator<Item = Mode>) ->
     (modes.len() > 1).then_some(words)
 }
 
-/// Which connections a rule matches.
+/// Describes the connections that a rule matches.
 pub(in crate::diagnose) fn conditions_in_words(table: &Table, rule: &Rule) -> String {
     let mut words = Vec::new();
     for (index, condition) in rule.conditions.iter().enumerate() {

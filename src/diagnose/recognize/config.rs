@@ -211,7 +211,7 @@ fn is_exemption(rule: &Rule) -> bool {
     rule.action == Action::Return
 }
 
-/// Whether a rule redirects connections to some subnets, by its conditions or its comment.
+/// Returns true if a rule redirects connections to some subnets, by its conditions or its comment.
 fn redirects_subnets(rule: &Rule) -> bool {
     let mut fields = rule.conditions.iter().filter_map(Condition::field);
     matches!(rule.action, Action::Redirect(_))

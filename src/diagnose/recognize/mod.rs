@@ -41,12 +41,12 @@ pub struct Recognized {
     pub(crate) closest: Result<Closest, NoConfig>,
     /// The other modes that hold rules of proxy-init's.
     pub others: Vec<Mode>,
-    /// What could not be seen, so that it may hold rules of proxy-init's too.
+    /// The parts that could not be seen, and may hold our rules too.
     pub not_known: Vec<Subsystem>,
 }
 
 impl Recognized {
-    /// Whether what is installed is one complete, untouched installation.
+    /// Returns true if the rules are one complete, untouched installation.
     pub fn is_in_place(&self) -> bool {
         self.closest.as_ref().is_ok_and(|closest| closest.verification.is_in_place())
     }
@@ -100,7 +100,7 @@ impl fmt::Display for Recognized {
     }
 }
 
-/// Whether what is installed in the network namespace at `netns`, or in that of the calling thread, is one complete,
+/// Checks if the rules in the network namespace at `netns`, or in the calling thread's, are one complete,
 /// untouched installation, whatever flags it was made with; `mode` is the mode to look at, if not the one that holds
 /// proxy-init's rules.
 ///

@@ -27,13 +27,14 @@ use crate::ownership::{holders, is_ours, leads_to};
 use crate::plan::tables::expected;
 use crate::plan::{ChainName, chain_of};
 
-/// What redirects connections in a network namespace. Its `Display` is for people, [`Shown::json`] for machines.
+/// Everything that redirects connections in a network namespace. Its `Display` is for people, [`Shown::json`] for
+/// machines.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Shown<'a> {
     pub(crate) backends: Vec<Backend<'a>>,
     pub(crate) not_known: Vec<Unseen>,
-    /// What is probably wrong with the proxy that the rules are for.
+    /// Probable defects of the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
     /// Signs of other programs that affect where connections go.
     pub(crate) signs: Vec<String>,
@@ -73,7 +74,7 @@ struct ShownChain<'a> {
 struct ShownRule<'a> {
     line: Line<'a>,
     effect: Effect,
-    /// Whether it comes after the jump to proxy-init's chain.
+    /// True if the chain comes after the jump to our chain.
     after_jump: bool,
 }
 
@@ -82,7 +83,7 @@ impl ShownChain<'_> {
         self.table.is(table) && self.chain.name == chain.name
     }
 
-    /// Whether it is proxy-init's, or where the jump to that belongs.
+    /// Returns true if the chain is ours, or the place for the jump to our chain.
     fn is_own(&self) -> bool {
         self.is_in_own_table && ChainName::from_name(self.chain.name.as_bytes()).is_some()
     }
@@ -107,7 +108,7 @@ impl ShownRule<'_> {
         is_ours(self.line.rule)
     }
 
-    /// Which connections it matches, what it does, and why it exists, in words.
+    /// The rule's matches, action and purpose, in words.
     fn words(&self) -> [String; 3] {
         let Line { table, rule, .. } = self.line;
         let does = match self.effect {
@@ -206,7 +207,7 @@ const UNUSED: &str = "unused: nothing leads here";
 const WAY_OF_REDIRECTED: [Hook; 6] =
     [Hook::Ingress, Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting, Hook::Egress];
 
-/// Whether a base chain, or one to which it leads, drops packets or does what isn't understood.
+/// Returns true if a base chain, or a chain to which it leads, drops packets or has an unknown effect.
 fn may_drop(slot: &Slot<'_>) -> bool {
     let table = slot.table;
     let reached = table.reached_chains(&slot.chain.rules).into_iter().chain([slot.chain]);
@@ -247,7 +248,7 @@ impl<'a> ChainWalk<'a> {
         });
         for (index, slot) in slots.iter().enumerate() {
             let is_ours = slot.table.is(self.ours);
-            // Which of two that tie runs first isn't known.
+            // The order of two chains that tie isn't known.
             let tied = jumping.is_some_and(|(_, jumping)| slot.ties_with(jumping));
             let comes_first = jumping.map_or(is_ours, |(place, _)| index <= place || tied);
             let matters = is_ours || !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop;
@@ -255,7 +256,7 @@ impl<'a> ChainWalk<'a> {
                 self.add(slot.table, slot.chain, tied.then_some("may run before or after"));
             }
         }
-        // Whether or not anything leads there.
+        // These chains are shown even if nothing leads there.
         for (name, note) in [(own.counterpart(), "not hooked"), (own, UNUSED)] {
             let note = if self.ours.dormant { "switched off: the table is dormant" } else { note };
             if let Some(chain) = chain_of(self.ours, name)

@@ -1,4 +1,4 @@
-//! What is shown, as text and as JSON.
+//! Prints the answer of `show`, as text and as JSON.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -165,14 +165,14 @@ impl<'a> Row<'a> {
         Self { counted: counted_family(chain), rule, other: None }
     }
 
-    /// What proxy-init's rules have in common that differ only in what they match; none for other rules, which may be
+    /// The common part of our rules that differ only in their matches; none for other rules, which may be
     /// thousands.
     fn kind(&self) -> Option<[String; 2]> {
         let [_, does, why] = Some(self.rule).filter(|rule| rule.is_ours())?.words();
         Some([does, why])
     }
 
-    /// Whether this is a rule of proxy-init's that redirects some of the connections that reach it.
+    /// Returns true if this is a rule of ours that redirects a part of the connections that reach it.
     fn redirects_a_part(&self) -> bool {
         let mut conditions = self.rule.line.rule.conditions.iter();
         self.rule.is_ours()
@@ -219,7 +219,7 @@ impl<'a> Row<'a> {
 /// A line of text, or if it has several cells, a row of the table.
 type Line = Vec<(Style, String)>;
 
-/// What is shown of a backend.
+/// A backend's part of the screen.
 struct Screen {
     /// The counters' columns.
     columns: Vec<Option<Family>>,
@@ -385,7 +385,7 @@ impl Backend<'_> {
         }
     }
 
-    /// Whether rules of other programs come first, and what they and later ones do to connections.
+    /// Tells if other programs' rules come first, and how these and later rules treat connections.
     fn tell_interference(&self, screen: &mut Screen, is_all_seen: bool) {
         let mut deeds: Vec<String> = self.others.iter().filter_map(Finding::interference).collect();
         // Both directions may lead to a rule.
@@ -552,7 +552,7 @@ mod tests {
         config
     }
 
-    /// What these flags install, each rule having counted a packet more than the one before.
+    /// The installation of these flags. Each rule has counted a packet more than the rule before.
     fn installed(mode: Mode, config: &Config) -> Ruleset {
         let mut tables = expected(mode, config);
         let rules = tables.iter_mut().flat_map(|table| &mut table.chains);
@@ -716,7 +716,7 @@ inbound
         ] {
             assert!(text.contains(want), "{want:?} in {text}");
         }
-        // What comes after the jump sees only what bypasses the proxy.
+        // Rules after the jump see only connections that bypass the proxy.
         assert_eq!(text.matches("MASQUERADE").count(), 1, "{text}");
         // A program sees all.
         let json: Value = serde_json::from_str(&shown.json()).unwrap();

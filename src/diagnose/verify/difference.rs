@@ -155,8 +155,9 @@ fn one_for_each_rule(findings: Vec<Finding>) -> Vec<Finding> {
     kept
 }
 
-/// Whether a place drops packets because its rule names addresses of other hosts, whatever device they pass: then it keeps
-/// out these hosts. A rule that also covers this namespace's own addresses would drop everybody's packets.
+/// Returns true if a place drops packets because its rule names addresses of other hosts, whatever device they pass:
+/// then it keeps out these hosts. A rule that also covers this namespace's own addresses would drop everybody's
+/// packets.
 fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
     let Some(rule) = at.rule() else {
         return false;
@@ -178,7 +179,8 @@ fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
     names_others && !own.is_empty()
 }
 
-/// Whether a table has rules for a family. Native mode's table sees both families, but its jumps may be for only one.
+/// Returns true if a table has rules for a family. Native mode's table sees both families, but its jumps may be for
+/// only one.
 fn is_for_family(table: &Table, family: Family) -> bool {
     let base = table.chains.iter().find(|chain| chain.base.is_some());
     let conditions = base.and_then(|chain| chain.rules.first()).map(|jump| &jump.conditions);
@@ -187,7 +189,7 @@ fn is_for_family(table: &Table, family: Family) -> bool {
         && !others.any(|other| conditions.is_some_and(|conditions| conditions.contains(&family_condition(other))))
 }
 
-/// What differs in a family's nat table, which other programs use too.
+/// Compares a family's nat table, which other programs use too.
 fn compare_xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
     let Some(held) = held.filter(|table| own_lines(table).next().is_some()) else {
         return vec![table_finding(expected, Problem::NoRules(expected.rules().count()))];
@@ -204,7 +206,7 @@ fn compare_xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
     findings
 }
 
-/// What differs in native mode's table, which is proxy-init's alone.
+/// Compares native mode's table, which is ours alone.
 fn compare_native(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
     let Some(held) = held else {
         return vec![table_finding(expected, Problem::NoTable)];
@@ -270,8 +272,8 @@ struct Comparable<'a> {
 }
 
 impl Comparable<'_> {
-    /// Whether they are the same. Rules are compared by what they do, because their text may leave out what isn't
-    /// understood.
+    /// Returns true if both are the same. Rules are compared by their effect, because their text may leave out what
+    /// isn't understood.
     fn is(&self, other: &Self) -> bool {
         match (&self.rule, &other.rule) {
             (Some(rule), Some(other)) => rule.same_rule(other),
@@ -279,7 +281,7 @@ impl Comparable<'_> {
         }
     }
 
-    /// Whether both are rules with the same comment, and so meant for the same purpose.
+    /// Returns true if both are rules with the same comment, and so with the same purpose.
     fn is_named_like(&self, other: &Self) -> bool {
         let own = self.rule.as_ref().and_then(|rule| rule.comment.as_ref());
         own.is_some() && own == other.rule.as_ref().and_then(|rule| rule.comment.as_ref())
@@ -299,7 +301,7 @@ fn elements(set: &Set) -> Vec<Comparable<'_>> {
     texts.map(|text| Comparable { rule: None, text }).collect()
 }
 
-/// What differs between two lists.
+/// Compares two lists.
 fn compare_lists(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem> {
     if expected.len() == found.len() && expected.iter().zip(found).all(|(expected, found)| expected.is(found)) {
         return Vec::new();
@@ -328,7 +330,7 @@ fn compare_lists(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<P
     problems
 }
 
-/// What is wrong with the jump to proxy-init's chain among the rules that were found in a base chain of this table.
+/// Compares the jumps to our chain among the rules of a base chain of this table.
 fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>], table: &Table) -> Vec<Problem> {
     let mut problems = Vec::new();
     for jump in expected {
@@ -346,7 +348,7 @@ fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>], table: &
     problems
 }
 
-/// What keeps the connections of one direction from proxy-init's chain, apart from the findings that are already known.
+/// Finds everything that keeps one direction's connections from our chain, apart from earlier findings.
 fn shadows(
     expected: &Table,
     family: Family,
@@ -413,7 +415,7 @@ fn shadows(
                 unsaid.push(to);
             }
         }
-        // That one end is here goes without saying.
+        // One end is always here, which needs no words.
         let ends = [end, end.reversed()].into_iter();
         unsaid.extend(ends.filter(|field| outcome.connections.get(*field) == here.as_ref()));
         let connections = outcome.connections.without_fields(&unsaid).to_string();

@@ -15,7 +15,7 @@ pub struct Finding {
     pub(crate) problem: Problem,
 }
 
-/// What a [`Finding`] is about.
+/// The subject of a [`Finding`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Display)]
 pub(crate) enum Subject {
     /// A table in which proxy-init's rules are, or should be.
@@ -42,18 +42,18 @@ impl Finding {
         self.subject.to_string()
     }
 
-    /// What is wrong.
+    /// The kind of the difference.
     pub fn kind(&self) -> FindingKind {
         self.problem.kind()
     }
 
-    /// Whether it is about hosts that a rule keeps out.
+    /// Returns true if the finding is about hosts that a rule keeps out.
     pub(crate) fn is_barring(&self) -> bool {
         matches!(self.problem, Problem::Barred { .. })
     }
 }
 
-/// What kind of difference a [`Finding`] is. Its text is the word that docs/commands.md explains.
+/// The kind of a [`Finding`]'s difference. Its text is the word that docs/commands.md explains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[non_exhaustive]
 #[display(rename_all = "kebab-case")]
@@ -84,7 +84,7 @@ pub enum FindingKind {
     Dropped,
 }
 
-/// What is wrong, and with what, by [`FindingKind`].
+/// The difference and its subject, by [`FindingKind`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Problem {
     /// With how many are expected.
@@ -133,7 +133,7 @@ pub(crate) enum Problem {
         /// The command that lets them through; none if a rule loses them by changing them.
         admit: Option<String>,
         packet: Leg,
-        /// Who asks: inbound, the neighbour.
+        /// The direction of the question: inbound, the neighbour asks.
         direction: Direction,
     },
 }
@@ -156,7 +156,7 @@ impl Problem {
         }
     }
 
-    /// Whether it is about rules of other programs, while proxy-init's own are as they should be.
+    /// Returns true if the finding is about other programs' rules, while ours are as they should be.
     pub fn is_about_others(&self) -> bool {
         matches!(
             self,
@@ -168,8 +168,8 @@ impl Problem {
         )
     }
 
-    /// Whether it is only a warning: connections reach the proxy, except perhaps by something that isn't understood, or from
-    /// hosts that a rule keeps out.
+    /// Returns true if the finding is only a warning: connections reach the proxy, except perhaps by something unknown,
+    /// or from hosts that a rule keeps out.
     pub fn is_warning(&self) -> bool {
         matches!(self, Problem::Dropped { certain: false, .. } | Problem::Barred { .. })
     }
@@ -204,7 +204,7 @@ impl Problem {
         }
     }
 
-    /// What is wrong, in words; `rule` stands for the other program's rule.
+    /// The difference in words; `rule` stands for the other program's rule.
     fn words(&self, rule: &str) -> String {
         let does = |verb: &str, certain: &bool| {
             if *certain { format!("{rule} {verb}s") } else { format!("{rule} may {verb}") }
@@ -283,7 +283,7 @@ impl Finding {
         format!("{text} ({})", rules.join("; "))
     }
 
-    /// What another program's rule does to connections, without the rule; none if this is about proxy-init's own rules.
+    /// The effect of another program's rule on connections, without the rule; none if the finding is about our rules.
     pub(crate) fn interference(&self) -> Option<String> {
         let is_about_others = self.problem.is_about_others();
         is_about_others.then(|| format!("{}, {}: {}", self.family(), self.subject, self.problem.words("a rule")))

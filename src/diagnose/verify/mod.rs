@@ -28,7 +28,7 @@ use crate::netns;
 use crate::ownership::holders;
 use crate::plan::tables::expected;
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verification {
@@ -44,13 +44,13 @@ pub struct Verification {
     /// The subsystems that could not be seen, and may hold proxy-init's rules too; in the subsystem that was checked, the
     /// tables other than nat, whose rules may come first.
     pub not_known: Vec<Subsystem>,
-    /// What is probably wrong with the proxy, though the rules are as they should be.
+    /// Probable defects of the proxy, beside correct rules.
     pub warnings: Vec<ProxyWarning>,
     /// Signs of what affects connections beside the rules: other programs, links, routes.
     pub signs: Vec<String>,
-    /// Whether any rule of proxy-init's was found, in whichever mode.
+    /// True if any mode holds a rule of ours.
     pub finds_rules: bool,
-    /// Whether the rules are as expected, and no other rule decides about connections: until the rules change,
+    /// True if the rules are as expected, and no other rule decides about connections: until the rules change,
     /// [`verify`] finds the same, whatever else changes.
     pub is_alone: bool,
     /// If the rules aren't in place, but are one complete, untouched installation of another config, such as an earlier one:
@@ -59,7 +59,7 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Whether everything that could be seen is as expected.
+    /// Returns true if everything that could be seen is as expected.
     pub fn is_in_place(&self) -> bool {
         self.findings.is_empty() && self.others.is_empty()
     }
@@ -87,7 +87,7 @@ impl Verification {
         doubts.chain(warnings).chain(self.signs.iter().cloned()).collect()
     }
 
-    /// Whether the finding is that IPv6 has no rules, where those of IPv4, which always has some, are as expected.
+    /// Returns true if the finding is that IPv6 has no rules beside IPv4's, which are as expected.
     fn lacks_ipv6_alone(&self, finding: &Finding) -> bool {
         matches!(finding.problem, Problem::NoRules(_))
             && finding.family == TableFamily::Ip(Family::V6)
@@ -200,7 +200,7 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
     let others_unseen =
         mode == Mode::Legacy && ruleset.unseen(Subsystem::Legacy).is_some_and(|unseen| unseen.not_permitted);
     if others_unseen {
-        // Whoever may not list legacy tables may read those that the flags are about, and no others.
+        // A process that may not list legacy tables may read the tables that the flags are about, and no others.
         ruleset.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
         for family in Family::ALL {
             if mode.table_among(&ruleset.tables, family).is_none() && has_sockets(family) {
@@ -274,7 +274,7 @@ pub(crate) fn verdict(
     })
 }
 
-/// Whether tables that hold everything expected hold more: another rule, or a policy to drop.
+/// Returns true if tables with all expected rules hold more: another rule, or a policy to drop.
 fn has_others(held: &[Table], expected: &[Table]) -> bool {
     let rules = |tables: &[Table]| tables.iter().flat_map(Table::rules).count();
     let mut bases = held.iter().flat_map(|table| &table.chains).filter_map(|chain| chain.base);

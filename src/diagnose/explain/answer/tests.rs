@@ -572,7 +572,7 @@ fn a_chain_of_some_devices_sees_what_leaves_by_them() {
     assert_eq!(said(&ruleset, &by(Some("eth0"))), "bypasses the proxy");
 }
 
-/// What connection tracking says depends on where the packet is, and of a reply it says something else.
+/// The state of connection tracking depends on the packet's place, and differs for a reply.
 #[test]
 fn a_packet_has_the_state_of_its_place() {
     use ruleset::flags::{CtState, ct_state_condition};
@@ -607,7 +607,7 @@ fn a_packet_has_the_state_of_its_place() {
         let said = said(&ruleset, &inbound("10.0.0.1:80"));
         assert_eq!(said, want, "{hook} {priority} {state:?}");
     }
-    // What lo brings back has a state from the beginning.
+    // A packet that lo brings back has a state from the beginning.
     for (hook, state, want) in [
         (Hook::Ingress, CtState::Invalid, "to the proxy, port 4140"),
         (Hook::Ingress, CtState::New, "dropped"),

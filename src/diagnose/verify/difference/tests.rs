@@ -32,14 +32,14 @@ fn installed() -> Vec<Table> {
     of(Mode::Nft, &config())
 }
 
-/// What is said in nft mode where these tables were found.
+/// The findings in nft mode for these tables.
 fn said(tables: Vec<Table>) -> Vec<String> {
     let ruleset = Ruleset { tables, not_known: vec![] };
     let findings = differences(Mode::Nft, &installed(), &ruleset, &Network::default());
     findings.iter().map(ToString::to_string).collect()
 }
 
-/// What is said where the installed table has been changed so.
+/// The findings for the installed table after this change.
 fn after(change: impl FnOnce(&mut Table)) -> Vec<String> {
     let mut tables = installed();
     change(&mut tables[0]);
@@ -275,7 +275,7 @@ fn rules_that_come_first() {
     assert_eq!(said(tables), [want]);
 }
 
-/// What comes by lo was sent in the pod, and counts as outbound.
+/// Packets that come by lo were sent in the pod, and count as outbound.
 #[test]
 fn a_rule_for_lo_takes_no_inbound_connections_away() {
     let from = |device| Condition::is(Field::InInterface, interface(device));
