@@ -13,7 +13,7 @@ fn always(holds: bool) -> Holding {
     vec![(Field::Family, all)]
 }
 
-/// What conditions depend on beside packets, as far as it is known.
+/// The known facts beside packets on which conditions depend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The entries of the local table: the number of their type, and the addresses.
@@ -138,7 +138,7 @@ mod tests {
         facts
     }
 
-    /// Whether an address of a family is of these types; none: that isn't known.
+    /// True if an address of a family is of these types; none: not known.
     fn holds(types: &[u8], is_xt: bool, negated: bool, family: Family, address: u128) -> Option<bool> {
         let context = Context::AddressType {
             is_source: true,

@@ -2,7 +2,7 @@
 
 use derive_more::Display;
 
-/// Which way connections go, seen from the network namespace.
+/// The direction of connections, seen from the network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display("{}", self.name())]
 pub enum Direction {

@@ -22,7 +22,7 @@ pub enum Field {
     InInterface,
     /// The name of the device by which it leaves, in the same form.
     OutInterface,
-    /// What connection tracking knows about it; see [`Tracked::number`](crate::flags::Tracked::number).
+    /// Connection tracking's knowledge of the packet; see [`Tracked::number`](crate::flags::Tracked::number).
     State,
     /// The mark of the packet (`meta mark`).
     Mark,
@@ -40,7 +40,7 @@ pub enum Field {
 #[derive(Debug, Clone, Copy)]
 pub struct FieldFacts {
     pub bits: u32,
-    /// Whether nf_tables has its numbers in the machine's byte order, in registers and in sets.
+    /// True if nf_tables has the field's numbers in the machine's byte order, in registers and in sets.
     pub is_in_host_order: bool,
     pub nft: &'static str,
     pub iptables: IptablesOption,
@@ -70,7 +70,7 @@ pub enum IptablesOption {
     None,
 }
 
-/// What most fields have in common. Each row has its own words, and says where its field differs.
+/// The common facts of most fields. Each row has its own words, and the differences of its field.
 const PLAIN: FieldFacts = FieldFacts {
     bits: 8,
     is_in_host_order: false,

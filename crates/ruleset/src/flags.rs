@@ -30,13 +30,14 @@ impl CtState {
         self as u32
     }
 
-    /// Whether there is an entry for the packet's connection, and so a direction, a status and a mark (`nf_ct_get`).
+    /// Returns true if there is an entry for the packet's connection, and so a direction, a status and a mark
+    /// (`nf_ct_get`).
     pub fn has_entry(self) -> bool {
         !matches!(self, Self::Invalid | Self::Untracked)
     }
 }
 
-/// What connection tracking knows about a packet's connection.
+/// Connection tracking's knowledge of a packet's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tracked {
     pub state: CtState,
@@ -89,14 +90,14 @@ pub fn ct_state_condition(holds: impl Fn(CtState) -> bool) -> Condition {
     tracking_condition(|tracked| holds(tracked.state))
 }
 
-/// What nft and iptables ask connection tracking in one condition on [`Field::State`].
+/// A question of nft or iptables to connection tracking in one condition on [`Field::State`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TrackingQuestion {
-    /// Whether the state is one of these, or the source or the destination was changed.
+    /// Is the state one of these, or was the source or the destination changed?
     State { states: Vec<CtState>, has_snat: bool, has_dnat: bool, negated: bool },
-    /// Whether the connection's status, shifted by [`STATUS_SHIFT`], has these bits under a mask.
+    /// Has the connection's status, shifted by [`STATUS_SHIFT`], these bits under a mask?
     Status { mask: u8, bits: u8, negated: bool },
-    /// Whether the packet is a reply; `others_pass`: or is of no connection.
+    /// Is the packet a reply or, with `others_pass`, of no connection?
     Direction { is_reply: bool, others_pass: bool },
 }
 

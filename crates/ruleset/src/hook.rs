@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(XTABLES, order);
     }
 
-    /// What nft calls `dstnat` and `srcnat`.
+    /// nft calls these priorities `dstnat` and `srcnat`.
     #[test]
     fn nat_of_destinations_is_before_filters_and_of_sources_after() {
         for (hook, priority) in

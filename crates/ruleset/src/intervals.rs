@@ -90,8 +90,8 @@ impl Intervals {
         self.as_slice().iter().flat_map(|&(first, last)| first..=last)
     }
 
-    /// Whether it holds a number of one of these intervals, which may be in any order. This runs for each field of each
-    /// rule.
+    /// Returns true if the set holds a number of one of these intervals, which may be in any order. This runs for each
+    /// field of each rule.
     #[inline(always)]
     pub fn meets(&self, intervals: &[(u128, u128)]) -> bool {
         intervals.iter().any(|&(first, last)| first <= last && self.meeting(first, last).next().is_some())
@@ -146,7 +146,7 @@ impl Intervals {
     pub fn without(&self, other: &Self) -> Self {
         let mut only = Vec::with_capacity(self.as_slice().len() + 1);
         for &(first, last) in self.as_slice() {
-            // What is left of this interval; none once another one covers the rest.
+            // The rest of this interval; none once another one covers the rest.
             let mut rest = Some(first);
             for &(other_first, other_last) in other.meeting(first, last) {
                 only.extend(rest.filter(|start| *start < other_first).map(|start| (start, other_first - 1)));

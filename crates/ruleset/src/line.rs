@@ -53,7 +53,7 @@ impl Table {
         NftCondition(condition).to_string()
     }
 
-    /// What a rule does, in the syntax of this table; iptables' `-j` is left out.
+    /// The effects and the action of a rule, in the syntax of this table; iptables' `-j` is left out.
     pub fn action_in_syntax(&self, effects: &[Effect], action: &Action) -> String {
         let rule = Rule { effects: effects.to_vec(), ..Rule::new(Vec::new(), action.clone()) };
         if self.is_xtables() {

@@ -1,4 +1,4 @@
-//! What listens in a network namespace.
+//! Listeners in a network namespace.
 
 use std::net::IpAddr;
 
@@ -12,18 +12,18 @@ pub struct Listener {
     pub port: u16,
     /// The number of the device that it is bound to; 0 for any.
     pub device: u32,
-    /// Whether it takes no IPv4, if it is bound to the unspecified address of IPv6.
+    /// True if a listener on IPv6's unspecified address takes no IPv4.
     pub is_ipv6_only: bool,
     /// The user that owns it, by its number in the asking process's user namespace.
     pub uid: u32,
 }
 
 impl Listener {
-    /// What the kernel shows for a user that has no number in the asking user namespace (/proc/sys/kernel/overflowuid).
+    /// The kernel's number for a user that has no number in the asking user namespace (/proc/sys/kernel/overflowuid).
     pub const UNMAPPED: u32 = 65534;
 
-    /// Whether it gets connections of this family and direction that were redirected to its port. Outbound ones go to
-    /// 127.0.0.1 or ::1 by lo, inbound ones to an address of the device on which they arrived, any except lo
+    /// Returns true if the listener gets redirected connections of this family and direction. Outbound connections go
+    /// to 127.0.0.1 or ::1 by lo, inbound ones to an address of the device on which they arrived, any except lo
     /// (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
     pub fn accepts(&self, direction: Direction, family: Family) -> bool {
         let is_outbound = direction == Direction::Outbound;

@@ -32,7 +32,7 @@ impl PartialEq<str> for Name {
     }
 }
 
-/// Whether a character is invisible where it is printed: a control character, one that reverses the direction of writing,
+/// Returns true if a character is invisible in print: a control character, one that reverses the direction of writing,
 /// and others without a shape. Names and values that others chose may hold any.
 pub fn is_hidden(character: char) -> bool {
     // Quotes and backslashes are visible, but `escape_debug` escapes them too.

@@ -7,7 +7,7 @@ use crate::context::Facts;
 use crate::listener::Listener;
 use crate::{Family, Field, Intervals, LOOPBACK_INDEX, Name, address, interface};
 
-/// What is known about a network namespace beside its rules.
+/// The known facts about a network namespace beside its rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
     pub devices: Vec<Device>,
@@ -61,8 +61,8 @@ pub struct Device {
     pub lower: Option<u32>,
     /// The number of the bridge or the bond of which it is a port.
     pub master: Option<u32>,
-    /// Whether it finds other hosts by neighbour discovery on its link. lo doesn't, nor does a device that leads to a single
-    /// host.
+    /// True if the device finds other hosts by neighbour discovery on its link. lo doesn't, nor does a device that
+    /// leads to a single host.
     pub has_neighbours: bool,
 }
 

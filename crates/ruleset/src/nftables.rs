@@ -49,8 +49,8 @@ impl fmt::Display for NftRule<'_> {
     }
 }
 
-/// Whether nft leaves a condition out because the next one implies it: `tcp dport 80` implies TCP, and `ip saddr`
-/// implies IPv4.
+/// Returns true if nft leaves a condition out because the next one implies it: `tcp dport 80` implies TCP, and
+/// `ip saddr` implies IPv4.
 pub fn is_implied(condition: &Condition, next: Option<&Condition>) -> bool {
     match next {
         Some(Condition::In { field: Field::SourcePort | Field::DestinationPort, .. }) => {

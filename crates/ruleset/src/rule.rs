@@ -10,9 +10,9 @@ use crate::name::Name;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
-    /// What a packet must meet; without conditions, every packet matches.
+    /// The conditions that a packet must meet; without conditions, every packet matches.
     pub conditions: Vec<Condition>,
-    /// What the rule does before its action, beside counting.
+    /// The rule's effects before its action, beside counting.
     pub effects: Vec<Effect>,
     pub action: Action,
     pub comment: Option<Name>,
@@ -38,17 +38,17 @@ impl Rule {
         }
     }
 
-    /// Whether it decides, or may do something that later rules see.
+    /// Returns true if the rule decides, or may do something that later rules see.
     pub fn does_something(&self) -> bool {
         self.action != Action::Continue || self.has_lasting_effect()
     }
 
-    /// Whether it may do something that later rules see, apart from what it decides.
+    /// Returns true if the rule may do something that later rules see, apart from its decision.
     pub fn has_lasting_effect(&self) -> bool {
         self.effects.iter().any(|effect| !matches!(effect, Effect::Other(_)))
     }
 
-    /// Whether both say the same; the order of conditions, counters and handles don't matter.
+    /// Returns true if both are the same rule; the order of conditions, counters and handles don't matter.
     pub fn same_rule(&self, other: &Self) -> bool {
         fn sorted(rule: &Rule) -> Vec<&Condition> {
             let mut conditions: Vec<&Condition> = rule.conditions.iter().collect();
@@ -121,7 +121,7 @@ pub enum Condition {
     NotUnderstood(Opaque),
 }
 
-/// What isn't modelled, by what it is found by in a listing.
+/// Something that isn't modelled, under its name in a listing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Opaque {
     /// The names of nf_tables' expressions, in the order in which they run.
@@ -143,7 +143,7 @@ impl Opaque {
 /// On what a condition depends beside the packet: on routing, or on how many packets came before.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Context {
-    /// Whether routing gives an address one of these types.
+    /// Routing gives an address one of these types.
     AddressType {
         is_source: bool,
         /// A bit for each type, by the number of `RTN_*` in linux/rtnetlink.h.
@@ -152,18 +152,18 @@ pub enum Context {
         /// It is xt's match, which finds the types of IPv6 addresses in another way than nft's.
         is_xt: bool,
     },
-    /// Whether the route back to the source leaves by the device on which the packet arrived or, if loose, by any.
+    /// The route back to the source leaves by the device on which the packet arrived or, if loose, by any.
     ReversePath {
         is_loose: bool,
         negated: bool,
         /// The flags of xt's match (`XT_RPFILTER_*` in linux/netfilter/xt_rpfilter.h), if it is that.
         xt_flags: Option<u8>,
     },
-    /// Whether a limit isn't reached yet or, unless it `holds_below`, whether it is.
+    /// A limit isn't reached yet or, unless it `holds_below`, is reached.
     Limit { holds_below: bool, of: Counted },
 }
 
-/// What a limit counts, and up to where.
+/// The counted thing of a limit, and the limit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Counted {
     /// So many packets or bytes in so many seconds.
@@ -240,13 +240,13 @@ impl From<(u128, u128)> for Values {
     }
 }
 
-/// What a rule does with a packet apart from its action.
+/// An effect of a rule on a packet, apart from the rule's action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain.
     Untrack,
     Mark {
-        /// Which one: [`Field::Mark`], [`Field::ConnectionMark`] or, as if it were one, [`Field::HopLimit`].
+        /// The number: [`Field::Mark`], [`Field::ConnectionMark`] or, as if it were one, [`Field::HopLimit`].
         field: Field,
         /// To what; none: that isn't known.
         to: Option<Bits>,

@@ -7,11 +7,11 @@ use crate::{Condition, Context, NAT, Rule, Subsystem, Table, TableFamily};
 pub struct Ruleset<R = Rule> {
     /// The tables of nf_tables, in the order in which they were made, then the legacy tables.
     pub tables: Vec<Table<R>>,
-    /// What could not be seen: it may hold more tables.
+    /// The parts that could not be seen, and may hold more tables.
     pub not_known: Vec<Unseen>,
 }
 
-/// What could not be seen, and why.
+/// A part that could not be seen, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unseen {
     pub subsystem: Subsystem,
@@ -21,7 +21,7 @@ pub struct Unseen {
 }
 
 impl Ruleset {
-    /// Whether a condition depends on a context that `is_such` accepts.
+    /// Returns true if a condition depends on a context that `is_such` accepts.
     pub fn has_context(&self, is_such: impl Fn(&Context) -> bool) -> bool {
         let rules = self.tables.iter().flat_map(Table::rules);
         rules

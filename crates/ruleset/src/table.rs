@@ -22,7 +22,7 @@ pub enum Subsystem {
     Legacy,
 }
 
-/// Which packets a table sees.
+/// The packets that a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display(rename_all = "lowercase")]
 pub enum TableFamily {
@@ -91,7 +91,7 @@ impl Table {
         }
     }
 
-    /// Whether both have the same name in the same place.
+    /// Returns true if both have the same name in the same place.
     pub fn is(&self, other: &Self) -> bool {
         (self.subsystem, self.family) == (other.subsystem, other.family) && self.name == other.name
     }
@@ -108,7 +108,7 @@ impl Table {
         }
     }
 
-    /// What a rule of this table with this action may do: the action, or those in its verdict map.
+    /// The possible actions of a rule of this table: the action, or those in its verdict map.
     pub fn possible_actions<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
         let (itself, map) = match action {
             Action::Map(_, map) | Action::RedirectByMap(_, map) => (None, self.set(map)),
@@ -136,7 +136,8 @@ impl Table {
         reached
     }
 
-    /// Whether its rules are best shown in iptables' syntax: those of legacy tables, and of iptables-nft's.
+    /// Returns true if the table's rules are best shown in iptables' syntax: those of legacy tables, and of
+    /// iptables-nft's.
     pub fn is_xtables(&self) -> bool {
         matches!(self.family, TableFamily::Ip(_)) && XTABLES.iter().any(|(name, _)| self.name == **name)
     }
@@ -189,7 +190,7 @@ pub struct Base {
     pub policy: Policy,
 }
 
-/// What a base chain is for (`NFTA_CHAIN_TYPE`).
+/// The purpose of a base chain (`NFTA_CHAIN_TYPE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[display(rename_all = "lowercase")]
 pub enum Kind {
@@ -199,7 +200,7 @@ pub enum Kind {
     Filter,
 }
 
-/// What becomes of a packet at the end of a base chain.
+/// The fate of a packet at the end of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[display(rename_all = "lowercase")]
 pub enum Policy {

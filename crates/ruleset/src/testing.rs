@@ -1,4 +1,4 @@
-//! What tests are made of, here and in the crates above: tables, chains and rules in few words.
+//! Makes tables, chains and rules in few words, for tests here and in the crates above.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};

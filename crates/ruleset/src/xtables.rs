@@ -94,7 +94,7 @@ fn reject_with(rejection: Rejection) -> String {
     }
 }
 
-/// What a rule without a verdict does, after `-j`.
+/// The effect of a rule without a verdict, after `-j`.
 pub(crate) struct IptablesEffect<'a>(pub(crate) &'a Effect);
 
 impl fmt::Display for IptablesEffect<'_> {
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    /// What iptables has no words for; nft can make such rules in its tables.
+    /// iptables has no words for these rules; nft can make them in its tables.
     #[test]
     fn what_iptables_cannot_say_is_in_brackets() {
         let set = |field| Condition::is(field, Values::Set(Name::from("web")));

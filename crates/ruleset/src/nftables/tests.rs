@@ -115,7 +115,7 @@ fn a_rule_is_its_conditions_counter_action_and_comment() {
             "tcp dport 80 counter return comment \"x y\"",
         ),
         (commented("x", rule([], Action::Continue)), "comment \"x\""),
-        // What the next condition implies is left out, and nothing else.
+        // A condition that the next one implies is left out, and nothing else.
         (rule([tcp(), Condition::is(Field::SourcePort, 1)], Action::Drop), "tcp sport 1 drop"),
         (rule([family_condition(Family::V4), source.clone()], Action::Drop), "ip saddr 10.0.0.0/8 drop"),
         (rule([family_condition(Family::V6), destination.clone()], Action::Drop), "ip6 daddr ::1 drop"),
