@@ -1,4 +1,4 @@
-//! What is said when something fails after rules have changed, or while they are changed back.
+//! The errors when something fails after rules have changed, or while they are changed back.
 
 use std::process::Stdio;
 
@@ -134,7 +134,7 @@ fn a_look_that_fails_after_the_commit_does_not_hide_that_the_rules_are_in() {
         ("legacy", "socket", "EMFILE"),
     ] {
         let before = |namespace: &Namespace| {
-            // What auto goes by.
+            // auto goes by this line.
             let holder = if mode == "legacy" { "legacy" } else { "nft" };
             for holder in [holder, "legacy"] {
                 namespace.sh(&format!("iptables-{holder} -t nat -A POSTROUTING -j ACCEPT"));
@@ -232,7 +232,7 @@ fn a_command_that_succeeds_without_doing_its_work_is_found_out() {
     }
 }
 
-/// What became of runs that were started together.
+/// The outcomes of runs that were started together.
 fn together(namespace: &Namespace, lines: &[String]) -> Vec<bool> {
     let start = |line: &String| Run::new(line).spawn(namespace, Stdio::null());
     let children: Vec<_> = lines.iter().map(start).collect();
@@ -254,7 +254,7 @@ fn rounds() -> usize {
     std::env::var("PROXY_INIT_ROUNDS").map_or(12, |rounds| rounds.parse().unwrap())
 }
 
-/// Whoever comes last replaces the others, and stays.
+/// The last run replaces the others' rules, and stays.
 #[test]
 fn of_several_modes_that_replace_each_other_at_once_one_is_left() {
     for modes in [&["legacy", "nft"][..], &["legacy", "native"], &["legacy", "nft", "native", "legacy"]] {

@@ -278,7 +278,7 @@ fn the_man_page_and_completions_know_the_flags() {
     assert_eq!(output.code(), Some(2));
 }
 
-/// Whoever asks a question and gets no answer is told so; an installation's log is not an answer.
+/// A question without an answer is an error; an installation's log is not an answer.
 #[test]
 fn an_answer_that_cannot_be_printed_is_an_error() {
     let namespace = Namespace::new();

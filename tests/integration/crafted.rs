@@ -51,7 +51,7 @@ impl Question {
         handshakes.connect(&lab.pod, &Client { owner, ..Client::new(from) }, to)
     }
 
-    /// Whether this became of the connection if this is the answer; none: that isn't known.
+    /// True if the connection ended as this answer says; none: the answer doesn't say.
     fn is_true(self, answer: &str, outcome: Outcome) -> Option<bool> {
         let port_of = |outcome| match outcome {
             Outcome::Answered { by, at } => Some((by, at.port())),
@@ -125,7 +125,7 @@ fn is_so_with(network: &[&str], set_up: &[&str], question: Question, family: usi
 const PROXY: &str = "to the proxy, port ";
 const NOT_KNOWN: &str = "not known: ";
 
-/// What changes a packet in a way that isn't followed: nobody knows what comes of that.
+/// Some rules change a packet in a way that isn't followed: the outcome is not known.
 #[test]
 fn what_rewrites_packets_is_not_harmless() {
     for (rule, answer) in [
@@ -286,7 +286,7 @@ const MACVLAN: [&str; 7] = [
     "ip route add default via 10.77.0.1",
 ];
 
-/// What a bridge's chains drop, and those of the devices by which its packets come and go, no other chain gets.
+/// No other chain gets the packets that are dropped by a bridge's chains, or by those of its packets' devices.
 #[test]
 fn packets_pass_the_devices_beneath_theirs() {
     for (chain, question, answer) in [
@@ -353,7 +353,7 @@ fn packets_pass_the_devices_beneath_theirs() {
             }
         }
     }
-    // Whether a bridge has it redirected before its own hook at input, a setting says.
+    // A setting decides if a bridge has the packet redirected before its own hook at input.
     let table = "table bridge t { chain c { type filter hook input priority 0; tcp dport PORT drop; }; }";
     for (setting, port, answer) in [(0, "80", "dropped"), (1, "81-90", NOT_KNOWN)] {
         let setting = format!("sysctl -qw net.bridge.bridge-nf-call-iptables={setting}");
@@ -389,7 +389,7 @@ fn settings_are_heeded() {
     }
 }
 
-/// Who sends from another device's address is answered by that one.
+/// A sender with another device's address is answered by that device.
 #[test]
 fn the_reply_may_come_by_the_device_that_has_the_address() {
     let lab = Lab::new();
@@ -515,7 +515,7 @@ fn users_have_routes_of_their_own() {
     }
 }
 
-/// What nothing here can read may drop what neighbours find each other by, and what a bridge passes.
+/// Tables that nothing here can read may drop neighbour discovery, and packets that a bridge passes.
 #[test]
 fn what_is_not_read_is_named() {
     // The kernel makes the table as it is asked for: `ARPT_SO_GET_INFO` for `struct arpt_getinfo`.

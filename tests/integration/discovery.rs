@@ -44,7 +44,7 @@ const FIREWALLS: [Firewall; 23] = [
         false,
         false,
     ),
-    // Who asks is known then: the answer is to be asked for only by whoever connects.
+    // The asking side is known then: only the connecting side asks for the neighbour.
     firewall(
         "table inet f { chain out { type filter hook output priority 0; policy accept; icmpv6 type nd-neighbor-advert drop; }; }",
         false,
@@ -113,7 +113,7 @@ fn apply(lab: &Lab, rules: &str) {
     }
 }
 
-/// Whether a connection over a family is answered, inbound or outbound: of the proxy's user, so that it leaves.
+/// Returns true if a connection over a family is answered, inbound or outbound: of the proxy's user, so that it leaves.
 fn is_answered(lab: &Lab, handshakes: &Handshakes, family: usize, is_inbound: bool) -> bool {
     let (ours, theirs) = (SocketAddr::new(POD[family], 0), SocketAddr::new(NEIGHBOUR[family], 0));
     let (from, mut to, namespace) = if is_inbound { (theirs, ours, &lab.outside) } else { (ours, theirs, &lab.pod) };

@@ -21,7 +21,7 @@ fn pod_with_chart(mode: &str) -> Lab {
     lab
 }
 
-/// What is printed.
+/// The printed answer.
 fn text(lab: &Lab, line: &str) -> String {
     install(&lab.pod, &format!("explain {line}"))
 }
@@ -112,7 +112,7 @@ fn whom_the_rules_exempt_is_said_in_the_answer() {
             ("--to 192.0.2.1:80 --gid 7", "to the proxy, port 4140, except from user 1000,2000-2999".to_owned()),
             ("--to 192.0.2.1:80 --uid 7", "to the proxy, port 4140, except from group 0".to_owned()),
             ("--to 192.0.2.1:80 --uid 1000", "bypasses the proxy".to_owned()),
-            // That is so whoever asks.
+            // Every user gets this answer.
             ("--to 192.0.2.1:4567", "bypasses the proxy".to_owned()),
         ] {
             let line = format!("outbound {line}");
@@ -180,11 +180,11 @@ fn routing_says_how_an_outbound_connection_leaves() {
     let routed = lab.pod.sh("ip route get 192.0.2.1 from 10.77.0.2");
     assert!(routed.contains("dev other"), "{routed}");
     lab.pod.sh("ip rule delete from 10.77.0.2");
-    // What goes to an address of its own never leaves by the device to which the socket is bound.
+    // A connection to the pod's own address never leaves by the device to which the socket is bound.
     for to in ["10.77.0.2:80", "[fd77::2]:80"] {
         assert_eq!(first_line(&lab, &format!("outbound --to {to} --out eth0")), "bypasses the proxy");
     }
-    // Whoever it is, the socket's device decides, by whichever name it was given.
+    // The socket's device decides for every user, by whichever name it was given.
     lab.pod.sh("ip link property add dev eth0 altname second");
     for name in ["eth0", "second"] {
         let said = first_line(&lab, &format!("outbound --to 10.77.0.1:80 --out {name}"));
@@ -351,7 +351,7 @@ fn a_connection_that_cannot_be_made_is_an_error() {
 /// A connection that the rules redirect gets there only if there is such a place.
 #[test]
 fn a_redirection_to_nowhere_is_a_loss() {
-    // What is broken, what is said of it, and what of a connection that goes over lo without being redirected.
+    // The defect, the answer, and the answer for a connection that goes over lo without being redirected.
     let breaks = [
         ("ip link set lo down", "and lo is down", Some("dropped: lo is down")),
         ("ip address flush dev lo", "to which this network namespace has no local route", None),
@@ -416,7 +416,7 @@ fn a_redirection_to_nowhere_is_a_loss() {
     );
 }
 
-/// What a map says is followed as what a rule says: to a port of this host, which a socket that is bound to a device
+/// A map's destination is followed as a rule's is: to a port of this host, which a socket that is bound to a device
 /// doesn't reach, and which may be the proxy's.
 #[test]
 fn a_port_of_a_map_is_a_port_of_this_host() {
@@ -561,7 +561,7 @@ fn what_a_rule_sends_where_no_route_leads_is_lost() {
     }
 }
 
-/// What is redirected is redirected before it is routed, so its destination need not be an address of the pod's.
+/// Redirection comes before routing, so the original destination need not be an address of the pod's.
 #[test]
 fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     let lab = pod_with_chart("nft");
@@ -586,7 +586,7 @@ fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     let localnet = first_line(&lab, "inbound --to 127.0.0.9:4190 --in eth0");
     assert!(localnet.starts_with("dropped: ") && localnet.contains("127.0.0.9"), "{localnet}");
     assert_eq!(first_line(&lab, "inbound --to 127.0.0.9:80"), "to the proxy, port 4143");
-    // What is forwarded doesn't meet the rules for what is for this namespace; what is redirected does.
+    // Forwarded packets don't meet the rules for this namespace's own packets; redirected packets do.
     feed(
         &lab.pod,
         "nft -f -",
@@ -678,7 +678,7 @@ fn an_untracked_connection_is_not_taken_for_a_new_one() {
     }
 }
 
-/// Who is rejected is told at once; who is dropped waits.
+/// A rejected client is told at once; a dropped client waits.
 #[test]
 fn a_rejected_connection_is_told_from_a_dropped_one() {
     for rule in [
@@ -847,7 +847,7 @@ fn a_reply_is_routed_by_its_source_and_by_the_user_who_listens() {
     expect("10.77.0.4:80", "dropped");
 }
 
-/// What holds as long as a limit isn't reached is the answer, with that condition.
+/// The answer is the one below the limit, with that condition.
 #[test]
 fn limits_are_conditions_of_the_answer() {
     for (rules, mode, limit) in [
@@ -885,7 +885,7 @@ fn limits_are_conditions_of_the_answer() {
             Some("-m recent"),
         ),
         (&["-A INPUT -m quota --quota 1000000 -j ACCEPT", "-A INPUT -j DROP"], "legacy", Some("-m quota")),
-        // What it comes to is the same either way.
+        // The outcome is the same either way.
         (&["-A INPUT -p tcp -m limit --limit 25/min -j LOG"], "nft", None),
     ] {
         let lab = pod_with_chart("native");

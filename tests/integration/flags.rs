@@ -1,5 +1,5 @@
-//! What the flags promise: which subcommand takes which, what is refused and in which words, what completes, and what
-//! --simulate prints.
+//! The promises of the flags: the flags of each subcommand, refusals and their words, completion, and the output of
+//! --simulate.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ use crate::support::{Finished, Folder, Run, feed, install, saved};
 
 const PORTS: &str = "-p 4143 -o 4140 -u 2102";
 
-/// What a run prints that needs no namespace.
+/// The output of a run that needs no namespace.
 fn stdout(arguments: &[&str]) -> String {
     Finished(Run::new("").arguments(arguments).command().output().unwrap()).success()
 }
 
-/// What a run with these arguments is refused with; nothing may be touched.
+/// The refusal of a run with these arguments; nothing may be touched.
 fn refusal(namespace: &Namespace, arguments: &[&str]) -> String {
     let before = namespace.sh("nft list ruleset");
     let finished = Run::new("").arguments(arguments).output(namespace);
@@ -80,7 +80,7 @@ fn a_subcommand_takes_only_what_means_something_to_it() {
     let text = refusal(&namespace, &["--output", "json", "-p", "1", "-o", "2"]);
     assert!(text.contains("does not take --output"), "{text}");
 
-    // What they do take.
+    // The flags that they do take.
     let verified = "verify --iptables-mode nft --netns=/proc/self/ns/net --firewall-bin-path iptables-nft --firewall-save-bin-path x";
     install(&namespace, &format!("{verified} --output text {PORTS}"));
     install(&namespace, "detect --netns=/proc/self/ns/net --output json");
@@ -364,7 +364,7 @@ fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
     }
 }
 
-/// What man(1) makes of a page, in plain text; nothing in the page may be amiss.
+/// A page formatted by man(1) as plain text; nothing in the page may be amiss.
 fn formatted(page: &str) -> String {
     let command = "groff -man -Tascii -ww -rLL=200n -P-c -P-b -P-u";
     let finished = feed(&Namespace::new(), command, page);
@@ -399,7 +399,7 @@ fn every_subcommand_has_a_man_page() {
     }
 }
 
-/// What bash offers for the last of these words.
+/// bash's offers for the last of these words.
 fn completed(words: &[&str]) -> Vec<String> {
     let folder = Folder::new("completions");
     let script = folder.join("script");
@@ -588,7 +588,7 @@ fn the_log_does_not_wait_for_what_the_run_waits_for() {
     assert!(last.contains("installed ") && time(last) > time(&first), "{first}{last}");
 }
 
-/// What linkerd-init takes under the same names (linkerd2-proxy-init's cmd/root.go), and so is no difference from it.
+/// linkerd-init's settings of the same names (linkerd2-proxy-init's cmd/root.go), which are no differences.
 const LINKERDS: [&str; 9] = [
     "incoming-proxy-port",
     "outgoing-proxy-port",

@@ -72,7 +72,7 @@ fn a_rule_with_a_verdict_map_is_not_removed() {
     }
 }
 
-/// What iptables-nft makes as linkerd-init runs it has no mark, and proxy-init's taking it over adds none.
+/// Chains that iptables-nft made for linkerd-init have no mark, and taking them over adds none.
 #[test]
 fn without_a_mark_base_chains_and_tables_stay() {
     let bare = Namespace::new();
@@ -202,7 +202,7 @@ impl<'a> Monitor<'a> {
         table
     }
 
-    /// What happened since it was last asked.
+    /// The events since the last question.
     fn told(&mut self) -> Vec<String> {
         let last = self.commit();
         let next = || self.lines.recv_timeout(Duration::from_secs(10)).unwrap();

@@ -42,7 +42,7 @@ case "$*" in
 esac
 "#;
 
-/// What comes of a line of arguments, and how kubectl was called.
+/// The outcome of a line of arguments, and the calls of kubectl.
 fn run(namespace: &Namespace, arguments: &[&str], state: &str) -> (Finished, Vec<String>, Folder) {
     run_of(namespace, arguments, state, "")
 }
@@ -64,7 +64,7 @@ fn run_of(namespace: &Namespace, arguments: &[&str], state: &str, pod: &str) -> 
         .env("PROXY_INIT_IMAGE", "registry.example/proxy-init:1");
     let finished = Finished(namespace.output(&mut plugin));
     let calls = fs::read_to_string(folder.join("calls")).unwrap_or_default();
-    // Whether the pod has a network of its own is asked each time.
+    // Each call asks if the pod has a network of its own.
     let calls = calls.lines().filter(|call| !call.contains("hostNetwork"));
     (finished, calls.map(str::to_owned).collect(), folder)
 }

@@ -205,7 +205,8 @@ fn the_child_has_only_what_it_needs() {
 #[test]
 fn a_kernel_without_legacy_tables_is_named() {
     let folder = Folder::new("no-tables");
-    // What iptables-legacy-restore 1.8.9 says then; the kernels under `cargo xtask kernels` make it say so for real.
+    // The words of iptables-legacy-restore 1.8.9 in this case; the kernels under `cargo xtask kernels` make it say so
+    // for real.
     folder.script(
         "iptables-legacy-restore",
         "echo \"iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'nat'\" >&2; exit 1",

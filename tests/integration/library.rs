@@ -89,7 +89,7 @@ fn what_is_not_a_network_namespace_is_an_error_at_once() {
 #[test]
 fn where_no_thread_can_be_started_it_says_so() {
     let (here, there) = (Namespace::new(), Namespace::new());
-    // What the kernel says at the limit on processes (clone(2)).
+    // The kernel's answer at the limit on processes (clone(2)).
     let line = Run::new(&format!("--iptables-mode nft {PORTS} --netns"))
         .arguments([there.path()])
         .failing("clone,clone3", "EAGAIN")

@@ -1,6 +1,6 @@
 //! The real program on a real kernel, each test in network namespaces of its own. Needs root, and says so.
 //!
-//! What is expected comes from third-party tools: the iptables commands that linkerd-init would have run, what
+//! The expectations come from third-party tools: the iptables commands that linkerd-init would have run, the rules that
 //! iptables and nft read back, and real connections.
 
 mod any_flags;

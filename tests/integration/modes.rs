@@ -100,8 +100,8 @@ fn when_the_fallback_fails_too_one_error_names_both() {
     assert!(line.contains("falling back to nft mode also failed: nft mode") && line.contains("chain OUTPUT"), "{line}");
 }
 
-/// What another run with the same flags, and verify with them, say of rules that an earlier one has put into the mode
-/// to which it fell back.
+/// The words of another run with the same flags, and of verify with them, about rules that an earlier run has put into
+/// the mode to which it fell back.
 fn assert_settled(namespace: &Namespace, run: impl Fn(&str) -> Run, mode: &str) {
     let again = run("").output(namespace).success();
     assert!(again.contains(&format!("rules in {mode} mode")), "{again}");

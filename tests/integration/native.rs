@@ -29,7 +29,7 @@ fn forget_handles(value: &mut serde_json::Value) {
     }
 }
 
-/// What is installed, what the simulated script makes, what nft makes of its own listing, and what verify says.
+/// Compares the installation, the simulated script's rules, the rules from nft's own listing, and verify's answer.
 fn check(flags: &Flags) {
     let with = |namespace: &Namespace, more: &str| {
         install(namespace, &format!("{more} --iptables-mode=native {}", flags.line()))
@@ -143,7 +143,7 @@ fn sorted(namespace: &Namespace) -> Vec<String> {
     [sets, others].concat()
 }
 
-/// What other flags have in common with the earlier ones stays, and what they make is what they make anywhere.
+/// Rules that other flags share with the earlier ones stay, and the result is as in a fresh namespace.
 #[test]
 fn other_flags_replace_only_the_rules_and_sets_that_differ() {
     let base = format!("--iptables-mode native {PORTS} -u 2102");
@@ -153,7 +153,7 @@ fn other_flags_replace_only_the_rules_and_sets_that_differ() {
         ("--inbound-ports-to-ignore 90,92", "", 6),
         // Another set of the same name, and with it the rule that uses it.
         ("--inbound-ports-to-ignore 90,92", "--inbound-ports-to-ignore 90,93", 6),
-        // What both directions had is one's own now.
+        // A set of both directions is now one direction's own.
         (
             "--inbound-ports-to-ignore 90,92 --outbound-ports-to-ignore 90,92",
             "--inbound-ports-to-ignore 90,92 --outbound-ports-to-ignore 90,93",
@@ -181,7 +181,7 @@ fn other_flags_replace_only_the_rules_and_sets_that_differ() {
     }
 }
 
-/// What others have put into the table, which is native mode's alone, goes with the next run, whatever its flags are.
+/// Other programs' additions to native mode's own table go with the next run, whatever its flags are.
 #[test]
 fn what_does_not_belong_into_the_table_goes() {
     for more in [

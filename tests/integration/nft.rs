@@ -131,7 +131,7 @@ fn twenty_thousand_ports_are_one_batch() {
     assert_eq!(namespace.sh("ip6tables-nft -t nat -S PROXY_INIT_REDIRECT").matches("multiport").count(), 1334);
 }
 
-/// What a trace of system calls says of a run in a fresh namespace.
+/// The system calls of a run in a fresh namespace, by a trace.
 #[test]
 fn a_fresh_namespace_takes_one_process_one_send_and_few_receives() {
     let namespace = Namespace::new();
@@ -202,7 +202,7 @@ fn a_failing_socket_is_named() {
     }
 }
 
-/// What other flags have in common with the earlier ones stays, and what they make is what they make anywhere.
+/// Rules that other flags share with the earlier ones stay, and the result is as in a fresh namespace.
 #[test]
 fn other_flags_replace_only_the_rules_that_differ() {
     let base = format!("--iptables-mode nft {PORTS} -u 2102 -g 2103");

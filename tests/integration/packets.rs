@@ -1,5 +1,6 @@
-//! What a packet is at each hook, there and back: rules that depend on it, beside proxy-init's, and real connections.
-//! What explain says has to come true, and verify finds everything in place exactly where connections get to the proxy.
+//! The packet's properties at each hook, there and back: rules that depend on them, beside ours, and real connections.
+//! explain's answers have to come true, and verify finds everything in place exactly where connections get to the
+//! proxy.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::{Run, chart_in, install, unfolded};
 
-/// What becomes of a connection to port 80.
+/// The fate of a connection to port 80.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Proxy,
@@ -78,7 +79,7 @@ fn pod(flags: &str, lines: &[&str]) -> (Lab, Handshakes) {
     (lab, handshakes)
 }
 
-/// What explain means; none if it doesn't know.
+/// explain's meaning; none if explain doesn't know.
 fn meant(answer: &str) -> Option<End> {
     match answer {
         "to the proxy, port 4143" | "to the proxy, port 4140" => Some(Proxy),
@@ -143,7 +144,7 @@ fn before_connection_tracking_a_packet_is_invalid() {
     check(&["iptables-legacy -t raw -A PREROUTING -m conntrack --ctstate INVALID -j DROP"], Lost, Proxy);
 }
 
-/// What lo brings back is what it was.
+/// A packet that lo brings back keeps its properties.
 #[test]
 fn before_connection_tracking_no_packet_from_outside_is_new() {
     check(&[&chain("output", -300, "ct state new drop")], Proxy, Proxy);
@@ -162,7 +163,7 @@ fn what_is_tracked_is_not_untracked_and_notrack_ends_no_rule() {
     check(&[&chain("prerouting", -300, "tcp dport 80 notrack drop")], Lost, Proxy);
     check(&[&chain("prerouting", -300, "tcp dport 80 notrack goto x ; tcp dport 80 drop"), answer], Bypass, Proxy);
     check(&[&chain("prerouting", -300, "tcp dport 80 notrack accept ; tcp dport 80 drop"), answer], Bypass, Proxy);
-    // What isn't tracked on its way back isn't translated back.
+    // A reply that isn't tracked isn't translated back.
     check(&[&chain("output", -300, "tcp sport 4143 notrack")], Lost, Proxy);
 }
 
@@ -414,7 +415,7 @@ fn what_is_sent_elsewhere_is_answered_from_there() {
     }
 }
 
-/// What isn't followed is not known, and never what it isn't.
+/// Anything that explain doesn't follow is not known, and never wrong.
 #[test]
 fn what_is_not_followed_is_not_known() {
     for (line, inbound, outbound) in [
@@ -546,7 +547,7 @@ fn a_finding_about_a_device_names_it() {
     let verified = Run::new(&format!("verify {}", chart_in("nft"))).output(&lab.pod);
     assert_eq!(verified.code(), Some(3), "{}", verified.said());
     assert!(unfolded(&verified.stdout()).contains("drops connections: arriving on \"eth1\""), "{}", verified.said());
-    // What lo brings is no inbound connection.
+    // Packets from lo are no inbound connection.
     let lab = Lab::new();
     install(&lab.pod, &chart_in("nft"));
     lab.pod.sh(&of_device("ingress", "lo", "tcp dport 80 drop"));

@@ -1,4 +1,4 @@
-//! What verify, show and explain say about the proxy, judged by sockets that listen.
+//! The words of verify, show and explain about the proxy, judged by sockets that listen.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -36,7 +36,7 @@ pub(crate) fn listen(namespace: &Namespace, uid: u32, addresses: &[&str]) -> Vec
 /// Where linkerd-proxy listens.
 const PROXY: [&str; 3] = ["[::]:4143", "127.0.0.1:4140", "[::1]:4140"];
 
-/// What is asked, and the words that are about a connection or not.
+/// The questions, and the words that are about a connection or not.
 const QUESTIONS: [&str; 3] = ["verify -p 4143 -o 4140 -u 2102", "verify", "show"];
 
 fn warnings(namespace: &Namespace, question: &str) -> Value {
@@ -154,7 +154,7 @@ fn a_proxy_of_another_user_than_the_exempt_one_is_named() {
     }
 }
 
-/// What the flags name isn't what the rules exempt.
+/// The flags name another user than the rules exempt.
 #[test]
 fn warnings_are_about_the_rules_that_are_there() {
     let namespace = Namespace::new();

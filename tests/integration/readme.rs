@@ -1,4 +1,4 @@
-//! What the README shows.
+//! The pictures in the README.
 
 use std::fs;
 use std::path::Path;

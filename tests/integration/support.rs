@@ -1,4 +1,4 @@
-//! What the tests share: a run of the program, a scratch folder, and what iptables reads afterwards.
+//! The tests' common parts: a run of the program, a scratch folder, and iptables' listing afterwards.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,12 +23,12 @@ pub(crate) const PORTS: &str = "-p 4143 -o 4140";
 /// Where this machine's own commands are.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What Linkerd's chart passes by default, without a mode.
+/// The default arguments of Linkerd's chart, without a mode.
 pub(crate) fn chart() -> String {
     CHART_ARGUMENTS.join(" ")
 }
 
-/// What Linkerd's chart passes by default, with this mode.
+/// The default arguments of Linkerd's chart, with this mode.
 pub(crate) fn chart_in(mode: &str) -> String {
     format!("--iptables-mode {mode} {}", chart())
 }
@@ -185,7 +185,7 @@ pub(crate) fn install(namespace: &Namespace, line: &str) -> String {
     Run::new(line).output(namespace).success()
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Finished(pub(crate) Output);
 
@@ -207,7 +207,7 @@ impl Finished {
         self.stdout() + &self.stderr()
     }
 
-    /// What it printed; it must have succeeded.
+    /// The output of the run, which must have succeeded.
     pub(crate) fn success(&self) -> String {
         self.assert_code(0);
         self.stdout()
@@ -343,8 +343,8 @@ pub(crate) fn feed(namespace: &Namespace, line: &str, input: &str) -> Finished {
     Finished(output)
 }
 
-/// What a command like `iptables-nft-save` prints of the nat table, without what differs from run to run: comments and
-/// counters.
+/// The nat table as printed by a command like `iptables-nft-save`, without the parts that differ from run to run:
+/// comments and counters.
 pub(crate) fn saved_by(namespace: &Namespace, save: &str) -> String {
     let text = namespace.stdout(save, ["-t", "nat"]);
     text.lines()

@@ -94,7 +94,7 @@ fn reached(is_redirected: bool, proxy: u16, (to, port): (IpAddr, u16)) -> Reache
     }
 }
 
-/// What holds in every mode: the rules of `mode` with skipped ports, ranges and subnets.
+/// Checks the facts of every mode: the rules of `mode` with skipped ports, ranges and subnets.
 pub(crate) fn check_mode(mode: &str) {
     let ignored = "--inbound-ports-to-ignore 4190,8090-8099 --outbound-ports-to-ignore 443,8090-8099 -u 2102 -g 2103";
     let mesh = Mesh::new(&format!("--iptables-mode {mode} {ignored}"));

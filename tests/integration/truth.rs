@@ -1,5 +1,5 @@
-//! What verify says is what the kernel does: rules and chains of others that take connections away from proxy-init's,
-//! and others that don't; and what can't be seen is never said to be absent.
+//! verify's answers are the kernel's deeds: other programs' rules and chains that take connections away from ours,
+//! and others that don't. Unseen rules are never called absent.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::{Finished, Folder, PROXY_INIT, Run, chart_in, feed, install, saved, unfolded};
 
-/// What was done to a namespace, before and after installing.
+/// The commands run in a namespace, before and after installing.
 struct Case<'a> {
     mode: &'static str,
     before: &'a [&'a str],
@@ -110,7 +110,7 @@ fn jumps_gotos_and_negations_are_followed() {
             (&["-A PREROUTING -p tcp -j RETURN"], true),
             (&["-A OUTPUT -m owner ! --uid-owner 2102 -j ACCEPT"], true),
             (&["-A PREROUTING -p tcp -m statistic --mode nth --every 2 --packet 0 -j ACCEPT"], true),
-            // What can't match TCP, comes back, or doesn't decide.
+            // These rules can't match TCP, come back, or don't decide.
             (&["-A PREROUTING -p udp -j ACCEPT"], false),
             (&["-A PREROUTING ! -p tcp -j ACCEPT"], false),
             (&["-N F", "-A F -s 10.0.0.0/8 -j RETURN", "-A PREROUTING -j F"], false),
@@ -118,7 +118,7 @@ fn jumps_gotos_and_negations_are_followed() {
             (&["-N F", "-A F -j RETURN", "-A F -j REDIRECT", "-A PREROUTING -j F"], false),
             (&["-N F", "-A F -p tcp --dport 81 -j ACCEPT", "-A PREROUTING -p tcp --dport 80 -j F"], false),
             (&["-N F", "-A F -i eth+ -j RETURN", "-A F -i eth0 -j ACCEPT", "-A PREROUTING -j F"], false),
-            // What comes in has no device to go out by yet.
+            // An arriving packet has no outgoing device yet.
             (&["-N F", "-A F -o eth0 -p tcp -j ACCEPT", "-A PREROUTING -j F"], false),
         ] {
             let namespace = Namespace::new();
@@ -134,7 +134,7 @@ fn jumps_gotos_and_negations_are_followed() {
     }
 }
 
-/// What an expression loads that isn't understood is not what was in the register before.
+/// An unknown expression replaces the register's former content.
 #[test]
 fn no_rule_is_judged_by_an_old_value() {
     for rule in [
@@ -583,7 +583,7 @@ fn a_run_that_changed_nothing_removes_nothing() {
     }
 }
 
-/// What drops only packets that the kernel drops too takes nothing away: the usual rules against forged addresses.
+/// Rules that drop only packets that the kernel drops too take nothing away: the usual rules against forged addresses.
 #[test]
 fn rules_against_forged_addresses_are_no_finding() {
     let v4 = ["127.0.0.0/8", "0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4"];

@@ -4,7 +4,7 @@ use lab::network::Namespace;
 
 use crate::support::{Run, chart, chart_in};
 
-/// What valgrind exits with when it has found something, whatever the program would have.
+/// valgrind's exit code when it has found something, whatever the program's own would be.
 const FOUND: &str = "--error-exitcode=99";
 
 /// Runs it under valgrind, which must find nothing, and checks the program's own exit code.

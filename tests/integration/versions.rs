@@ -133,7 +133,7 @@ fn every_version_saves_checks_and_deletes_alike() {
     assert!(versions[2].contains("v1.8.11"), "{versions:?}");
 }
 
-/// What --simulate prints: every version takes one family's text, and refuses the text of both as a whole.
+/// The output of --simulate: every version takes one family's text, and refuses the text of both as a whole.
 #[test]
 fn every_version_restores_one_familys_text_and_refuses_both() {
     let flags = "-p 4143 -o 4140 -u 2102 -r 80 --inbound-ports-to-ignore 4190 --subnets-to-ignore 10.0.0.0/8,fd00::/8";
@@ -230,7 +230,7 @@ fn every_version_of_nft_reads_and_edits_native_modes_table() {
         nft.stdout(&namespace, "delete table inet proxy-init");
         nft.stdout(&namespace, &format!("-j -f {}", listing.display()));
         std::fs::remove_file(&listing).unwrap();
-        // Which has the rules' comments alone in 0.9.8.
+        // nft 0.9.8 prints the comments of rules alone.
         let without = |text: &str| -> Vec<String> {
             let lines = text.lines().filter(|line| !line.trim_start().starts_with("comment "));
             lines.map(ToOwned::to_owned).collect()

@@ -1,4 +1,4 @@
-//! What holds in nft mode and in legacy mode alike, as the iptables of each sees it.
+//! The common facts of nft mode and legacy mode, as the iptables of each sees them.
 
 use lab::linkerd::Flags;
 use lab::network::Namespace;
@@ -128,7 +128,7 @@ fn running_again_beside_other_peoples_rules_leaves_them() {
             namespace.sh(&format!("iptables-{mode} -t nat {rule}"));
         }
         let foreign = saved(&namespace, mode);
-        // What iptables itself made, then other flags, twice.
+        // First iptables' own rules, then other flags, twice.
         Flags::default().add_with_iptables(&namespace, mode);
         let other = Flags { redirect: vec![80], gid: Some(7), ..Flags::default() };
         for flags in [Flags::default(), other.clone(), other] {

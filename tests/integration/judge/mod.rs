@@ -118,7 +118,7 @@ fn any_flags() -> impl Strategy<Value = Flags> {
         })
 }
 
-/// What is done in an empty pod, and how to do it again.
+/// The commands of an empty pod, and the way to repeat them.
 struct Commands<'a> {
     namespace: &'a Namespace,
     /// As a shell would read them.
@@ -223,7 +223,7 @@ fn native_rule(rule: &Rule) -> Option<String> {
     Some(format!("{verb} rule inet proxy-init {chain} {action}\n"))
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     tried: u32,
@@ -266,11 +266,11 @@ fn check(pod: &Pod, mode: &str, rules: &Rules, cases: &[Case], count: &RefCell<C
 /// A pod with rules.
 struct Installed<'a> {
     pod: &'a Pod,
-    /// What was done there, as a shell would read it.
+    /// The commands run there, as a shell would read them.
     done: &'a str,
     mode: &'a str,
     flags: &'a Flags,
-    /// Whether what its rules send to other hosts may be lost on the way, which `explain` doesn't follow.
+    /// True if packets that the rules send to other hosts may be lost on the way, which `explain` doesn't follow.
     loses: bool,
 }
 
@@ -280,7 +280,7 @@ fn compare(installed: &Installed<'_>, cases: &[Case], count: &RefCell<Count>) ->
     let verify = format!("verify {} --output json", arguments(mode, flags));
     let verified = Run::new(&verify).output(&pod.inside);
     prop_assert!(matches!(verified.code(), Some(0 | 3)), "{}\n{}{}", verified.said(), done, verify);
-    // What may drop connections, but is not understood, is a warning.
+    // Unknown rules that may drop connections are a warning.
     let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
     let warns = report["warnings"].as_array().is_some_and(|warnings| !warnings.is_empty());
     let in_place = verified.code() == Some(0) && !warns;
@@ -329,7 +329,7 @@ fn compare(installed: &Installed<'_>, cases: &[Case], count: &RefCell<Count>) ->
             } += 1;
         }
         prop_assert!(is_true, "{}proxy-init {}\n# says: {}\n# true: {:?}", done, case.line(), verdict, arrival);
-        // That a socket is bound to a device, and so loses what is redirected to lo, is no fault of the rules. Of clients
+        // A socket that is bound to a device loses packets redirected to lo, which is no fault of the rules. Of clients
         // with other ports than the kernel gives, verify says nothing.
         let wanted = flags.redirects(&case.seen_by_linkerd());
         if let (true, Some(port)) = (in_place && !case.is_bound() && case.has_clients_port(), wanted) {
@@ -401,7 +401,7 @@ fn judge(mode: &str) {
     assert_eq!(wrong, 0, "{mode}: see above");
     // Connections come in groups through the same rules, so of a few hundred more may be not known by chance.
     if count.tried >= 5000 {
-        // Which of two hooks of the same priority runs first, the kernel doesn't tell.
+        // The kernel doesn't tell which of two hooks of the same priority runs first.
         let not_known = count.not_known - count.tied;
         assert!(50 * not_known <= count.tried, "more than 2 % not known");
     }

@@ -163,7 +163,7 @@ fn any_condition() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What a rule does, where there are two chains to jump to.
+/// A rule's action, where there are two chains to jump to.
 fn any_action() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => select(&["accept", "return", "counter"][..]),
@@ -198,7 +198,7 @@ fn any_action() -> impl Strategy<Value = String> {
 }
 
 impl Table {
-    /// What nft reads.
+    /// The input of nft.
     pub(super) fn script(&self, number: usize) -> String {
         let Self { family, hook, kind, priority, device, .. } = self;
         let rules = |rules: &Rules, chains: &[&str]| {
@@ -224,7 +224,7 @@ impl Table {
             rules(&self.two, &[]),
         );
         let mut rest = String::new();
-        // What nothing leads to is left out, so that less is to be read.
+        // Chains to which nothing leads are left out, so that less is to be read.
         let mut all = base.clone();
         for (chain, rules) in [("one", &one), ("two", &two)] {
             if all.contains(chain) || (chain == "two" && all.contains("@ways")) {
@@ -259,7 +259,7 @@ impl Table {
         }
     }
 
-    /// Whether nft or the kernel refuses the rule here, or the pod would not be one: what it says is loops of chains,
+    /// Returns true if nft or the kernel refuses the rule here, or the pod would not be one: loops of chains,
     /// two families in one rule, and expressions that have no place at this hook.
     fn is_refused(&self, condition: &str, action: &str, chains: &[&str]) -> bool {
         let has = |word: &str| condition.contains(word) || action.contains(word);

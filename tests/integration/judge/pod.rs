@@ -121,7 +121,7 @@ impl Pod {
     }
 }
 
-/// That a server answers, of this namespace at this address.
+/// The arrival at a server of this namespace at this address.
 pub(super) fn by(namespace: usize, at: SocketAddr) -> Arrival {
     match namespace {
         IN_POD => Arrival::Pod(at.port()),
@@ -129,7 +129,7 @@ pub(super) fn by(namespace: usize, at: SocketAddr) -> Arrival {
     }
 }
 
-/// Who answers a connection.
+/// The server that answers a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// A server in the pod, on this port.
@@ -189,7 +189,7 @@ impl Case {
         matches!(self.way, Way::FromNeighbour | Way::FromDistant | Way::FromSecond)
     }
 
-    /// Whether it leaves the pod by lo, as long as no rule changes where it goes.
+    /// Returns true if the connection leaves the pod by lo, as long as no rule changes its destination.
     fn is_local(&self) -> bool {
         matches!(self.way, Way::ToItself | Way::ToLoopback)
     }
@@ -207,7 +207,7 @@ impl Case {
         self.bound && !self.is_inbound() && !self.is_local()
     }
 
-    /// Whether the client's port is one that the kernel gives (net.ipv4.ip_local_port_range).
+    /// Returns true if the client's port is one that the kernel gives (net.ipv4.ip_local_port_range).
     pub(super) fn has_clients_port(&self) -> bool {
         self.from_port >= 32768
     }

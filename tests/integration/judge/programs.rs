@@ -24,7 +24,7 @@ use crate::support::Folder;
 /// Programs that Debian has, which make their rules themselves.
 const DEBIANS: [&str; 4] = ["firewalld", "netavark", "shorewall", "ufw"];
 
-/// What they and their scripts need.
+/// The packages that the programs and their scripts need.
 const PACKAGES: [&str; 17] = [
     "firewalld",
     "netavark",

@@ -197,7 +197,7 @@ impl Rule {
         Some((table, format!("{place} {condition} {target}")))
     }
 
-    /// What iptables-restore reads to add these rules of one family; `number` keeps chains apart.
+    /// The input of iptables-restore that adds these rules of one family; `number` keeps chains apart.
     pub(super) fn script(rules: &[&Self], family: usize, number: usize) -> String {
         let mut text = String::new();
         let own = format!("FOREIGN{number}");
