@@ -28,7 +28,8 @@ struct Contender {
     name: String,
     steps: Vec<Vec<String>>,
     stdin: PathBuf,
-    /// Whether it is told by `CNI_NETNS` where to work, and runs on the node; otherwise it runs in the pod's namespace.
+    /// True if the program works in the namespace of `CNI_NETNS`, and runs on the node; otherwise it runs in the pod's
+    /// namespace.
     is_plugin: bool,
 }
 

@@ -21,10 +21,10 @@ use crate::error::Error;
 use crate::kubeconfig::{Kubeconfig, Trust};
 use crate::names::Names;
 
-/// What all requests of one command may take together.
+/// The time for all requests of one command together.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What one attempt to connect may take, so that there is time to try another of several servers behind one address.
+/// The time for one attempt to connect, so that another of several servers behind one address can be tried.
 const CONNECTING: Duration = Duration::from_secs(3);
 
 /// The first pause before trying again; each one after it is twice as long.
@@ -201,12 +201,12 @@ impl Client {
     }
 }
 
-/// Whether the same request may be answered a moment later.
+/// Returns true if the same request may be answered a moment later.
 fn may_pass(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// Whether a failure is one that trying again does not mend.
+/// Returns true if a failure is one that trying again does not mend.
 fn is_final(error: &ureq::Error) -> bool {
     match error {
         // The server's certificate, or something that isn't TLS.
@@ -216,8 +216,9 @@ fn is_final(error: &ureq::Error) -> bool {
     }
 }
 
-/// Whether that is the API server's word that it has no such pod (`NewNotFound` in apimachinery/pkg/api/errors/errors.go).
-/// For a path that it doesn't serve, it names none, and a proxy's 404 is no `Status` at all.
+/// Returns true if this is the API server's word that it has no such pod (`NewNotFound` in
+/// apimachinery/pkg/api/errors/errors.go). For a path that it doesn't serve, it names none, and a proxy's 404 is no
+/// `Status` at all.
 fn is_without_pod(body: &[u8], name: &str) -> bool {
     let status: Value = serde_json::from_slice(body).unwrap_or_default();
     let facts = [
@@ -277,7 +278,7 @@ fn no_sense(request: &str, reason: impl Display) -> Error {
     Error::Api { request: request.to_owned(), reason: format!("the API server's answer makes no sense: {reason}") }
 }
 
-/// What the API server says of a failure: its status, and the message of the `Status` object that comes with it.
+/// The API server's words about a failure: its status, and the message of the `Status` object.
 fn said(status: StatusCode, body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Status {

@@ -1,5 +1,5 @@
-//! Which certificates of a kubeconfig may sign others. rustls takes any certificate that it is given for an authority,
-//! and looks at no date and no constraint of it; Go's crypto/x509, and so client-go, does (`isValid` and
+//! Finds the certificates of a kubeconfig that may sign others. rustls takes any certificate that it is given for an
+//! authority, and looks at no date and no constraint of it; Go's crypto/x509, and so client-go, does (`isValid` and
 //! `CheckSignatureFrom`).
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the runtime asks for, from the environment.
+//! The runtime's request, from the environment.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -39,7 +39,7 @@ pub enum Error {
     Environment {
         /// Its name.
         variable: &'static str,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
 
@@ -50,9 +50,9 @@ pub enum Error {
     /// The API server cannot be reached, or asks to be left alone, until the time was up.
     #[error("{request}: {reason}; try again later")]
     TryAgainLater {
-        /// What was asked for.
+        /// The requested object.
         request: String,
-        /// What happened last, and why the plugin did not wait longer.
+        /// The last failure, and the reason why the plugin did not wait longer.
         reason: String,
     },
 
@@ -71,16 +71,16 @@ pub enum Error {
     /// The API server knows no such pod, namespace or service.
     #[error("{request}: the API server has no such object (404)")]
     NotFound {
-        /// What was asked for.
+        /// The requested object.
         request: String,
     },
 
     /// The API server refuses, or its answer makes no sense.
     #[error("{request}: {reason}")]
     Api {
-        /// What was asked for.
+        /// The requested object.
         request: String,
-        /// What it said, and what to do about it.
+        /// The API server's words, and the cure.
         reason: String,
     },
 
@@ -89,7 +89,7 @@ pub enum Error {
     Kubeconfig {
         /// Where it is.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
 
@@ -101,7 +101,7 @@ pub enum Error {
         key = POD_ANNOTATIONS
     )]
     NoAnnotations {
-        /// Which pod.
+        /// The pod's name.
         pod: PodName,
     },
 }
@@ -126,7 +126,7 @@ impl Error {
         }
     }
 
-    /// What is wrong, in a line that is not too long for kubelet's events and for logs, whatever others chose is in it.
+    /// The error in a line that is not too long for kubelet's events and for logs, whatever others wrote into it.
     pub fn message(&self) -> String {
         bounded(self.to_string(), 4 << 10)
     }

@@ -108,7 +108,7 @@ mod tests {
         assert!(count > 3, "{count} files");
     }
 
-    /// What the corpus has, damaged.
+    /// Damaged entries of the corpus.
     fn any_damage() -> impl Strategy<Value = Vec<u8>> {
         let files: Vec<Vec<u8>> = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/cni"))
             .unwrap()

@@ -32,18 +32,18 @@ const DEEPEST: usize = 32;
 /// The longest file that a kubeconfig names: a token, or all authorities that a system trusts.
 const LONGEST_NAMED: usize = 1 << 20;
 
-/// What a kubeconfig says about one cluster and its user.
+/// A kubeconfig's entries about one cluster and its user.
 #[derive(Debug)]
 pub struct Kubeconfig {
     /// `https://HOST:PORT`, without a slash at the end; a host that is an IPv6 address is in brackets, and no other.
     pub server: String,
-    /// Which certificates the server may have.
+    /// The certificates that the server may have.
     pub trust: Trust,
     /// The bearer token.
     pub token: String,
 }
 
-/// Which certificates a server may have.
+/// The certificates that a server may have.
 #[derive(Debug)]
 pub enum Trust {
     /// Those that one of these authorities has signed.
@@ -443,7 +443,7 @@ mod tests {
         }
     }
 
-    /// Whoever reads the runtime's log, or an event, is not whoever may read the kubeconfig.
+    /// A reader of the runtime's log, or of an event, need not be a reader of the kubeconfig.
     #[test]
     fn no_message_has_what_may_be_a_secret() {
         for (cluster, user) in [
@@ -512,7 +512,7 @@ mod tests {
             assert!(error.starts_with(&format!("has {key}, ")), "{error}");
             kubeconfig(&format!("{INSECURE}\n    {key}: ''"), "token: x").unwrap();
         }
-        // What changes nothing.
+        // These entries change nothing.
         kubeconfig(&format!("{INSECURE}\n    disable-compression: true\n    extensions: []"), "token: x").unwrap();
     }
 

@@ -19,7 +19,7 @@ pub struct Log {
     pub level: Level,
     /// How a line is written.
     pub format: Format,
-    /// What the command is about: keys and values at the end of each line.
+    /// The command's subject: keys and values at the end of each line.
     pub about: Vec<(&'static str, String)>,
     /// The socket of the node's agent, which gets each line too.
     pub agent: Option<PathBuf>,
@@ -75,7 +75,7 @@ impl Log {
                 let mut line = String::new();
                 for (key, value) in pairs {
                     let space = if line.is_empty() { "" } else { " " };
-                    // What others chose may hold hidden characters.
+                    // Values that others chose may hold hidden characters.
                     let is_word = value.bytes().all(|byte| byte.is_ascii_alphabetic());
                     let shown = if is_word { value.to_owned() } else { format!("{value:?}") };
                     line += &format!("{space}{key}={shown}");
@@ -136,7 +136,7 @@ mod tests {
         // Control characters are the longest in JSON.
         log.add(Level::Info, "\u{1b}".repeat(100_000));
         assert_eq!(next()["msg"].as_str().unwrap().chars().count(), LONGEST);
-        // What ends a command is told at any level.
+        // A command's end is logged at any level.
         log.end(Level::Debug, 0, "done");
         let expected = serde_json::json!({"level": "debug", "msg": "linkerd-cni: done", "command": "ADD", "code": "0"});
         assert_eq!(next(), expected);

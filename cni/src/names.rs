@@ -60,7 +60,7 @@ fn look_up(name: &str, port: u16, patience: Duration) -> io::Result<Vec<SocketAd
     let (sender, receiver) = mpsc::channel();
     let asked = (name.to_owned(), port);
     thread::Builder::new().spawn(move || {
-        // Whether anybody still waits is not its concern.
+        // The thread doesn't care if anybody still waits.
         let _ = sender.send(asked.to_socket_addrs());
     })?;
     let mut found: Vec<SocketAddr> = match receiver.recv_timeout(patience) {

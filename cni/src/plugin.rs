@@ -1,4 +1,4 @@
-//! What the plugin does for each verb.
+//! The plugin's actions for each verb.
 
 use std::fmt::Display;
 use std::fs;
@@ -22,10 +22,10 @@ use crate::log::Log;
 use crate::verb::Verb;
 use crate::version;
 
-/// What a command comes to.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandResult {
-    /// What goes to standard output: a result, an error object, or nothing.
+    /// The text for standard output: a result, an error object, or nothing.
     pub stdout: String,
     /// The exit code.
     pub code: u8,
@@ -73,7 +73,7 @@ impl Command {
             Verb::Add => {
                 let configuration = self.configuration(verb, stdin)?;
                 let container = Container::read(environment)?;
-                // What can't be printed should not be installed.
+                // A result that can't be printed should not be installed.
                 let result = version::result(self.version, configuration.previous());
                 let result = result.map_err(|error| pod::Error::Configuration {
                     key: "prevResult".to_owned(),
@@ -267,11 +267,11 @@ fn invalid(netns: &Path, reason: impl Display) -> Error {
     Error::Environment { variable: "CNI_NETNS", reason: format!("is {}: {reason}", netns.display()) }
 }
 
-/// Whether an ADD could be served: the configuration and the kubeconfig can be used, and the kernel takes the rules. That
-/// is tried out in a network namespace of its own, which is gone afterwards.
+/// Checks that an ADD could be served: the configuration and the kubeconfig can be used, and the kernel takes the
+/// rules. That is tried out in a network namespace of its own, which is gone afterwards.
 ///
 /// # Errors
-/// What an ADD would fail for.
+/// The error of an ADD.
 pub fn status(configuration: &Configuration) -> Result<Installed, Error> {
     let install = configuration.install(configuration.config()?);
     if configuration.pod_info() == PodInfo::Api {

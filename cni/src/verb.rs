@@ -18,7 +18,7 @@ pub enum Verb {
     Gc,
     /// Can the plugin serve an ADD?
     Status,
-    /// Which versions of the specification does it support?
+    /// The supported versions of the specification.
     Version,
 }
 

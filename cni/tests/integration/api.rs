@@ -1,4 +1,4 @@
-//! What the plugin asks the API server, and what it does when that doesn't answer as it should.
+//! The plugin's questions to the API server, and its reactions to bad answers.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -167,7 +167,7 @@ fn the_control_plane_skips_the_ports_of_the_api_servers_service() {
     assert_eq!(lab.server.requests(), [POD, NAMESPACE, SERVICE]);
     assert_eq!(lab.saved(), outbound(&[443, 16443, 8132, 9443]));
 
-    // That can't be read.
+    // This object can't be read.
     let lab = Lab::new(&component);
     let finished = lab.add();
     finished.success();
@@ -266,7 +266,7 @@ fn an_answer_that_is_not_the_pod_is_an_error() {
     let message = lab.add().error(104);
     assert!(message.starts_with("namespace shop: ") && message.contains("metadata.name \"other\""), "{message}");
     assert_untouched(&lab.pod);
-    // That of the service is not needed.
+    // The service's answer is not needed.
     let lab = Lab::new(&Pod { labels: &[("linkerd.io/control-plane-component", "destination")], ..MESHED });
     let service = serde_json::json!({"metadata": {"name": "kubernetes", "namespace": "default"}, "spec": {}});
     lab.server.add("namespaces/default/services/kubernetes", service);
@@ -429,7 +429,7 @@ fn an_answer_takes_little_memory() {
         (metadata("annotations", r#""a": "", "#), true),
         (metadata("annotations", r#""config.linkerd.io/proxy-gid": "", "#), true),
         (metadata("labels", r#""a": "", "#), true),
-        // What no pod is.
+        // These are no pods.
         (in_spec(r#""containers": [{}"#, ",{}", "]"), false),
         (in_spec(r#""containers": [{}"#, ", [", "]"), false),
         (in_spec(r#""containers": "#, "[", ""), false),
@@ -589,7 +589,7 @@ fn a_proxy_of_the_environments_is_not_for_the_api_server() {
     run.output(&lab.node).success();
 }
 
-/// Whoever removes the container meanwhile: the plugin holds the namespace, so that the rules end with it.
+/// The container is removed meanwhile: the plugin holds the namespace, so that the rules end with it.
 #[test]
 fn a_namespace_that_loses_its_name_during_add_is_no_other_then() {
     let lab = Lab::new(&MESHED);

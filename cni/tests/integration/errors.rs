@@ -42,7 +42,7 @@ fn the_environment_is_checked() {
             let value = value.rsplit('=').next().unwrap();
             assert!(message.contains(value), "{message}");
         }
-        // What only plugins that call others need.
+        // Only plugins that call others need these.
         let finished = run().without("CNI_PATH").with("CNI_ARGS", "").output(&node);
         finished.success();
     }
@@ -347,11 +347,11 @@ fn an_answer_that_cannot_be_written_is_an_error_that_says_so() {
             "{verb}: {stderr}"
         );
     }
-    // What has nothing to say.
+    // These verbs have nothing to say.
     for verb in ["CHECK", "DEL", "GC"] {
         run(verb).success();
     }
-    // Whoever doesn't want to know.
+    // A caller that doesn't want to know.
     for redirection in [">/dev/null", "| cat >/dev/null"] {
         let script = format!("\"$@\" {redirection}");
         let run = Run::new("ADD", &meshed(), pod.path()).under(&["bash", "-o", "pipefail", "-c", &script, "sh"]);
@@ -359,7 +359,7 @@ fn an_answer_that_cannot_be_written_is_an_error_that_says_so() {
     }
 }
 
-/// What the library refuses: here another program's table.
+/// The library's refusal, here because of another program's table.
 #[test]
 fn what_the_kernel_refuses_is_code_100() {
     let (node, pod) = (Namespace::new(), Namespace::new());

@@ -16,7 +16,7 @@ use crate::support::{Finished, Folder, Run, by_api, linkerds, saved};
 const A: u16 = 1;
 const AAAA: u16 = 28;
 
-/// What a name server does with a question.
+/// A name server's reaction to a question.
 enum Reply {
     /// It has these addresses, of whichever kind was asked for.
     Has(&'static [&'static str]),

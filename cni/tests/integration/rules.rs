@@ -47,7 +47,7 @@ fn any_subnet() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What a network configuration and a pod's annotations say.
+/// The settings of a network configuration and of a pod's annotations.
 #[derive(Debug, Clone)]
 struct Case {
     inbound_port: u16,
@@ -185,7 +185,7 @@ impl Case {
         configuration
     }
 
-    /// What the injector would pass to the init container instead: each annotation in the place of what it replaces.
+    /// The injector's flags for the init container: each annotation in the place of the setting that it replaces.
     fn flags(&self) -> Vec<String> {
         let or = |annotation: &Option<String>, configured: &[String]| match annotation {
             Some(text) if !text.is_empty() => text.clone(),

@@ -1,4 +1,4 @@
-//! What the tests share: a run of the plugin as a runtime would start it, and what iptables reads afterwards.
+//! The tests' common parts: a run of the plugin as a runtime would start it, and iptables' listing afterwards.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -82,7 +82,7 @@ impl Run {
         command.envs(&self.environment);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = node.run(|| command.spawn().unwrap());
-        // Whoever doesn't read it all has an answer nevertheless.
+        // A program that doesn't read all of its input has an answer nevertheless.
         let _ = child.stdin.take().unwrap().write_all(&self.stdin);
         child
     }
@@ -93,7 +93,7 @@ impl Run {
     }
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Finished(pub(crate) Output);
 
@@ -106,7 +106,7 @@ impl Finished {
         String::from_utf8(self.0.stderr.clone()).unwrap()
     }
 
-    /// What it printed; it must have succeeded.
+    /// The output of the run, which must have succeeded.
     pub(crate) fn success(&self) -> String {
         assert!(self.0.status.success(), "{}{}", self.stdout(), self.stderr());
         self.stdout()
@@ -180,7 +180,7 @@ pub(crate) fn saved(namespace: &Namespace, mode: &str) -> String {
     text
 }
 
-/// What linkerd-init's commands leave in a namespace for these flags.
+/// The rules that linkerd-init's commands leave in a namespace for these flags.
 pub(crate) fn linkerds(flags: &Flags) -> String {
     let namespace = Namespace::new();
     flags.add_with_iptables(&namespace, "nft");
