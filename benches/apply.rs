@@ -52,7 +52,7 @@ fn in_fresh_namespace(prepare: impl Fn() + Sync, work: impl Fn() + Sync) -> Dura
     })
 }
 
-/// What a program can't do without: a socket, the batch, the answer.
+/// The least that a program does: a socket, the batch, the answer.
 fn bare_loop(batch: &[u8]) {
     let socket =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::empty(), SockProtocol::NetlinkNetFilter).unwrap();

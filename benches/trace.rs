@@ -1,4 +1,4 @@
-//! What a connection costs after the rules: connects through 0 to 10,000 single ignored ports, none of which is the
+//! The cost of a connection after the rules: connects through 0 to 10,000 single ignored ports, none of which is the
 //! one that is dialled, so that every rule is looked at. One connect at a time: its latency, and by that how many a
 //! second.
 

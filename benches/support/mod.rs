@@ -1,11 +1,11 @@
-//! What the benchmarks share.
+//! The benchmarks' common parts.
 
 use std::time::Duration;
 
 use criterion::Criterion;
 use proxy_init::{Config, Install, Mode, ModeChoice, OwnerId, Port, PortRange};
 
-/// What Linkerd's chart asks for by default, but for the families and with more ignored inbound ports.
+/// The default settings of Linkerd's chart, but for the families and with more ignored inbound ports.
 pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
     let port = |number| Port::new(number).unwrap();
     let ports = |numbers: &[u16]| -> Vec<PortRange> {
