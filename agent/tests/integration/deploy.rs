@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, ResourceQuota, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -92,7 +93,8 @@ pub(crate) fn base() -> Vec<Value> {
 
 /// The overlay in which the runtime tells of pods, and its component.
 const NRI: &str = "nri";
-const NRI_EVENTS: &str = "nri-events";
+/// The components that are for that overlay.
+const OF_NRI: [&str; 2] = ["nri-events", "without-init-containers"];
 
 pub(crate) fn nri() -> Vec<Value> {
     rendered(&folder().join("overlays").join(NRI))
@@ -100,7 +102,7 @@ pub(crate) fn nri() -> Vec<Value> {
 
 /// The base, or the overlay that it is for, with a component.
 pub(crate) fn with_component(name: &str) -> Vec<Value> {
-    let mut objects = if name == NRI_EVENTS { nri() } else { base() };
+    let mut objects = if OF_NRI.contains(&name) { nri() } else { base() };
     let path = folder().join("components").join(name);
     let kustomization = documents(&path.join("kustomization.yaml")).remove(0);
     assert_eq!(kustomization["kind"], "Component");
@@ -135,6 +137,8 @@ pub(crate) fn is_of_kubernetes_schema(object: &Value) {
         "Namespace" => same::<Namespace>(object),
         "ServiceAccount" => same::<ServiceAccount>(object),
         "ConfigMap" => same::<ConfigMap>(object),
+        "MutatingAdmissionPolicy" => same::<MutatingAdmissionPolicy>(object),
+        "MutatingAdmissionPolicyBinding" => same::<MutatingAdmissionPolicyBinding>(object),
         "ResourceQuota" => same::<ResourceQuota>(object),
         "ClusterRole" => same::<ClusterRole>(object),
         "ClusterRoleBinding" => same::<ClusterRoleBinding>(object),
@@ -158,7 +162,7 @@ fn every_object_is_of_kubernetes_schema() {
 /// The agent looks for the node's folders below /host, by the names that they have on the node.
 #[test]
 fn in_every_overlay_the_nodes_folders_are_mounted_where_the_agent_looks() {
-    for (name, objects) in all().into_iter().filter(|(name, _)| ![NRI, NRI_EVENTS].contains(&name.as_str())) {
+    for (name, objects) in all().into_iter().filter(|(name, _)| name != NRI && !OF_NRI.contains(&name.as_str())) {
         let pod = set(&objects).spec.template.spec.unwrap();
         let container = &pod.containers[0];
         for (volume, variable) in [("cni-bin-dir", "DEST_CNI_BIN_DIR"), ("cni-net-dir", "DEST_CNI_NET_DIR")] {

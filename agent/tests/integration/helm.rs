@@ -40,6 +40,11 @@ fn the_files_for_kustomize_are_made_from_the_chart() {
             "templates/nri-events.yaml",
             json!({"agent.nri": true, "agent.nriEvents": true}),
         ),
+        (
+            "components/without-init-containers/policy.yaml",
+            "templates/without-init-containers.yaml",
+            json!({"agent.nri": true, "agent.withoutInitContainers": true}),
+        ),
     ] {
         let text = template(Some(&values), &more, Some(name)).unwrap();
         // Each document has this above it.
@@ -314,6 +319,7 @@ fn what_the_chart_cannot_do_is_an_error() {
         (json!({"agent": image, "ignoreInboundPorts": "90-80,,-"}), "the range 90-80 ends before it begins"),
         (json!({"agent": image, "ignoreOutboundPorts": "443,-"}), "ignoreOutboundPorts: \"-\" is no number or range"),
         (json!({"agent": image, "portsToRedirect": "80-90"}), "portsToRedirect"),
+        (json!({"agent.image": image["image"], "agent.withoutInitContainers": true}), "needs agent.nri"),
         (json!({"agent": image, "logLevel": "loud"}), "logLevel"),
         (json!({"agent": image, "repairController": {"logLevel": "loud"}}), "logLevel"),
         (json!({"agent": image, "rules": {"skipUID": "root"}}), "skipUID"),
