@@ -1,4 +1,4 @@
-//! What can go wrong: each error says what failed, on which rule, why, and what to do about it.
+//! The errors: each says what failed, on which rule, why, and what to do about it.
 
 mod cause;
 mod legacy;
@@ -121,7 +121,7 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// What a mode needs is missing here, and another mode, used instead, failed too.
+    /// A mode lacks something here, and another mode, used instead, failed too.
     #[error("{missing}; falling back to {mode} mode also failed")]
     Fallback {
         missing: Box<Error>,
@@ -132,7 +132,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it is certain that nothing was changed, and an error that could have changed something.
+    /// Returns true if certainly nothing was changed, by an error that could have changed something.
     pub fn is_unchanged(&self) -> bool {
         match self {
             Error::InMode(_, error) => error.is_unchanged(),
@@ -151,7 +151,7 @@ impl Error {
         }
     }
 
-    /// Whether it says that nft mode can't be had here, so that auto looks for another mode. Otherwise something went
+    /// Returns true if nft mode can't be had here, so that auto looks for another mode. Otherwise something went
     /// wrong.
     pub(crate) fn rules_out_nft_mode(&self) -> bool {
         matches!(self, Error::InMode(_, ModeError::Lacks { .. } | ModeError::ForeignOwner(_)))
@@ -229,7 +229,7 @@ mod tests {
         Box::new(ModeError::NotPermitted(Privilege::Change).in_mode(Mode::Nft))
     }
 
-    /// Which errors there are; the compiler says so if one is left out.
+    /// All errors; the compiler complains if one is left out.
     macro_rules! named {
         ($type:ident $name:ident $names:ident: $($variant:ident)*) => {
             const $names: &[&str] = &[$(stringify!($variant)),*];
@@ -344,7 +344,7 @@ mod tests {
         all
     }
 
-    /// Whether the text has these words, each `…` between them standing for anything.
+    /// Returns true if the text has these words, each `…` between them standing for anything.
     fn says(text: &str, words: &str) -> bool {
         let mut rest = Some(text);
         for piece in words.split('…') {
@@ -353,7 +353,7 @@ mod tests {
         rest.is_some()
     }
 
-    /// Whoever meets one of these has to act on rules that may be there.
+    /// A user who meets one of these has to act on rules that may be there.
     fn may_have_changed_rules(error: &Error) -> bool {
         matches!(
             error,

@@ -116,7 +116,7 @@ mod tests {
     proptest! {
         #![proptest_config(random(256))]
 
-        /// What nft mode writes is read back as the same rules.
+        /// Rules that nft mode wrote are read back as the same rules.
         #[test]
         fn rules_survive_the_kernels_encoding(config in any_config()) {
             for table in expected(Mode::Nft, &config) {

@@ -6,9 +6,9 @@
 //! proxy-init = { git = "https://git.example/proxy-init", default-features = false }
 //! ```
 //!
-//! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, [`verify`] compares
-//! what is installed with it, and [`Uninstall`] removes it. Each works in the network namespace that it is told, and leaves
-//! the calling thread where it is:
+//! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, [`verify`]
+//! compares what is installed with it, and [`Uninstall`] removes it. Each works in the network namespace that it is
+//! told, and leaves the calling thread where it is:
 //!
 //! ```no_run
 //! use proxy_init::{Config, Install, OwnerId, Uninstall, verify};
@@ -61,7 +61,7 @@
 //! # }
 //! ```
 //!
-//! What would be installed takes no privilege to see:
+//! A simulation takes no privilege:
 //!
 //! ```
 //! use proxy_init::{Config, Install, OwnerId, Simulate};
@@ -104,7 +104,7 @@ mod config;
 #[cfg(feature = "diagnose")]
 #[doc(hidden)]
 pub mod diagnose;
-// What is hidden is the program's own, not for others.
+// Hidden items are the program's own, not for others.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;

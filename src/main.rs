@@ -106,8 +106,8 @@ fn fail(error: &impl Display, exit: Exit, as_json: bool) -> Exit {
     exit
 }
 
-/// Whether stdout is a terminal whose user has not refused colours (no-color.org). A container's log keeps what its terminal
-/// shows, for `kubectl logs`.
+/// Returns true if stdout is a terminal whose user has not refused colours (no-color.org). A container's log keeps what
+/// its terminal shows, for `kubectl logs`.
 #[cfg(feature = "diagnose")]
 fn has_colour() -> bool {
     let is_dumb = env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");

@@ -1,4 +1,4 @@
-//! What an operation tells its caller while it runs.
+//! Notices from an operation to its caller while it runs.
 
 use derive_more::Display;
 use ruleset::Unseen;
@@ -18,19 +18,19 @@ pub enum OperationNotice<'a> {
     /// The iptables commands of legacy mode are about to run. They take milliseconds, or seconds while another program
     /// holds the xtables lock; with `waits`, they wait for the lock however long that takes.
     RunningCommands {
-        /// Whether they wait for the lock.
+        /// True if the commands wait for the lock.
         waits: bool,
     },
     /// proxy-init's rules were removed from this backend.
     Removed(Mode),
 }
 
-/// What is not as it should be and yet stops nothing.
+/// A defect that stops nothing.
 #[derive(Debug, Display)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of a warning says what each of its fields is")]
 pub enum Warning {
-    /// What was asked for is probably a mistake.
+    /// The request is probably a mistake.
     #[display("{_0}")]
     Config(warnings::Warning),
     /// This mode was used instead of another, which needs what is missing here.

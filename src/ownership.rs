@@ -1,4 +1,4 @@
-//! What of the kernel's is proxy-init's: tables, chains and rules, and the ways to them.
+//! Recognises our own tables, chains and rules, and the jumps that lead to them.
 
 use netfilter::nf_tables::held::HeldRule;
 use ruleset::{Action, Family, Line, NAT, Name, Rule, Ruleset, Table};
@@ -26,7 +26,7 @@ pub fn own_lines(table: &Table) -> impl Iterator<Item = Line<'_>> {
     lines.filter(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, line.table).is_some())
 }
 
-/// Whether a rule is proxy-init's or linkerd-init's, as its comment says.
+/// Returns true if a rule is ours or linkerd-init's, by its comment.
 pub fn is_ours(rule: &Rule) -> bool {
     let prefix = Purpose::PREFIX.as_bytes();
     rule.comment.as_ref().is_some_and(|comment| comment.as_bytes().starts_with(prefix))
@@ -40,7 +40,7 @@ pub fn without_time(rule: &Rule) -> Option<Rule> {
     (timeless != text).then(|| Rule { comment: Some(Name::from(timeless)), ..rule.clone() })
 }
 
-/// Whether a rule of this base chain is our own jump from there, or linkerd-init's.
+/// Returns true if a rule of this base chain is our own jump from there, or linkerd-init's.
 pub fn is_own_jump(rule: &HeldRule, base: ChainName) -> bool {
     let comment = rule.comment.as_ref().and_then(|comment| std::str::from_utf8(comment.as_bytes()).ok());
     rule.is_unconditional
@@ -53,8 +53,8 @@ pub fn held_leads_to(rule: &HeldRule) -> Option<ChainName> {
     rule.targets().find_map(ChainName::own)
 }
 
-/// Which of proxy-init's chains a rule of this table leads to, by a jump, a goto or an entry of a verdict map; none if to
-/// none.
+/// Finds the chain of ours to which a rule of this table leads, by a jump, a goto or an entry of a verdict map; none if
+/// to none.
 pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
     let mut outcomes = table.possible_actions(&rule.action);
     outcomes.find_map(|action| ChainName::own(action.target()?))

@@ -51,7 +51,7 @@ fn add(log: &mut Log, notice: &OperationNotice<'_>) {
         OperationNotice::RunningCommands { waits } => {
             let waits = if *waits { ", waiting for the xtables lock" } else { "" };
             log.add(Level::Info, format_args!("running the iptables commands of legacy mode{waits}"));
-            // That may take long, so what is known is shown before.
+            // The next step may take long, so the log is shown before.
             let _ = log.flush();
         }
         OperationNotice::Removed(mode) => {

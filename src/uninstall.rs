@@ -25,13 +25,13 @@ pub struct Uninstall {
     pub netns: Option<PathBuf>,
 }
 
-/// What was removed.
+/// The removed rules.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Uninstalled {
     /// The modes whose rules were removed; none, if there were no rules.
     pub removed: Vec<Mode>,
-    /// What was not as it should be.
+    /// Defects that stopped nothing.
     pub warnings: Vec<Warning>,
 }
 

@@ -27,7 +27,7 @@ pub(super) enum Diagnosis {
 }
 
 impl Diagnosis {
-    /// Whether it takes a flag of an installation's too.
+    /// Returns true if the subcommand takes an installation's flag too.
     pub(super) fn shares(self, flag: &Flag) -> bool {
         match flag.name {
             "netns" => self != Self::Validate,
@@ -194,7 +194,7 @@ pub(super) const VERIFY: [&str; 2] = [
     "proxy-init verify -p PORT -o PORT [OPTIONS]",
 ];
 
-/// What the flags of these subcommands say, each value checked by itself.
+/// The values of these subcommands' flags, each checked by itself.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     validate: Validate,
@@ -325,7 +325,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
 ];
 
-/// What is asked by one of these subcommands.
+/// Reads the question of one of these subcommands.
 pub(super) fn read(diagnosis: Diagnosis, given: &Given<'_>, environment: Variables<'_>) -> Result<Command, String> {
     let subcommand = Subcommand::Diagnose(diagnosis);
     let with_help = |text: String| match diagnosis {

@@ -13,7 +13,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// What [`Exit::BadInput`] says, in help.
+    /// The meaning of [`Exit::BadInput`], in help.
     pub(super) const BAD_INPUT: &str = "the command line is invalid; nothing was changed";
 
     /// The number that the shell sees.

@@ -14,7 +14,7 @@ use crate::config::settings::{Draft, Form, SETTINGS, Setting};
 use crate::install::Simulate;
 use crate::log::{Format, Level};
 
-/// What the flags that were given say, each value checked by itself.
+/// The values of the given flags, each checked by itself.
 #[derive(Debug, Default)]
 pub(super) struct Options {
     pub(super) rules: Draft,
@@ -113,7 +113,7 @@ impl Flag {
         }
     }
 
-    /// Whether its value is after an equals sign, or true.
+    /// Returns true if the flag's value is after an equals sign, or true.
     pub(super) fn is_switch(&self) -> bool {
         match self.value {
             Value::Setting(setting) => setting.form == Form::Switch,
@@ -150,7 +150,7 @@ const PLACE: &str = "Where and how";
 const LOG: &str = "Log";
 const COMPATIBILITY: &str = "Compatibility";
 
-/// What most flags have in common, and below, those with one purpose.
+/// The common parts of most flags and, below, of flags with one purpose.
 pub(super) const FLAG: Flag = Flag {
     name: "",
     alias: None,

@@ -87,7 +87,7 @@ fn word(word: Word) -> Arg {
         .help(word.help)
 }
 
-/// What `--help` prints, or `-h`, which is shorter.
+/// The text of `--help`, or of `-h`, which is shorter.
 pub(super) fn help(subcommand: Subcommand, is_long: bool) -> String {
     let mut command = find(subcommand);
     if is_long { command.render_long_help().to_string() } else { command.render_help().to_string() }

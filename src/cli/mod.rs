@@ -47,7 +47,7 @@ pub enum Command {
 #[error("{text}")]
 pub struct UsageError {
     text: String,
-    /// Whether the error is to be printed as JSON too.
+    /// True if the error is to be printed as JSON too.
     pub as_json: bool,
     /// The format of the log, if the run would have kept one.
     pub log: Option<Format>,
@@ -123,7 +123,7 @@ fn see_help(text: &str, subcommand: Subcommand) -> String {
     }
 }
 
-/// What a flag of this name asks for, where the flags can't be read; none if the subcommand takes no such flag.
+/// The value of a flag of this name, where the flags can't be read; none if the subcommand takes no such flag.
 fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[OsString]) -> Option<T> {
     if !taken_by(subcommand).any(|flag| flag.name == name) {
         return None;

@@ -41,7 +41,7 @@ pub(super) struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Whether no flag says which rules to install.
+    /// Returns true if no flag says which rules to install.
     #[cfg(feature = "diagnose")]
     pub(super) fn is_about_no_rules(&self) -> bool {
         self.flags.iter().all(|(flag, _)| flag.heading != RULES)
@@ -67,7 +67,7 @@ impl Given<'_> {
         Ok(options)
     }
 
-    /// Whether a flag is given. An empty list is a list, but an empty word is none.
+    /// Returns true if a flag is given. An empty list is a list, but an empty word is none.
     fn says(&self, asked: &Flag) -> bool {
         let last = self.flags.iter().rev().find(|(flag, _)| flag.name == asked.name);
         last.is_some_and(|(flag, value)| flag.heading == RULES || !value.is_empty())
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
 const HELP: &str = "help";
 const VERSION: &str = "version";
 
-/// Whether it is a flag if nothing says that it is a value.
+/// Returns true if the argument is a flag, unless the flag before takes it as its value.
 fn is_flag(argument: &OsStr) -> bool {
     argument.len() > 1 && argument.as_bytes().starts_with(b"-")
 }

@@ -24,7 +24,7 @@ pub(super) enum Subcommand {
 pub(super) struct Word {
     pub(super) placeholder: &'static str,
     pub(super) words: Vec<&'static str>,
-    /// What to say if it is missing; none if it need not be there.
+    /// The error if the word is missing; none if it may be missing.
     pub(super) missing: Option<&'static str>,
     pub(super) help: &'static str,
 }

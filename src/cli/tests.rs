@@ -196,7 +196,7 @@ fn each_other_flag_arrives() {
     assert!(matches!(question(verify), (Question::Verify(_), Output::Text)));
 }
 
-/// What a line installs or compares with, where the environment has one variable.
+/// The config of a line, where the environment has one variable.
 fn with_variable(line: &str, variable: &str, value: &str) -> Result<Config, String> {
     let environment = |name: &str| (name == variable).then(|| OsString::from(value));
     match parse(line.split_whitespace().map(OsString::from), environment) {
@@ -389,7 +389,7 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
         ("--iptables-mode native", None, Some(Mode::Native)),
         ("--iptables-mode auto --firewall-bin-path iptables", None, None),
     ] {
-        // What the environment says is about installing.
+        // The environment's mode is about installing.
         match try_parse(&format!("proxy-init verify {flags}"), Some("legacy")) {
             Ok(Command::Ask(Question::Recognize { netns: path, mode: named }, Output::Text)) => {
                 assert_eq!((path.as_deref(), named), (netns.map(Path::new), mode), "{flags}");

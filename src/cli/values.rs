@@ -1,4 +1,4 @@
-//! What a flag's value means. linkerd-init's flags are read as Go reads them. An error reads on from the flag's name.
+//! Reads flags' values. linkerd-init's flags are read as Go reads them. An error reads on from the flag's name.
 
 use ruleset::Family;
 

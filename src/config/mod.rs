@@ -195,7 +195,7 @@ impl Subnet {
         self.net
     }
 
-    /// Whether it has every address of its family.
+    /// Returns true if the subnet has every address of its family.
     pub(crate) fn is_of_all(&self) -> bool {
         self.net.prefix_len() == 0
     }
@@ -306,7 +306,7 @@ impl FromStr for Interface {
     }
 }
 
-/// What the rules are to do. Each field is one of linkerd-init's flags, or one that it lacks; only the proxy's two
+/// The rules that the user wants. Each field is one of linkerd-init's flags, or one that it lacks; only the proxy's two
 /// ports are required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -341,7 +341,7 @@ pub struct Config {
     pub ignored_inbound_interfaces: Vec<Interface>,
     /// Interfaces whose outbound connections bypass the proxy.
     pub ignored_outbound_interfaces: Vec<Interface>,
-    /// Whether IPv6 gets rules too; IPv4 always does.
+    /// True if IPv6 gets rules too; IPv4 always does.
     pub ipv6: bool,
 }
 

@@ -76,7 +76,7 @@ impl Mode {
     }
 }
 
-/// What `--iptables-mode` asks for.
+/// The request of `--iptables-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
 #[display("{}", self.name().unwrap_or("default"))]

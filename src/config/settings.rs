@@ -20,19 +20,19 @@ pub struct Setting {
     pub variable: &'static str,
     /// The annotations of a pod or of its namespace. Those with the prefix `config.linkerd.io/` are Linkerd's.
     pub annotations: &'static [&'static str],
-    /// Whether annotations add to what the configuration lists. All others replace that.
+    /// True if annotations add to the configuration's list. All others replace the list.
     pub adds: bool,
     /// The value of the Helm chart: Linkerd's, or else the key under `rules`.
     pub chart: &'static str,
-    /// What help calls the value.
+    /// The value's name in help.
     pub placeholder: &'static str,
-    /// What help says of the setting.
+    /// The setting's text in help.
     pub help: &'static str,
     /// How JSON has the value.
     pub form: Form,
-    /// Whether there are no rules without it.
+    /// True if there are no rules without this setting.
     pub is_required: bool,
-    /// Whether it is a list outside of which nothing is redirected: an empty one would mean everything, not nothing.
+    /// True for a list outside of which nothing is redirected: an empty list would mean everything, not nothing.
     narrows: bool,
     value: fn(&mut Draft) -> &mut dyn Value,
 }
@@ -96,7 +96,7 @@ impl Setting {
     /// Reads a value as its flag has it, after which that is the setting's value; or, of a list, adds these items.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The defect of the text.
     pub fn read(&self, draft: &mut Draft, text: &str) -> Result<(), InvalidValue> {
         if self.narrows && list_items(text).next().is_none() {
             return Err(InvalidValue::EmptyList(text.to_owned()));
@@ -107,7 +107,7 @@ impl Setting {
     /// Reads a value, which takes the place of the one before.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The defect of the text.
     pub fn replace(&self, draft: &mut Draft, text: &str) -> Result<(), InvalidValue> {
         (self.value)(draft).clear();
         self.read(draft, text)
@@ -142,7 +142,7 @@ pub fn arguments(config: &Config) -> Vec<String> {
     SETTINGS.iter().flat_map(|setting| setting.arguments(&mut draft)).collect()
 }
 
-/// What a setting sets in a config.
+/// The part of a config that a setting sets.
 trait Value {
     fn read(&mut self, text: &str) -> Result<(), InvalidValue>;
     /// Drops what reading would add to.
@@ -239,7 +239,7 @@ pub(crate) fn boolean(text: &str) -> Result<bool, InvalidValue> {
     }
 }
 
-/// What most settings have in common.
+/// The common parts of most settings.
 const LIST: Setting = Setting {
     flag: "",
     alias: None,

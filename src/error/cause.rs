@@ -1,4 +1,4 @@
-//! What errors are about: numbers, privileges, and what a kernel lacks, each with what to do about it.
+//! The causes of errors: numbers, privileges, and missing parts of a kernel, each with its cure.
 
 use std::io;
 
@@ -34,7 +34,7 @@ impl Errno {
     }
 }
 
-/// What to do about a system call that failed with this number.
+/// The cure for a system call that failed with this number.
 pub(super) fn advice(errno: Errno) -> &'static str {
     match errno.raw() {
         libc::EPERM | libc::EACCES => PRIVILEGE,
@@ -46,7 +46,7 @@ pub(super) fn advice(errno: Errno) -> &'static str {
     }
 }
 
-/// What to do about a system call on a netlink socket that failed with this number.
+/// The cure for a system call on a netlink socket that failed with this number.
 pub(crate) fn netlink_advice(errno: Errno) -> &'static str {
     match errno.raw() {
         libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE => advice(errno),
@@ -54,11 +54,11 @@ pub(crate) fn netlink_advice(errno: Errno) -> &'static str {
     }
 }
 
-/// Who may read and change rules.
+/// The privilege for reading and changing rules.
 pub(crate) const PRIVILEGE: &str =
     "run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities";
 
-/// What a process may not do.
+/// An act that a process has no privilege for.
 #[derive(Debug, Clone, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Privilege {
@@ -76,7 +76,7 @@ pub enum Privilege {
     Capability(String),
 }
 
-/// What a kernel may lack. As text, it is the end of a sentence that begins with `this kernel`.
+/// A part that a kernel may lack. As text, it is the end of a sentence that begins with `this kernel`.
 #[derive(Debug, Clone, PartialEq, Eq, Display)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text says what each field is")]

@@ -1,4 +1,4 @@
-//! What can go wrong in legacy mode alone.
+//! The errors of legacy mode alone.
 
 use std::io;
 use std::path::PathBuf;

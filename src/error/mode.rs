@@ -1,4 +1,4 @@
-//! What can go wrong in a mode.
+//! The errors of a mode.
 
 use ruleset::Family;
 use thiserror::Error;

@@ -1,4 +1,4 @@
-//! Which mode fits the kernel and the network namespace: what `auto` goes by.
+//! Finds the mode that fits the kernel and the network namespace, for `auto`.
 
 use derive_more::Display;
 use ruleset::{Ruleset, Subsystem};
@@ -50,13 +50,13 @@ pub enum Reason {
 
 const LEGACY_HIDDEN: &str = " (only root can list legacy tables, so it is not known whether they hold rules)";
 
-/// Whether the kernel would take a config's rules in a mode, without installing them; if not, what it lacks or refuses.
-/// Legacy mode is the last resort, and takes whatever comes.
+/// Asks if the kernel would take a config's rules in a mode, without installing them; the error says what it lacks or
+/// refuses. Legacy mode is the last resort, and takes whatever comes.
 pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
     netlink::check_each(&[(mode, expected(mode, config))]).into_iter().collect()
 }
 
-/// What `auto` goes by in a network namespace.
+/// The facts about a network namespace by which `auto` chooses.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The first mode that holds our rules.
@@ -97,7 +97,8 @@ impl Found {
 }
 
 impl Reason {
-    /// Whether the mode is still to be tried: the kernel may lack something for it, and auto then tries another.
+    /// Returns true if the mode is still to be tried: the kernel may lack something for it, and auto then tries
+    /// another.
     pub(crate) fn is_trial(&self) -> bool {
         matches!(self, Self::Supported { .. } | Self::NftLacks(_))
     }
@@ -105,7 +106,7 @@ impl Reason {
     /// The mode that auto tries after the one that it tried for this reason, and why.
     ///
     /// # Errors
-    /// That of the mode, if choosing another does not mend it.
+    /// The mode's error, if choosing another mode does not mend it.
     pub(crate) fn next(self, error: Error) -> Result<(Mode, Self), Error> {
         match self {
             Self::Supported { .. } if error.rules_out_nft_mode() => Ok((Mode::Native, Self::NftLacks(error))),
@@ -175,7 +176,7 @@ mod tests {
         ModeError::Lacks { lack, errno }.in_mode(mode)
     }
 
-    /// What is chosen, as it is logged; the kernel answers for nft and native mode.
+    /// The choice, as it is logged; the kernel answers for nft and native mode.
     fn chosen(
         ruleset: &Ruleset,
         nft: fn(Mode) -> Result<(), Error>,

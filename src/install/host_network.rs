@@ -1,11 +1,12 @@
-//! Whether the network namespace is the machine's own: the initial one, which every program on a node is in, and every
+//! Recognises the machine's own network namespace: the initial one, which every program on a node is in, and every
 //! pod with `hostNetwork: true`. Rules that are meant for a pod redirect the node's own connections there.
 
 use nix::sys::stat::stat;
 
 use crate::modes::{kernel, proc_of_thread};
 
-/// What an installation does in the initial network namespace. Where it cannot be told, it goes on.
+/// The behaviour of an installation in the initial network namespace. Where that namespace can't be recognised, the
+/// installation goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HostNetwork {
@@ -27,7 +28,7 @@ const NUMBERED_SINCE: (u32, u32) = (6, 18);
 /// A setting that only the initial network namespace has (`net_core_table` in net/core/sysctl_net_core.c).
 const SETTING: &str = "/proc/sys/net/core/netdev_max_backlog";
 
-/// Whether the thread's network namespace is certainly the initial one.
+/// Returns true if the thread's network namespace is certainly the initial one.
 pub(crate) fn is_here() -> bool {
     let number = stat(&*format!("{}/ns/net", proc_of_thread())).ok().map(|file| file.st_ino);
     is_initial(number, kernel(), || stat(SETTING).is_ok())

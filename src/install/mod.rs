@@ -31,11 +31,11 @@ use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
 use crate::plan::tables::expected;
 
-/// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
+/// An installation to run. [`Install::new`] has the defaults, and every field can be set.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Install {
-    /// Which rules.
+    /// The rules.
     pub config: Config,
     /// In which mode; by default whatever fits, [`ModeChoice::Auto`].
     pub mode: ModeChoice,
@@ -48,16 +48,16 @@ pub struct Install {
     /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The
     /// calling thread stays where it is.
     pub netns: Option<PathBuf>,
-    /// What to set the namespace's nf_conntrack_tcp_timeout_close_wait to, in seconds; none leaves it as it is.
+    /// The namespace's nf_conntrack_tcp_timeout_close_wait, in seconds; none leaves the setting as it is.
     pub close_wait_timeout: Option<u32>,
-    /// What to do if the namespace is the machine's own.
+    /// The treatment of the machine's own namespace.
     pub host_network: HostNetwork,
     /// Fail where a mode can't be used here, instead of falling back to the next that may: nft mode needs no iptables,
     /// native mode no xtables.
     pub no_fallback: bool,
 }
 
-/// Which rules to print.
+/// The rules to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Simulate {
@@ -67,7 +67,7 @@ pub enum Simulate {
     Only(Family),
 }
 
-/// What was installed.
+/// A finished installation.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Installed {
@@ -77,7 +77,7 @@ pub struct Installed {
     pub reason: Reason,
     /// The tables that the mode made: one for each family or, in native mode, one for both.
     pub(crate) tables: Vec<Table>,
-    /// Whether anything had to be changed: the same rules may have been there before.
+    /// True if anything had to be changed: the same rules may have been there before.
     pub changed: bool,
     /// The other modes whose rules were removed.
     pub replaced: Vec<Mode>,
@@ -235,7 +235,7 @@ impl Install {
         families.try_for_each(|&family| legacy.restore(family).map(drop))
     }
 
-    /// Whether legacy mode has all the commands that it needs.
+    /// Returns true if legacy mode has all the commands that it needs.
     #[cfg(feature = "diagnose")]
     pub(super) fn has_commands(&self) -> bool {
         self.find_commands(&self.legacy()).is_ok()
@@ -252,8 +252,8 @@ impl Install {
         tried.err().filter(|error| error.mode_instead(mode).is_some())
     }
 
-    /// Whether an installation that begins in one mode falls back to another, because neither the first mode can be used here
-    /// nor any between the two.
+    /// Returns true if an installation that begins in one mode falls back to another, because neither the first mode
+    /// can be used here nor any between the two.
     pub(super) fn falls_back(&self, from: Mode, to: Mode) -> bool {
         let mut mode = from;
         while mode != to && !self.no_fallback && self.missing_requirement(mode).is_some() {

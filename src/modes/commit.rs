@@ -25,7 +25,7 @@ fn snapshot(socket: &Socket) -> Result<Snapshot<HeldRule>, ModeError> {
     held::held(socket, may_be_ours).map_err(refusal::unreadable)
 }
 
-/// Whether it is a table in which nft or native mode has rules.
+/// Returns true if nft or native mode has rules in such a table.
 pub(crate) fn may_be_ours(family: TableFamily, name: &[u8]) -> bool {
     let is = |(own, own_name): (TableFamily, &str)| own == family && own_name.as_bytes() == name;
     Family::ALL.iter().any(|&of| is(Mode::Nft.table(of)) || is(Mode::Native.table(of)))
@@ -54,9 +54,10 @@ pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<bool, ModeError> {
     commit(&open()?, edits, Generation::FRESH)
 }
 
-/// Whether the kernel would accept each of these lists of edits. It checks all of them in one batch as it would before a
-/// commit, but commits nothing. A message that fails has its own error, and the others are still checked; discarding the
-/// batch takes milliseconds, however many messages there are. A list that is an error already keeps that error.
+/// Asks if the kernel would accept each of these lists of edits. The kernel checks all of them in one batch as it would
+/// before a commit, but commits nothing. A message that fails has its own error, and the others are still checked;
+/// discarding the batch takes milliseconds, however many messages there are. A list that is an error already keeps that
+/// error.
 pub(crate) fn check_each<'a>(
     lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeError>>,
 ) -> Vec<Result<(), ModeError>> {

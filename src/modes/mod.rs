@@ -47,7 +47,7 @@ pub struct Removed {
 }
 
 impl Removed {
-    /// That a backend removed all that it held in these tables, if it held `any`.
+    /// A backend removed all of our rules in these tables, if it held `any`.
     fn from(any: bool, tables: &[Table]) -> Self {
         let foreign = tables.iter().filter(|_| any).flat_map(foreign_jumps);
         let foreign = foreign.map(|line| format!("{}: {line}", line.table)).collect();

@@ -40,8 +40,8 @@ pub(crate) fn install_edits<'a>(tables: &[Table<HeldRule>], wanted: &'a [Table])
     Ok(edits)
 }
 
-/// Whether changing rules and sets is enough: the chains are right, hooked where they should be, and the table holds nothing
-/// else, such as another program's sets.
+/// Returns true if changing rules and sets is enough: the chains are right, hooked where they should be, and the table
+/// holds nothing else, such as another program's sets.
 fn can_change(held: &Table<HeldRule>, wanted: &Table) -> bool {
     for chain in &wanted.chains {
         if held.chain(&chain.name).is_none_or(|held| held.base != chain.base) {

@@ -19,11 +19,12 @@ use crate::modes::refusal;
 use crate::ownership::holds_rules;
 use crate::plan::tables::expected;
 
-/// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains and
-/// tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of `legacy`.
+/// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains
+/// and tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of
+/// `legacy`.
 ///
 /// # Errors
-/// What is missing or was refused. Nothing has changed then, unless the error says otherwise.
+/// Something is missing or was refused. Nothing has changed then, unless the error says otherwise.
 pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
     if mode == Mode::Legacy {
         return legacy.remove();
@@ -142,9 +143,9 @@ pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
     edits.and_then(|edits| commit::fresh_batch(&edits)).map_err(|error| error.in_mode(mode))
 }
 
-/// What an installation over netlink did.
+/// The outcome of an installation over netlink.
 pub(crate) struct Done {
-    /// Whether anything was changed.
+    /// True if anything was changed.
     pub(crate) changed: bool,
     /// The other such mode, if its rules were removed.
     pub(crate) replaced: Option<Mode>,
@@ -174,8 +175,8 @@ pub(crate) fn install(
     Ok(Done { changed: changed.map_err(|error| error.in_mode(mode))?, replaced })
 }
 
-/// Whether the kernel would accept each of these modes' tables. It checks all of them in one batch as it would before a
-/// commit, but nothing is committed.
+/// Asks if the kernel would accept each of these modes' tables. The kernel checks all of them in one batch as it would
+/// before a commit, but nothing is committed.
 pub(crate) fn check_each(wanted: &[(Mode, Vec<Table>)]) -> Vec<Result<(), Error>> {
     let edits = wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables));
     let results = commit::check_each(edits).into_iter().zip(wanted);

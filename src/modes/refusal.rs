@@ -147,8 +147,8 @@ pub(crate) fn unwritten_error(unwritten: &Unwritten) -> ModeError {
     ModeError::Unwritable { rule: unwritten.edit.clone(), what: unwritten.what.to_string() }
 }
 
-/// Whether the ids are in one line of a user namespace's map: the kernel compares with the ids outside, where those of
-/// several lines are no range. Each line has the first id inside, the first id outside, and their count
+/// Returns true if the ids are in one line of a user namespace's map: the kernel compares with the ids outside, where
+/// those of several lines are no range. Each line has the first id inside, the first id outside, and their count
 /// (user_namespaces(7)). If the map can't be read, the ids count as mapped.
 fn is_mapped(ids: IdRange, map: &str) -> bool {
     // Most maps have a line of 34 bytes. Without the limit, the file would be asked for its size first, which it

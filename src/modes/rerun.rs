@@ -1,5 +1,5 @@
-//! What a re-run changes in a chain of nf_tables'. A held rule is the wanted one if its expressions, which aren't decoded, and
-//! its comment are: then it stays, with its counters. Others go and come in one batch.
+//! Plans a re-run's changes of a chain in nf_tables. A held rule is the wanted one if its expressions, which aren't
+//! decoded, and its comment are: then it stays, with its counters. Others go and come in one batch.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -169,7 +169,7 @@ mod tests {
     fn the_kernel_passes_few_rules_on_its_way_to_those_that_edits_name() {
         let many = on_users(1..20_001);
         assert_eq!(edits(&many, &many), (0, 0, 0, false));
-        // What stays keeps its counters where little changes,
+        // Rules that stay keep their counters where little changes,
         let without_one = on_users((1..20_001).filter(|id| *id != 777));
         assert_eq!(edits(&many, &without_one), (1, 0, 0, false));
         assert_eq!(edits(&without_one, &many), (0, 1, 1, false));

@@ -33,7 +33,7 @@ pub struct Planned {
     pub verdict: Verdict,
 }
 
-/// What a packet must be for a planned rule.
+/// The condition of a planned rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
     Tcp,
@@ -213,7 +213,7 @@ mod tests {
         purposes(plan).filter_map(subnet).collect()
     }
 
-    /// What linkerd-init's iptables make of such a list: each of these is all that `-s` gets there.
+    /// linkerd-init's iptables reads such a list so: each of these is all that `-s` gets there.
     #[test]
     fn all_addresses_are_those_of_both_families() {
         let port = |number| Port::new(number).unwrap();

@@ -87,7 +87,7 @@ impl ChainName {
         }
     }
 
-    /// Whether the chain is proxy-init's own. Base chains are shared with other programs.
+    /// Returns true if the chain is our own. Base chains are shared with other programs.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::ProxyInitRedirect | Self::ProxyInitOutput)
     }
@@ -152,7 +152,7 @@ pub enum Purpose {
 type Naming = (&'static str, &'static str, fn(&str) -> Option<Purpose>);
 
 impl Purpose {
-    /// What every comment begins with.
+    /// The beginning of every comment.
     pub const PREFIX: &'static str = "proxy-init/";
 
     /// Comments, after the prefix, that name ports or subnets; native mode's list several.

@@ -95,7 +95,7 @@ struct List {
     numbers: Vec<(u128, u128)>,
 }
 
-/// What a packet must be for a rule of native mode.
+/// The condition of a rule of native mode.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Test {
     Condition(Condition),

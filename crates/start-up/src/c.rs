@@ -32,7 +32,7 @@ unsafe fn noted(whole: *mut u8, layout: Layout) -> *mut c_void {
     whole.wrapping_add(BEFORE).cast()
 }
 
-/// What `noted` made the block of.
+/// Recovers the allocation of a block that `noted` made.
 ///
 /// # Safety
 /// The block is of `noted`, and in use.

@@ -1,4 +1,4 @@
-//! What a process of half a millisecond does at its start. README.md says what each piece buys.
+//! The start of a process of half a millisecond. README.md has the worth of each piece.
 //!
 //! A program that uses this crate, and is linked with musl, gets its allocator.
 

@@ -1,4 +1,4 @@
-//! What Rust's own start-up does for a program, without what takes long.
+//! The work of Rust's own start-up, without its slow parts.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _};

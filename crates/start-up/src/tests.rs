@@ -101,7 +101,7 @@ fn blocks_are_nobody_elses() {
     });
 }
 
-/// What is freed right away is handed out again, so that a loop takes no more memory than one of its turns.
+/// A block that is freed right away is handed out again, so that a loop takes no more memory than one of its turns.
 #[test]
 fn the_last_block_is_handed_out_again() {
     static FIRST: First = First::new();

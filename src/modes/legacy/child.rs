@@ -94,7 +94,7 @@ fn start_restore(restore: &Restore, lock: &File) -> io::Result<Running> {
     Running::start(command, said)
 }
 
-/// What a program's version line says.
+/// The content of a program's version line.
 ///
 /// # Errors
 /// The program can't be run, or fails.

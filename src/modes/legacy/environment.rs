@@ -1,5 +1,5 @@
-//! What of the environment reaches iptables commands, and where those are. A user who starts proxy-init with privileges
-//! that are the program's, by its file capabilities, would else get them by a command of their own.
+//! Decides about the environment of iptables commands, and finds these commands. A user who starts proxy-init with
+//! privileges that are the program's, by its file capabilities, would else get them by a command of their own.
 
 use std::env;
 use std::ffi::OsString;

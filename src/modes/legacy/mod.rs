@@ -39,11 +39,11 @@ pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 /// The commands, and how to run them.
 #[derive(Debug, Clone, Default)]
 pub struct Legacy {
-    /// Whether they are `iptables-restore` and so on, whatever these are, instead of `iptables-legacy-restore`.
+    /// True if the commands are `iptables-restore` and so on, whatever these are, instead of `iptables-legacy-restore`.
     pub is_plain: bool,
     /// A folder to look in before PATH.
     pub folder: Option<PathBuf>,
-    /// Whether to wait for the xtables lock as long as another program holds it, instead of giving up after a second.
+    /// True to wait for the xtables lock as long as another program holds it, instead of giving up after a second.
     pub wait: bool,
     /// The restore commands of IPv4 and IPv6, once they are found: PATH may have many folders.
     pub(crate) programs: [OnceCell<PathBuf>; 2],
@@ -71,7 +71,7 @@ impl Legacy {
         Err(LegacyError::NoCommand { command }.into())
     }
 
-    /// Whether the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
+    /// Returns true if the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
     /// (nf_tables)`. Older ones without such a word are legacy.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Legacy {
     /// changed, as they were before.
     fn change(&self, wanted: &[Table]) -> Result<Vec<Table>, Error> {
         let lock = lock::take(self.wait).map_err(|error| match error {
-            // Whoever lacks a capability mostly may not open root's file either.
+            // A process without a capability mostly may not open root's file either.
             Error::Legacy(LegacyError::LockFile { .. }) if missing_capability().is_some() => {
                 not_permitted(Privilege::Change)
             }
@@ -212,7 +212,7 @@ pub(crate) fn tables_with_sockets(mut wanted: Vec<Table>) -> Vec<Table> {
 /// Fails unless the kernel has all that these rules need. Asking makes the nat tables.
 ///
 /// # Errors
-/// What the kernel lacks, or why it can't be asked.
+/// The kernel lacks something, or can't be asked.
 pub(crate) fn check(wanted: &[Table]) -> Result<(), Error> {
     if owns_network() == Some(false) {
         refuse_on_owner(wanted.iter().flat_map(Table::rules))?;
@@ -288,8 +288,9 @@ fn install_input(wanted: &Table, table: &Table) -> Input {
     input
 }
 
-/// What makes a base chain hold each of the wanted rules once: the rules that it lacks, and those that it holds a second time
-/// or with a time in their comments, each with its place. Other rules stay, as do jumps that another program added.
+/// The edits by which a base chain holds each of the wanted rules once: the rules that it lacks, and those that it
+/// holds a second time or with a time in their comments, each with its place. Other rules stay, as do jumps that
+/// another program added.
 fn missing_and_surplus<'w>(held: &[Rule], wanted: &'w [Rule]) -> (Vec<&'w Rule>, Vec<usize>) {
     let mut missing: Vec<&Rule> = wanted.iter().collect();
     let mut surplus = Vec::new();

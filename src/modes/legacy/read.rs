@@ -52,7 +52,7 @@ impl Lists {
         }))
     }
 
-    /// Which tables each family has.
+    /// The tables of each family.
     fn table_names(&self) -> impl Iterator<Item = (Family, Result<Vec<String>, Unseen>)> {
         Family::ALL.into_iter().zip(&self.0).map(|(family, list)| match list {
             List::Open(file) => (family, read_list(file).map_err(|error| unseen_lists(&error))),
@@ -80,7 +80,7 @@ impl Lists {
     }
 }
 
-/// Whether it is certain that no family has a legacy table.
+/// Returns true if certainly no family has a legacy table.
 pub(crate) fn has_none() -> bool {
     let lists = Lists::open(&XTABLES.map(|(name, _)| name));
     lists.table_names().all(|(_, names)| names.is_ok_and(|names| names.is_empty()))
@@ -110,8 +110,8 @@ pub(super) struct Held {
     entries: Entries,
 }
 
-/// What a family's nat table holds; none: there is no such table, or this kernel has none of that family. A table that is
-/// wanted is made by this, as is one where tables cannot be listed.
+/// The content of a family's nat table; none: there is no such table, or this kernel has none of that family. A table
+/// that is wanted is made by this, as is one where tables cannot be listed.
 ///
 /// # Errors
 /// [`LegacyError::NoTables`]: the kernel has no such table, though it is wanted; or why the kernel can't be asked.
@@ -158,7 +158,7 @@ fn unseen_lists(error: &io::Error) -> Unseen {
     }
 }
 
-/// Which tables the family has. A kernel without legacy tables has no list.
+/// The family's tables. A kernel without legacy tables has no list.
 fn table_names(family: Family) -> io::Result<Vec<String>> {
     open_list(family)?.map_or(Ok(Vec::new()), |list| read_list(&list))
 }
@@ -173,7 +173,7 @@ fn open_list(family: Family) -> io::Result<Option<File>> {
     };
     match File::open(format!("{folder}/{list}")) {
         Ok(file) => Ok(Some(file)),
-        // That there is no such file means that there are no such tables only where /proc shows what there is.
+        // A missing file means missing tables only where /proc is complete.
         Err(error) if error.kind() == ErrorKind::NotFound => std::fs::metadata(folder).map(|_| None),
         Err(error) => Err(error),
     }

@@ -65,7 +65,7 @@ text-of-both-families: for a restore command, ask for one with --simulate=ipv4 o
 
 ";
 
-/// What `--simulate` prints: for each family a comment that names its restore command, followed by that command's
+/// The output of `--simulate`: for each family a comment that names its restore command, followed by that command's
 /// input. The text of one family can be restored as it is; restore commands refuse the text of several.
 pub fn simulation(planned: &[Table]) -> String {
     let mut text = String::new();

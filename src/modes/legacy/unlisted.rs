@@ -1,4 +1,4 @@
-//! Which legacy tables there are, for whoever may not read the kernel's list of them (root's alone, 0440), as in most
+//! Finds out which legacy tables exist when /proc/net/ip_tables_names can't be read (only root may, 0440), as in most
 //! pods.
 
 use std::path::Path;
@@ -9,8 +9,8 @@ use ruleset::{Family, NAT};
 
 use crate::modes::kernel;
 
-/// Which of these tables each family has in the thread's network namespace; none where nothing can tell. Asking makes
-/// no table.
+/// The tables among these that each family has in the thread's network namespace; none where nothing can tell. Asking
+/// makes no table.
 ///
 /// Installing asks too, for two redirections are worse than a slow start. Where ip_tables isn't loaded, there is
 /// nothing to ask. Of a whole run of nft mode, asking took (measured under emulation, relative to the run):
@@ -36,9 +36,9 @@ pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] 
     })
 }
 
-/// Whether any network namespace can have this table, as far as the kernel's modules tell. A table's module calls
-/// functions of ip_tables or ip6_tables, so it can't be built into a kernel in which those are modules; then it is
-/// loaded, or no namespace has the table.
+/// Returns true if any network namespace can have this table, as far as the kernel's modules tell. A table's module
+/// calls functions of ip_tables or ip6_tables, so it can't be built into a kernel in which those are modules; then it
+/// is loaded, or no namespace has the table.
 fn may_have(family: Family, table: &str) -> bool {
     let (tables, prefix) = match family {
         Family::V4 => ("ip_tables", "iptable"),
@@ -47,13 +47,14 @@ fn may_have(family: Family, table: &str) -> bool {
     !is_loaded_module(tables) || is_loaded_module(&format!("{prefix}_{table}"))
 }
 
-/// Whether this is a module, and loaded: what is built in has no such file (Documentation/ABI/testing/sysfs-module).
+/// Returns true if this is a loaded module: built-in code has no such file (Documentation/ABI/testing/sysfs-module).
 fn is_loaded_module(name: &str) -> bool {
     // Where it can't be looked at, it may be.
     Path::new("/sys/module").join(name).join("initstate").exists()
 }
 
-/// Whether the kernel may have nfnetlink_hook, which came with Linux 5.14. Asking an older one would only run modprobe.
+/// Returns true if the kernel may have nfnetlink_hook, which came with Linux 5.14. Asking an older one would only run
+/// modprobe.
 fn has_hook_lists() -> bool {
     kernel() >= Some((5, 14))
 }
