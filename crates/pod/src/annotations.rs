@@ -1,7 +1,7 @@
 //! The annotations of a pod, or of its namespace, that change the pod's rules.
 //!
-//! Whoever may create a pod chooses them: each value is checked as the flags of the init program are, and changes nothing but
-//! the rules in that pod's own network namespace.
+//! Pods' creators choose the annotations: each value is checked as the flags of the init program are, and changes
+//! nothing but the rules in that pod's own network namespace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
 
-/// What the injector sets on each pod whose proxy it adds.
+/// The annotation that the injector sets on each pod with a proxy.
 pub(crate) const PROXY_VERSION: &str = "linkerd.io/proxy-version";
 
 /// The annotations that change rules.
@@ -28,7 +28,7 @@ const LONGEST: usize = 4 << 10;
 /// The annotations of one object that count, whatever else it has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Given {
-    /// Whether the injector has added a proxy.
+    /// True if the injector has added a proxy.
     pub is_injected: bool,
     /// Those that change rules; none of them, if they are too long.
     values: BTreeMap<&'static str, String>,

@@ -199,7 +199,7 @@ impl Configuration {
         self.linkerd.0.rest.pod_info.unwrap_or_default()
     }
 
-    /// Whether ADD only prints the rules.
+    /// Returns true if ADD only prints the rules.
     pub fn simulates(&self) -> bool {
         self.linkerd.0.rest.simulate.unwrap_or_default()
     }
@@ -214,8 +214,8 @@ impl Configuration {
         self.linkerd.0.rest.control_plane_namespace.as_deref().unwrap_or("linkerd")
     }
 
-    /// Whether a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as NAMESPACE/NAME. Such a
-    /// pod has to start whatever the API server says, for it is what renews the plugin's token.
+    /// Returns true if a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as
+    /// NAMESPACE/NAME. Such a pod has to start whatever the API server says, for it is what renews the plugin's token.
     pub fn is_agent(&self, pod: &PodName) -> bool {
         let agent = self.linkerd.0.rest.agent.as_deref().unwrap_or_default();
         let Some((namespace, name)) = agent.split_once('/') else {
@@ -265,7 +265,7 @@ pub fn log_socket(stdin: &[u8]) -> Option<PathBuf> {
     value.pointer("/linkerd/log-socket")?.as_str().map(PathBuf::from)
 }
 
-/// What upstream's plugin takes for the API server's ports where it can't ask: 443 and 6443.
+/// The API server's ports where the plugin can't ask, as upstream's plugin has them: 443 and 6443.
 pub(crate) fn api_server_ports_by_default() -> Vec<PortRange> {
     [443, 6443].into_iter().filter_map(|port| PortRange::new(port, port)).collect()
 }

@@ -1,4 +1,4 @@
-//! Whether a pod is to be redirected, and by which rules.
+//! Decides if a pod is to be redirected, and by which rules.
 
 use proxy_init::{Config, OwnerId, PortRange};
 use thiserror::Error;

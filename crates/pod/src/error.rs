@@ -37,7 +37,7 @@ pub enum Error {
         key: &'static str,
         /// Its value.
         value: String,
-        /// Which object carries it: `pod NAMESPACE/NAME` or `namespace NAME`.
+        /// The object that carries the annotation: `pod NAMESPACE/NAME` or `namespace NAME`.
         holder: String,
         /// Why the value is invalid.
         reason: String,
@@ -49,7 +49,7 @@ pub enum Error {
              such as 8000-8100"
     )]
     LongAnnotations {
-        /// Which object carries them: `pod NAMESPACE/NAME` or `namespace NAME`.
+        /// The object that carries the annotations: `pod NAMESPACE/NAME` or `namespace NAME`.
         holder: String,
         /// How many bytes they may have.
         most: usize,

@@ -1,8 +1,8 @@
 //! From a pod to its rules: a pod's annotations and labels, and the configuration of the CNI plugin, become the
-//! [`Config`](proxy_init::Config) of the pod's rules, or the reason why the pod has none, or a refusal. The plugin and the
-//! node's agent, with and without NRI, go this one way.
+//! [`Config`](proxy_init::Config) of the pod's rules, or the reason why the pod has none, or a refusal. The plugin and
+//! the node's agent, with and without NRI, go this one way.
 //!
-//! Whoever may create a pod chooses its annotations, and a list of objects is as long as an API server makes it: each value is
+//! A pod's creator chooses its annotations, and a list of objects is as long as an API server makes it: each value is
 //! checked, and nothing is kept that doesn't decide.
 
 // Nothing panics, on any configuration, object or annotation. Tests may: that is how they fail.

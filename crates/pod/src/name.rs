@@ -22,7 +22,7 @@ impl PodName {
     /// true.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The defect.
     pub fn in_arguments(arguments: &str) -> Result<Option<Self>, String> {
         let (mut namespace, mut name, mut ignores, mut unknown) = ("", "", false, Vec::new());
         if arguments.is_empty() {
@@ -60,7 +60,7 @@ impl PodName {
     /// The pod of this name in this namespace.
     ///
     /// # Errors
-    /// Which of the two is no name.
+    /// Says which of the two is no name.
     pub fn new(namespace: &str, name: &str) -> Result<Self, String> {
         Ok(Self {
             namespace: checked(namespace, LONGEST_NAMESPACE)

@@ -72,7 +72,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Whether the object is being deleted.
+    /// Returns true if the object is being deleted.
     pub fn is_going(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
@@ -91,9 +91,9 @@ pub struct Labels {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
-    /// Whether the pod has the node's network.
+    /// True if the pod has the node's network.
     pub host_network: bool,
-    /// Whether the pod has the node's users. Without a word, it has.
+    /// True if the pod has the node's users; none means the same.
     pub host_users: Option<bool>,
     /// Its containers.
     #[serde(deserialize_with = "gather")]
@@ -106,11 +106,11 @@ pub struct PodSpec {
 /// The facts that count about several containers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Containers {
-    /// Whether there is one.
+    /// True if there is a container.
     pub is_any: bool,
-    /// Whether one has no name.
+    /// True if a container has no name.
     pub is_one_unnamed: bool,
-    /// Whether one is linkerd-init.
+    /// True if a container is linkerd-init.
     pub has_init: bool,
     /// The one that is linkerd-proxy.
     pub proxy: Option<Proxy>,
