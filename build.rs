@@ -27,7 +27,7 @@ fn main() {
     println!("cargo::rerun-if-changed=xtask/src/order.ld");
 }
 
-/// What a variable of the environment says, if anything.
+/// The value of a variable of the environment, if any.
 fn from(variable: &str) -> Option<String> {
     println!("cargo::rerun-if-env-changed={variable}");
     env::var(variable).ok().filter(|value| !value.is_empty())
@@ -59,7 +59,7 @@ fn compiler() -> Option<String> {
     version.split(" (").next().map(ToOwned::to_owned)
 }
 
-/// What pkg-config says of the system's library.
+/// pkg-config's answer about the system's library.
 fn installed(library: &str) -> Option<String> {
     read(Command::new("pkg-config").args(["--modversion", library]))
 }
@@ -68,7 +68,7 @@ fn git(arguments: &[&str]) -> Option<String> {
     read(Command::new("git").args(arguments))
 }
 
-/// What a command that succeeds prints.
+/// The output of a command that succeeds.
 fn read(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

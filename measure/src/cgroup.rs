@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::result::Result;
 
-/// What the names of our cgroups begin with.
+/// The beginning of our cgroups' names.
 const PREFIX: &str = "proxy-init-bench-";
 
 /// A limit of 100m, in microseconds of processor time in each so many microseconds: what Kubernetes makes of it

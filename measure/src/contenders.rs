@@ -1,4 +1,4 @@
-//! Who takes part: proxy-init, each competitor at its best invocation, and the floors.
+//! The contenders: proxy-init, each competitor at its best invocation, and the floors.
 
 use lab::linkerd;
 use proxy_init::internal::batch;
@@ -14,12 +14,12 @@ pub(crate) struct Rules {
     /// For the names of files.
     label: String,
     inbound: Vec<u16>,
-    /// Whether IPv6 gets rules too.
+    /// True if IPv6 gets rules too.
     ipv6: bool,
 }
 
 impl Rules {
-    /// What Linkerd's chart asks for by default, or with `ipv6`, with `disableIPv6: false`.
+    /// The rules that Linkerd's chart asks for by default or, with `ipv6`, with `disableIPv6: false`.
     pub(crate) fn chart(ipv6: bool) -> Self {
         Self { label: if ipv6 { "both" } else { "chart" }.to_owned(), inbound: vec![4190, 4191, 4567, 4568], ipv6 }
     }
@@ -168,7 +168,7 @@ pub(crate) fn restore(rules: &Rules, tools: &Tools, mode: &str) -> Result<Conten
     Ok(Contender::new(restores(rules, mode), rules.restore(tools, mode)?).check(rules.verify(tools, mode)))
 }
 
-/// What linkerd-init runs for them, one after another.
+/// linkerd-init's commands for these rules, one after another.
 pub(crate) fn linkerd_init(rules: &Rules, tools: &Tools, mode: &str) -> Result<Contender> {
     let steps: Result<Vec<Step>> = linkerd::commands(mode, rules.ipv6)
         .into_iter()

@@ -1,4 +1,4 @@
-//! What is compared, and how: runs that take turns.
+//! Compares contenders by runs that take turns.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::tools::{Sample, Step, Tools};
 /// A row of a table.
 #[derive(Debug, Clone)]
 pub(crate) struct Contender {
-    /// What it is called.
+    /// The contender's name.
     pub(crate) name: String,
     timed: Vec<Step>,
     /// Run once afterwards, and must succeed: that it did what the others do.
@@ -31,7 +31,7 @@ impl Contender {
         Self { name: name.into(), timed: timed.into(), check: None, against: None, shared: None }
     }
 
-    /// What must succeed afterwards.
+    /// Adds a step that must succeed afterwards.
     pub(crate) fn check(mut self, step: Step) -> Self {
         self.check = Some(step);
         self
@@ -49,7 +49,7 @@ impl Contender {
         self
     }
 
-    /// What is timed.
+    /// The timed steps.
     pub(crate) fn timed(&self) -> &[Step] {
         &self.timed
     }
@@ -98,13 +98,13 @@ pub(crate) struct Rounds {
 pub(crate) struct Group {
     /// Its heading.
     pub(crate) title: &'static str,
-    /// What it shows, in one sentence.
+    /// The table's meaning, in one sentence.
     pub(crate) says: String,
     pub(crate) rounds: Rounds,
     contenders: Vec<Contender>,
     /// Under which limit it runs.
     limit: Option<Controller>,
-    /// What could not be measured here, and why.
+    /// Contenders that could not be measured here, with the reasons.
     left_out: Vec<String>,
 }
 

@@ -163,7 +163,7 @@ fn nft_file(nft: &std::path::Path, file: &std::path::Path) -> Step {
     Step::new(nft, ["-f".to_owned(), file.display().to_string()])
 }
 
-/// What the tables by ports show.
+/// The meaning of the tables by ports.
 pub(crate) const BY_PORTS_SAYS: &str = "Whole processes again, with that many more inbound ports to ignore, no two of \
                                         which make a range: medians.";
 

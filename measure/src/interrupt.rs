@@ -32,7 +32,7 @@ pub(crate) fn watch() -> Result<()> {
     Ok(())
 }
 
-/// Whether to stop.
+/// Returns true if the program is to stop.
 ///
 /// # Errors
 /// If so.

@@ -55,13 +55,13 @@ Exit codes:
   1  failed; the error says why
   2  the command line is invalid";
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, Default)]
 struct Options {
     full: bool,
     only: Vec<String>,
     runs: Option<usize>,
-    /// Whether every table's rules are for IPv6 too; none: those of one table.
+    /// True if every table's rules are for IPv6 too; none: only one table's.
     ipv6: Option<bool>,
     output: PathBuf,
     proxy_init: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! The document and the chart that are made of what was measured.
+//! Makes the document and the chart of the measurements.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::tools::{Step, Tools};
 pub(crate) struct Report(String);
 
 impl Report {
-    /// With what it was measured on.
+    /// Begins the document with the machine and the versions.
     ///
     /// # Errors
     /// proxy-init can't be run.

@@ -1,4 +1,4 @@
-//! What functions here return.
+//! The functions' result here.
 
 use std::error::Error;
 

@@ -36,7 +36,7 @@ pub(crate) struct Storm {
     memory: u64,
 }
 
-/// What was measured, and what could not be.
+/// The measured storms, and those that could not be measured.
 #[derive(Debug)]
 pub(crate) struct Storms {
     pub(crate) storms: Vec<Storm>,

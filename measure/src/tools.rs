@@ -10,7 +10,7 @@ use crate::result::Result;
 
 const EMPTY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/empty"));
 const REPLAY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/replay"));
-/// What these two are linked with.
+/// The C library of both floors.
 pub(crate) const LIBC: &str = env!("FLOORS_LIBC");
 const RUN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/run"));
 /// None where it was built without.
@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// What one run took.
+/// The cost of one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     /// From the first command's spawn to the last one's exit, in microseconds.
@@ -163,7 +163,7 @@ impl Tools {
         found.ok_or_else(|| format!("{name} is not installed").into())
     }
 
-    /// What a program prints, in the network namespace of the thread.
+    /// A program's output, in the network namespace of the thread.
     ///
     /// # Errors
     /// It fails.
