@@ -145,7 +145,7 @@ pub struct Traces {
 /// The signs in the kernel and on the node, for `detect`. `is_refused`: something was refused for lack of permission.
 pub fn signs_on_node(ruleset: &Ruleset, devices: &[Device], traces: &Traces, is_refused: bool) -> Vec<String> {
     let mut signs = Vec::new();
-    // Its releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
+    // gVisor's releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
     if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
         signs.push("the kernel is gVisor, which has no nf_tables".to_owned());
     }
@@ -326,7 +326,7 @@ mod tests {
         // --outbound-interfaces-to-ignore refuses that name.
         assert!(signs[1].ends_with("-ignore name it"), "{signs:?}");
         assert!(signs[2].starts_with("tun:0 is a tun device: ") && !signs[2].contains("--"), "{signs:?}");
-        // Those that the rules exempt are said nothing of.
+        // Nothing is said about devices that the rules exempt.
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_outbound_interfaces = vec!["tailscale0".parse().unwrap()];
         let installed = ruleset(expected(Mode::Nft, &config));

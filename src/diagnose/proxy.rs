@@ -212,7 +212,7 @@ mod tests {
                 "what listens on port 4143 is user 2102, and the rules exempt user 1000: what it sends is redirected back to it"
             ]
         );
-        // It may be exempt by its group, and who isn't mapped may be anybody.
+        // The listener may be exempt by its group, and an unmapped user may be anybody.
         let by_group = Config { proxy_gid: OwnerId::new(7), ..other.clone() };
         assert_eq!(said(&by_group, proxy(2102)), [""; 0]);
         assert_eq!(said(&other, proxy(Listener::UNMAPPED)), [""; 0]);

@@ -70,14 +70,14 @@ pub(super) fn network() -> Network {
 
 /// The program that may have tables for ARP or for a bridge's packets, which are not read; none if nothing shows any.
 pub(super) fn unread_tables(network: &Network, asks_by_arp: bool) -> Option<&'static str> {
-    // Of this namespace alone, and root's to read (`xt_proto_init` in net/netfilter/x_tables.c).
+    // The file lists this namespace's tables, and only root may read it (`xt_proto_init` in net/netfilter/x_tables.c).
     let arp = fs::read(format!("{}/net/arp_tables_names", proc_of_thread())).unwrap_or_default();
     if asks_by_arp && !arp.is_empty() {
         return Some("arptables-legacy");
     }
     let has_bridge =
         network.devices.iter().any(|device| device.kind == b"bridge" && network.lower_devices(device).next().is_some());
-    // Of the whole machine.
+    // Modules are the whole machine's.
     let is_loaded = |table: &&str| Path::new("/sys/module").join(format!("ebtable_{table}/initstate")).exists();
     let is_used = has_bridge && ["filter", "nat", "broute"].iter().any(is_loaded);
     is_used.then_some("ebtables-legacy")

@@ -26,9 +26,9 @@ use crate::log::{Level, Log};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Validate {
-    /// Where the rules should take the connection: the proxy's outbound port.
+    /// The address to which the rules should take the connection: the proxy's outbound port.
     pub listen: SocketAddr,
-    /// Where the connection is meant to go. There has to be a route to it, but no host.
+    /// The connection's intended destination. It needs a route, but no host.
     pub connect: SocketAddr,
     /// How long the connection may take.
     pub timeout: Duration,
@@ -156,7 +156,7 @@ impl Validate {
                 _ => Level::Debug,
             };
             log.add(level, format_args!("{step}"));
-            // It may wait for something now.
+            // The next step may wait.
             let _ = log.flush();
         })?;
         log.add(Level::Info, format_args!("Validated"));
@@ -265,7 +265,7 @@ impl Validate {
 
 /// 63 random characters and a newline: a program that doesn't know them isn't this one.
 fn token() -> String {
-    // Its keys come from the kernel's random numbers (getrandom(2)).
+    // The hasher's keys come from the kernel's random numbers (getrandom(2)).
     let random = std::hash::RandomState::new();
     let mut token: String = (0..4u8).map(|number| format!("{:016x}", random.hash_one(number))).collect();
     token.truncate(63);

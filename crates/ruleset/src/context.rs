@@ -1,4 +1,4 @@
-//! Where conditions hold that depend on more than the packet.
+//! Finds the connections for which conditions hold that depend on more than the packet.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,7 @@ impl Facts {
         self.local.push((LOCAL, Family::of(own), (address(own), address(own))));
     }
 
-    /// Where a condition holds; none if that isn't known.
+    /// The connections for which a condition holds; none: not known.
     pub fn holding(&self, context: &Context) -> Option<Holding> {
         match *context {
             Context::AddressType { is_source, types, negated, is_xt } => {
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(v6(&[LOCAL, MULTICAST], true, own), None);
     }
 
-    /// Of what comes in, nothing can be said.
+    /// Nothing can be said about arriving packets.
     #[test]
     fn without_an_address_nothing_is_known() {
         let mut facts = facts();

@@ -57,7 +57,7 @@ pub struct FieldFacts {
     pub open: &'static str,
 }
 
-/// How iptables-save writes a condition on a field.
+/// iptables-save's form of a condition on a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IptablesOption {
     /// With the header's fields, before all others, at this place among them: `-s 10.0.0.0/8`.

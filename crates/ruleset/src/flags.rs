@@ -13,9 +13,9 @@ use crate::rule::{Condition, Values};
 pub enum CtState {
     /// The packet belongs to no connection, or connection tracking hasn't seen it yet.
     Invalid = 1,
-    /// It belongs to a connection that was answered.
+    /// The packet belongs to a connection that was answered.
     Established = 2,
-    /// It begins a connection that belongs to another one.
+    /// The packet begins a connection that belongs to another one.
     Related = 4,
     New = 8,
     /// A rule has exempted it from connection tracking.
@@ -44,7 +44,7 @@ pub struct Tracked {
     pub is_reply: bool,
     /// The connection's source was changed (`IPS_SRC_NAT`).
     pub has_snat: bool,
-    /// Its destination was changed (`IPS_DST_NAT`).
+    /// The connection's destination was changed (`IPS_DST_NAT`).
     pub has_dnat: bool,
 }
 

@@ -6,7 +6,7 @@ use derive_more::Display;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display(rename_all = "lowercase")]
 pub enum Hook {
-    /// As it comes from the network device.
+    /// The packet comes from the network device.
     Ingress,
     /// Before routing, for packets that come from outside.
     Prerouting,
@@ -18,7 +18,7 @@ pub enum Hook {
     Output,
     /// After routing, for packets that leave.
     Postrouting,
-    /// As it goes to the network device.
+    /// The packet goes to the network device.
     Egress,
 }
 

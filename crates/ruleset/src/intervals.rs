@@ -110,7 +110,7 @@ impl Intervals {
         }
     }
 
-    /// Its intervals that overlap this one.
+    /// The set's intervals that overlap this one.
     #[inline(always)]
     fn meeting(&self, first: u128, last: u128) -> impl Iterator<Item = &(u128, u128)> {
         let list = self.as_slice();

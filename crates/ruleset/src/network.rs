@@ -11,7 +11,7 @@ use crate::{Family, Field, Intervals, LOOPBACK_INDEX, Name, address, interface};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
     pub devices: Vec<Device>,
-    /// Those of each device in their order.
+    /// The addresses of each device, in their order.
     pub addresses: Vec<Address>,
     pub listeners: Vec<Listener>,
     pub settings: Settings,
@@ -53,7 +53,7 @@ impl Default for Settings {
 pub struct Device {
     pub index: u32,
     pub name: Name,
-    /// Its kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo and for hardware.
+    /// The device's kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo and for hardware.
     pub kind: Vec<u8>,
     /// `IFF_UP`
     pub is_up: bool,

@@ -198,7 +198,7 @@ pub(crate) fn address_types(types: u16) -> Vec<&'static str> {
     names.split(' ').enumerate().filter(|(number, _)| types >> number & 1 != 0).map(|(_, name)| name).collect()
 }
 
-/// As it is found in what nft lists: nf_tables' expressions have their names in brackets.
+/// Writes the part as nft lists it: nf_tables' expressions have their names in brackets.
 fn write_opaque(f: &mut fmt::Formatter<'_>, opaque: &Opaque) -> fmt::Result {
     match opaque {
         Opaque::Expressions(names) => {

@@ -16,12 +16,12 @@ pub struct Rule {
     pub effects: Vec<Effect>,
     pub action: Action,
     pub comment: Option<Name>,
-    /// It reads or changes what connection tracking knows about a connection. A family with such a rule, or with one that
-    /// translates, has its connections tracked.
+    /// The rule reads or changes connection tracking's knowledge of a connection. A family with such a rule, or with
+    /// one that translates, has its connections tracked.
     pub needs_tracking: bool,
     /// None if it has no counter.
     pub counters: Option<Counters>,
-    /// Its number in its table (`NFTA_RULE_HANDLE`); 0 in legacy tables, which have none.
+    /// The rule's number in its table (`NFTA_RULE_HANDLE`); 0 in legacy tables, which have none.
     pub handle: u64,
 }
 
@@ -113,9 +113,9 @@ pub enum Condition {
     In { field: Field, values: Values, negated: bool },
     /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
     Masked { field: Field, mask: u128, number: u128, negated: bool },
-    /// It depends on more than the packet.
+    /// The condition depends on more than the packet.
     Context(Context),
-    /// It holds for every packet of TCP's or for none, whatever else it says.
+    /// The condition holds for every TCP packet or for none, whatever else it says.
     Constant { of: Opaque, holds: bool },
     /// A condition that isn't understood: it may hold or not.
     NotUnderstood(Opaque),
@@ -149,7 +149,7 @@ pub enum Context {
         /// A bit for each type, by the number of `RTN_*` in linux/rtnetlink.h.
         types: u16,
         negated: bool,
-        /// It is xt's match, which finds the types of IPv6 addresses in another way than nft's.
+        /// True for xt's match, which finds the types of IPv6 addresses in another way than nft's.
         is_xt: bool,
     },
     /// The route back to the source leaves by the device on which the packet arrived or, if loose, by any.
@@ -284,7 +284,7 @@ pub enum Action {
     /// The next rule is asked.
     #[default]
     Continue,
-    /// It ends the base chain for the packet; the hook's next base chain is asked.
+    /// The base chain ends for the packet; the hook's next base chain is asked.
     Accept,
     Drop,
     /// The packet is dropped, and its sender gets an error.
@@ -359,7 +359,7 @@ impl Nat {
         self.addresses.filter(|(first, last)| first == last).map(|(first, _)| first)
     }
 
-    /// Where it goes to or comes from, as nft and iptables write it: `10.0.0.1:80`.
+    /// The new destination or source, as nft and iptables write it: `10.0.0.1:80`.
     pub(crate) fn place(&self) -> String {
         let addresses = self.addresses.map(span).unwrap_or_default();
         match self.ports {

@@ -44,7 +44,7 @@ impl<R> Ruleset<R> {
         self.tables_of(subsystem).filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
     }
 
-    /// How many rules these hold together, as iptables-save would print them.
+    /// Counts the rules of these tables, as iptables-save would print them.
     pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
         self.nat_tables(subsystem).flat_map(Table::rules).count()
     }

@@ -10,7 +10,7 @@ use crate::rule::Action;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
     pub name: Name,
-    /// Those of an element.
+    /// The bits of an element.
     pub bits: u32,
     /// The numbers in it; none if they are not understood, as in a set whose elements have several fields.
     pub elements: Option<Intervals>,
@@ -20,7 +20,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// Its intervals of numbers, as far as they are understood.
+    /// The set's intervals of numbers, as far as they are understood.
     pub fn intervals(&self) -> &[(u128, u128)] {
         self.elements.as_ref().map(Intervals::as_slice).unwrap_or_default()
     }
@@ -64,7 +64,7 @@ pub fn set_field(set: &Set) -> Field {
     }
 }
 
-/// How the kernel keeps a set.
+/// The kernel's kind of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// As intervals, in a tree that has both ends of each (nft_set_rbtree.c).
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(uids, Some(Intervals::one(uid.into())));
         let unknown = Set { elements: None, ..ports };
         assert_eq!(unknown.numbers_of(Field::DestinationPort), None);
-        // Of states, an element has the bit, and the field more numbers.
+        // An element has a state's bit, and the field has more numbers.
         let new = u32::from_ne_bytes(CtState::New.bit().to_be_bytes()).into();
         let is_new = of_states(&Intervals::one(CtState::New.bit().into()));
         assert_eq!(testing::ports("set", &[(new, new)]).numbers_of(Field::State), Some(is_new));

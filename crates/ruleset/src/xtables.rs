@@ -144,7 +144,7 @@ pub fn escaped(name: &Name) -> Name {
 /// The place in iptables-save's order of what it doesn't write with the header's fields.
 const OTHERS: u8 = 5;
 
-/// Where iptables-save writes a condition.
+/// The place in which iptables-save writes a condition.
 fn order(condition: &Condition) -> u8 {
     match (condition, condition.field().map(|field| field.facts().iptables)) {
         // A list of addresses is another match's.

@@ -54,7 +54,7 @@ pub struct Detected {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Feature {
-    /// Its name, with the family that it is for.
+    /// The feature's name, with its family.
     pub name: String,
     /// Ok if the kernel has the feature; else the missing part.
     pub works: Result<(), Error>,

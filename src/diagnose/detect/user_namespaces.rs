@@ -10,7 +10,7 @@ pub enum UserNamespaces {
     /// The kernel has no user namespaces (CONFIG_USER_NS).
     #[display("no pod with hostUsers: false can run here: the kernel has no user namespaces (CONFIG_USER_NS)")]
     Missing,
-    /// It makes none: the sysctl user.max_user_namespaces is 0.
+    /// The kernel makes no user namespaces: the sysctl user.max_user_namespaces is 0.
     #[display("no pod with hostUsers: false can run here: the sysctl user.max_user_namespaces is 0")]
     Forbidden,
     /// There can be some. From outside, they get native mode.
@@ -19,7 +19,7 @@ pub enum UserNamespaces {
          xtables' rules on owners only from inside (with no-fallback, that is an error)"
     )]
     Possible,
-    /// It can't be told.
+    /// Nothing tells.
     #[display(
         "it is not known whether a pod with hostUsers: false can run here: /proc/sys/user/max_user_namespaces cannot \
          be read"

@@ -25,9 +25,9 @@ use crate::plan::{ChainName, Purpose};
 pub struct Connection {
     /// The direction of the connection.
     pub direction: Direction,
-    /// Where it is meant to go.
+    /// The intended destination.
     pub to: SocketAddr,
-    /// Where it comes from.
+    /// The source.
     pub from: Option<IpAddr>,
     /// The port from which it comes.
     pub from_port: Option<u16>,
@@ -102,7 +102,7 @@ pub struct Answer<'a> {
     pub verdict: Verdict,
     /// The rule or the policy that decides; none if no rule does.
     pub at: Option<Place<'a>>,
-    /// Its action, if that changes where the connection goes.
+    /// The rule's action, if the action changes the destination.
     pub action: Option<&'a Action>,
     /// Every rule and policy that it was compared with, in the kernel's order.
     pub steps: Vec<Step<'a>>,
@@ -438,7 +438,7 @@ fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
         return text;
     }
     for (end, _) in ends {
-        // It isn't known whether that is this host, so the rules for both cases apply.
+        // The new destination may or may not be this host, so the rules for both cases apply.
         if let Some(Action::Nat(_)) = end.action {
             return format!("it depends on where `{}` sends it, which is not followed", in_syntax(end));
         }

@@ -55,13 +55,13 @@ pub struct Explained<'a> {
 pub struct Decider {
     /// The rule, in iptables' syntax or, in native mode's and nft's own tables, in nft's; `policy drop` for a policy.
     pub rule: String,
-    /// Where it is, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
+    /// The rule's place, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
     pub place: String,
     /// The mode of proxy-init whose table it is in, if the rule is proxy-init's.
     pub mode: Option<Mode>,
 }
 
-/// Where it is, and the rule; with `{:#}` the rule on lines of its own, if both together don't fit a terminal's line.
+/// The place and the rule; with `{:#}` the rule on lines of its own, if both together don't fit a terminal's line.
 impl fmt::Display for Decider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.mode.map_or(String::new(), |mode| format!(", {mode} mode"));

@@ -12,7 +12,7 @@ use crate::diagnose::output::json::object;
 use crate::diagnose::output::style::Style;
 use crate::diagnose::output::words::{self, WIDTH, fill_lines, fold_line};
 
-/// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
+/// The text has only so many rules in a row that do not match; there may be thousands.
 const MOST: usize = 20;
 
 /// For people; `{:#}` has a terminal's colours.
@@ -195,7 +195,7 @@ fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
     *left_out = 0;
 }
 
-/// How many of the steps after one are in the chain to which it leads, and in those to which that one does.
+/// Counts the steps after a jump in the chain to which it leads, and in chains to which that chain leads.
 fn jump_length(one: &Step<'_>, after: &[&Step<'_>]) -> usize {
     let inside =
         after.iter().take_while(|step| (step.packet, step.hook) == (one.packet, one.hook) && step.depth > one.depth);

@@ -48,7 +48,7 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
     let Condition::In { field, values, negated } = condition else {
         return table.condition_in_syntax(condition);
     };
-    // Its numbers say nothing to people.
+    // A state's numbers say nothing to people.
     if *field == Field::State {
         return table.condition_in_syntax(condition);
     }
@@ -346,7 +346,7 @@ pub(in crate::diagnose) fn split_in_lines(
     lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// How many columns a text takes, without blanks at its end.
+/// The number of columns that a text takes, without blanks at its end.
 pub(in crate::diagnose) fn length(text: &str) -> usize {
     text.trim_end().chars().count()
 }

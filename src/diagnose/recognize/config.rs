@@ -72,7 +72,7 @@ fn known_rules(table: &Table, direction: Direction) -> impl Iterator<Item = &Rul
     })
 }
 
-/// How many rules of both directions a table has that compare no addresses.
+/// Counts a table's rules of both directions that compare no addresses.
 fn count_without_subnets(table: &Table) -> usize {
     let rules = Direction::ALL.into_iter().flat_map(|direction| known_rules(table, direction));
     let rules =
@@ -177,7 +177,7 @@ fn subnets_of(family: Family, table: &Table, direction: Direction, is_such: fn(&
             }
             (Some(of), _) if of == family => subnets.extend(all(family).parse::<Subnet>()),
             (None, Some((Field::Source(of) | Field::Destination(of), numbers))) if of == family => {
-                // Those of all addresses have no condition.
+                // Subnets of all addresses have no condition.
                 if written.iter().any(Subnet::is_of_all) {
                     written.clear();
                 }

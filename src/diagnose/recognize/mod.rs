@@ -27,7 +27,7 @@ use crate::plan::tables::expected;
 pub(crate) struct Closest {
     /// The flags that make it.
     pub(crate) flags: Vec<String>,
-    /// How what was found differs from it.
+    /// The differences from it.
     pub(crate) verification: Verification,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Closest {
 pub struct Recognized {
     /// The mode that was looked at: the one that was named, or else the first that holds proxy-init's rules.
     pub mode: Option<Mode>,
-    /// How what was found differs from what these flags install. If too little was found to tell the flags: why.
+    /// The differences from an installation of these flags; or the reason why too little was found to tell the flags.
     pub(crate) closest: Result<Closest, NoConfig>,
     /// The other modes that hold rules of proxy-init's.
     pub others: Vec<Mode>,

@@ -88,7 +88,7 @@ impl ShownChain<'_> {
         self.is_in_own_table && ChainName::from_name(self.chain.name.as_bytes()).is_some()
     }
 
-    /// Its name; of a chain in another table than that of proxy-init's rules, after the name of the table.
+    /// The chain's name; after the table's name, if the table isn't that of our rules.
     fn name(&self) -> String {
         if self.is_in_own_table { self.chain.name.to_string() } else { full_name(self.table, self.chain) }
     }
@@ -220,7 +220,7 @@ fn full_name(table: &Table, chain: &Chain) -> String {
     format!("{table} {}", chain.name)
 }
 
-/// Where a base chain is hooked: the hook, the devices unless they are all, and the priority.
+/// A base chain's hook, its devices unless they are all, and its priority.
 fn hook_in_words(base: Base, chain: &Chain) -> String {
     let field = if base.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
     let devices = chain.devices.as_ref().map(|devices| format!(", {}", words::numbers(field, devices)));

@@ -228,7 +228,7 @@ fn compare_chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Findin
             _ => compare_lists(&lines(expected, chain), &found),
         };
         let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
-        // A chain of proxy-init's own that is hooked sees connections nevertheless; no jump can lead to it.
+        // Our own chain sees connections nevertheless if it is hooked; no jump can lead to it.
         if chain.base.is_some() && held_chain.is_some_and(|held| hook(held) != hook(chain)) {
             problems.push(Problem::NotHooked);
         }

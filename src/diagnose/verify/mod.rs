@@ -340,7 +340,7 @@ mod tests {
             assert!(is_alone(mode, beside(mode, &other)), "{mode}");
         }
         other.chains[0].rules.push(testing::rule([], Action::Accept));
-        // It sees no connection of the pod's.
+        // The table sees no connection of the pod's.
         filter.base.as_mut().unwrap().policy = Policy::Drop;
         for other in [other, testing::table("inet filter", vec![filter])] {
             assert!(!is_alone(Mode::Nft, beside(Mode::Nft, &other)), "{other}");

@@ -360,7 +360,7 @@ fn a_translated_connection_goes_elsewhere_and_its_source_may_change() {
         said(&beside(vec![dnat(Hook::Prerouting, -110)]), &inbound("10.0.0.1:80")),
         "goes elsewhere: dnat to [...]"
     );
-    // Where it goes may matter later.
+    // The destination may matter later.
     let to = |hook| {
         let rules = vec![rule([Condition::is(Field::Destination(Family::V4), 7)], Action::Drop)];
         Table { name: Name::from("later"), ..filter(hook, rules) }
@@ -656,7 +656,7 @@ fn a_reply_goes_back_as_it_is_translated() {
             "{connection:?} {hook} {priority} {condition:?}: {verdict}"
         );
     }
-    // Where it isn't tracked, nothing translates it.
+    // Nothing translates a packet that isn't tracked.
     let mut raw = filter(Hook::Output, vec![effect_of([from_port(4143)], Effect::Untrack)]);
     raw.chains[0].base.as_mut().unwrap().priority = -300;
     assert_eq!(said(&beside(vec![raw]), &inbound("10.0.0.1:80")), "dropped: the reply");

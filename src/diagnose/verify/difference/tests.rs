@@ -190,7 +190,7 @@ fn chains_that_see_no_connection() {
     }
     // Another priority is no difference.
     assert!(after(|table| in_chain(table, "PREROUTING").base.as_mut().unwrap().priority = -90).is_empty());
-    // A chain of proxy-init's own that is hooked sees connections; no jump leads to it.
+    // Our own chain sees connections if it is hooked; no jump leads to it.
     let is_hooked = after(|table| {
         in_chain(table, "PROXY_INIT_REDIRECT").base = in_chain(table, "PREROUTING").base;
         rules_of(table, "PREROUTING").clear();
