@@ -4,6 +4,8 @@
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, families};
@@ -84,7 +86,7 @@ fn meant(answer: &str) -> Option<End> {
     match answer {
         "to the proxy, port 4143" | "to the proxy, port 4140" => Some(Proxy),
         "bypasses the proxy" => Some(Bypass),
-        answer if answer.starts_with("dropped") => Some(Lost),
+        answer if answer.starts_with("dropped") || answer.starts_with("rejected") => Some(Lost),
         answer if answer.starts_with("goes elsewhere") => Some(Elsewhere),
         _ => None,
     }
@@ -412,6 +414,58 @@ fn what_is_sent_elsewhere_is_answered_from_there() {
     ] {
         println!("{lines:?}");
         probe(&pod(&chart_in("nft"), lines), OUTBOUND, want);
+    }
+}
+
+/// A rule that may or may not take a packet, before a policy that drops all the same.
+#[test]
+fn a_doubt_before_a_certain_drop_does_not_hide_it() {
+    for doubt in [
+        "limit rate 5/second reject",
+        "iifgroup 2 reject",
+        "meta pkttype { broadcast, multicast } drop",
+        "tcp dport 4143 numgen random mod 2 == 0 drop",
+        "numgen random mod 2 == 0 jump x",
+    ] {
+        check(
+            &[&chain("input", 0, &format!("policy drop ; iif lo accept ; ct state established accept ; {doubt}"))],
+            Lost,
+            Proxy,
+        );
+    }
+    let limited =
+        pod(&chart_in("nft"), &[&chain("input", 0, "policy drop ; iif lo accept ; limit rate 5/second reject")]);
+    let (end, answer) = connect(&limited.0, &limited.1, INBOUND);
+    assert_eq!(end, Lost);
+    assert!(answer.starts_with("rejected, unless the limit of "), "{answer}");
+}
+
+/// The client's ACK comes by the device of its SYN, though the reply leaves by another one.
+#[test]
+fn the_ack_comes_by_the_device_of_the_first_packet() {
+    for (device, want) in [("eth0", Proxy), ("bb", Lost)] {
+        let (lab, handshakes) = pod(&chart_in("nft"), &[]);
+        lab.pod.sh(&format!("ip link add bb type veth peer name aa netns {}", lab.outside.path().display()));
+        for (namespace, device, address) in [(&lab.pod, "bb", "10.9.0.2/24"), (&lab.outside, "aa", "10.9.0.1/24")] {
+            namespace.sh(&format!("ip address add {address} dev {device}"));
+            namespace.sh(&format!("ip link set {device} up"));
+        }
+        let to: SocketAddr = "10.9.0.2:80".parse().unwrap();
+        let connect = || {
+            let from = SocketAddr::new(DISTANT[0], PORT.fetch_add(1, Ordering::Relaxed));
+            matches!(handshakes.connect(&lab.outside, &Client::new(from), to), Outcome::Answered { .. })
+        };
+        // Neighbours find each other first.
+        let is_found = (0..100).any(|_| {
+            thread::sleep(Duration::from_millis(20));
+            connect()
+        });
+        assert!(is_found, "{device}");
+        lab.pod.sh(&chain("input", 0, &format!("iifname {device} ct state established drop")));
+        assert_eq!(connect(), want == Proxy, "{device}: the test is wrong");
+        let way = format!("explain inbound --to {to} --from {}:40000 --in bb", DISTANT[0]);
+        let said = Run::new(&way).output(&lab.pod).success();
+        assert_eq!(meant(said.lines().next().unwrap()), Some(want), "{device}: {said}");
     }
 }
 

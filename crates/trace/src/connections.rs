@@ -136,6 +136,18 @@ impl Connections {
             && pairs.all(|((field, ours), (other_field, theirs))| field == other_field && ours.includes(theirs))
     }
 
+    /// This set and another one together, if they differ in one field alone.
+    pub(super) fn joined(&self, other: &Self) -> Option<Self> {
+        let mut differing = None;
+        for ((field, ours), (other_field, theirs)) in self.fields.iter().zip(&*other.fields) {
+            if field != other_field || (ours != theirs && differing.replace((*field, ours.or(theirs))).is_some()) {
+                return None;
+            }
+        }
+        let (field, both) = differing.filter(|(_, both)| is_few(both))?;
+        (self.fields.len() == other.fields.len()).then(|| self.with_numbers(field, both))
+    }
+
     /// The same connections with these numbers in a field, which they need not have had before.
     #[must_use]
     pub fn with_field(&self, field: Field, numbers: Intervals) -> Self {

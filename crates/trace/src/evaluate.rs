@@ -8,29 +8,43 @@ use crate::step::Reason;
 use ruleset::{Condition, Context, Facts, Field, Holding, Hook, Intervals, Rule, Table};
 
 /// How a rule's conditions divide connections, of which some may meet them all.
+#[derive(Default)]
 pub(super) struct Split<'a> {
     /// The first condition that some of them may fail.
     pub(super) reason: Option<Reason<'a>>,
-    /// Whether it is known which connections are in which part. Otherwise each may be in either one.
-    pub(super) is_exact: bool,
-    /// The numbers that conditions leave in fields, in the conditions' order.
-    left: Vec<(Field, Intervals)>,
-    /// How many conditions divide the connections.
-    setting_apart: usize,
+    /// The numbers that conditions leave in fields, where these are the connections that meet them.
+    told_apart: Vec<(Field, Intervals)>,
+    /// The same, where each connection may meet the condition or not.
+    narrowed: Vec<(Field, Intervals)>,
+    /// Whether it isn't known which connections meet a condition.
+    pub(super) is_open: bool,
 }
 
 impl<'a> Split<'a> {
-    /// Those that meet all conditions, and those that don't.
-    pub(super) fn parts(self, state: State<'a>) -> (State<'a>, Option<State<'a>>) {
-        let rest = match (self.setting_apart, self.left.as_slice()) {
-            (0, _) => None,
-            (1, [(field, held)]) => {
-                Some(State { connections: state.connections.without_numbers(*field, held), ..state.clone() })
+    /// Those that meet all conditions, and those that don't. Where a question is open, those that may do either are in both.
+    pub(super) fn parts(self, state: State<'a>, question: Option<usize>) -> (State<'a>, Vec<State<'a>>) {
+        let mut matching = state.clone();
+        let mut rest = Vec::new();
+        match self.told_apart.as_slice() {
+            [] => {}
+            [(field, held)] => {
+                rest.push(State { connections: state.connections.without_numbers(*field, held), ..state });
             }
-            _ => Some(state.clone()),
-        };
-        let mut matching = state;
-        for (field, numbers) in self.left.into_iter().filter(|(_, numbers)| is_few(numbers)) {
+            // All but those that meet several conditions would be several sets.
+            _ => rest.push(state),
+        }
+        let is_one_set = self.told_apart.len() < 2;
+        for (field, numbers) in self.told_apart {
+            matching.set(field, numbers);
+        }
+        if let Some(question) = question {
+            let no = matching.doubt.denied(question);
+            if is_one_set {
+                rest.push(State { doubt: no, ..matching.clone() });
+            }
+            matching.doubt = matching.doubt.affirmed(question);
+        }
+        for (field, numbers) in self.narrowed {
             matching.set(field, numbers);
         }
         (matching, rest)
@@ -78,7 +92,7 @@ pub(super) fn split_by_rule<'a>(
     hook: Hook,
     holdings: &mut Holdings<'a, '_>,
 ) -> Result<Split<'a>, Reason<'a>> {
-    let mut split = Split { reason: None, is_exact: true, left: Vec::new(), setting_apart: 0 };
+    let mut split = Split::default();
     for condition in &rule.conditions {
         let connections = &state.connections;
         let held = match condition {
@@ -87,9 +101,9 @@ pub(super) fn split_by_rule<'a>(
         };
         let field = held.map(|(field, _)| *field).or_else(|| condition.field());
         let numbers = field.and_then(|field| connections.get(field));
-        let is_its = |(known, numbers): &&(Field, Intervals)| Some(*known) == field && is_few(numbers);
-        let narrowed = split.left.iter().rev().find(is_its).map(|(_, numbers)| numbers);
-        let numbers = narrowed.or(numbers);
+        let is_its = |(known, _): &&(Field, Intervals)| Some(*known) == field;
+        let narrowed = split.narrowed.iter().rev().chain(split.told_apart.iter().rev()).find(is_its);
+        let numbers = narrowed.map(|(_, numbers)| numbers).or(numbers);
         let meeting = match (held, numbers) {
             (Some((_, held)), Some(numbers)) => divide(numbers, held, false),
             _ => meeting(numbers, table, condition),
@@ -98,14 +112,19 @@ pub(super) fn split_by_rule<'a>(
         match (field, meeting) {
             (_, Meeting::All) => continue,
             (_, Meeting::None) => return Err(reason()),
-            (Some(field), Meeting::Some(held)) => {
-                split.is_exact &= is_few(&held) && state.are_told_apart_by(field);
-                split.left.push((field, held));
+            (Some(field), Meeting::Some(held)) if is_few(&held) => {
+                // Of two conditions on a field, the second holds for a part of the first one's.
+                split.told_apart.retain(|(known, _)| *known != field);
+                if state.are_told_apart_by(field) {
+                    split.told_apart.push((field, held));
+                } else {
+                    split.narrowed.push((field, held));
+                    split.is_open = true;
+                }
             }
-            _ => split.is_exact = false,
+            _ => split.is_open = true,
         }
         split.reason = split.reason.or_else(|| Some(reason()));
-        split.setting_apart += 1;
     }
     Ok(split)
 }
@@ -121,7 +140,7 @@ mod tests {
         let rule = rule([Condition::Context(context.clone())], Action::Accept);
         let state = State::new(Connections::all(Family::V4, Direction::Inbound), true);
         match split_by_rule(&table(name, vec![]), &rule, &state, hook, &mut Holdings::new(facts)) {
-            Ok(split) => split.is_exact.then(|| split.left.first().cloned()),
+            Ok(split) => (!split.is_open).then(|| split.told_apart.first().cloned()),
             Err(_) => Some(Some((Field::Family, Intervals::default()))),
         }
     }

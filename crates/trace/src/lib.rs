@@ -11,8 +11,8 @@
 //! Its decisions, and what arrives, are [`Outcome`]s; it can record each [`Step`] too. There are three kinds of unknowns:
 //! - what could not be seen ([`Unseen`](ruleset::Unseen)), about which the walk knows nothing;
 //! - what is not understood, and has that name everywhere ([`Fate::NotUnderstood`]);
-//! - what depends on an open question ([`Open`]): connections that get somewhere only by one of its answers carry an
-//!   assumption.
+//! - what depends on an open question ([`Open`]): connections that get somewhere only by some of its answers carry a
+//!   [`Doubt`].
 
 // Nothing panics, on any input. Tests may: that is how they fail.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
@@ -20,6 +20,7 @@
 #![allow(missing_docs)]
 
 mod connections;
+mod doubt;
 mod evaluate;
 mod order;
 mod route;
@@ -28,7 +29,8 @@ mod step;
 mod walker;
 
 pub use self::connections::{Connections, Meeting, names_except_lo};
+pub use self::doubt::Doubt;
 pub use self::order::{Slot, chains_at};
 pub use self::route::{Environment, Neighbours, discovery, first_hooks, there_and_back};
-pub use self::step::{Assumption, Fate, Leg, Matched, Open, Outcome, Place, Reason, Step};
+pub use self::step::{Fate, Leg, Matched, Open, Outcome, Place, Reason, Step};
 pub use self::walker::{Walk, Watched};

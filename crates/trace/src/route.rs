@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::connections::{Connections, lo_name, names_except_lo};
 use crate::order::tracks;
 use crate::state::{Owner, State, merge_states};
-use crate::step::{Assumption, Fate, Leg, Open, Outcome};
+use crate::step::{Fate, Leg, Open, Outcome};
 use crate::walker::{Walk, Walker, Watched};
 use ruleset::flags::DATA;
 use ruleset::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, Rule, Table, interface};
@@ -168,6 +168,7 @@ pub fn there_and_back<'a>(
     let at = first_hooks(direction).last().copied();
     let Settings { always_sends_cookies, tracks_from_any, .. } = around.network.settings;
     let is_data_different = always_sends_cookies || ruleset.tables.iter().flat_map(Table::rules).any(reads_flags);
+    let mut is_any_alive = states.is_empty();
     for (way, states) in divide_by_way(&mut walker, direction, states, around) {
         let there = follow(&mut walker, way, at, states);
         let replies: Vec<_> = there.into_iter().map(|state| reply(state, way, around)).collect();
@@ -185,11 +186,12 @@ pub fn there_and_back<'a>(
             made.into_iter().partition(|state| state.is_unknown_to_the_end(tracks_from_any));
         let next = unknown.into_iter().map(|state| set_out(state.next_reply(), way.reversed()));
         made.extend(follow(&mut walker, way.reversed(), None, next.collect()));
+        is_any_alive |= !made.is_empty();
         if watched.is_none() {
             arrived.extend(made.into_iter().map(arrival));
         }
     }
-    walker.finish(arrived)
+    walker.finish(arrived, is_any_alive)
 }
 
 fn reads_flags(rule: &Rule) -> bool {
@@ -255,13 +257,13 @@ pub fn discovery<'a>(ruleset: &'a Ruleset, network: &Network, neighbours: &Neigh
     let there = follow(&mut walker, way, None, vec![question]).into_iter();
     let answer = message(ADVERTISEMENT, asked, asking.clone(), (field.reversed(), devices.clone()));
     let answers = there.map(|question| State {
-        assumptions: question.assumptions,
+        doubt: question.doubt,
         ..State::of_neighbours(answer.clone(), Leg::Advertisement, is_tracked)
     });
     let answers = answers.collect();
     let back = follow(&mut walker, way.reversed(), None, merge_states(answers));
     let arrived = back.iter().map(|state| state.outcome(Fate::Accepted, None)).collect();
-    walker.finish(arrived)
+    walker.finish(arrived, true)
 }
 
 /// ICMPv6's types of neighbour discovery (RFC 4861).
@@ -293,10 +295,11 @@ fn divide_by_way<'a>(
     let (here, elsewhere) = if is_inbound { (Way::In, Way::Through) } else { (Way::Within, Way::Out) };
     let mut ways = [(here, Vec::new()), (elsewhere, Vec::new())];
     let question = walker.add_question(Open::Other);
-    let delivered = [Assumption::no(question), Assumption::yes(question)];
     for mut state in states {
-        let sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();
-        state.flow_mut().sent_by = sent_by.clone();
+        let [came_by, sent_by] = [Field::InInterface, Field::OutInterface]
+            .map(|field| state.connections.get(field).cloned().unwrap_or_default());
+        let flow = state.flow_mut();
+        (flow.came_by, flow.sent_by) = (came_by, sent_by.clone());
         let devices = match state.taken {
             Some((at, Some(Action::Nat(nat)))) => {
                 let devices = around.devices_to(nat);
@@ -312,11 +315,10 @@ fn divide_by_way<'a>(
         let by = [devices.and(&lo_name()), devices.without(&lo_name())];
         // Whether a connection that was sent elsewhere is forwarded depends on where that is.
         let is_open = is_inbound && by.iter().all(|by| !by.is_empty());
-        for ((by, (_, states)), assumption) in by.into_iter().zip(&mut ways).zip(delivered) {
+        let doubts = if is_open { state.doubt.divided(question, 2) } else { vec![state.doubt.clone(); 2] };
+        for ((by, (_, states)), doubt) in by.into_iter().zip(&mut ways).zip(doubts) {
             if !by.is_empty() {
-                let mut state = state.clone().leave_by(by);
-                state.assumptions.extend(is_open.then_some(assumption));
-                states.push(state);
+                states.push(State { doubt, ..state.clone().leave_by(by) });
             }
         }
     }
@@ -479,8 +481,10 @@ fn reply<'a>(state: State<'a>, way: Way, around: &Environment<'_>) -> State<'a> 
 /// The client's answer to a reply, on the way of the first packet.
 fn ack<'a>(state: State<'a>, way: Way, around: &Environment<'_>) -> State<'a> {
     let mut ack = set_out(state.ack(around.network.settings.tracks_from_any), way);
-    if way.is_from_here() {
-        ack.set(Field::OutInterface, ack.flow.sent_by.clone());
+    // The client routes it as it did the first packet, whichever way the reply went.
+    match way.is_from_here() {
+        true => ack.set(Field::OutInterface, ack.flow.sent_by.clone()),
+        false => ack.set(Field::InInterface, ack.flow.came_by.clone()),
     }
     ack
 }

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 
 use crate::connections::{Connections, DISCOVERY_HOPS, client_ports, few_numbers};
-use crate::step::{Assumption, Fate, Leg, Outcome, Place};
+use crate::doubt::Doubt;
+use crate::step::{Fate, Leg, Outcome, Place};
 use ruleset::flags::{ACK, CtState, SYN_ACK, Tracked};
 use ruleset::{Action, Bits, Family, Field, Hook, Intervals, nat_priority};
 
@@ -13,6 +14,9 @@ const MOST_STATES: usize = 16;
 
 /// The most sets that are compared with each other: 10,000 rules may each let others through.
 const MOST_COMPARED: usize = 64;
+
+/// The first question of every walk: from which set connections are that were merged from too many.
+pub(super) const OF_MANY: usize = 0;
 
 /// Where connection tracking sees packets: `NF_IP_PRI_CONNTRACK` in linux/netfilter_ipv4.h.
 const TRACKING: i32 = -200;
@@ -24,8 +28,8 @@ pub(super) type Owner = (Intervals, Intervals);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State<'a> {
     pub(super) connections: Connections,
-    /// The assumptions under which they get here; without any, it is certain.
-    pub(super) assumptions: Vec<Assumption>,
+    /// How certain it is that they get here.
+    pub(super) doubt: Doubt,
     /// They have been in the watched chain.
     pub(super) after_watched: bool,
     /// Their translation is settled: no nat chain is asked any more.
@@ -63,7 +67,8 @@ pub(super) struct Flow {
     /// The owners of the sockets at both ends, as far as they are in this namespace.
     pub(super) client: Option<Owner>,
     pub(super) server: Option<Owner>,
-    /// The devices by which the client's packets leave before they are routed again.
+    /// The devices on which the client's packets arrive, and by which they leave before they are routed again.
+    pub(super) came_by: Intervals,
     pub(super) sent_by: Intervals,
     /// The devices by which this packet leaves once it has been routed.
     pub(super) via: Intervals,
@@ -75,7 +80,7 @@ impl<'a> State<'a> {
         let via = connections.get(Field::OutInterface).cloned().unwrap_or_default();
         Self {
             connections,
-            assumptions: Vec::new(),
+            doubt: Doubt::NONE,
             after_watched: false,
             is_settled: !is_tracked,
             left: None,
@@ -393,7 +398,7 @@ impl<'a> State<'a> {
             fate,
             at,
             action: self.taken.and_then(|(_, action)| action),
-            assumptions: self.assumptions.clone(),
+            doubt: self.doubt.clone(),
             after_watched: self.after_watched,
             packet: self.packet,
             port: match self.packet {
@@ -410,46 +415,35 @@ impl<'a> State<'a> {
         (self.after_watched, self.is_settled, tracking, action)
     }
 
-    /// Whether both are the same connections under the same assumptions, however they got here.
-    pub(super) fn is_same_as(&self, other: &Self) -> bool {
-        self.connections == other.connections && self.assumptions == other.assumptions && self.kind() == other.kind()
-    }
-
     /// Whether the rule by which they leave the watched chain is reported.
     pub(super) fn is_reported(&self) -> bool {
         self.after_watched && !self.is_settled
     }
 
-    /// Whether these include all the others, as certainly.
-    fn includes(&self, other: &Self) -> bool {
-        let mut assumptions = self.assumptions.iter();
-        assumptions.all(|assumption| other.assumptions.contains(assumption))
-            && self.connections.includes(&other.connections)
-    }
-
-    /// Merges with another state in the same place, if one of the two includes the other, or if both are the same
-    /// connections whatever the answer to a question is. Returns whether it did.
+    /// Merges with another state in the same place, if both are the same connections, or if the sets of both are one that is
+    /// as certain. Returns whether it did.
     fn try_join(&mut self, other: &Self) -> bool {
         if self.kind() != other.kind() {
             return false;
         }
-        let are_same = self.connections == other.connections;
-        let may_include = are_same || !(self.is_reported() || other.is_reported());
-        if may_include && self.includes(other) {
+        let is_as_certain = self.doubt.is(&other.doubt);
+        if self.connections == other.connections {
+            self.doubt.add(&other.doubt);
+        } else if self.is_reported() || other.is_reported() {
+            return false;
+        } else if (is_as_certain || self.doubt.is_none()) && self.connections.includes(&other.connections) {
             // It stays as it is.
-        } else if may_include && other.includes(self) {
+        } else if (is_as_certain || other.doubt.is_none()) && other.connections.includes(&self.connections) {
             self.connections = other.connections.clone();
-            self.assumptions = other.assumptions.clone();
+            self.doubt = other.doubt.clone();
+        } else if is_as_certain
+            && self.left == other.left
+            && self.flow == other.flow
+            && let Some(both) = self.connections.joined(&other.connections)
+        {
+            self.connections = both;
         } else {
-            let only_in = |these: &[Assumption], those: &[Assumption]| -> Vec<Assumption> {
-                these.iter().filter(|assumption| !those.contains(assumption)).copied().collect()
-            };
-            let (one, two) = (&self.assumptions, &other.assumptions);
-            match (only_in(one, two).as_slice(), only_in(two, one).as_slice()) {
-                ([here], [there]) if are_same && here.is_opposite(*there) => {}
-                _ => return false,
-            }
-            self.assumptions.retain(|assumption| other.assumptions.contains(assumption));
+            return false;
         }
         self.left = self.left.or(other.left);
         self.widen(other);
@@ -470,6 +464,7 @@ impl<'a> State<'a> {
         widen_fields(&mut flow.translated, &other.translated);
         widen_fields(&mut flow.pending, &other.pending);
         flow.mark = flow.mark.or(&other.mark);
+        flow.came_by = flow.came_by.or(&other.came_by);
         flow.sent_by = flow.sent_by.or(&other.sent_by);
         flow.via = flow.via.or(&other.via);
         if let (Some(port), Some(other)) = (&mut flow.port, &other.port) {
@@ -505,7 +500,7 @@ pub(super) fn merge_states(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
         return states;
     }
     // Those that were too many before need not be compared again.
-    let were_many = |state: &State<'_>| state.assumptions.contains(&Assumption::OF_MANY);
+    let were_many = |state: &State<'_>| state.doubt.questions.first() == Some(&OF_MANY);
     if states.len() > MOST_COMPARED && states.first().is_some_and(were_many) {
         return merge_kinds(states);
     }
@@ -536,7 +531,7 @@ fn merge_kinds<'a>(states: impl IntoIterator<Item = State<'a>>) -> Vec<State<'a>
             continue;
         };
         if !known.try_join(&state) {
-            known.assumptions = vec![Assumption::OF_MANY];
+            known.doubt = Doubt::NONE.denied(OF_MANY);
             known.connections.extend(&state.connections);
             known.widen(&state);
         }
@@ -549,84 +544,86 @@ mod tests {
     use super::*;
     use ruleset::Direction;
 
-    /// Connections to this port, which got where they are if all this is so.
-    fn state(port: u128, assumptions: &[Assumption]) -> State<'static> {
-        let all = Connections::all(Family::V4, Direction::Inbound);
-        State {
-            assumptions: assumptions.to_vec(),
-            ..State::new(all.narrowed(Field::DestinationPort, &Intervals::one(port)), true)
-        }
+    /// All connections, which got where they are by these answers.
+    fn all(doubt: &Doubt) -> State<'static> {
+        State { doubt: doubt.clone(), ..State::new(Connections::all(Family::V4, Direction::Inbound), true) }
     }
 
-    fn yes(question: usize) -> Assumption {
-        Assumption::yes(question)
+    /// The same to this port.
+    fn state(port: u128, doubt: &Doubt) -> State<'static> {
+        let all = all(doubt);
+        State { connections: all.connections.narrowed(Field::DestinationPort, &Intervals::one(port)), ..all }
     }
 
-    fn no(question: usize) -> Assumption {
-        Assumption::no(question)
+    /// The ports and the doubts of what these come to.
+    fn merged(states: &[State<'static>]) -> Vec<(Intervals, Doubt)> {
+        let merged = merge_states(states.to_vec()).into_iter();
+        merged.map(|state| (state.connections.get(Field::DestinationPort).unwrap().clone(), state.doubt)).collect()
     }
 
-    /// What is left to assume of each state that these come to.
-    fn assumed(states: &[State<'static>]) -> Vec<Vec<Assumption>> {
-        let merged = merge_states(states.to_vec());
-        merged.into_iter().map(|state| state.assumptions).collect()
+    fn ports(list: &[u128]) -> Intervals {
+        Intervals::each(list.iter().copied())
+    }
+
+    fn is_same(one: &[(Intervals, Doubt)], other: &[(Intervals, &Doubt)]) -> bool {
+        let mut pairs = one.iter().zip(other);
+        one.len() == other.len() && pairs.all(|((one, doubt), (other, wanted))| one == other && doubt.is(wanted))
     }
 
     #[test]
     fn connections_that_others_include_as_certainly_are_one_with_them() {
-        let all = |assumptions: &[Assumption]| State {
-            assumptions: assumptions.to_vec(),
-            ..State::new(Connections::all(Family::V4, Direction::Inbound), true)
-        };
-        let none: &[Assumption] = &[];
-        for states in [
-            [all(&[]), state(80, &[])],
-            [state(80, &[yes(1)]), all(&[])],
-            [state(80, &[yes(1), yes(2)]), all(&[yes(2)])],
-        ] {
-            let merged = merge_states(states.to_vec());
-            assert_eq!(merged.len(), 1);
-            assert_eq!(merged[0].connections, all(&[]).connections);
-            assert!(merged[0].assumptions.len() < 2);
-        }
+        let (none, yes, no) = (&Doubt::NONE, &Doubt::NONE.affirmed(1), &Doubt::NONE.denied(1));
+        let any = Field::DestinationPort.any();
+        assert!(is_same(&merged(&[all(none), state(80, none)]), &[(any.clone(), none)]));
+        assert!(is_same(&merged(&[state(80, yes), all(none)]), &[(any.clone(), none)]));
+        assert!(is_same(&merged(&[state(80, yes), all(yes)]), &[(any.clone(), yes)]));
         // It isn't certain that all get here, or the rule that has let them out of the watched chain tells of them.
-        assert_eq!(assumed(&[all(&[yes(1)]), state(80, &[])]), [&[yes(1)], none]);
-        assert_eq!(assumed(&[all(&[yes(1)]), state(80, &[no(1)])]), [[yes(1)], [no(1)]]);
-        let told = [all(&[]), state(80, &[])].map(|state| State { after_watched: true, ..state });
-        assert_eq!(assumed(&told), [none, none]);
+        assert!(is_same(&merged(&[all(yes), state(80, none)]), &[(any.clone(), yes), (ports(&[80]), none)]));
+        assert!(is_same(&merged(&[all(yes), state(80, no)]), &[(any, yes), (ports(&[80]), no)]));
+        let told = [all(none), state(80, none)].map(|state| State { after_watched: true, ..state });
+        assert_eq!(merged(&told).len(), 2);
     }
 
     #[test]
-    fn the_same_connections_are_one_where_no_more_is_to_be_told() {
-        let none: &[Assumption] = &[];
-        let of_80 = |all: &[&[Assumption]]| {
-            let states: Vec<_> = all.iter().map(|assumptions| state(80, assumptions)).collect();
-            assumed(&states)
+    fn sets_that_differ_in_one_field_are_one() {
+        let none = &Doubt::NONE;
+        assert!(is_same(&merged(&[state(80, none), state(82, none)]), &[(ports(&[80, 82]), none)]));
+        let yes = &none.affirmed(1);
+        assert!(is_same(&merged(&[state(80, none), state(82, yes)]), &[(ports(&[80]), none), (ports(&[82]), yes)]));
+        let mut other = state(82, none);
+        other.set(Field::SourcePort, Intervals::one(7));
+        assert_eq!(merged(&[state(80, none), other]).len(), 2, "in two fields");
+
+        let mut marked = state(82, none);
+        marked.flow_mut().mark = Intervals::one(7);
+        assert_eq!(merged(&[state(80, none), marked]).len(), 2, "what is known of them differs");
+    }
+
+    #[test]
+    fn the_same_connections_are_one() {
+        let (none, yes, no) = (&Doubt::NONE, &Doubt::NONE.affirmed(1), &Doubt::NONE.denied(1));
+        let of_80 = |doubts: &[&Doubt]| {
+            let merged = merged(&doubts.iter().map(|doubt| state(80, doubt)).collect::<Vec<_>>());
+            let [(_, doubt)] = merged.as_slice() else { panic!("{merged:?}") };
+            doubt.clone()
         };
-        // Whatever the answer is, they get here.
-        assert_eq!(of_80(&[&[yes(1)], &[no(1)]]), [none]);
-        assert_eq!(of_80(&[&[yes(1), yes(2)], &[yes(1), no(2)]]), [[yes(1)]]);
-        // They get here anyway.
-        assert_eq!(of_80(&[&[yes(1)], none]), [none]);
-        assert_eq!(of_80(&[none, &[yes(1)]]), [none]);
-        // What becomes one may be one with a third.
-        assert_eq!(of_80(&[&[yes(1), yes(2)], &[no(1)], &[yes(1), no(2)]]), [none], "all that there may be");
-        // Other questions, and one of three answers.
-        assert_eq!(of_80(&[&[yes(1)], &[yes(2)]]), [[yes(1)], [yes(2)]]);
-        assert_eq!(of_80(&[&[yes(1)], &[no(2)]]), [[yes(1)], [no(2)]]);
-        let of_three = |answer| Assumption { question: 1, answer, answers: 3 };
-        assert_eq!(of_80(&[&[of_three(0)], &[of_three(1)]]).len(), 2);
-        // Other connections, or the same ones that something else has become of.
-        assert_eq!(assumed(&[state(80, &[yes(1)]), state(81, &[no(1)])]).len(), 2);
-        let settled = State { is_settled: true, ..state(80, &[no(1)]) };
-        assert_eq!(assumed(&[state(80, &[yes(1)]), settled]).len(), 2);
+        // Whatever the answer is, they get here, or they get here anyway.
+        assert!(of_80(&[yes, no]).is_none() && of_80(&[yes, none]).is_none() && of_80(&[none, yes]).is_none());
+        assert!(of_80(&[&yes.affirmed(2), no, &yes.denied(2)]).is_none());
+        assert!(of_80(&[&yes.affirmed(2), &yes.denied(2)]).is(yes));
+        assert!(!of_80(&[yes, &none.denied(2)]).is_none());
+        // Others of which something else has become.
+        let settled = State { is_settled: true, ..state(80, no) };
+        assert_eq!(merged(&[state(80, yes), settled]).len(), 2);
     }
 
     #[test]
     fn more_than_sixteen_sets_of_a_kind_are_one() {
-        let states = |count: u128| -> Vec<State<'_>> { (1..=count).map(|port| state(2 * port, &[])).collect() };
+        let doubt = |port: u128| Doubt::NONE.denied(port as usize);
+        let states =
+            |count: u128| -> Vec<State<'_>> { (1..=count).map(|port| state(2 * port, &doubt(port))).collect() };
         assert_eq!(merge_states(states(16)).len(), 16);
-        assert_eq!(assumed(&states(17)), [[Assumption::OF_MANY]]);
+        assert!(merged(&states(17))[0].1.is(&Doubt::NONE.denied(OF_MANY)));
         let ports = |states| {
             let merged = merge_states(states);
             let [state] = merged.as_slice() else {
@@ -637,7 +634,7 @@ mod tests {
         assert_eq!(ports(states(17)), Intervals::new((1..=17).map(|port| (2 * port, 2 * port))));
         // Those of another kind stay apart.
         let mut two_kinds = states(16);
-        two_kinds.push(State { after_watched: true, ..state(80, &[]) });
+        two_kinds.push(State { after_watched: true, ..state(80, &Doubt::NONE) });
         assert_eq!(merge_states(two_kinds).len(), 2);
     }
 
@@ -646,12 +643,13 @@ mod tests {
         let numbers = |list: &[u128]| Intervals::new(list.iter().map(|&number| (number, number)));
         let one = |number: u128, owner: Option<u128>| {
             let owner = owner.map(|id| (numbers(&[id]), numbers(&[id + 10])));
-            let state = state(80, &[]);
+            let state = state(80, &Doubt::NONE);
             let flow = Flow {
                 original: vec![(Field::DestinationPort, numbers(&[number]))],
                 translated: vec![(Field::DestinationPort, numbers(&[number + 100]))],
                 pending: vec![(Field::SourcePort, numbers(&[number])), (Field::DestinationPort, numbers(&[7]))],
                 mark: numbers(&[number]),
+                came_by: numbers(&[number + 2]),
                 sent_by: numbers(&[number]),
                 via: numbers(&[number + 1]),
                 port: Some(numbers(&[number])),
@@ -670,7 +668,7 @@ mod tests {
         assert_eq!(state.translated, [(Field::DestinationPort, numbers(&[101, 105]))]);
         assert_eq!(state.pending, [(Field::SourcePort, numbers(&[1, 5])), (Field::DestinationPort, numbers(&[7])),]);
         assert_eq!(state.mark, numbers(&[1, 5]));
-        assert_eq!((state.sent_by, state.via), (numbers(&[1, 5]), numbers(&[2, 6])));
+        assert_eq!((state.came_by, state.sent_by, state.via), (numbers(&[3, 7]), numbers(&[1, 5]), numbers(&[2, 6])));
         assert_eq!(state.port, Some(numbers(&[1, 5])));
         let owner = Some((numbers(&[1, 2]), numbers(&[11, 12])));
         assert_eq!((&state.client, &state.server), (&owner, &owner));
@@ -680,23 +678,10 @@ mod tests {
     }
 
     #[test]
-    fn states_are_alike_whatever_has_ended_a_chain_for_them() {
-        let one = || state(80, &[yes(1)]);
-        assert!(one().is_same_as(&one()));
-        assert!(!one().is_same_as(&state(81, &[yes(1)])));
-        assert!(!one().is_same_as(&state(80, &[])));
-        let settled = State { is_settled: true, ..one() };
-        assert!(!one().is_same_as(&settled));
-        let mut marked = one();
-        marked.flow_mut().mark = Intervals::one(1);
-        assert!(one().is_same_as(&marked));
-    }
-
-    #[test]
     fn a_translation_has_changed_what_it_cannot_have_left() {
         let has_nat = |is_source, from: Intervals, to: Intervals| {
             let field = if is_source { Field::SourcePort } else { Field::DestinationPort };
-            let mut state = state(80, &[]);
+            let mut state = state(80, &Doubt::NONE);
             state.set(field, from);
             state.translate(is_source, vec![(field, to.clone()), (Field::Uid, Intervals::one(1))]);
             assert_eq!(state.connections.get(field), Some(&to));
@@ -718,7 +703,7 @@ mod tests {
 
     #[test]
     fn a_device_has_its_packets_before_they_are_tracked() {
-        let new = State { is_seen: false, ..state(80, &[]) };
+        let new = State { is_seen: false, ..state(80, &Doubt::NONE) };
         for (hook, priority, side) in [
             (Hook::Ingress, 0, Ordering::Less),
             (Hook::Prerouting, -201, Ordering::Less),
@@ -735,7 +720,7 @@ mod tests {
     #[test]
     fn the_port_is_that_at_which_the_first_packet_arrives() {
         let port = |state: &State<'_>| state.outcome(Fate::Accepted, None).port;
-        let first = state(80, &[]);
+        let first = state(80, &Doubt::NONE);
         assert_eq!(port(&first), Some(Intervals::one(80)));
         let reply = first.reply(false);
         assert_eq!(port(&reply), Some(Intervals::one(80)));
@@ -756,13 +741,13 @@ mod tests {
             ([no, None], None),
             ([None, None], None),
         ] {
-            assert_eq!(State { has_nat, ..state(80, &[]) }.is_translated(), want, "{has_nat:?}");
+            assert_eq!(State { has_nat, ..state(80, &Doubt::NONE) }.is_translated(), want, "{has_nat:?}");
         }
     }
 
     #[test]
     fn a_mark_is_set_to_what_is_known() {
-        let mut one = state(80, &[]);
+        let mut one = state(80, &Doubt::NONE);
         one.set(Field::Mark, Intervals::new([(0, 3)]));
         let set = |to| {
             let mut state = one.clone();

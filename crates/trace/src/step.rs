@@ -1,11 +1,16 @@
 //! What a walk records: decisions, where they were made, and what they depend on.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crate::connections::Connections;
+use crate::doubt::Doubt;
 use crate::order::Slot;
 use ruleset::Line;
 use ruleset::{Action, Chain, Condition, Field, Hook, Intervals, Name, Rule, Table};
+
+/// With so many outcomes at its place, one is compared.
+const MOST_COMPARED: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place<'a> {
@@ -14,6 +19,14 @@ pub enum Place<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// Where the rule is in memory, or the chain with the policy: no other place has the same.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Place::Rule(line) => std::ptr::from_ref(line.rule).addr(),
+            Place::Policy(slot) => std::ptr::from_ref(slot.chain).addr(),
+        }
+    }
+
     pub fn table(&self) -> &'a Table {
         match self {
             Place::Rule(line) => line.table,
@@ -67,34 +80,6 @@ pub enum Fate {
     NotUnderstood,
 }
 
-/// One of the answers to a question that the rules leave open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Assumption {
-    /// Its place in `Walk::questions`.
-    pub question: usize,
-    pub(super) answer: usize,
-    pub(super) answers: usize,
-}
-
-impl Assumption {
-    /// The assumption of connections that were merged from too many sets: which set they are from is every walk's first
-    /// question.
-    pub(super) const OF_MANY: Self = Self::no(0);
-
-    pub(super) const fn yes(question: usize) -> Self {
-        Self { question, answer: 0, answers: 2 }
-    }
-
-    pub(super) const fn no(question: usize) -> Self {
-        Self { answer: 1, ..Self::yes(question) }
-    }
-
-    /// Whether one of the two holds, whatever the answer is.
-    pub(super) fn is_opposite(self, other: Self) -> bool {
-        self.question == other.question && self.answer != other.answer && self.answers == 2
-    }
-}
-
 /// One of the packets of a connection, or of what comes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Leg {
@@ -110,6 +95,59 @@ pub enum Leg {
     Advertisement,
 }
 
+/// Outcomes with one for each place and set of connections: shares of the same ones are added.
+pub(super) fn add_shares(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
+    let mut places: HashMap<(usize, Fate, Leg), Vec<usize>> = HashMap::new();
+    let mut added: Vec<Outcome<'_>> = Vec::with_capacity(outcomes.len());
+    for outcome in outcomes {
+        let place = outcome.at.map_or(0, |at| at.memory());
+        let known = places.entry((place, outcome.fate, outcome.packet)).or_default();
+        let is_same = |&&index: &&usize| added.get(index).is_some_and(|known| known.is_same_as(&outcome));
+        // The latest is the likeliest.
+        match known.iter().rev().take(MOST_COMPARED).find(is_same).copied().and_then(|index| added.get_mut(index)) {
+            Some(known) => known.doubt.add(&outcome.doubt),
+            None => {
+                known.push(added.len());
+                added.push(outcome);
+            }
+        }
+    }
+    added
+}
+
+/// Outcomes in which a certain loss is one: where several rules drop shares of the same connections, and all of them, the
+/// last one drops whatever gets there.
+pub(super) fn join_losses(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
+    // For each set of connections: its outcomes, and their shares together.
+    let mut losses: Vec<(Vec<usize>, Doubt)> = Vec::new();
+    for (index, outcome) in outcomes.iter().enumerate() {
+        if outcome.fate != Fate::Dropped || outcome.doubt.is_none() {
+            continue;
+        }
+        let is_of_same = |(indices, _): &&mut (Vec<usize>, Doubt)| {
+            let first = indices.first().and_then(|first| outcomes.get(*first));
+            first.is_some_and(|first| {
+                (first.packet, first.after_watched) == (outcome.packet, outcome.after_watched)
+                    && first.connections == outcome.connections
+            })
+        };
+        match losses.iter_mut().rev().take(MOST_COMPARED).find(is_of_same) {
+            Some((indices, doubt)) => {
+                indices.push(index);
+                doubt.add(&outcome.doubt);
+            }
+            None => losses.push((vec![index], outcome.doubt.clone())),
+        }
+    }
+    losses.retain(|(_, doubt)| doubt.is_none());
+    let is_last = |index: usize| losses.iter().any(|(indices, _)| indices.last() == Some(&index));
+    let is_earlier = |index: usize| losses.iter().any(|(indices, _)| indices.contains(&index)) && !is_last(index);
+    let joined = outcomes.into_iter().enumerate().filter(|(index, _)| !is_earlier(*index));
+    joined
+        .map(|(index, outcome)| if is_last(index) { Outcome { doubt: Doubt::NONE, ..outcome } } else { outcome })
+        .collect()
+}
+
 /// What has become of connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<'a> {
@@ -120,8 +158,7 @@ pub struct Outcome<'a> {
     pub connections: Connections,
     /// The action there, if that is a translation.
     pub action: Option<&'a Action>,
-    /// The assumptions under which this happens; without any, it is certain.
-    pub assumptions: Vec<Assumption>,
+    pub doubt: Doubt,
     /// Whether these connections passed the watched chain before.
     pub after_watched: bool,
     pub packet: Leg,
@@ -130,8 +167,15 @@ pub struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
+    /// Whether both are of the same connections at the same place, by whichever answers.
+    fn is_same_as(&self, other: &Self) -> bool {
+        let connections = (&self.connections, &self.port, self.after_watched, self.packet);
+        (self.at, self.fate, self.action) == (other.at, other.fate, other.action)
+            && connections == (&other.connections, &other.port, other.after_watched, other.packet)
+    }
+
     pub fn is_certain(&self) -> bool {
-        self.assumptions.is_empty() && self.fate != Fate::NotUnderstood
+        self.doubt.is_none() && self.fate != Fate::NotUnderstood
     }
 }
 

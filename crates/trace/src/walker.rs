@@ -5,10 +5,11 @@ use std::mem;
 use std::net::IpAddr;
 
 use crate::connections::{Connections, Meeting, lo_name, other_hosts};
+use crate::doubt::Doubt;
 use crate::evaluate::{Holdings, split_by_rule};
 use crate::order::{Orders, Slot, chains_at, chains_of, is_one_table, orders, places};
 use crate::state::{State, merge_states};
-use crate::step::{Assumption, Fate, Leg, Matched, Open, Outcome, Place, Reason, Step};
+use crate::step::{Fate, Leg, Matched, Open, Outcome, Place, Reason, Step, add_shares, join_losses};
 use ruleset::flags::CtState;
 use ruleset::{Action, Chain, Effect, Family, Field, Hook, Intervals, Name, Policy, Rule, Table, TableFamily, address};
 use ruleset::{Line, Network, Ruleset};
@@ -16,8 +17,10 @@ use ruleset::{Line, Network, Ruleset};
 /// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
 const DEEPEST: usize = 32;
 /// After this many rules, a walk follows no more jumps: chains that each jump to the next several times would take
-/// forever. 10,000 rules take a few times as many steps.
-const MOST_ASKED: usize = 1_000_000;
+/// forever. 10,000 rules take a few times as many steps. Each step takes a hundred bytes, and less than a microsecond.
+const MOST_ASKED: usize = 300_000;
+/// With this many decisions, shares of the same one are added.
+const MOST_DECISIONS: usize = 4096;
 /// When more sets of connections than this have left a base chain, they are merged.
 const MOST_LEFT: usize = 64;
 
@@ -69,6 +72,10 @@ pub(super) struct Walker<'a, 'g> {
     /// By which devices packets to some addresses leave.
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
     decisions: Vec<Outcome<'a>>,
+    /// With so many decisions, shares of the same one are added.
+    most_decisions: usize,
+    /// How many decisions were made.
+    decided: usize,
     questions: Vec<Open<'a>>,
     /// What the connections were compared with, if that is recorded.
     steps: Option<Vec<Step<'a>>>,
@@ -97,7 +104,9 @@ impl<'a, 'g> Walker<'a, 'g> {
             network,
             routes: &[],
             decisions: Vec::new(),
-            // See `Assumption::OF_MANY`.
+            most_decisions: MOST_DECISIONS,
+            decided: 0,
+            // See `OF_MANY`.
             questions: vec![Open::Other],
             steps: watched.is_none().then(steps),
             hook: Hook::Prerouting,
@@ -107,8 +116,15 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
     }
 
-    pub(super) fn finish(self, arrived: Vec<Outcome<'a>>) -> Walk<'a> {
-        Walk { decisions: self.decisions, arrived, questions: self.questions, steps: self.steps.unwrap_or_default() }
+    /// `is_any_alive`: any connection that passed the watched chain may live.
+    pub(super) fn finish(self, arrived: Vec<Outcome<'a>>, is_any_alive: bool) -> Walk<'a> {
+        let mut decisions = join_losses(add_shares(self.decisions));
+        let mut after_watched = decisions.iter_mut().filter(|outcome| outcome.after_watched);
+        if !is_any_alive && let Some(last) = after_watched.rfind(|outcome| outcome.fate == Fate::Dropped) {
+            // It drops whatever the others let through.
+            last.doubt = Doubt::NONE;
+        }
+        Walk { decisions, arrived, questions: self.questions, steps: self.steps.unwrap_or_default() }
     }
 
     /// Takes connections through the base chains of a hook.
@@ -132,10 +148,10 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     /// Runs `take`, and keeps the steps that it records only if it decides something.
     pub(super) fn look_for_decisions(&mut self, take: impl FnOnce(&mut Self) -> Vec<State<'a>>) -> Vec<State<'a>> {
-        let decisions = self.decisions.len();
+        let decided = self.decided;
         let steps = self.steps.as_ref().map_or(0, Vec::len);
         let taken = take(self);
-        if let Some(recorded) = self.steps.as_mut().filter(|_| self.decisions.len() == decisions) {
+        if let Some(recorded) = self.steps.as_mut().filter(|_| self.decided == decided) {
             recorded.truncate(steps);
         }
         taken
@@ -182,7 +198,6 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     /// Joins the results of several orders. What is the same in each doesn't depend on the order.
     fn join_orders(&mut self, orders: &Orders<'a>, ways: Vec<PassedOrder<'a>>) -> Vec<State<'a>> {
-        let is_in_each = |is_in: &dyn Fn(&PassedOrder<'a>) -> bool| !orders.are_more && ways.iter().all(is_in);
         let question = self.add_question(match orders.known.as_slice() {
             [first, second, ..] if !orders.are_more => {
                 let differing = first.iter().zip(second).find(|(one, two)| one != two);
@@ -190,29 +205,17 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
             _ => Open::Orders,
         });
-        let mut arrived = Vec::new();
-        for (answer, (decisions, states)) in ways.iter().enumerate() {
-            let assumption = Assumption { question, answer, answers: ways.len() };
-            for decision in decisions {
-                let is_certain = is_in_each(&|(decisions, _)| decisions.contains(decision));
-                if is_certain && answer > 0 {
-                    continue;
-                }
-                let mut decision = decision.clone();
-                decision.assumptions.extend((!is_certain).then_some(assumption));
-                self.decisions.push(decision);
-            }
-            for state in states {
-                let is_certain = is_in_each(&|(_, states)| states.iter().any(|other| other.is_same_as(state)));
-                let mut state = state.clone();
-                state.assumptions.extend((!is_certain).then_some(assumption));
-                arrived.push(state);
-            }
+        let answers = ways.len() + usize::from(orders.are_more);
+        let (mut decisions, mut arrived) = (Vec::new(), Vec::new());
+        for (answer, (decided, states)) in ways.into_iter().enumerate() {
+            let part = |doubt: &Doubt| doubt.divided(question, answers).swap_remove(answer);
+            decisions.extend(decided.into_iter().map(|outcome| Outcome { doubt: part(&outcome.doubt), ..outcome }));
+            arrived.extend(states.into_iter().map(|state| State { doubt: part(&state.doubt), ..state }));
         }
         if orders.are_more {
-            let all = arrived.iter().map(|state| state.outcome(Fate::NotUnderstood, None));
-            self.decisions.extend(all);
+            decisions.extend(arrived.iter().map(|state| state.outcome(Fate::NotUnderstood, None)));
         }
+        self.decisions.extend(add_shares(decisions));
         merge_states(arrived)
     }
 
@@ -223,7 +226,12 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     pub(super) fn decide(&mut self, state: &State<'a>, at: Place<'a>, fate: Fate) {
+        self.decided += 1;
         self.decisions.push(state.outcome(fate, Some(at)));
+        if self.decisions.len() > self.most_decisions {
+            self.decisions = add_shares(mem::take(&mut self.decisions));
+            self.most_decisions = MOST_DECISIONS.max(2 * self.decisions.len());
+        }
     }
 
     fn record(&mut self, depth: usize, at: Place<'a>, matched: Matched<'a>) {
@@ -343,8 +351,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         let mut other = state.clone();
         pass(&mut state, false);
         pass(&mut other, true);
-        state.assumptions.push(Assumption::yes(question));
-        other.assumptions.push(Assumption::no(question));
+        state.doubt = state.doubt.affirmed(question);
+        other.doubt = other.doubt.denied(question);
         vec![state, other]
     }
 
@@ -405,25 +413,20 @@ impl<'a, 'g> Walker<'a, 'g> {
                 return visit.next.push(state);
             }
         };
-        let is_exact = split.is_exact;
+        let is_open = split.is_open;
         let matched = match split.reason.take() {
             Some(reason) => Matched::Perhaps(reason),
             None if self.steps.is_some() => match_by_map(line, &state.connections),
             None => Matched::Yes(&line.rule.action),
         };
         let question = match &matched {
-            Matched::Perhaps(reason) if !is_exact || self.steps.is_some() => {
+            Matched::Perhaps(reason) if is_open || self.steps.is_some() => {
                 Some(self.add_question(Open::Match(at, reason.clone(), self.packet, self.hook)))
             }
             _ => None,
         };
         self.record_or_join(visit, at, matched);
-        let (mut matching, mut rest) = split.parts(state);
-        if let Some(question) = question.filter(|_| !is_exact) {
-            matching.assumptions.push(Assumption::yes(question));
-            let others = rest.iter_mut();
-            others.for_each(|others| others.assumptions.push(Assumption::no(question)));
-        }
+        let (mut matching, rest) = split.parts(state, question.filter(|_| is_open));
         visit.next.extend(rest);
         for effect in &line.rule.effects {
             let goes_on = match effect {
@@ -475,7 +478,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     fn leave_open(&mut self, at: Place<'a>, state: &mut State<'a>) {
         self.decide(state, at, Fate::NotUnderstood);
         let question = self.add_question(Open::Other);
-        state.assumptions.push(Assumption::no(question));
+        state.doubt = state.doubt.denied(question);
     }
 
     fn apply_action(&mut self, line: Line<'a>, mut state: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {

@@ -426,10 +426,8 @@ fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
             }
             _ => None,
         };
-        let mut assumptions = ends.iter().flat_map(|(end, _)| &end.assumptions);
-        if field.is_some_and(|field| field_matters(field, ends))
-            || assumptions.any(|assumption| assumption.question == index)
-        {
+        let mut asked = ends.iter().flat_map(|(end, _)| &end.doubt.questions);
+        if field.is_some_and(|field| field_matters(field, ends)) || asked.any(|question| *question == index) {
             return text;
         }
         first = first.or(Some(text));

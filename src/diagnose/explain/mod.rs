@@ -125,11 +125,13 @@ pub fn explain<T: Send>(
         let network = Network { facts, ..routing.network.clone() };
         let mut answer = answer_by_routing(&ruleset, &network, &asked, &routed);
         let has_limits = || ruleset.has_context(|context| matches!(context, Context::Limit { .. }));
-        if matches!(answer.verdict, Verdict::NotKnown(_)) && has_limits() {
+        // Beyond a limit, a connection may be lost in another way.
+        let may_differ = matches!(answer.verdict, Verdict::NotKnown(_) | Verdict::Dropped | Verdict::Rejected);
+        if may_differ && has_limits() {
             let facts = Facts { is_below_limits: true, ..network.facts.clone() };
             let below = Network { facts, ..network };
             let conditional = answer_by_routing(&ruleset, &below, &asked, &routed);
-            if !matches!(conditional.verdict, Verdict::NotKnown(_)) {
+            if !matches!(conditional.verdict, Verdict::NotKnown(_)) && conditional.verdict != answer.verdict {
                 answer = answer::add_limits(conditional);
             }
         }

@@ -666,6 +666,23 @@ fn what_becomes_of_a_reply_is_said_of_its_connection() {
     assert_eq!(dropped.connections.get(Field::DestinationPort), Some(&Intervals::one(80)));
 }
 
+/// The client routes its ACK as it did its SYN, whichever way the reply went.
+#[test]
+fn the_ack_comes_by_the_device_of_the_first_packet() {
+    let back = Name::from("bb");
+    let around = Environment { back: Some(&back), ..Environment::default() };
+    let by = |name: &str| Intervals::one(interface(name.as_bytes()));
+    let by_aa = to_80(Direction::Inbound).with_numbers(Field::InInterface, by("aa"));
+    for (name, is_dropped) in [("aa", true), ("bb", false)] {
+        let later = flags::ct_state_condition(|state| state == flags::CtState::Established);
+        let on_it = Condition::is(Field::InInterface, interface(name.as_bytes()));
+        let tables = vec![filter("f", Hook::Input, 0, vec![rule([on_it, later], Action::Drop)])];
+        let ruleset = Ruleset { tables, not_known: vec![] };
+        let walk = there_and_back(&ruleset, Family::V4, Direction::Inbound, by_aa.clone(), &around, None);
+        assert_eq!(walk.arrived.is_empty(), is_dropped, "{name}: {:?}", walk.decisions);
+    }
+}
+
 /// Source NAT without a port takes another one where the client's is taken.
 #[test]
 fn a_new_source_may_have_another_port() {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::route::{Environment, there_and_back};
 use ruleset::flags::ct_state_condition;
-use ruleset::{Bits, Condition, Direction, Kind, Name, Nat, NatKind, Opaque, Set, TCP, Values, interface};
+use ruleset::{Bits, Condition, Direction, Kind, Name, Nat, NatKind, Opaque, Rejection, Set, TCP, Values, interface};
 use ruleset::{
     testing::base, testing::chain, testing::effect_of, testing::not, testing::ports, testing::rule, testing::table,
     testing::to_port,
@@ -250,13 +250,16 @@ fn conditions_pick_their_connections() {
         // Two tell them apart: the others can't be said in one set, so they are said to be all.
         (vec![to_port(80), ten()], " of from 10.0.0.0/8 to port 80", "all TCP connections"),
         (vec![strange()], " perhaps of all TCP connections", "perhaps all TCP connections"),
-        (vec![strange(), to_port(80), ten()], " perhaps of from 10.0.0.0/8 to port 80", "perhaps all TCP connections"),
-        (vec![unlisted, to_port(80), ten()], " perhaps of from 10.0.0.0/8 to port 80", "perhaps all TCP connections"),
-        (vec![strange(), to_port(80)], " perhaps of to port 80", "perhaps all TCP connections"),
-        (vec![to_port(80), strange()], " perhaps of to port 80", "perhaps all TCP connections"),
+        (vec![strange(), to_port(80), ten()], " perhaps of from 10.0.0.0/8 to port 80", "all TCP connections"),
+        (vec![unlisted, to_port(80), ten()], " perhaps of from 10.0.0.0/8 to port 80", "all TCP connections"),
     ] {
         let case = format!("{conditions:?}");
         assert_eq!(dropped(conditions), (of.to_owned(), vec![rest.to_owned()]), "{case}");
+    }
+    // A doubt is about those that one condition tells apart, and not about all others.
+    for conditions in [vec![strange(), to_port(80)], vec![to_port(80), strange()]] {
+        let rest = ["to any port except 80", "perhaps to port 80"].map(ToOwned::to_owned).to_vec();
+        assert_eq!(dropped(conditions), (" perhaps of to port 80".to_owned(), rest));
     }
 }
 
@@ -305,8 +308,7 @@ fn a_verdict_map_takes_what_it_lists() {
         map(port, &[(80, goto("sub")), (443, Action::Accept)]),
         [
             "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port except 80,443",
-            "ip nat PREROUTING 1: Accepted of to port 80",
-            "ip nat PREROUTING 1: Accepted of to port 443",
+            "ip nat PREROUTING 1: Accepted of to port 80,443",
         ]
     );
     assert_eq!(map(port, &[]), ALL_WELL);
@@ -345,7 +347,7 @@ fn what_is_assumed_answers_the_question_that_was_left_open() {
     let all = Connections::all(Family::V4, direction);
     let walk = there_and_back(&ruleset, Family::V4, direction, all, &Environment::default(), None);
     let [first, ..] = walk.decisions.as_slice() else { panic!("nothing is decided") };
-    let asked: Vec<_> = first.assumptions.iter().map(|assumed| &walk.questions[assumed.question]).collect();
+    let asked: Vec<_> = first.doubt.questions.iter().map(|question| &walk.questions[*question]).collect();
     assert!(
         matches!(asked[..], [Open::Match(at, _, packet, _)] if (Some(*at), *packet) == (first.at, first.packet)),
         "{asked:?}"
@@ -700,6 +702,57 @@ fn too_many_ways_are_not_understood() {
     chains.push(chain("c16", vec![rule([to_port(80)], Action::Return)]));
     let got = inbound(vec![table("ip nat", chains)]);
     assert!(got.iter().any(|line| line.contains("NotUnderstood perhaps")), "{got:?}");
+}
+
+/// Each question divides a share in two, and no memory grows with the questions before.
+#[test]
+fn what_may_match_is_joined_with_what_it_meets_again() {
+    for (last, is_lost) in [(Action::Accept, false), (Action::Drop, true)] {
+        let may = |action: Action| rule([strange()], action);
+        let chains = vec![
+            base("early", Kind::Filter, Hook::Prerouting, -150, vec![may(jump("one")); 20]),
+            chain("one", vec![may(jump("two")); 20]),
+            chain("two", vec![may(last.clone()); 20]),
+        ];
+        let ruleset = Ruleset { tables: vec![table("ip mangle", chains)], not_known: vec![] };
+        let direction = Direction::Inbound;
+        let all = Connections::all(Family::V4, direction);
+        let walk = there_and_back(&ruleset, Family::V4, direction, all, &Environment::default(), None);
+        assert!(walk.decisions.len() <= 2 * 20, "{}: once for each rule and packet", walk.decisions.len());
+        assert!(walk.decisions.iter().all(|decision| decision.doubt.questions.len() <= 8));
+        let [arrived] = walk.arrived.as_slice() else { panic!("{:?}", walk.arrived) };
+        assert_eq!(arrived.is_certain(), !is_lost);
+    }
+}
+
+/// By one rule or the policy: that all are lost is certain, wherever.
+#[test]
+fn a_doubt_before_a_certain_drop_does_not_hide_it() {
+    let with = |rules: Vec<Rule>, policy| {
+        let mut late = base("late", Kind::Filter, Hook::Input, 0, rules);
+        late.base.as_mut().unwrap().policy = policy;
+        inbound(vec![nat(vec![], vec![]), table("ip filter", vec![late])])
+    };
+    let doubted = |action| vec![rule([strange()], action)];
+    let by_policy = [ALL_WELL[0], "ip filter late policy: Dropped after of to port 4143"];
+    assert_eq!(with(vec![], Policy::Drop), by_policy);
+    assert_eq!(with(doubted(Action::Drop), Policy::Drop), by_policy);
+    assert_eq!(
+        with([doubted(Action::Drop), doubted(Action::Reject(Rejection::Reset))].concat(), Policy::Drop),
+        by_policy
+    );
+    // What the first one lets through lives.
+    let perhaps = "ip filter late policy: Dropped perhaps after of to port 4143";
+    let got = with(doubted(Action::Accept), Policy::Drop);
+    assert_eq!(got, [ALL_WELL[0], perhaps, perhaps], "the first packet, and the ACK");
+    let perhaps = "ip filter late 1: Dropped perhaps after of to port 4143";
+    assert_eq!(with(doubted(Action::Drop), Policy::Accept), [ALL_WELL[0], perhaps, perhaps]);
+    // Once before they are redirected, and once after.
+    let mut late = base("late", Kind::Filter, Hook::Input, 0, vec![]);
+    late.base.as_mut().unwrap().policy = Policy::Drop;
+    let got =
+        inbound(vec![mangle("ip mangle", doubted(Action::Drop)), nat(vec![], vec![]), table("ip filter", vec![late])]);
+    assert_eq!(got.last().unwrap(), by_policy[1]);
 }
 
 /// The ports of the connections that pass proxy-init's chain by, where each port has a rule of its own that accepts
