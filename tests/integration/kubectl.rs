@@ -18,6 +18,7 @@ cd "$FOLDER"
 printf '%s\n' "$*" >>calls
 case "$*" in
 *debug*)
+    [ -z "$REFUSED" ] || { echo "$REFUSED" >&2; exit 1; }
     while [ "$1" != proxy-init ]; do
         case $1 in --custom=*) cat "${1#*=}" >custom ;; esac
         shift
@@ -28,7 +29,10 @@ case "$*" in
 *hostNetwork*) printf %s "${POD:-|10.42.0.7|Running}" ;;
 *"get events"*) printf 'FailedMount: an old one\nFailedCreatePodSandBox: plugin type="linkerd-cni" failed (add)\n' ;;
 *go-template*) printf 'app=web,tier=front,' ;;
-*"get pods"*) printf 'web-1\nweb-2\n' ;;
+*"get replicasets"*) printf 'set-1\nset-2\n' ;;
+*"get pods"*) printf 'set-1 web-1\nother lookalike\n none\nset-2 web-2\nown db-0\n' ;;
+*'.metadata.uid'*) printf own ;;
+*nodeName*) printf node-7 ;;
 *"get pod "*)
     if [ -n "$STATE" ]; then
         printf %s "$STATE"
@@ -42,13 +46,8 @@ case "$*" in
 esac
 "#;
 
-/// The outcome of a line of arguments, and the calls of kubectl.
-fn run(namespace: &Namespace, arguments: &[&str], state: &str) -> (Finished, Vec<String>, Folder) {
-    run_of(namespace, arguments, state, "")
-}
-
-/// The same, of a pod of which the cluster says this.
-fn run_of(namespace: &Namespace, arguments: &[&str], state: &str, pod: &str) -> (Finished, Vec<String>, Folder) {
+/// The outcome of a line of arguments, and the calls of kubectl, of a cluster about which these variables of KUBECTL's say more.
+fn run(namespace: &Namespace, arguments: &[&str], cluster: &[(&str, &str)]) -> (Finished, Vec<String>, Folder) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let folder = Folder::new(&format!("kubectl-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
     folder.script("kubectl", KUBECTL);
@@ -59,8 +58,7 @@ fn run_of(namespace: &Namespace, arguments: &[&str], state: &str, pod: &str) -> 
         .env("FOLDER", folder.path())
         .env("TMPDIR", folder.path())
         .env("PROGRAM", PROXY_INIT)
-        .env("STATE", state)
-        .env("POD", pod)
+        .envs(cluster.iter().copied())
         .env("PROXY_INIT_IMAGE", "registry.example/proxy-init:1");
     let finished = Finished(namespace.output(&mut plugin));
     let calls = fs::read_to_string(folder.join("calls")).unwrap_or_default();
@@ -73,14 +71,14 @@ fn run_of(namespace: &Namespace, arguments: &[&str], state: &str, pod: &str) -> 
 fn the_answer_and_its_exit_code_are_proxy_inits() {
     let namespace = Namespace::new();
     install(&namespace, &format!("--iptables-mode nft {PORTS} -u 2102"));
-    let (shown, calls, _folder) = run(&namespace, &["show", "web", "-n", "emojivoto"], "");
+    let (shown, calls, _folder) = run(&namespace, &["show", "web", "-n", "emojivoto"], &[]);
     assert_eq!(shown.success(), Run::new("show").output(&namespace).success());
     assert!(calls[0].starts_with("--namespace=emojivoto debug web --attach=false"), "{calls:?}");
     assert!(calls[0].contains("--image=registry.example/proxy-init:1 --profile=netadmin -- proxy-init show"));
     let last = calls.last().unwrap();
     assert!(last.starts_with("--namespace=emojivoto logs web --container=proxy-init-"), "{calls:?}");
     let different = ["verify", "web", "-p", "4143", "-o", "4444", "-u", "2102", "--output=json"];
-    let (different, ..) = run(&namespace, &different, "");
+    let (different, ..) = run(&namespace, &different, &[]);
     assert_eq!(different.code(), Some(3), "{}", different.said());
     assert!(different.stdout().starts_with('{'), "{}", different.said());
 }
@@ -90,22 +88,46 @@ fn arguments_keep_their_order_and_their_spaces() {
     let namespace = Namespace::new();
     let arguments =
         ["explain", "-n", "a", "web", "inbound", "--to", "[fd00::1]:80", "--netns", "/no such", "--context", "c"];
-    let (asked, calls, _folder) = run(&namespace, &arguments, "");
+    let (asked, calls, _folder) = run(&namespace, &arguments, &[]);
     assert_eq!(asked.code(), Some(1), "{}", asked.said());
     assert!(asked.said().contains("/no such"), "{}", asked.said());
     assert!(calls[0].starts_with("--context=c --namespace=a debug web "), "{calls:?}");
     assert!(calls[0].ends_with("proxy-init explain inbound --to [fd00::1]:80 --netns /no such"), "{calls:?}");
 }
 
+/// Pods of others may have the same labels.
 #[test]
-fn a_workloads_first_running_pod_is_asked() {
+fn of_a_workload_the_first_running_pod_that_it_owns_is_asked_and_named() {
     let namespace = Namespace::new();
-    let (_, calls, _folder) = run(&namespace, &["show", "deploy/web"], "");
-    assert!(calls[0].starts_with("get deploy/web"), "{calls:?}");
-    assert!(calls[1].contains("-l app=web,tier=front --field-selector=status.phase=Running"), "{calls:?}");
-    assert!(calls[2].starts_with("debug web-1 "), "{calls:?}");
-    let (_, calls, _folder) = run(&namespace, &["show", "pod/web"], "");
+    let (shown, calls, _folder) = run(&namespace, &["-n", "shop", "show", "deploy/web"], &[]);
+    assert!(calls.iter().any(|call| call.contains("-l app=web,tier=front --field-selector=status.phase=Running")));
+    assert!(calls.iter().any(|call| call.starts_with("--namespace=shop debug web-1 ")), "{calls:?}");
+    assert!(shown.stderr().starts_with("asking web-1, one of 2 running pods of deploy/web\n"), "{}", shown.said());
+    let (_, calls, _folder) = run(&namespace, &["show", "statefulset/db"], &[]);
+    assert!(calls.iter().any(|call| call.starts_with("debug db-0 ")), "{calls:?}");
+    let (_, calls, _folder) = run(&namespace, &["show", "pod/web"], &[]);
     assert!(calls[0].starts_with("debug web "), "{calls:?}");
+}
+
+#[test]
+fn all_pods_of_a_workload_are_verified() {
+    let namespace = Namespace::new();
+    let (verified, ..) = run(&namespace, &["verify", "deploy/web"], &[]);
+    let lines = verified.stdout();
+    assert_eq!(verified.code(), Some(3), "{}", verified.said());
+    let of = |pod: &str| lines.lines().filter(|line| line.starts_with(pod)).count();
+    assert!(of("web-1: ") >= 1 && of("web-1: ") == of("web-2: "), "{lines}");
+    assert_eq!(of("web-"), lines.lines().count(), "{lines}");
+}
+
+#[test]
+fn where_pod_security_refuses_the_container_the_way_from_the_node_is_said() {
+    let refused = r#"pods "web" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities"#;
+    let (asked, ..) = run(&Namespace::new(), &["verify", "web"], &[("REFUSED", refused)]);
+    assert_eq!(asked.code(), Some(1));
+    for words in [refused, "kubectl debug node/node-7 ", "proxy-init verify --netns /proc/PID/ns/net"] {
+        assert!(asked.stderr().contains(words), "{}", asked.said());
+    }
 }
 
 #[test]
@@ -114,20 +136,20 @@ fn all_pods_of_a_workload_are_asked_where_a_connection_would_go() {
     namespace.sh("ip link set lo up");
     install(&namespace, &format!("--iptables-mode nft {PORTS} -u 2102"));
     let line = ["explain", "deploy/web", "-n", "shop", "outbound", "--to", "127.0.0.1:80"];
-    let (asked, calls, _folder) = run(&namespace, &line, "");
+    let (asked, calls, _folder) = run(&namespace, &line, &[]);
     assert_eq!(asked.success(), "web-1: bypasses the proxy\nweb-2: bypasses the proxy\n");
     for pod in ["web-1", "web-2"] {
         let debug = format!("--namespace=shop debug {pod} ");
         assert!(calls.iter().any(|call| call.starts_with(&debug)), "{calls:?}");
     }
     let expected = [&line[..], &["--expect", "proxy"]].concat();
-    let (asked, ..) = run(&namespace, &expected, "");
+    let (asked, ..) = run(&namespace, &expected, &[]);
     assert_eq!(asked.code(), Some(3), "{}", asked.said());
 }
 
 #[test]
 fn root_is_asked_for_by_a_custom_container() {
-    let (_, calls, folder) = run(&Namespace::new(), &["show", "web", "--root"], "");
+    let (_, calls, folder) = run(&Namespace::new(), &["show", "web", "--root"], &[]);
     assert!(calls[0].contains("--custom="), "{calls:?}");
     let custom: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("custom")).unwrap()).unwrap();
     assert_eq!(custom["securityContext"]["runAsUser"], 0);
@@ -136,10 +158,10 @@ fn root_is_asked_for_by_a_custom_container() {
 #[test]
 fn what_never_starts_is_said() {
     let namespace = Namespace::new();
-    let (pulled, ..) = run(&namespace, &["show", "web"], "|ImagePullBackOff|Back-off pulling image");
+    let (pulled, ..) = run(&namespace, &["show", "web"], &[("STATE", "|ImagePullBackOff|Back-off pulling image")]);
     assert_eq!((pulled.code(), pulled.stdout().as_str()), (Some(1), ""));
     assert!(pulled.stderr().contains("ImagePullBackOff Back-off pulling image"), "{}", pulled.said());
-    let (started, ..) = run(&namespace, &["show", "web"], "128||exec: no such file");
+    let (started, ..) = run(&namespace, &["show", "web"], &[("STATE", "128||exec: no such file")]);
     assert_eq!(started.code(), Some(128));
     assert_eq!(started.stderr(), "error: exec: no such file\n");
 }
@@ -154,7 +176,7 @@ fn a_pod_without_a_network_of_its_own_gets_no_debug_container() {
         ("||Failed", "has ended (Failed)"),
         ("|10.42.0.7|Succeeded", "has ended (Succeeded)"),
     ] {
-        let (ended, calls, _folder) = run_of(&namespace, &["show", "web", "-n", "emojivoto"], "", pod);
+        let (ended, calls, _folder) = run(&namespace, &["show", "web", "-n", "emojivoto"], &[("POD", pod)]);
         assert_eq!(ended.code(), Some(1), "{pod}: {}", ended.said());
         assert!(ended.stderr().starts_with("error: pod web ") && ended.stderr().contains(words), "{}", ended.said());
         assert!(calls.iter().all(|call| !call.contains("debug")), "{calls:?}");
@@ -165,12 +187,14 @@ fn a_pod_without_a_network_of_its_own_gets_no_debug_container() {
 fn a_wrong_line_asks_no_cluster() {
     let namespace = Namespace::new();
     for line in [&["shwo", "web"][..], &["show"], &["show", "--output", "json"], &["show", "web", "-n"]] {
-        let (wrong, calls, _folder) = run(&namespace, line, "");
+        let (wrong, calls, _folder) = run(&namespace, line, &[]);
         assert_eq!(wrong.code(), Some(2), "{line:?}: {}", wrong.said());
         assert!(wrong.stderr().starts_with("error: ") && calls.is_empty(), "{line:?}: {}", wrong.said());
     }
-    let (help, ..) = run(&namespace, &[], "");
-    assert!(help.success().contains("Usage: kubectl proxy-init COMMAND"));
+    for line in [&[][..], &["help"], &["show", "--help"]] {
+        let (help, ..) = run(&namespace, line, &[]);
+        assert!(help.success().contains("Usage: kubectl proxy-init COMMAND"));
+    }
 }
 
 /// krew's manifest, once the release has filled it in, installs the script under the name that kubectl looks for.
