@@ -73,14 +73,14 @@ fn write_page(architecture: Architecture, table: &str) -> Result<()> {
     let tried: Vec<String> = tried.iter().map(|name| format!("`--arch {name}`")).collect();
     let text = format!(
         "# Kernels\n\n\
-         Which mode works on which kernel: Debian's cloud kernels under qemu, whole and with modules removed, by\n\
-         `cargo xtask kernels` with {}. [modes.md](modes.md) says what to do where a mode doesn't work.\n\n\
+         Modes on Debian's cloud kernels under qemu, whole and with modules removed, tried by\n\
+         `cargo xtask kernels` with {}. [modes.md](modes.md) has the way out where a mode doesn't work.\n\n\
          - `ok`: the rules were installed and verified, connections of both families and directions went to the proxy,\n  \
          and `uninstall` left nothing behind.\n\
-         - `native (xt_owner)`: native mode did that instead, with a warning; `--no-fallback` fails, naming xt_owner.\n\
-         - `error: …`: an error named this, and nothing was left behind.\n\
+         - `native (xt_owner)`: native mode did the same instead, with a warning; `--no-fallback` fails, naming xt_owner.\n\
+         - `error: …`: an error named the missing part, and nothing was left behind.\n\
          - auto: the mode that was chosen, which then worked.\n\
-         - the last column: what user 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode; `-`\n  \
+         - the last column: our rules in legacy mode, as user 65534 with NET_ADMIN learns of them; `-`\n  \
          where there are none.\n\n{table}",
         tried.join(" and ")
     );
