@@ -28,6 +28,17 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// The folder of the programs to test, where this variable names one; else each test runs the program of its own build.
+pub const PROGRAMS_TO_TEST: &str = "PROGRAMS_TO_TEST";
+
+/// The program of this name to test; `of_this_build` is cargo's path of the program of the same build as the test.
+pub fn program_to_test(name: &str, of_this_build: &str) -> String {
+    match std::env::var(PROGRAMS_TO_TEST) {
+        Ok(folder) => format!("{folder}/{name}"),
+        Err(_) => of_this_build.to_owned(),
+    }
+}
+
 /// Commands that must succeed.
 pub trait Run {
     /// Runs it, its output going where ours goes.

@@ -57,7 +57,7 @@ fn run(namespace: &Namespace, arguments: &[&str], cluster: &[(&str, &str)]) -> (
         .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", folder.path()))
         .env("FOLDER", folder.path())
         .env("TMPDIR", folder.path())
-        .env("PROGRAM", PROXY_INIT)
+        .env("PROGRAM", PROXY_INIT.as_str())
         .envs(cluster.iter().copied())
         .env("PROXY_INIT_IMAGE", "registry.example/proxy-init:1");
     let finished = Finished(namespace.output(&mut plugin));

@@ -210,7 +210,7 @@ fn file_capabilities_alone_are_enough() {
          mount -t tmpfs -o mode=1777 tmpfs /run; mount --bind {root}/bin /usr/sbin; \
          exec setpriv --no-new-privs --bounding-set=-all,+net_admin,+net_raw --inh-caps=-all,+net_admin,+net_raw --ambient-caps=-all,+net_admin,+net_raw --reuid=65534 --regid=65534 --clear-groups \
          env PATH=/nonexistent {root}/proxy-init \"$@\"",
-        PROXY_INIT
+        *PROXY_INIT
     );
     for mode in ["legacy", "plain"] {
         let namespace = Namespace::new();

@@ -16,7 +16,7 @@ fn started_by_a_user(namespace: &Namespace, folder: &Folder, environment: &str, 
          setcap cap_net_admin,cap_net_raw=p {root}/image/proxy-init; mount -t tmpfs -o mode=1777 tmpfs /run; \
          exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --ambient-caps=-all \
          env {environment} {root}/image/proxy-init {arguments}",
-        PROXY_INIT
+        *PROXY_INIT
     );
     Finished(namespace.output(Command::new("unshare").args(["--mount", "sh", "-ec", &script])))
 }

@@ -356,7 +356,7 @@ fn colours_are_only_for_a_terminal() {
     let log = folder.join("typescript");
     // script(1) gives the program a terminal.
     let on_terminal = |environment: &str| {
-        let command = format!("{environment} {} show", PROXY_INIT);
+        let command = format!("{environment} {} show", *PROXY_INIT);
         namespace.stdout("script", ["-q", "-e", "-c", &command, log.to_str().unwrap()])
     };
     let coloured = on_terminal("TERM=xterm");
@@ -472,6 +472,6 @@ fn the_flags_can_be_pasted_into_a_shell() {
     let (_, flags) = text.split_once("flags that install proxy-init's rules as found\n").unwrap();
     let (flags, _) = flags.split_once("\n\n").unwrap();
     assert!(flags.lines().count() > 1, "{text}");
-    let verified = namespace.stdout("sh", ["-c", &format!("{PROXY_INIT} verify {flags}")]);
+    let verified = namespace.stdout("sh", ["-c", &format!("{} verify {flags}", *PROXY_INIT)]);
     assert!(verified.starts_with("in place in nft mode"), "{verified}");
 }

@@ -6,16 +6,16 @@ use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lab::linkerd::CHART_ARGUMENTS;
 use lab::network::Namespace;
+use lab::shell::program_to_test;
 
-/// The program under test: this build's, or the one that `cargo xtask test` names, which is what a release has.
-pub(crate) const PROXY_INIT: &str = match option_env!("PROXY_INIT_TO_TEST") {
-    Some(program) => program,
-    None => env!("CARGO_BIN_EXE_proxy-init"),
-};
+/// The program under test: this build's, or the one that `cargo xtask test --slow` names, which is what a release has.
+pub(crate) static PROXY_INIT: LazyLock<String> =
+    LazyLock::new(|| program_to_test("proxy-init", env!("CARGO_BIN_EXE_proxy-init")));
 
 /// The flags that must be given, and nothing else.
 pub(crate) const PORTS: &str = "-p 4143 -o 4140";
@@ -52,7 +52,7 @@ impl Run {
         Self {
             wrappers: vec![],
             environment: vec![],
-            program: PROXY_INIT,
+            program: &PROXY_INIT,
             arguments: line.split_whitespace().map(Into::into).collect(),
         }
     }

@@ -344,7 +344,7 @@ fn it_raises_no_false_alarm_beside_runs_with_the_same_flags() {
 #[test]
 fn without_proc_nothing_is_said_about_legacy_tables() {
     let root = Folder::new("no-proc");
-    std::fs::copy(PROXY_INIT, root.join("proxy-init")).unwrap();
+    std::fs::copy(PROXY_INIT.as_str(), root.join("proxy-init")).unwrap();
     // The test's binary is linked dynamically.
     let hide = format!("mount -t tmpfs tmpfs {root}; mount -t tmpfs tmpfs /proc", root = root.path());
     let namespace = Namespace::new();

@@ -87,7 +87,7 @@ fn the_charts_arguments_validate_each_mode_as_any_user_but_the_proxys() {
 fn named_as_the_validator_it_takes_the_validators_flags() {
     let folder = Folder::new("validator");
     let link = folder.join("linkerd2-network-validator");
-    symlink(PROXY_INIT, &link).unwrap();
+    symlink(PROXY_INIT.as_str(), &link).unwrap();
     let lab = Lab::new();
     install(&lab.pod, &chart_in("nft"));
     let run = |line: &str, environment: &[(&str, &str)]| {

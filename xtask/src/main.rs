@@ -30,9 +30,10 @@ Usage: cargo xtask COMMAND
 To try it:
   demo         Show real connections through the rules, in throwaway namespaces
                (needs root)
-  test         Check formatting and lints, and run the unit tests, and the
-               integration tests on the programs that ship (needs root)
-                 --slow  the checks that take longer: documentation, packages
+  test         Check formatting and lints, and run the unit tests and the
+               integration tests (needs root)
+                 --slow  the checks that take longer: documentation, the
+                         integration tests on the programs that ship, packages
                          of other releases, valgrind, each benchmark once, pods
                          by containerd, and kernels under qemu
   setup        Install what the build and the tests need. The other commands do

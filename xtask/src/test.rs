@@ -1,13 +1,15 @@
 //! `cargo xtask test`: the checks before each commit; and `cargo xtask test --slow`: those that take longer.
 
 use std::env;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use lab::architecture::Architecture;
-use lab::shell::{Result, Run as _, cargo, need_root};
+use lab::install::find;
+use lab::shell::{PROGRAMS_TO_TEST, Result, Run as _, cargo, need_root, target};
 use lab::{Outcome, kernels, pods};
 
-use crate::{bench, build, build_for_guests, lay_out, target};
+use crate::{bench, build, build_for_guests, lay_out, target as targets};
 
 /// Random tests read the seed of their cases from this variable.
 const SEED_NAME: &str = "PROPTEST_RNG_SEED";
@@ -15,10 +17,16 @@ const SEED_NAME: &str = "PROPTEST_RNG_SEED";
 /// The same cases each time: that a commit passes must not depend on chance. `cargo test` makes new ones each time.
 const SEED: &str = "20261124";
 
-/// Integration tests that take minutes: with packages of other Debian releases, which are downloaded, and under valgrind.
-const SLOW: [&str; 3] = ["versions::", "beside_debians_programs", "valgrind::"];
+/// Integration tests with packages of other Debian releases, which are downloaded.
+const OF_DEBIANS_PACKAGES: [&str; 2] = ["versions::", "beside_debians_programs"];
 
-/// Formatting, lints, unit tests, and the integration tests on the programs that ship.
+/// Integration tests that take minutes.
+const SLOW: [&str; 3] = [OF_DEBIANS_PACKAGES[0], OF_DEBIANS_PACKAGES[1], "valgrind::"];
+
+/// Runs tests of several programs side by side, each test in a process of its own.
+const NEXTEST: &str = "cargo-nextest";
+
+/// Formatting, lints, unit tests, and the integration tests on the programs that cargo builds with them.
 pub(crate) fn quick() -> Result<()> {
     need_root("cargo xtask test", "to make network namespaces")?;
     cargo(&["fmt", "--all", "--check"]).run()?;
@@ -29,17 +37,20 @@ pub(crate) fn quick() -> Result<()> {
             .args(["--", "-D", "warnings"])
             .run()?;
     }
-    let mut tests = tests()?;
-    // Those of what ships alone, too.
-    tests.args(["--workspace", "--all-features", "--", "--include-ignored"]);
+    let mut tests = tests(&target("debug"));
+    tests.arg("--");
     for test in SLOW {
         tests.args(["--skip", test]);
     }
     tests.run()?;
-    tell(&unlinked()?)
+    if find(NEXTEST).is_some() {
+        // nextest runs no examples in documentation.
+        cargo(&["test", "--locked", "--workspace", "--all-features", "--doc"]).run()?;
+    }
+    Ok(())
 }
 
-/// Documentation, the slow integration tests, each benchmark once, pods, and kernels.
+/// Documentation, the integration tests on the programs that ship, each benchmark once, pods, and kernels.
 pub(crate) fn slow() -> Result<()> {
     need_root("cargo xtask test --slow", "to make network namespaces")?;
     cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
@@ -48,17 +59,19 @@ pub(crate) fn slow() -> Result<()> {
         .stdout(Stdio::null())
         .run()?;
     let mut skipped = unlinked()?;
-    let mut tests = tests()?;
-    tests.args(["--package", "proxy-init", "--all-features", "--test", "integration", "--"]);
-    match lab::apt::mirror() {
-        Ok(_) => tests.args(SLOW),
-        Err(reason) => {
-            skipped.push(format!(
-                "other versions of iptables and nft, and firewalls beside the rules: they are Debian's packages, and {reason}"
-            ));
-            tests.arg("valgrind::")
+    for build in [build::run, build::cni, build::agent] {
+        build()?;
+    }
+    let mut tests = tests(&target("dist"));
+    tests.args(["--test", "integration", "--", "--include-ignored"]);
+    if let Err(reason) = lab::apt::mirror() {
+        skipped.push(format!(
+            "other versions of iptables and nft, and firewalls beside the rules: they are Debian's packages, and {reason}"
+        ));
+        for test in OF_DEBIANS_PACKAGES {
+            tests.args(["--skip", test]);
         }
-    };
+    }
     tests.run()?;
     // Each benchmark once; no time decides anything.
     skipped.extend(bench::try_once()?);
@@ -76,21 +89,20 @@ pub(crate) fn slow() -> Result<()> {
     tell(&skipped)
 }
 
-/// A command that runs tests on the programs that ship.
-fn tests() -> Result<Command> {
-    let mut tests = cargo(&["test", "--locked"]);
+/// A command that runs the workspace's tests on the programs in this folder.
+fn tests(programs: &Path) -> Command {
+    let runner: &[&str] = if find(NEXTEST).is_some() { &["nextest", "run"] } else { &["test"] };
+    let mut tests = cargo(runner);
+    tests.args(["--locked", "--workspace", "--all-features"]).env(PROGRAMS_TO_TEST, programs);
     if env::var_os(SEED_NAME).is_none() {
         tests.env(SEED_NAME, SEED);
     }
-    tests.env("PROXY_INIT_TO_TEST", build::run()?);
-    tests.env("LINKERD_CNI_TO_TEST", build::cni()?);
-    tests.env("LINKERD_CNI_AGENT_TO_TEST", build::agent()?);
-    Ok(tests)
+    tests
 }
 
 /// The programs that ship, where they can't be linked with musl as they ship.
 fn unlinked() -> Result<Vec<String>> {
-    let reason = target::of(Architecture::here()?)?.no_musl.as_ref();
+    let reason = targets::of(Architecture::here()?)?.no_musl.as_ref();
     Ok(reason
         .map(|reason| format!("the programs that ship, which are linked with musl, and these are not: {reason}"))
         .into_iter()

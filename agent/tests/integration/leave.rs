@@ -372,7 +372,7 @@ fn another_programs_kind_of_daemon_set_is_not_the_agents() {
 /// Runs `linkerd-cni-agent`, with these arguments, on a node and without the plugin's configuration. Whether it succeeded, and
 /// what it said.
 fn by_hand(node: &Node, arguments: &[&str]) -> (bool, String) {
-    let mut command = Command::new(AGENT);
+    let mut command = Command::new(AGENT.as_str());
     node.prepare(&mut command);
     let said = command.env_remove("CNI_NETWORK_CONFIG").args(arguments).output().unwrap();
     (said.status.success(), String::from_utf8(said.stderr).unwrap())

@@ -6,10 +6,12 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use lab::network::Namespace;
+use lab::shell::program_to_test;
 use lab::wait;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -242,11 +244,9 @@ impl Node {
     }
 }
 
-/// The program under test: this build's, or the one that `cargo xtask test` names, which is what a release has.
-pub(crate) const AGENT: &str = match option_env!("LINKERD_CNI_AGENT_TO_TEST") {
-    Some(program) => program,
-    None => env!("CARGO_BIN_EXE_linkerd-cni-agent"),
-};
+/// The program under test: this build's, or the one that `cargo xtask test --slow` names, which is what a release has.
+pub(crate) static AGENT: LazyLock<String> =
+    LazyLock::new(|| program_to_test("linkerd-cni-agent", env!("CARGO_BIN_EXE_linkerd-cni-agent")));
 
 /// Has an agent ask this API server.
 fn name_api_server(cluster: &Cluster, command: &mut Command) {
@@ -270,7 +270,7 @@ pub(crate) fn traced(call: &str, injection: &str) -> Command {
 
 pub(crate) fn program() -> OsString {
     let program = std::env::var_os("LINKERD_CNI_AGENT");
-    program.unwrap_or_else(|| AGENT.into())
+    program.unwrap_or_else(|| AGENT.as_str().into())
 }
 
 pub(crate) fn types(text: &str) -> Option<Vec<String>> {

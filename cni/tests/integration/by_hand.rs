@@ -56,7 +56,7 @@ fn every_version_has_its_verbs() {
 
 #[test]
 fn the_program_names_its_version_and_libraries() {
-    let output = Command::new(PLUGIN).arg("--version").output().unwrap();
+    let output = Command::new(PLUGIN.as_str()).arg("--version").output().unwrap();
     let said = Finished(output).success();
     assert!(
         said.starts_with(concat!("linkerd-cni ", env!("CARGO_PKG_VERSION"), " (commit "))
@@ -69,7 +69,7 @@ fn the_program_names_its_version_and_libraries() {
 #[test]
 fn the_program_explains_itself() {
     for flag in ["--help", "-h", "help"] {
-        let said = Finished(Command::new(PLUGIN).arg(flag).output().unwrap()).success();
+        let said = Finished(Command::new(PLUGIN.as_str()).arg(flag).output().unwrap()).success();
         assert!(said.contains("CNI_COMMAND") && said.contains("docs/cni.md"), "{said}");
         assert!(said.lines().all(|line| line.len() <= 80), "{said}");
     }

@@ -162,9 +162,9 @@ fn opened(trace: &str) -> BTreeSet<String> {
 
 /// Not the modules that nsswitch.conf names, which are for the node's C library.
 #[test]
-#[ignore = "it is about the program that ships: `cargo xtask test` builds it, and runs this"]
+#[ignore = "it is about the program that ships: `cargo xtask test --slow` builds it, and runs this"]
 fn the_plugin_that_ships_opens_two_files_for_a_name() {
-    assert!(option_env!("LINKERD_CNI_TO_TEST").is_some(), "of which program?");
+    assert!(std::env::var_os(lab::shell::PROGRAMS_TO_TEST).is_some(), "of which program?");
     let lab = Lab::new();
     let trace = lab.folder.path().join("trace");
     let output = format!("--output={}", trace.display());

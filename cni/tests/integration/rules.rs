@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use lab::network::{Namespace, seed};
 use lab::settings::VALUES;
+use lab::shell::PROGRAMS_TO_TEST;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use proxy_init::{Form, SETTINGS};
@@ -17,12 +18,15 @@ use crate::support::{PLUGIN, Run, by_annotations, saved};
 fn proxy_init() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(folder) = std::env::var_os(PROGRAMS_TO_TEST) {
+            return PathBuf::from(folder).join("proxy-init");
+        }
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--locked", "--package", "proxy-init", "--bin", "proxy-init"]);
         let status = cargo.current_dir(root).status().unwrap();
         assert!(status.success(), "{cargo:?}: {status}");
-        Path::new(PLUGIN).with_file_name("proxy-init")
+        Path::new(PLUGIN.as_str()).with_file_name("proxy-init")
     })
 }
 

@@ -5,17 +5,17 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lab::linkerd::Flags;
 use lab::network::Namespace;
+use lab::shell::program_to_test;
 use serde_json::{Value, json};
 
-/// The program under test: this build's, or the one that `cargo xtask test` names, which is what a release has.
-pub(crate) const PLUGIN: &str = match option_env!("LINKERD_CNI_TO_TEST") {
-    Some(program) => program,
-    None => env!("CARGO_BIN_EXE_linkerd-cni"),
-};
+/// The program under test: this build's, or the one that `cargo xtask test --slow` names, which is what a release has.
+pub(crate) static PLUGIN: LazyLock<String> =
+    LazyLock::new(|| program_to_test("linkerd-cni", env!("CARGO_BIN_EXE_linkerd-cni")));
 
 /// The capability by which annotations come.
 pub(crate) const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
@@ -76,7 +76,7 @@ impl Run {
 
     /// Starts it on the node.
     pub(crate) fn spawn(&self, node: &Namespace) -> Child {
-        let mut words = self.wrapper.iter().map(String::as_str).chain([PLUGIN]);
+        let mut words = self.wrapper.iter().map(String::as_str).chain([PLUGIN.as_str()]);
         let mut command = Command::new(words.next().unwrap());
         command.args(words).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command.envs(&self.environment);
