@@ -18,7 +18,7 @@ pub struct Connections {
     fields: Arc<[(Field, Intervals)]>,
 }
 
-/// Which of a set of connections meet a condition.
+/// The connections of a set that meet a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meeting {
     None,
@@ -129,7 +129,7 @@ impl Connections {
         }
     }
 
-    /// Whether all connections of another set with the same fields are of this one too.
+    /// Returns true if all connections of another set with the same fields are of this one too.
     pub(super) fn includes(&self, other: &Self) -> bool {
         let mut pairs = self.fields.iter().zip(&*other.fields);
         self.fields.len() == other.fields.len()
@@ -162,12 +162,12 @@ impl Connections {
         Self { fields: others.cloned().collect() }
     }
 
-    /// Which of them meet a condition of a rule of this table.
+    /// Finds the connections that meet a condition of a rule of this table.
     pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
         meeting(condition.field().and_then(|field| self.get(field)), table, condition)
     }
 
-    /// Whether it is obvious that none of them meets a condition.
+    /// Returns true if obviously none of the connections meets a condition.
     pub(super) fn all_miss(&self, condition: &Condition) -> bool {
         all_numbers_miss(condition.field().and_then(|field| self.get(field)), condition)
     }
@@ -258,12 +258,12 @@ pub(super) fn few_numbers(numbers: &Intervals) -> Option<Vec<u128>> {
     (numbers.size() <= MOST).then(|| numbers.numbers().collect())
 }
 
-/// Whether these are few enough intervals to keep.
+/// Returns true if these are few enough intervals to keep.
 pub(super) fn is_few(numbers: &Intervals) -> bool {
     numbers.as_slice().len() <= MOST_INTERVALS
 }
 
-/// Whether it is obvious that no number which the field may have (none: the field doesn't exist) meets a condition. Most
+/// Returns true if obviously no number which the field may have (none: the field doesn't exist) meets a condition. Most
 /// rules are for other connections, so this makes no set.
 fn all_numbers_miss(known: Option<&Intervals>, condition: &Condition) -> bool {
     let Condition::In { values, negated: false, .. } = condition else {
@@ -272,14 +272,15 @@ fn all_numbers_miss(known: Option<&Intervals>, condition: &Condition) -> bool {
     known.is_none_or(|known| values.listed().is_some_and(|list| !known.meets(list)))
 }
 
-/// Which connections meet a condition of a rule of this table, by the numbers in the field at which it looks; none: the
-/// field doesn't exist.
+/// The connections that meet a condition of a rule of this table, by the numbers in the field at which it looks; none:
+/// the field doesn't exist.
 pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Condition) -> Meeting {
     match (condition, known) {
         (Condition::Constant { holds: true, .. }, _) => Meeting::All,
         (Condition::Constant { holds: false, .. }, _) => Meeting::None,
         (Condition::NotUnderstood(_) | Condition::Context(_), _) => Meeting::NotUnderstood,
-        // What has no socket has another owner to xt's match (`owner_mt` in net/netfilter/xt_owner.c), and none to nft.
+        // A packet without a socket has another owner to xt's match (`owner_mt` in net/netfilter/xt_owner.c), and none
+        // to nft.
         (Condition::In { field: Field::Uid | Field::Gid, negated: true, .. }, None) if table.is_xtables() => {
             Meeting::All
         }
@@ -320,7 +321,7 @@ pub(super) fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Me
     }
 }
 
-/// What distinguishes them, such as `to port 80`; or `all TCP connections`.
+/// The distinction of the connections, such as `to port 80`; or `all TCP connections`.
 impl fmt::Display for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// At most this many intervals are listed.
@@ -439,7 +440,7 @@ mod tests {
             ),
             (Field::DestinationPort, set(&every_second[..8]), "to port 2,4,6,8,10,12,14,16"),
             (Field::DestinationPort, set(&every_second), "to port 2,4,6,8,10,12,14,16,..."),
-            // What these connections don't have, or have anyway.
+            // These connections don't have the field, or have every number.
             (Field::InInterface, set(&[(0, u128::MAX)]), "all TCP connections"),
             (Field::SourcePort, set(&[(32768, 65535)]), "all TCP connections"),
             (Field::SourcePort, set(&[(32767, 65535)]), "from port 32767-65535"),
@@ -476,7 +477,7 @@ mod tests {
             (port(81.into(), false), true),
             (port(Values::Listed(vec![(1, 2), (80, 90)]), false), false),
             (port(Values::Listed(vec![]), false), true),
-            // That takes a closer look.
+            // This condition takes a closer look.
             (port(80.into(), true), false),
             (port(Values::Set(Name::from("gone")), false), false),
             (Condition::NotUnderstood(Opaque::expression("osf")), false),
@@ -527,7 +528,7 @@ mod tests {
         for (holds, want) in [(true, Meeting::All), (false, Meeting::None)] {
             assert_eq!(met(&all, Condition::Constant { of: Opaque::Fragment, holds }), want);
         }
-        // What doesn't exist meets nothing.
+        // A field that doesn't exist meets nothing.
         let none = all.without_fields(&[Field::Mark]);
         assert_eq!((met(&none, odd(false)), met(&none, odd(true))), (Meeting::None, Meeting::None));
         let to_80 = |negated| Condition::In { field: Field::DestinationPort, values: 80.into(), negated };

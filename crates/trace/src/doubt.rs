@@ -27,7 +27,7 @@ impl Doubt {
         self.share == 1
     }
 
-    /// Whether both are of the same answers.
+    /// Returns true if both are of the same answers.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.share == other.share
     }

@@ -16,7 +16,7 @@ pub(super) struct Split<'a> {
     told_apart: Vec<(Field, Intervals)>,
     /// The same, where each connection may meet the condition or not.
     narrowed: Vec<(Field, Intervals)>,
-    /// Whether it isn't known which connections meet a condition.
+    /// True if it isn't known which connections meet a condition.
     pub(super) is_open: bool,
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use ruleset::testing::{rule, table};
     use ruleset::{Action, Counted, Direction, Family, interface};
 
-    /// Which of all inbound IPv4 connections meet a condition in a context; none: that isn't known.
+    /// The inbound IPv4 connections that meet a condition in a context; none: not known.
     fn held(name: &str, hook: Hook, context: &Context, facts: &Facts) -> Option<Option<(Field, Intervals)>> {
         let rule = rule([Condition::Context(context.clone())], Action::Accept);
         let state = State::new(Connections::all(Family::V4, Direction::Inbound), true);

@@ -1,4 +1,4 @@
-//! Which base chains run when.
+//! The order of base chains.
 
 use ruleset::Ruleset;
 use ruleset::{Action, Base, Chain, Family, Hook, Kind, Policy, Rule, Table, TableFamily, nat_priority};
@@ -28,8 +28,8 @@ pub(super) fn chains_of(ruleset: &Ruleset, hook: Hook, is_seen_by: impl Fn(Table
     slots
 }
 
-/// Whether connections of this family are tracked: they are if any rule needs that, even one that no packet reaches
-/// (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c). A nat chain alone doesn't.
+/// Returns true if connections of this family are tracked: they are if any rule needs that, even one that no packet
+/// reaches (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c). A nat chain alone doesn't.
 pub(super) fn tracks(ruleset: &Ruleset, family: Family) -> bool {
     let tables = ruleset.tables.iter().filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
     // proxy-init's tables, whose redirects need it, are among the last.
@@ -72,7 +72,7 @@ impl Slot<'_> {
         }
     }
 
-    /// Whether it isn't known which of the two runs first.
+    /// Returns true if the order of the two isn't known.
     pub fn ties_with(&self, other: &Self) -> bool {
         self.order() == other.order() && !self.table.is(other.table)
     }
@@ -81,7 +81,7 @@ impl Slot<'_> {
         self.base.kind == Kind::Nat
     }
 
-    /// Whether it leaves every packet alone.
+    /// Returns true if the chain leaves every packet alone.
     fn is_blank(&self) -> bool {
         self.chain.rules.is_empty() && self.base.policy == Policy::Accept
     }

@@ -1,4 +1,4 @@
-//! Which hooks connections pass, there and back.
+//! The hooks that connections pass, there and back.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,8 @@ pub fn first_hooks(direction: Direction) -> &'static [Hook] {
     }
 }
 
-/// What is known about the namespace beside its rules: the proxy, as far as the rules name it, listeners, and routing.
+/// The known facts about the namespace beside its rules: the proxy, as far as the rules name it, listeners, and
+/// routing.
 #[derive(Debug, Clone, Default)]
 pub struct Environment<'p> {
     /// The ports of the proxy, to which connections are redirected.
@@ -46,12 +47,12 @@ impl Environment<'_> {
         }
     }
 
-    /// Whether a rule sends connections to an address of this namespace.
+    /// Returns true if a rule sends connections to an address of this namespace.
     pub fn is_here(&self, nat: &Nat) -> bool {
         self.devices_to(nat) == lo_name()
     }
 
-    /// Whether any of these connections could exist: between addresses that hosts have, on devices that exist.
+    /// Returns true if any of these connections could exist: between addresses that hosts have, on devices that exist.
     pub fn could_live(&self, connections: &Connections, family: Family, direction: Direction) -> bool {
         let names = self.network.device_names();
         let is_by_none = |field| {
@@ -65,8 +66,8 @@ impl Environment<'_> {
         !(is_by_none(Field::InInterface) || is_by_none(Field::OutInterface) || is_forged || is_for_none)
     }
 
-    /// Whether a reply goes to addresses of another device than the one by which the first packet left. It may then arrive on
-    /// any device: the other host has a route of its own.
+    /// Returns true if a reply goes to addresses of another device than the one by which the first packet left. It may
+    /// then arrive on any device: the other host has a route of its own.
     fn sends_from_another_device(&self, reply: &State<'_>) -> bool {
         let Some(leaving) = reply.connections.get(Field::InInterface) else {
             return false;
@@ -217,7 +218,7 @@ fn gets_through<'a>(walker: &mut Walker<'a, '_>, way: Way, replies: Vec<State<'a
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbours {
     pub family: Family,
-    /// Who asks: inbound, the neighbour; outbound, this namespace.
+    /// The direction of the question: inbound, the neighbour asks; outbound, this namespace.
     pub direction: Direction,
     /// The names of the devices between them, as numbers.
     pub devices: Intervals,
@@ -313,7 +314,7 @@ fn divide_by_way<'a>(
             _ => sent_by,
         };
         let by = [devices.and(&lo_name()), devices.without(&lo_name())];
-        // Whether a connection that was sent elsewhere is forwarded depends on where that is.
+        // A connection that was sent elsewhere may be forwarded, which depends on the place.
         let is_open = is_inbound && by.iter().all(|by| !by.is_empty());
         let doubts = if is_open { state.doubt.divided(question, 2) } else { vec![state.doubt.clone(); 2] };
         for ((by, (_, states)), doubt) in by.into_iter().zip(&mut ways).zip(doubts) {

@@ -45,18 +45,18 @@ pub(super) struct State<'a> {
     pub(super) is_tracked: bool,
     /// The packet's state once connection tracking has seen it.
     pub(super) tracked: CtState,
-    /// Whether the connections' source and destination were translated to others; none: that isn't known.
+    /// True if the connections' source and destination were translated to others; none: not known.
     pub(super) has_nat: [Option<bool>; 2],
     /// The packet's socket is the server's.
     pub(super) is_servers: bool,
-    /// What few rules change, so copies of a state share it.
+    /// The part that few rules change, so copies of a state share it.
     pub(super) flow: Rc<Flow>,
 }
 
-/// What is known of connections beside their packet.
+/// The known facts about connections beside their packet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Flow {
-    /// What the connections' fields were before they were translated, and what they were translated to.
+    /// The connections' fields before their translation, and the fields to which they were translated.
     pub(super) original: Vec<(Field, Intervals)>,
     pub(super) translated: Vec<(Field, Intervals)>,
     /// Fields of this packet that are still to be translated, as those of the first packet were, and to what.
@@ -158,8 +158,8 @@ impl<'a> State<'a> {
         Self { is_settled: tracked != CtState::New, ..self.reversed(Leg::Ack, &ACK, tracked) }
     }
 
-    /// Whether connection tracking takes the server's next packet for a connection's first one, because it has tracked none
-    /// before.
+    /// Returns true if connection tracking takes the server's next packet for a connection's first one, because it has
+    /// tracked none before.
     pub(super) fn is_unknown_to_the_end(&self, tracks_from_any: bool) -> bool {
         tracks_from_any && self.is_tracked && self.is_untracked() && self.tracked == CtState::Untracked
     }
@@ -211,8 +211,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether a field tells connections apart. The server's owner, and the marks of its connections, may not be known, but
-    /// are the same for all of them.
+    /// Returns true if a field tells connections apart. The server's owner, and the marks of its connections, may not
+    /// be known, but are the same for all of them.
     pub(super) fn are_told_apart_by(&self, field: Field) -> bool {
         match field {
             Field::Uid | Field::Gid => !self.is_servers,
@@ -237,7 +237,7 @@ impl<'a> State<'a> {
         matches!(self.taken, Some((_, Some(Action::Redirect(_)))))
     }
 
-    /// Whether translating the connections has changed their source or destination; none: that isn't known.
+    /// True if translating the connections has changed their source or destination; none: not known.
     pub(super) fn is_translated(&self) -> Option<bool> {
         match self.has_nat {
             [Some(true), _] | [_, Some(true)] => Some(true),
@@ -246,7 +246,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether connection tracking was told to leave the first packet alone.
+    /// Returns true if connection tracking was told to leave the first packet alone.
     pub(super) fn is_untracked(&self) -> bool {
         matches!(self.taken, Some((_, None)))
     }
@@ -264,8 +264,8 @@ impl<'a> State<'a> {
         fields.into_iter().fold(marked, |packets, field| packets.with_numbers(field, field.any()))
     }
 
-    /// Whether a chain of this priority runs before or after connection tracking; where the priorities are equal, that isn't
-    /// known.
+    /// Says if a chain of this priority runs before or after connection tracking; where the priorities are equal, that
+    /// isn't known.
     pub(super) fn order_to_tracking(&self, hook: Hook, priority: i32) -> Ordering {
         match hook {
             _ if self.is_seen => Ordering::Greater,
@@ -304,13 +304,13 @@ impl<'a> State<'a> {
         };
     }
 
-    /// Whether the packet's state reads as invalid, so that it may still be exempted from connection tracking.
+    /// Returns true if the packet's state reads as invalid, so that it may still be exempted from connection tracking.
     pub(super) fn is_invalid(&self) -> bool {
         self.connections.get(Field::State) == Some(&Intervals::one(CtState::Invalid.bit().into()))
     }
 
-    /// Whether a chain of this priority runs before or after the hook at which this packet is translated as the first one
-    /// was; before it, if nothing is translated at this hook. A reply's destination is what the source was
+    /// Says if a chain of this priority runs before or after the hook at which this packet is translated as the first
+    /// one was; before it, if nothing is translated at this hook. A reply's destination is what the source was
     /// (`nf_nat_packet` in net/netfilter/nf_nat_core.c).
     pub(super) fn order_to_translation(&self, hook: Hook, priority: i32) -> Ordering {
         let mut pending = self.flow.pending.iter();
@@ -358,7 +358,7 @@ impl<'a> State<'a> {
         *(if is_source { source } else { destination }) = has_changed;
     }
 
-    /// Whether a neighbour ignores the packet for its hop limit; none: that isn't known.
+    /// True if a neighbour ignores the packet for its hop limit; none: not known.
     pub(super) fn is_ignored(&self) -> Option<bool> {
         if !matches!(self.packet, Leg::Solicitation | Leg::Advertisement) {
             return Some(false);
@@ -387,7 +387,7 @@ impl<'a> State<'a> {
         true
     }
 
-    /// What has become of them here.
+    /// The connections' outcome here.
     pub(super) fn outcome(&self, fate: Fate, at: Option<Place<'a>>) -> Outcome<'a> {
         Outcome {
             // A reply's connections are described as the client opened them.
@@ -408,14 +408,14 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What packets in the same place must have in common to be merged.
+    /// The facts that packets in the same place must share to be merged.
     fn kind(&self) -> impl PartialEq + use<'a> {
         let action = self.taken.map(|(_, action)| action);
         let tracking = (self.packet, self.is_seen, self.tracked, self.has_nat);
         (self.after_watched, self.is_settled, tracking, action)
     }
 
-    /// Whether the rule by which they leave the watched chain is reported.
+    /// Returns true if the rule by which they leave the watched chain is reported.
     pub(super) fn is_reported(&self) -> bool {
         self.after_watched && !self.is_settled
     }
@@ -484,8 +484,8 @@ fn widen_fields(fields: &mut [(Field, Intervals)], others: &[(Field, Intervals)]
     }
 }
 
-/// Whether a field is translated at a hook: sources where the packet leaves a host's routing, destinations where it
-/// comes to it.
+/// Returns true if a field is translated at a hook: sources where the packet leaves a host's routing, destinations
+/// where it comes to it.
 fn is_translated_at(field: Field, hook: Hook) -> bool {
     match field {
         Field::Source(_) | Field::SourcePort => matches!(hook, Hook::Postrouting | Hook::Input),

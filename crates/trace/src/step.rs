@@ -1,4 +1,4 @@
-//! What a walk records: decisions, where they were made, and what they depend on.
+//! The records of a walk: decisions, their places, and the questions on which they depend.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -49,7 +49,7 @@ impl<'a> Place<'a> {
         self.line().map(|line| line.rule)
     }
 
-    /// Whether both are in the same chain.
+    /// Returns true if both are in the same chain.
     pub fn is_in_chain_of(&self, other: &Self) -> bool {
         self.chain().name == other.chain().name && self.table().is(other.table())
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// What a rule or a policy does to connections.
+/// The treatment of connections by a rule or a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// It ends the base chain, or the watched chain, before later rules are asked.
@@ -148,18 +148,18 @@ pub(super) fn join_losses(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
         .collect()
 }
 
-/// What has become of connections.
+/// The fate of connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<'a> {
     /// The rule or policy that decided it; none if none has decided where they go.
     pub at: Option<Place<'a>>,
     pub fate: Fate,
-    /// Which connections. If it isn't certain, it is some of these, or none.
+    /// The connections. If the outcome isn't certain, it is for some of these, or none.
     pub connections: Connections,
     /// The action there, if that is a translation.
     pub action: Option<&'a Action>,
     pub doubt: Doubt,
-    /// Whether these connections passed the watched chain before.
+    /// True if these connections passed the watched chain before.
     pub after_watched: bool,
     pub packet: Leg,
     /// The port at which their first packet arrives, or would arrive.
@@ -167,7 +167,7 @@ pub struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Whether both are of the same connections at the same place, by whichever answers.
+    /// Returns true if both are of the same connections at the same place, by whichever answers.
     fn is_same_as(&self, other: &Self) -> bool {
         let connections = (&self.connections, &self.port, self.after_watched, self.packet);
         (self.at, self.fate, self.action) == (other.at, other.fate, other.action)
@@ -190,7 +190,7 @@ pub struct Step<'a> {
     pub matched: Matched<'a>,
 }
 
-/// Whether a connection matches a rule.
+/// The match of a connection with a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Matched<'a> {
     /// It does, and this is the action: the rule's, or the one in its verdict map.
@@ -224,16 +224,16 @@ impl Reason<'_> {
 /// Something that the rules leave open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Open<'a> {
-    /// Whether this packet of the connection matches here, at this hook, and on what that depends.
+    /// Does this packet of the connection match here, at this hook, and for which reason is it unclear?
     Match(Place<'a>, Reason<'a>, Leg, Hook),
-    /// Which of these base chains with equal priorities runs first.
+    /// Which of these base chains with equal priorities runs first?
     Order(Slot<'a>, Slot<'a>),
-    /// Whether this base chain sees the packet before or after connection tracking, or before or after it is translated
-    /// back: the priorities are equal.
+    /// Does this base chain see the packet before or after connection tracking, or before or after it is translated
+    /// back? (The priorities are equal.)
     Side(Slot<'a>, &'static str),
     /// The order of many base chains with equal priorities.
     Orders,
-    /// What a user can't answer: what a rule does that isn't understood, from which of many sets connections are, or
+    /// A user can't answer these: the effect of an unknown rule, the set of many from which connections are, or
     /// whether they stay in this namespace.
     Other,
 }
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(policy.to_string(), "the policy of ip one, chain a");
     }
 
-    /// What advice to give depends on which connections are meant.
+    /// The advice depends on the connections that are meant.
     #[test]
     fn a_reason_has_the_numbers_of_the_field_that_decides() {
         let connections = Connections::all(Family::V4, Direction::Inbound);

@@ -32,14 +32,14 @@ pub struct Watched<'g> {
     pub chain: &'g str,
 }
 
-/// What has become of connections on their way.
+/// The fate of connections on their way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walk<'a> {
     /// Everything that was decided about them on the way, in the order in which the kernel does.
     pub decisions: Vec<Outcome<'a>>,
-    /// What becomes of those that nothing has dropped.
+    /// The fate of connections that nothing has dropped.
     pub arrived: Vec<Outcome<'a>>,
-    /// What was left open, by the numbers of [`Assumption`]s.
+    /// The open questions, by the numbers of [`Assumption`]s.
     pub questions: Vec<Open<'a>>,
     /// Every rule and policy that they were compared with, in the kernel's order, if that was recorded.
     pub steps: Vec<Step<'a>>,
@@ -77,7 +77,7 @@ pub(super) struct Walker<'a, 'g> {
     /// How many decisions were made.
     decided: usize,
     questions: Vec<Open<'a>>,
-    /// What the connections were compared with, if that is recorded.
+    /// The rules that the connections were compared with, if they are recorded.
     steps: Option<Vec<Step<'a>>>,
     hook: Hook,
     packet: Leg,
@@ -515,7 +515,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 translate(&mut state, self.hook, at, action, self.network);
                 match self.watched {
                     None => visit.left_chain.push(state),
-                    // What later rules say of source ports is about clients.
+                    // Later rules' words about source ports are about clients.
                     Some(_) if state.after_watched => visit.left_chain.push(state.with_client_ports()),
                     // Where another rule has sent them doesn't matter to the watched chain.
                     Some(_) => {}
@@ -561,8 +561,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
     }
 
-    /// Whether a connection to a server of this namespace gets a source address that the server's packets may not reach:
-    /// another host's on lo, or one without a route.
+    /// Returns true if a connection to a server of this namespace gets a source address that the server's packets may
+    /// not reach: another host's on lo, or one without a route.
     fn may_answer_elsewhere(&self, state: &State<'_>, action: &Action) -> bool {
         let Action::Nat(nat) = action else {
             return false;
@@ -594,15 +594,15 @@ fn count_deciding_rules(chain: &Chain) -> usize {
     chain.rules.iter().rposition(decides).map_or(0, |last| last + 1)
 }
 
-/// Whether a base chain may do anything with these packets.
+/// Returns true if a base chain may do anything with these packets.
 fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
     let mut rules = slot.chain.rules.iter().filter(|rule| rule.does_something());
     let may_meet = |condition| packets.meeting(slot.table, condition) != Meeting::None;
     slot.base.policy == Policy::Drop || rules.any(|rule| rule.conditions.iter().all(may_meet))
 }
 
-/// Whether connections that meet all conditions of a rule match it: with a verdict map, only if the map has an element
-/// for them.
+/// Returns true if connections that meet all conditions of a rule match it: with a verdict map, only if the map has an
+/// element for them.
 fn match_by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
     let action = &line.rule.action;
     let (Action::Map(field, name) | Action::RedirectByMap(field, name)) = action else {

@@ -98,10 +98,10 @@ fn inbound(tables: Vec<Table>) -> Vec<String> {
     of(tables, Direction::Inbound, Connections::all(Family::V4, Direction::Inbound))
 }
 
-/// What is said of a nat table in which everything gets to proxy-init's chain.
+/// The outcome of a nat table in which everything gets to our chain.
 const ALL_WELL: [&str; 1] = ["ip nat PROXY_INIT_REDIRECT 1: Translated after of all TCP connections"];
 
-/// What is said if all connections but those to port 80 get there, and this about those.
+/// The outcomes if all connections but those to port 80 get there, and this one for port 80.
 fn but_for_port_80(about: &str) -> Vec<String> {
     let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port except 80".to_owned();
     // A connection that passes by is known to only at the end.
@@ -221,7 +221,7 @@ fn what_one_rule_has_taken_no_later_one_takes() {
     }
 }
 
-/// Whoever asks what gets to proxy-init's chain is told what took the rest, and not what becomes of it then.
+/// A watch of our chain names the rules that took other connections, and not the fate of these.
 #[test]
 fn what_a_rule_has_sent_elsewhere_is_not_followed() {
     let late = vec![base("late", Kind::Filter, Hook::Prerouting, 0, vec![rule([to_port(1)], Action::Drop)])];
@@ -424,7 +424,7 @@ fn a_chain_of_a_device_sees_the_packets_of_that_one() {
     assert!(got.len() == 2 && got[1].starts_with(redirected), "{got:?}");
 }
 
-/// What a rule accepts that runs before other rules redirect it is no bypass of theirs.
+/// A rule that accepts connections before other rules redirect them is no bypass of these.
 #[test]
 fn what_another_rule_redirects_after_an_accept_does_not_pass_by() {
     let accepting = mangle("ip mangle", vec![rule([to_port(80)], Action::Accept)]);
@@ -543,7 +543,7 @@ fn what_a_tied_chain_leaves_alone_is_as_certain_as_before() {
         inbound(vec![tied.clone(), nat(before.clone(), vec![])])[..1],
         ["ip nat PREROUTING 1: Dropped of to port 443"]
     );
-    // What wasn't certain before isn't now.
+    // An uncertain outcome stays uncertain.
     let doubt = mangle("ip mangle", vec![any(unknown())]);
     let got = inbound(vec![doubt, tied, nat(before, vec![])]);
     assert_eq!(
@@ -592,7 +592,7 @@ fn a_step_by_a_map_matches_as_far_as_the_map_says_something() {
     assert!(matches!(of_first(all.clone()), Matched::Perhaps(Reason::Map(..))));
 }
 
-/// What every order comes to is said once, and chains that are for other packets have no order.
+/// An outcome of every order is said once, and chains that are for other packets have no order.
 #[test]
 fn an_order_is_open_only_between_chains_that_may_decide() {
     let udp = || vec![rule([Condition::is(Field::Protocol, 17)], Action::Drop)];
@@ -614,7 +614,7 @@ fn an_order_is_open_only_between_chains_that_may_decide() {
     let counting = || vec![any(Action::Continue)];
     assert_eq!(walk([counting(), to_80(), udp()]), (0, 1));
     let other = || vec![rule([to_port(81)], Action::Accept)];
-    // That of the first packet, and that of the ACK.
+    // The step of the first packet, and the step of the ACK.
     assert_eq!(walk([other(), to_80(), other()]), (2, 1));
     // Filter chains change no port, so that those for another one are for other packets.
     let only_80 = all.narrowed(Field::DestinationPort, &Intervals::one(80));
@@ -741,7 +741,7 @@ fn a_doubt_before_a_certain_drop_does_not_hide_it() {
         with([doubted(Action::Drop), doubted(Action::Reject(Rejection::Reset))].concat(), Policy::Drop),
         by_policy
     );
-    // What the first one lets through lives.
+    // Connections that the first chain lets through live.
     let perhaps = "ip filter late policy: Dropped perhaps after of to port 4143";
     let got = with(doubted(Action::Accept), Policy::Drop);
     assert_eq!(got, [ALL_WELL[0], perhaps, perhaps], "the first packet, and the ACK");
