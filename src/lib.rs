@@ -109,6 +109,8 @@ pub mod diagnose;
 #[doc(hidden)]
 pub mod cli;
 pub mod error;
+#[cfg(feature = "cli")]
+mod flags;
 #[cfg(all(feature = "diagnose", any(test, fuzzing)))]
 pub mod fuzzed;
 mod install;

@@ -1,34 +1,24 @@
-//! The command line: arguments become what a subcommand needs.
+//! The command line: arguments become a command.
 
-#[cfg(feature = "diagnose")]
-mod diagnosis;
-mod exit;
-mod flags;
 mod manual;
-mod parse;
-mod subcommand;
 #[cfg(all(test, feature = "diagnose"))]
 mod tests;
-mod values;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ruleset::Family;
 use thiserror::Error;
 
-pub use self::exit::Exit;
-use self::flags::{Options, taken_by};
-use self::parse::Stop;
-use self::subcommand::Subcommand;
-use crate::config::settings::OUTBOUND_SUBNETS_TO_REDIRECT;
-use crate::config::{Mode, ModeChoice};
 #[cfg(feature = "diagnose")]
-use crate::diagnose::{Output, Question, validate::Validate};
-use crate::install::host_network::HostNetwork;
+use crate::diagnose::{Output, Question, questions, validate::Validate};
+pub use crate::flags::Exit;
+use crate::flags::install::{self, INSTALL, UNINSTALL};
+use crate::flags::{self, Given, SUBCOMMAND, Stop, Subcommand, Word};
 use crate::install::{Install, Simulate};
-use crate::log::{Format, Level, Log};
+use crate::log::{Format, Log};
 use crate::uninstall::Uninstall;
+
+pub use crate::flags::install::IN_A_POD;
 
 #[derive(Debug)]
 pub enum Command {
@@ -53,10 +43,95 @@ pub struct UsageError {
     pub log: Option<Format>,
 }
 
-/// kubelet sets this variable in every container of a pod.
-pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
+type Read = fn(&Given<'_>) -> Result<Command, String>;
 
-type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+/// Every subcommand in the order in which help lists them, installing first, and the command that its arguments become.
+static SUBCOMMANDS: &[(&Subcommand, Read)] = &[
+    (&INSTALL, read_install),
+    #[cfg(feature = "diagnose")]
+    (&questions::SHOW, |given| ask(given, questions::show)),
+    #[cfg(feature = "diagnose")]
+    (&questions::EXPLAIN, |given| ask(given, questions::explain).map_err(|text| given.subcommand.see_help(&text))),
+    #[cfg(feature = "diagnose")]
+    (&questions::VERIFY, |given| ask(given, questions::verify)),
+    (&UNINSTALL, |given| Ok(Command::Uninstall(install::uninstall(given)?, install::log(given)?))),
+    #[cfg(feature = "diagnose")]
+    (&questions::DETECT, |given| ask(given, questions::detect)),
+    #[cfg(feature = "diagnose")]
+    (&questions::VALIDATE, |given| Ok(Command::Validate(questions::validate(given)?, questions::log(given)?))),
+    (&HELP, |given| Ok(Command::Print(manual::help(&all(), find(given.word).0, true)))),
+    (&MAN, |given| Ok(Command::Print(manual::man(&all(), find(given.word).0)))),
+    (&COMPLETIONS, |given| Ok(Command::Print(manual::completions(&all(), given.word)))),
+];
+
+fn read_install(given: &Given<'_>) -> Result<Command, String> {
+    let (log, install) = (install::log(given)?, Box::new(install::install(given)?));
+    Ok(match install::simulate(given, &install)? {
+        Some(simulate) => Command::Simulate(install, simulate),
+        None => Command::Install(install, log),
+    })
+}
+
+#[cfg(feature = "diagnose")]
+fn ask(given: &Given<'_>, question: fn(&Given<'_>) -> Result<Question, String>) -> Result<Command, String> {
+    let output = questions::output(given)?;
+    Ok(Command::Ask(question(given)?, output))
+}
+
+const PRINTED: &[(Exit, &str)] =
+    &[(Exit::Done, "printed"), (Exit::Failed, "cannot write to stdout"), (Exit::BadInput, Exit::BAD_INPUT)];
+
+static HELP: Subcommand = Subcommand {
+    name: "help",
+    about: "Print help for the program or for a subcommand",
+    details: "It is the same text as that of --help after the subcommand.",
+    word: Some(ANY_SUBCOMMAND),
+    examples: &[("proxy-init help verify", "explain verify")],
+    exits: PRINTED,
+    ..SUBCOMMAND
+};
+
+static MAN: Subcommand = Subcommand {
+    name: "man",
+    about: "Print the manual page of the program or of a subcommand",
+    details: "The page is written in roff, which man(1) formats.",
+    word: Some(ANY_SUBCOMMAND),
+    examples: &[("proxy-init man verify | man -l -", "read the page of verify")],
+    exits: PRINTED,
+    ..SUBCOMMAND
+};
+
+static COMPLETIONS: Subcommand = Subcommand {
+    name: "completions",
+    about: "Print a shell's completion script",
+    details: "The script completes subcommands, flags, and values that are words.",
+    word: Some(Word {
+        placeholder: "SHELL",
+        words: || vec!["bash", "fish", "zsh"],
+        missing: Some("completions needs the name of a shell, as in proxy-init completions bash"),
+        help: "The shell",
+    }),
+    examples: &[("proxy-init completions bash > /etc/bash_completion.d/proxy-init", "complete in every new bash")],
+    exits: PRINTED,
+    ..SUBCOMMAND
+};
+
+const ANY_SUBCOMMAND: Word = Word {
+    placeholder: "SUBCOMMAND",
+    words: || all().into_iter().skip(1).map(|subcommand| subcommand.name).collect(),
+    missing: None,
+    help: "The subcommand [default: the program itself]",
+};
+
+pub(crate) fn all() -> Vec<&'static Subcommand> {
+    SUBCOMMANDS.iter().map(|(subcommand, _)| *subcommand).collect()
+}
+
+/// The subcommand of this name; installing, if there is none.
+fn find(name: &str) -> (&'static Subcommand, Read) {
+    let found = SUBCOMMANDS.iter().find(|(subcommand, _)| subcommand.name == name && !subcommand.is_program());
+    found.map_or((&INSTALL, read_install), |&(subcommand, read)| (subcommand, read))
+}
 
 /// Reads the command line, the program's name first, and those variables of the environment that stand for flags.
 ///
@@ -68,136 +143,31 @@ pub fn parse(
 ) -> Result<Command, UsageError> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();
-    let implied = Subcommand::of_program(Path::new(&program)).map(|subcommand| subcommand.name().into());
+    let is_validator = Path::new(&program).file_name().is_some_and(|name| name == "linkerd2-network-validator");
+    let implied = is_validator.then(|| "validate".into());
     let arguments: Vec<OsString> = implied.into_iter().chain(arguments).collect();
-    let named = arguments.first().and_then(|first| Subcommand::from_name(first.to_str()?));
-    let rest = arguments.get(usize::from(named.is_some())..).unwrap_or_default();
-    let subcommand = named.unwrap_or_default();
-    read(subcommand, rest, &environment).map_err(|text| UsageError {
+    let (subcommand, read) = find(arguments.first().and_then(|first| first.to_str()).unwrap_or_default());
+    let rest = arguments.get(usize::from(!subcommand.is_program())..).unwrap_or_default();
+    let command = match flags::read(rest, subcommand, all, &environment) {
+        Ok(given) => read(&given),
+        Err(Stop::Help { is_long }) => Ok(Command::Print(manual::help(&all(), subcommand, is_long))),
+        Err(Stop::Version) => Ok(Command::Print(manual::version(&all(), subcommand))),
+        Err(Stop::Mistake(text)) => Err(subcommand.see_help(&text)),
+    };
+    command.map_err(|text| UsageError {
         text,
         as_json: asked("output", true, subcommand, rest).unwrap_or_default(),
         log: asked("log-format", Format::Json, subcommand, rest),
     })
 }
 
-fn read(subcommand: Subcommand, rest: &[OsString], environment: Variables<'_>) -> Result<Command, String> {
-    let given = match parse::parse(rest, subcommand) {
-        Ok(given) => given,
-        Err(Stop::Help { is_long }) => return Ok(Command::Print(manual::help(subcommand, is_long))),
-        Err(Stop::Version) => return Ok(Command::Print(manual::version(subcommand))),
-        Err(Stop::Mistake(text)) => return Err(see_help(&text, subcommand)),
-    };
-    let word = given.word.unwrap_or_default();
-    Ok(match subcommand {
-        #[cfg(feature = "diagnose")]
-        Subcommand::Diagnose(diagnosis) => diagnosis::read(diagnosis, &given, environment)?,
-        Subcommand::Install => {
-            let options = given.read(environment)?;
-            let log = log(&options);
-            match options.simulate {
-                Some(simulate) => Command::Simulate(Box::new(install(subcommand, options, environment)?), simulate),
-                None => Command::Install(Box::new(install(subcommand, options, environment)?), log),
-            }
-        }
-        Subcommand::Uninstall => {
-            let options = given.read(environment)?;
-            let log = log(&options);
-            let uninstall = Uninstall {
-                iptables_dir: iptables_dir(&options.firewall_bin_path),
-                wait_for_lock: options.use_wait_flag,
-                netns: options.netns,
-            };
-            Command::Uninstall(uninstall, log)
-        }
-        // Without a word, of the program itself.
-        Subcommand::Help => Command::Print(manual::help(Subcommand::from_name(word).unwrap_or_default(), true)),
-        Subcommand::Man => Command::Print(manual::man(Subcommand::from_name(word).unwrap_or_default())),
-        Subcommand::Completions => Command::Print(manual::completions(word)),
-    })
-}
-
-fn see_help(text: &str, subcommand: Subcommand) -> String {
-    match subcommand {
-        Subcommand::Install => format!("{text} (see proxy-init --help)"),
-        other => format!("{text} (see proxy-init {} --help)", other.name()),
-    }
-}
-
-/// The value of a flag of this name, where the flags can't be read; none if the subcommand takes no such flag.
-fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[OsString]) -> Option<T> {
-    if !taken_by(subcommand).any(|flag| flag.name == name) {
+/// The form that a flag of this name asks for, where the flags can't be read; none if the subcommand takes no such flag.
+fn asked<T: Default>(name: &str, json: T, subcommand: &Subcommand, arguments: &[OsString]) -> Option<T> {
+    if !(subcommand.flags)().iter().any(|flag| flag.name == name) {
         return None;
     }
     let (flag, joined) = (format!("--{name}"), format!("--{name}=json"));
     let is_json = arguments.iter().any(|argument| *argument == *joined)
         || arguments.windows(2).any(|pair| matches!(pair, [name, value] if *name == *flag && value == "json"));
     Some(if is_json { json } else { T::default() })
-}
-
-fn log(options: &Options) -> Log {
-    let mut log = Log::new(options.log_format, options.log_level);
-    if let Some(text) = &options.unknown_log_format {
-        log.add(Level::Warning, format_args!("log format \"{text}\" is neither plain nor json: this log is plain"));
-    }
-    log
-}
-
-fn install(subcommand: Subcommand, options: Options, environment: Variables<'_>) -> Result<Install, String> {
-    let choice = choice(&options)?;
-    let config = options.rules.finish();
-    let config = config.map_err(|flag| see_help(&format!("--{flag} is required: a port of the proxy"), subcommand))?;
-    let chosen = &config.redirected_outbound_subnets;
-    if !chosen.is_empty() && !chosen.iter().any(|subnet| config.families().contains(&subnet.family())) {
-        return Err(format!(
-            "--{OUTBOUND_SUBNETS_TO_REDIRECT} names IPv6 subnets only: with --ipv6=false there are no rules for IPv6, so no \
-             outbound connection would be redirected"
-        ));
-    }
-    match options.simulate {
-        Some(Simulate::Only(_)) if choice == ModeChoice::Mode(Mode::Native) => {
-            return Err("--simulate: native mode has one table for both families: write --simulate alone".to_owned());
-        }
-        Some(Simulate::Only(Family::V6)) if !config.ipv6 => {
-            return Err("--simulate=ipv6: with --ipv6=false there are no rules for IPv6".to_owned());
-        }
-        _ => {}
-    }
-    Ok(Install {
-        config,
-        mode: choice,
-        iptables_dir: iptables_dir(&options.firewall_bin_path),
-        wait_for_lock: options.use_wait_flag,
-        replace_other_backend: options.replace_other_backend,
-        no_fallback: options.no_fallback,
-        netns: options.netns,
-        close_wait_timeout: options.timeout_close_wait_secs,
-        host_network: match (options.allow_host_network, environment(IN_A_POD)) {
-            (true, _) => HostNetwork::Allow,
-            (false, Some(_)) => HostNetwork::Refuse,
-            (false, None) => HostNetwork::Warn,
-        },
-    })
-}
-
-fn iptables_dir(path: &str) -> Option<PathBuf> {
-    Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned)
-}
-
-/// The mode of the flag or of the environment, or else of the iptables binary's name, or else linkerd-init's.
-fn choice(options: &Options) -> Result<ModeChoice, String> {
-    if let Some(choice) = options.iptables_mode {
-        return Ok(choice);
-    }
-    // Wherever the binary is, its name stands for a mode.
-    let path = &options.firewall_bin_path;
-    match path.rsplit('/').next().unwrap_or_default() {
-        "iptables-nft" => Ok(ModeChoice::Mode(Mode::Nft)),
-        "" => Ok(ModeChoice::Default),
-        "iptables-legacy" => Ok(ModeChoice::Mode(Mode::Legacy)),
-        "iptables" => Ok(ModeChoice::Plain),
-        _ => Err(format!(
-            "--firewall-bin-path \"{path}\" stands for no mode: name iptables-nft, iptables-legacy or iptables, or \
-             use --iptables-mode"
-        )),
-    }
 }

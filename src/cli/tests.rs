@@ -2,11 +2,13 @@ use proptest::prelude::*;
 
 use ruleset::testing::random;
 
-use super::diagnosis::Diagnosis;
-use super::flags::{RULES, flags};
+use ruleset::Family;
+
 use super::*;
 use crate::config::settings::{SETTINGS, arguments};
-use crate::config::{Config, Port};
+use crate::config::{Config, Mode, ModeChoice, Port};
+use crate::flags::RULES;
+use crate::log::Level;
 
 fn read_back(arguments: Vec<String>) -> Config {
     let all = std::iter::once("proxy-init".to_owned()).chain(arguments);
@@ -66,7 +68,7 @@ fn any_flags() -> impl Strategy<Value = Vec<String>> {
     let maybe = move |name, value| prop_oneof![Just(vec![]), given(name, value)].boxed();
     let id = || (-1..i64::from(u32::MAX)).prop_map(|id| id.to_string()).boxed();
     let modes: Vec<String> = ModeChoice::NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let about_rules = flags().filter(|flag| flag.heading == RULES);
+    let about_rules = (INSTALL.flags)().into_iter().filter(|flag| flag.heading == RULES);
     let flags = about_rules.map(|flag| match flag.name {
         name @ ("incoming-proxy-port" | "outgoing-proxy-port") => given(name, port().boxed()),
         name @ ("proxy-uid" | "proxy-gid") => maybe(name, id()),
@@ -423,9 +425,9 @@ fn errors_are_for_programs_where_output_is() {
 
 #[test]
 fn exit_codes_are_those_of_the_documents() {
-    let codes = Subcommand::Install.exits().into_iter().map(|(exit, _)| exit.code());
+    let codes = INSTALL.exits.iter().map(|(exit, _)| exit.code());
     assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 2, 3, 95]);
-    let codes = Subcommand::Diagnose(Diagnosis::Validate).exits().into_iter().map(|(exit, _)| exit.code());
+    let codes = questions::VALIDATE.exits.iter().map(|(exit, _)| exit.code());
     assert_eq!(codes.collect::<Vec<_>>(), [0, 2, 95]);
 }
 
@@ -437,4 +439,44 @@ fn a_list_that_is_too_long_for_an_argument_is_cut() {
     // MAX_ARG_STRLEN (linux/binfmts.h)
     assert!(spelled.iter().all(|argument| argument.len() < 128 * 1024));
     assert_eq!(read_back(spelled), config);
+}
+
+#[test]
+fn every_word_that_is_offered_is_accepted() {
+    for subcommand in all() {
+        let needed: &[&str] = match subcommand.name {
+            "proxy-init" => &["-p", "1", "-o", "2"],
+            "explain" => &["outbound", "--to", "192.0.2.1:80"],
+            _ => &[],
+        };
+        let name = (!subcommand.is_program()).then_some(subcommand.name);
+        for flag in (subcommand.flags)() {
+            for word in (flag.words)() {
+                let line = ["proxy-init"].into_iter().chain(name).chain(needed.iter().copied());
+                let line = line.map(ToOwned::to_owned).chain([format!("--{}={word}", flag.name)]);
+                assert!(
+                    parse(line.map(OsString::from), |_| None).is_ok(),
+                    "{} --{}={word}",
+                    subcommand.name,
+                    flag.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flag_has_help_and_a_name_of_its_own() {
+    for subcommand in all() {
+        let flags = (subcommand.flags)();
+        for flag in &flags {
+            let texts = [flag.name, flag.placeholder, flag.heading, flag.help];
+            assert!(texts.iter().all(|text| !text.is_empty()), "{texts:?}");
+        }
+        let mut names: Vec<_> = flags.iter().flat_map(|flag| flag.spellings().collect::<Vec<_>>()).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
 }

@@ -10,6 +10,8 @@ pub mod other_programs;
 mod output;
 mod ownership;
 pub mod proxy;
+#[cfg(feature = "cli")]
+pub mod questions;
 pub mod recognize;
 pub mod show;
 pub mod snapshot;

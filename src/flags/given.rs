@@ -1,19 +1,20 @@
-//! The one reader of arguments, which goes by the table of flags and by the word that a subcommand takes, and what it says
-//! of mistakes. Reading Linkerd's arguments with clap takes 130 µs (cold, in a process of its own), lexopt's tokens take
-//! 4 more than these.
+//! The one reader of arguments, which goes by a subcommand's flags and by the word that it takes, and its messages about
+//! mistakes. Reading Linkerd's arguments with clap takes 130 µs (cold, in a process of its own), lexopt's tokens take 4 more
+//! than these.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 
-use super::Variables;
-#[cfg(feature = "diagnose")]
-use super::diagnosis::Diagnosis;
-use super::flags::{Flag, Options, RULES, Value, flags, taken_by};
-use super::subcommand::Subcommand;
+use super::{Flag, RULES, Subcommand, ValueForm};
+use crate::config::settings::{Draft, SETTINGS};
+
+/// The variables of the environment by their names.
+pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Why reading ended early.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub enum Stop {
     /// Help is asked for; `-h` asks for less of it than `--help`.
     Help {
         is_long: bool,
@@ -29,64 +30,128 @@ impl From<String> for Stop {
     }
 }
 
-/// The flags that were given with their values, in that order, and the word.
-#[derive(Debug, Default)]
-pub(super) struct Given<'a> {
-    subcommand: Subcommand,
-    /// Those that the subcommand takes.
-    known: Vec<Flag>,
-    flags: Vec<(Flag, &'a OsStr)>,
-    /// One of those that [`Subcommand::word`] lists.
-    pub(super) word: Option<&'static str>,
+/// The arguments after a subcommand's name: its flags with their values, and its word.
+#[derive(Clone)]
+pub struct Given<'a> {
+    pub subcommand: &'static Subcommand,
+    /// One of those that the subcommand's [`Word`](super::Word) lists; empty if there is none.
+    pub word: &'static str,
+    /// The flags that the subcommand takes.
+    taken: Vec<Flag>,
+    /// Flags by name with their values, in the order of the arguments.
+    values: Vec<(&'static str, &'a OsStr)>,
+    pub environment: Variables<'a>,
 }
 
 impl Given<'_> {
-    /// Returns true if no flag says which rules to install.
-    #[cfg(feature = "diagnose")]
-    pub(super) fn is_about_no_rules(&self) -> bool {
-        self.flags.iter().all(|(flag, _)| flag.heading != RULES)
+    /// The same, as if the environment had no variable.
+    #[must_use]
+    pub fn without_environment(&self) -> Self {
+        Self { environment: &|_| None, ..self.clone() }
     }
 
-    /// Reads all values, and of the flags that aren't given, those that the environment has. An error names the flag or the
-    /// variable.
-    pub(super) fn read(&self, environment: Variables<'_>) -> Result<Options, String> {
-        let mut options = Options::default();
-        for (flag, value) in &self.flags {
-            flag.read(&mut options, value).map_err(|reason| format!("--{} {reason}", flag.name))?;
-        }
-        // The environment says how to install, and not what is asked.
-        #[cfg(feature = "diagnose")]
-        if self.subcommand == Subcommand::Diagnose(Diagnosis::Verify) && self.is_about_no_rules() {
-            return Ok(options);
-        }
-        for flag in self.known.iter().filter(|flag| !self.says(flag)) {
-            let Some(variable) = flag.variable else { continue };
-            let Some(value) = environment(variable).filter(|value| !value.is_empty()) else { continue };
-            flag.read(&mut options, &value).map_err(|reason| format!("{variable} in the environment {reason}"))?;
-        }
-        Ok(options)
+    /// Returns true if a flag says which rules to install.
+    pub fn is_about_rules(&self) -> bool {
+        let mut about_rules = self.taken.iter().filter(|flag| flag.heading == RULES);
+        about_rules.any(|flag| self.values.iter().any(|(name, _)| *name == flag.name))
     }
 
-    /// Returns true if a flag is given. An empty list is a list, but an empty word is none.
-    fn says(&self, asked: &Flag) -> bool {
-        let last = self.flags.iter().rev().find(|(flag, _)| flag.name == asked.name);
-        last.is_some_and(|(flag, value)| flag.heading == RULES || !value.is_empty())
+    /// The settings of rules.
+    ///
+    /// # Errors
+    /// The flag or the variable whose value is invalid, and why.
+    pub fn rules(&self) -> Result<Draft, String> {
+        let mut draft = Draft::default();
+        for setting in SETTINGS {
+            self.each_text(setting.flag, |text| setting.read(&mut draft, text).map_err(|invalid| invalid.to_string()))?;
+        }
+        Ok(draft)
+    }
+
+    /// The value of a flag, as `read` has it. Of several, each is read, and the last counts.
+    ///
+    /// # Errors
+    /// The flag or the variable whose value is invalid, and why.
+    pub fn value<T>(&self, name: &str, mut read: impl FnMut(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+        let mut last = None;
+        self.each_text(name, |text| {
+            last = Some(read(text)?);
+            Ok(())
+        })?;
+        Ok(last)
+    }
+
+    /// Returns true if a switch is on.
+    ///
+    /// # Errors
+    /// As of [`Given::value`].
+    pub fn is_on(&self, name: &str) -> Result<bool, String> {
+        Ok(self.value(name, super::values::boolean)?.unwrap_or_default())
+    }
+
+    /// The path that is a flag's value.
+    ///
+    /// # Errors
+    /// It is empty: of a script whose variable is not set, most likely, and the default may be the node's.
+    pub fn path(&self, name: &str, meaning: &str) -> Result<Option<PathBuf>, String> {
+        let mut last = None;
+        self.each(name, |path| {
+            if path.is_empty() {
+                return Err(format!("is empty: name {meaning}"));
+            }
+            last = Some(PathBuf::from(path));
+            Ok(())
+        })?;
+        Ok(last)
+    }
+
+    fn each_text(&self, name: &str, mut read: impl FnMut(&str) -> Result<(), String>) -> Result<(), String> {
+        self.each(name, |value| match value.to_str() {
+            Some(text) => read(text),
+            None => Err(format!("\"{}\" is not UTF-8 text", value.display())),
+        })
+    }
+
+    /// Hands each value of a flag to `read` or, if none is given, the environment's. An empty list is a list, but an empty
+    /// word is none.
+    fn each(&self, name: &str, mut read: impl FnMut(&OsStr) -> Result<(), String>) -> Result<(), String> {
+        let Some(flag) = self.taken.iter().find(|flag| flag.name == name) else {
+            return Ok(());
+        };
+        let mut is_given = false;
+        for (_, value) in self.values.iter().filter(|(given, _)| *given == name) {
+            read(value).map_err(|reason| format!("--{name} {reason}"))?;
+            is_given = flag.heading == RULES || !value.is_empty();
+        }
+        match flag.variable {
+            Some(variable) if !is_given => match (self.environment)(variable).filter(|value| !value.is_empty()) {
+                Some(value) => read(&value).map_err(|reason| format!("{variable} in the environment {reason}")),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
     }
 }
 
 /// Reads the arguments after a subcommand's name: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, `-f=value`,
-/// `-wf value` where `-w` is a switch, and after `--` words alone.
-pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<Given<'_>, Stop> {
-    let given = Given {
-        subcommand,
-        known: taken_by(subcommand).collect(),
-        flags: Vec::with_capacity(arguments.len()),
-        word: None,
-    };
-    let reader = Reader { arguments, next: 0, given };
+/// `-wf value` where `-w` is a switch, and after `--` words alone. Messages about mistakes name those of `all` subcommands that may
+/// have been meant.
+///
+/// # Errors
+/// A flag that asks for help or the version, or a mistake.
+pub fn read<'a>(
+    arguments: &'a [OsString],
+    subcommand: &'static Subcommand,
+    all: fn() -> Vec<&'static Subcommand>,
+    environment: Variables<'a>,
+) -> Result<Given<'a>, Stop> {
+    let values = Vec::with_capacity(arguments.len());
+    let given = Given { subcommand, word: "", taken: (subcommand.flags)(), values, environment };
+    let reader = Reader { arguments, next: 0, all, given };
     reader.read().map_err(|stop| {
+        let all = if subcommand.is_program() { all() } else { Vec::new() };
         let mut words = arguments.iter().filter_map(|argument| argument.to_str());
-        let late = words.find(|word| subcommand == Subcommand::Install && Subcommand::from_name(word).is_some());
+        let late = words.find(|&word| all.iter().any(|other| other.name == word && !other.is_program()));
         match (stop, late) {
             (Stop::Mistake(_), Some(late)) => {
                 Stop::Mistake(format!("{late}: a subcommand comes first, before all flags: proxy-init {late} ..."))
@@ -99,6 +164,7 @@ pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<Gi
 struct Reader<'a> {
     arguments: &'a [OsString],
     next: usize,
+    all: fn() -> Vec<&'static Subcommand>,
     given: Given<'a>,
 }
 
@@ -114,8 +180,8 @@ impl<'a> Reader<'a> {
                 _ => self.read_word(argument)?,
             }
         }
-        match self.given.subcommand.word().and_then(|word| word.missing) {
-            Some(missing) if self.given.word.is_none() => Err(Stop::Mistake(missing.to_owned())),
+        match self.given.subcommand.word.as_ref().and_then(|word| word.missing) {
+            Some(missing) if self.given.word.is_empty() => Err(Stop::Mistake(missing.to_owned())),
             _ => Ok(self.given),
         }
     }
@@ -132,7 +198,7 @@ impl<'a> Reader<'a> {
         match self.find(|flag| flag.names().any(|own| own.as_bytes() == name)) {
             Some(flag) => Ok(self.read_value(flag, parts.next())?),
             None if name == HELP.as_bytes() => Err(Stop::Help { is_long: true }),
-            None if name == VERSION.as_bytes() && self.given.subcommand.has_version() => Err(Stop::Version),
+            None if name == VERSION.as_bytes() && self.given.subcommand.has_version => Err(Stop::Version),
             None => Err(self.explain_unknown(&format!("--{}", OsStr::from_bytes(name).display())).into()),
         }
     }
@@ -143,7 +209,7 @@ impl<'a> Reader<'a> {
             let Some(flag) = self.find(|flag| flag.short == Some(char::from(*name))) else {
                 return Err(match name {
                     b'h' => Stop::Help { is_long: false },
-                    b'V' if self.given.subcommand.has_version() => Stop::Version,
+                    b'V' if self.given.subcommand.has_version => Stop::Version,
                     _ => {
                         let name = OsStr::from_bytes(shorts).to_string_lossy().chars().next().unwrap_or_default();
                         self.explain_unknown(&format!("-{name}")).into()
@@ -164,40 +230,42 @@ impl<'a> Reader<'a> {
 
     /// The flag, if the subcommand takes it.
     fn find(&self, is_meant: impl Fn(&Flag) -> bool) -> Option<Flag> {
-        self.given.known.iter().find(|flag| is_meant(flag)).copied()
+        self.given.taken.iter().find(|flag| is_meant(flag)).copied()
     }
 
     /// Reads a flag's value, which is the next argument unless it is `joined` to the flag.
     fn read_value(&mut self, flag: Flag, joined: Option<&'a [u8]>) -> Result<(), String> {
-        let value = match (joined, flag.value) {
+        let value = match (joined, flag.form) {
             (Some(value), _) => Some(OsStr::from_bytes(value)),
-            (None, _) if flag.is_switch() => Some(OsStr::new("true")),
-            (None, Value::Word(..) | Value::Path(..)) => self.advance().filter(|value| !is_flag(value)),
-            (None, _) => self.advance(),
+            (None, ValueForm::Switch) => Some(OsStr::new("true")),
+            (None, ValueForm::Word | ValueForm::Path) => self.advance().filter(|value| !is_flag(value)),
+            (None, ValueForm::Number) => self.advance(),
         };
-        let value = value.ok_or_else(|| format!("--{} <{}>: a value is missing", flag.name, flag.placeholder()))?;
-        self.given.flags.push((flag, value));
+        let value = value.ok_or_else(|| format!("--{} <{}>: a value is missing", flag.name, flag.placeholder))?;
+        self.given.values.push((flag.name, value));
         Ok(())
     }
 
     fn read_word(&mut self, argument: &OsStr) -> Result<(), String> {
-        let Some(word) = self.given.subcommand.word().filter(|_| self.given.word.is_none()) else {
+        let Some(word) = self.given.subcommand.word.as_ref().filter(|_| self.given.word.is_empty()) else {
             return Err(self.explain_stray(&argument.to_string_lossy()));
         };
-        self.given.word = word.words.iter().copied().find(|&word| argument == word);
-        if self.given.word.is_none() {
-            let (what, words) = (word.what(), word.words.join(", "));
-            return Err(format!("{what} \"{}\" is invalid: use {words}", argument.display()));
-        }
+        let words = (word.words)();
+        let Some(known) = words.iter().find(|&&word| argument == word) else {
+            let (name, words) = (word.in_help(), words.join(", "));
+            return Err(format!("{name} \"{}\" is invalid: use {words}", argument.display()));
+        };
+        self.given.word = known;
         Ok(())
     }
 
     fn explain_unknown(&self, typed: &str) -> String {
         let subcommand = self.given.subcommand;
-        if flags().any(|flag| flag.spellings().any(|name| name == typed)) {
-            return format!("{} does not take {typed}: leave it out", subcommand.name());
+        let mut all = (self.all)().into_iter().flat_map(|subcommand| (subcommand.flags)());
+        if all.any(|flag| flag.spellings().any(|name| name == typed)) {
+            return format!("{} does not take {typed}: leave it out", subcommand.name);
         }
-        let names = self.given.known.iter().flat_map(Flag::names).chain([HELP]);
+        let names = self.given.taken.iter().flat_map(Flag::names).chain([HELP]);
         match typed.strip_prefix("--").and_then(|typed| similar(typed, names)) {
             Some(similar) => format!("unknown flag {typed}, did you mean --{similar}?"),
             None => format!("unknown flag {typed}"),
@@ -206,18 +274,17 @@ impl<'a> Reader<'a> {
 
     /// Says what is wrong with an argument that is neither a flag nor a flag's value nor the word.
     fn explain_stray(&self, stray: &str) -> String {
-        if self.given.subcommand != Subcommand::Install || !self.given.flags.is_empty() {
+        if !self.given.subcommand.is_program() || !self.given.values.is_empty() {
             return format!(
                 "unexpected argument \"{stray}\": a boolean takes its value after \"=\", as in --ipv6=false, and a list has \
                  no blanks"
             );
         }
-        match similar(stray, Subcommand::names()) {
+        let named = (self.all)().into_iter().filter(|subcommand| !subcommand.is_program());
+        let names: Vec<&str> = named.map(|subcommand| subcommand.name).collect();
+        match similar(stray, names.iter().copied()) {
             Some(similar) => format!("unknown subcommand \"{stray}\", did you mean {similar}?"),
-            None => {
-                let names: Vec<&str> = Subcommand::names().collect();
-                format!("unknown subcommand \"{stray}\": there are {}", names.join(", "))
-            }
+            None => format!("unknown subcommand \"{stray}\": there are {}", names.join(", ")),
         }
     }
 }
@@ -242,16 +309,19 @@ mod tests {
     use ruleset::testing::random;
 
     use super::*;
+    use crate::cli::all;
+    use crate::flags::install::INSTALL;
 
     /// The flags by name with their values, and the word.
     type Read<'a> = (Vec<(&'a str, &'a OsStr)>, Option<&'a str>);
 
-    fn read(arguments: &[OsString], subcommand: Subcommand) -> Result<Read<'_>, String> {
+    fn parse<'a>(arguments: &'a [OsString], subcommand: &'static Subcommand) -> Result<Given<'a>, Stop> {
+        super::read(arguments, subcommand, all, &|_| None)
+    }
+
+    fn read<'a>(arguments: &'a [OsString], subcommand: &'static Subcommand) -> Result<Read<'a>, String> {
         match parse(arguments, subcommand) {
-            Ok(given) => {
-                let flags = given.flags.into_iter().map(|(flag, value)| (flag.name, value));
-                Ok((flags.collect(), given.word))
-            }
+            Ok(given) => Ok((given.values, Some(given.word).filter(|word| !word.is_empty()))),
             Err(Stop::Mistake(mistake)) => Err(mistake),
             Err(other) => Err(format!("{other:?}")),
         }
@@ -259,15 +329,15 @@ mod tests {
 
     #[test]
     fn every_flag_is_read_where_it_is_taken_and_nowhere_else() {
-        for flag in flags() {
-            for subcommand in Subcommand::all() {
-                let word = subcommand.word().map(|word| word.words[0]);
+        for flag in all().into_iter().flat_map(|subcommand| (subcommand.flags)()) {
+            for subcommand in all() {
+                let word = subcommand.word.as_ref().map(|word| (word.words)()[0]);
                 let flags = flag.spellings().map(|name| format!("{name}=true"));
                 for argument in flags {
                     let arguments: Vec<OsString> =
                         word.into_iter().chain([argument.as_str()]).map(Into::into).collect();
                     let read = read(&arguments, subcommand);
-                    if taken_by(subcommand).any(|taken| taken.name == flag.name) {
+                    if (subcommand.flags)().iter().any(|taken| taken.name == flag.name) {
                         assert_eq!(read, Ok((vec![(flag.name, OsStr::new("true"))], word)), "{arguments:?}");
                     } else {
                         let refused = read.unwrap_err();
@@ -282,7 +352,7 @@ mod tests {
     fn a_dash_may_begin_a_number_but_no_word() {
         let read = |line: &str| {
             let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
-            read(&arguments, Subcommand::Install).map(|(flags, _)| format!("{flags:?}"))
+            read(&arguments, &INSTALL).map(|(flags, _)| format!("{flags:?}"))
         };
         for (line, want) in [
             ("-u -1", r#"[("proxy-uid", "-1")]"#),
@@ -312,7 +382,7 @@ mod tests {
 
     #[test]
     fn help_and_the_version_may_be_asked_for_anywhere_before_a_mistake() {
-        let asked = |line: &str, subcommand| {
+        let asked = |line: &str, subcommand: &'static Subcommand| {
             let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
             match parse(&arguments, subcommand) {
                 Err(Stop::Help { is_long: true }) => "help",
@@ -322,22 +392,22 @@ mod tests {
                 Err(Stop::Mistake(_)) => "refused",
             }
         };
-        for subcommand in Subcommand::all() {
+        for subcommand in all() {
             assert_eq!(asked("--help", subcommand), "help");
             assert_eq!(asked("-h --bogus", subcommand), "short help");
             assert_eq!(asked("--bogus -h", subcommand), "refused");
             assert_eq!(asked("-- --help", subcommand), "refused");
-            let version = if subcommand.has_version() { "version" } else { "refused" };
+            let version = if subcommand.has_version { "version" } else { "refused" };
             assert_eq!([asked("-V", subcommand), asked("--version", subcommand)], [version; 2]);
         }
-        assert_eq!(asked("-p x -wh", Subcommand::Install), "short help");
-        assert_eq!(asked("-p --help", Subcommand::Install), "");
+        assert_eq!(asked("-p x -wh", &INSTALL), "short help");
+        assert_eq!(asked("-p --help", &INSTALL), "");
     }
 
     /// A flag with a value, in one of its spellings.
     fn spelled() -> impl Strategy<Value = (Flag, Vec<u8>, Vec<OsString>)> {
         let value = || prop::collection::vec(any::<u8>().prop_filter("", |byte| *byte != 0), 0..6);
-        let flags: Vec<Flag> = taken_by(Subcommand::Install).collect();
+        let flags = (INSTALL.flags)();
         (prop::sample::select(flags), value(), any::<prop::sample::Index>(), 0..3).prop_map(
             |(flag, mut value, spelling, way)| {
                 let spellings: Vec<String> = flag.spellings().collect();
@@ -346,7 +416,7 @@ mod tests {
                     |sign: &[u8], value: &[u8]| vec![OsStr::from_bytes(&[name, sign, value].concat()).to_owned()];
                 let (is_switch, is_short) = (flag.is_switch(), !name.starts_with(b"--"));
                 let is_taken_for_a_flag =
-                    is_flag(OsStr::from_bytes(&value)) && matches!(flag.value, Value::Word(..) | Value::Path(..));
+                    is_flag(OsStr::from_bytes(&value)) && matches!(flag.form, ValueForm::Word | ValueForm::Path);
                 let arguments = match way {
                     0 if is_switch => {
                         value = b"true".to_vec();
@@ -368,12 +438,12 @@ mod tests {
         fn every_spelling_arrives(flags in prop::collection::vec(spelled(), 0..6)) {
             let arguments: Vec<OsString> = flags.iter().flat_map(|(.., arguments)| arguments.clone()).collect();
             let want: Vec<_> = flags.iter().map(|(flag, value, _)| (flag.name, OsStr::from_bytes(value))).collect();
-            prop_assert_eq!(read(&arguments, Subcommand::Install), Ok((want, None)));
+            prop_assert_eq!(read(&arguments, &INSTALL), Ok((want, None)));
         }
 
         #[test]
         fn whatever_is_typed_gets_an_answer(
-            subcommand in prop::sample::select(Subcommand::all().collect::<Vec<_>>()),
+            subcommand in prop::sample::select(all()),
             arguments in prop::collection::vec(
                 prop_oneof![
                     "(-|--|-[a-zA-Z=]{0,4}|--[a-z-]{0,20}=?[a-z0-9,]{0,4}|[a-z0-9,]{0,6})".prop_map(OsString::from),
@@ -383,7 +453,7 @@ mod tests {
             )
         ) {
             match parse(&arguments, subcommand) {
-                Ok(given) => { let _ = given.read(&|_| None); }
+                Ok(given) => { let _ = given.rules(); }
                 Err(Stop::Mistake(text)) => prop_assert!(!text.is_empty()),
                 Err(_) => {}
             }

@@ -1,8 +1,11 @@
 //! The program's exit codes.
 
+/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
+    /// The user's request is done.
     Done = 0,
+    /// The error says why.
     Failed = 1,
     /// The command line is invalid.
     BadInput = 2,
@@ -14,7 +17,7 @@ pub enum Exit {
 
 impl Exit {
     /// The meaning of [`Exit::BadInput`], in help.
-    pub(super) const BAD_INPUT: &str = "the command line is invalid; nothing was changed";
+    pub(crate) const BAD_INPUT: &str = "the command line is invalid; nothing was changed";
 
     /// The number that the shell sees.
     pub fn code(self) -> u8 {

@@ -7,10 +7,10 @@ use crate::config::settings;
 use crate::install::Simulate;
 use crate::log::{Format, Level};
 
-pub(super) const LOG_FORMATS: [(&str, Format); 2] = [("plain", Format::Plain), ("json", Format::Json)];
+pub(crate) const LOG_FORMATS: [(&str, Format); 2] = [("plain", Format::Plain), ("json", Format::Json)];
 
 /// A number of seconds; 0 stands for none.
-pub(super) fn seconds(text: &str) -> Result<Option<u32>, String> {
+pub(crate) fn seconds(text: &str) -> Result<Option<u32>, String> {
     match settings::integer(text).map(i32::try_from) {
         Some(Ok(0)) => Ok(None),
         Some(Ok(seconds @ 1..)) => Ok(Some(seconds.unsigned_abs())),
@@ -18,11 +18,11 @@ pub(super) fn seconds(text: &str) -> Result<Option<u32>, String> {
     }
 }
 
-pub(super) fn boolean(text: &str) -> Result<bool, String> {
+pub(crate) fn boolean(text: &str) -> Result<bool, String> {
     settings::boolean(text).map_err(|invalid| invalid.to_string())
 }
 
-pub(super) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
+pub(crate) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
     match (text, boolean(text)) {
         ("ipv4", _) => Ok(Some(Simulate::Only(Family::V4))),
         ("ipv6", _) => Ok(Some(Simulate::Only(Family::V6))),
@@ -31,14 +31,14 @@ pub(super) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
     }
 }
 
-pub(super) fn mode(text: &str) -> Result<Option<ModeChoice>, String> {
+pub(crate) fn mode(text: &str) -> Result<Option<ModeChoice>, String> {
     if text.is_empty() {
         return Ok(None);
     }
     ModeChoice::from_name(text).map(Some).ok_or_else(|| not_one_of(text, ModeChoice::NAMED))
 }
 
-pub(super) fn named<T: Copy>(text: &str, named: &[(&str, T)]) -> Result<T, String> {
+pub(crate) fn named<T: Copy>(text: &str, named: &[(&str, T)]) -> Result<T, String> {
     if let Some(&(_, value)) = named.iter().find(|(name, _)| *name == text) {
         return Ok(value);
     }
@@ -51,7 +51,7 @@ fn not_one_of<T>(text: &str, named: &[(&str, T)]) -> String {
 }
 
 /// The levels of logrus and of Rust's tracing; those that the log has no lines of mean the nearest one.
-pub(super) fn log_level(text: &str) -> Result<Level, String> {
+pub(crate) fn log_level(text: &str) -> Result<Level, String> {
     match text.to_ascii_lowercase().as_str() {
         "panic" | "fatal" | "error" | "off" => Ok(Level::Error),
         "warn" | "warning" => Ok(Level::Warning),
