@@ -65,7 +65,7 @@ pub async fn run(installation: &Installation, told: &watch::Sender<Access>) -> I
 async fn check_pod(installation: &Installation) -> Result<(), String> {
     let configuration = installation.entry()?.configuration("1.0.0").to_string();
     let configuration = Configuration::read(configuration.as_bytes()).map_err(|error| error.to_string())?;
-    if configuration.pod_info() == PodInfo::Annotations {
+    if configuration.linkerd.pod_info == PodInfo::Annotations {
         return Ok(());
     }
     let namespace = match installation.namespace() {

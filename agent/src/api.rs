@@ -80,7 +80,7 @@ impl Server {
             Api::namespaced_with(self.client.clone(), "default", &resource);
         let found = within(services.get("kubernetes")).await;
         let found = found.map_err(|reason| format!("service default/kubernetes: {reason}"))?;
-        let ports = found.spec.ports.0;
+        let ports = found.spec.ports();
         if ports.is_empty() {
             return Err("service default/kubernetes: it has no ports".to_owned());
         }

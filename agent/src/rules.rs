@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ::pod::{Answers, Configuration, Decision, Error, PodInfo, PodName, by_annotations, by_pod, questions};
+use ::pod::{
+    Answers, Configuration, Decision, Error, PodInfo, PodName, by_annotations, by_pod, needs_api_server_ports,
+};
 use proxy_init::{HostNetwork, Install, ModeChoice, Namespace, Stamp, recognize};
 use tracing::{debug, warn};
 
@@ -31,11 +33,11 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Want
     let words = |error: Error| error.to_string();
     let configuration = entry.read().map_err(words)?;
     let name = PodName::new(&pod.metadata.namespace, &pod.metadata.name)?;
-    if configuration.simulates() || configuration.is_agent(&name) {
+    if configuration.linkerd.simulate || configuration.is_agent(&name) {
         return Ok(Wanted::Any);
     }
     pod.check().map_err(|reason| format!("the API server's answer makes no sense: {reason}"))?;
-    let decision = match configuration.pod_info() {
+    let decision = match configuration.linkerd.pod_info {
         PodInfo::Annotations => {
             let has_init = pod.spec.init_containers.has_init;
             let decision = by_annotations(&configuration, &name, pod.metadata.annotations.clone());
@@ -44,12 +46,12 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Want
             }
             decision
         }
-        PodInfo::Api => match questions(pod) {
+        PodInfo::Api => match needs_api_server_ports(pod) {
             Err(reason) => Ok(Decision::Leave(reason)),
-            Ok(questions) => {
+            Ok(needs_ports) => {
                 let namespace = server.annotations(name.namespace()).await?;
                 let mut answers = Answers { namespace, ..Answers::default() };
-                if questions.api_server_ports {
+                if needs_ports {
                     match server.ports_of_api_server().await {
                         Ok(ports) => answers.api_server_ports = Some(ports),
                         Err(reason) => warn!("pod {name}: {reason}; 443 and 6443 are taken for its ports instead"),

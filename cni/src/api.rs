@@ -124,7 +124,7 @@ impl Client {
         let request = "service default/kubernetes";
         let path = "namespaces/default/services/kubernetes";
         let service: Object<ServiceSpec> = self.get("Service", request, path, "default", "kubernetes")?;
-        let ports = service.spec.ports.0;
+        let ports = service.spec.ports();
         if ports.is_empty() {
             return Err(no_sense(request, "the service has no ports"));
         }

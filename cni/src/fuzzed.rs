@@ -10,6 +10,7 @@ use proxy_init::log::escaped;
 use ureq::tls::Certificate;
 
 use crate::authority::usable;
+use crate::command::pod_in;
 use crate::kubeconfig::Kubeconfig;
 use crate::plugin;
 use crate::version::result;
@@ -18,10 +19,8 @@ use crate::version::result;
 pub fn read_all(input: &[u8]) {
     match Configuration::read(input) {
         Ok(configuration) => {
-            let _ = (configuration.version(), configuration.check_name(), configuration.annotations());
-            let _ = (configuration.kubeconfig(), configuration.api_server_ports());
             for version in Version::ALL {
-                if let Ok(text) = result(version, configuration.previous()) {
+                if let Ok(text) = result(version, configuration.previous.as_deref()) {
                     assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok_and(|value| value.is_object()));
                 }
             }
@@ -36,7 +35,7 @@ pub fn read_all(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
     };
-    if let Ok(Some(pod)) = PodName::in_arguments(text) {
+    if let Ok(Some(pod)) = pod_in(text) {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-./".contains(&byte);
         assert!(pod.to_string().bytes().all(plain), "{pod}");
         assert!(!pod.to_string().contains(".."), "{pod}");
@@ -63,7 +62,7 @@ pub fn read_all(input: &[u8]) {
 /// The answers of the API server.
 fn read_objects(input: &[u8]) {
     if let Ok(pod) = serde_json::from_slice::<Pod>(input) {
-        let _ = (pod.check(), pod::questions(&pod));
+        let _ = (pod.check(), pod::needs_api_server_ports(&pod));
     }
     let _ = serde_json::from_slice::<Object>(input);
     let _ = serde_json::from_slice::<Object<ServiceSpec>>(input);

@@ -4,15 +4,16 @@ use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::fstat;
-use pod::{Answers, Configuration, Decision, PodInfo, PodName, Version, log_socket};
+use pod::{Answers, Configuration, Decision, PodInfo, PodName, Version};
 use proxy_init::error::Errno;
-use proxy_init::log::Level;
+use proxy_init::log::{Format, Level};
 use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces, verify};
+use serde_json::Value;
 
 use crate::api::Client;
 use crate::command::{Container, Environment, verb};
@@ -74,7 +75,7 @@ impl Command {
                 let configuration = self.configuration(verb, stdin)?;
                 let container = Container::read(environment)?;
                 // A result that can't be printed should not be installed.
-                let result = version::result(self.version, configuration.previous());
+                let result = version::result(self.version, configuration.previous.as_deref());
                 let result = result.map_err(|error| pod::Error::Configuration {
                     key: "prevResult".to_owned(),
                     reason: format!("a result, which is a JSON object, was expected: {error}"),
@@ -111,16 +112,26 @@ impl Command {
         let configuration = Configuration::read(&stdin).inspect_err(|_| {
             let asked = version::asked(&stdin);
             self.version = asked.and_then(|name| Version::named(&name)).unwrap_or(self.version);
-            self.log.agent = log_socket(&stdin);
+            let value = serde_json::from_slice::<Value>(&stdin).unwrap_or_default();
+            let socket = value.pointer("/linkerd/log-socket").and_then(Value::as_str);
+            self.log.agent = socket.map(PathBuf::from);
         })?;
-        self.log.level = configuration.log_level();
-        self.log.format = configuration.log_format();
-        self.log.agent = configuration.log_socket().map(Path::to_owned);
-        self.version = configuration.version()?;
+        // As upstream's.
+        self.log.level = match configuration.log_level.as_deref().unwrap_or_default().to_ascii_lowercase().as_str() {
+            "debug" => Level::Debug,
+            "info" => Level::Info,
+            _ => Level::Warning,
+        };
+        if configuration.log_format.as_ref().is_some_and(|word| word.eq_ignore_ascii_case("json")) {
+            self.log.format = Format::Json;
+        }
+        self.log.agent.clone_from(&configuration.linkerd.log_socket);
+        let asked = configuration.version.as_deref().unwrap_or_default();
+        self.version = Version::named(asked).ok_or_else(|| pod::Error::Version { asked: asked.to_owned() })?;
         if self.version < verb.since() {
             return Err(Error::NoSuchVerb { verb, asked: self.version, since: verb.since() });
         }
-        configuration.check_name()?;
+        check_name(configuration.name.as_deref().unwrap_or_default())?;
         Ok(configuration)
     }
 
@@ -141,9 +152,9 @@ impl Command {
             self.log.add(Level::Debug, "the pod is the node's agent: nothing to do");
             return Ok(None);
         }
-        let decision = match configuration.pod_info() {
+        let decision = match configuration.linkerd.pod_info {
             PodInfo::Annotations => {
-                let given = configuration.annotations();
+                let given = configuration.annotations().cloned();
                 let given = given.ok_or_else(|| Error::NoAnnotations { pod: pod.clone() })?;
                 pod::by_annotations(configuration, pod, given)?
             }
@@ -160,14 +171,14 @@ impl Command {
 
     /// Asks the API server about a pod.
     fn by_api(&self, configuration: &Configuration, name: &PodName) -> Result<Decision, Error> {
-        let client = Client::new(Kubeconfig::read(&configuration.kubeconfig()?)?);
+        let client = Client::new(kubeconfig(configuration)?);
         let pod = client.pod(name)?;
-        let questions = match pod::questions(&pod) {
-            Ok(questions) => questions,
+        let needs_ports = match pod::needs_api_server_ports(&pod) {
+            Ok(needs_ports) => needs_ports,
             Err(reason) => return Ok(Decision::Leave(reason)),
         };
         let mut answers = Answers { namespace: client.namespace(name)?, ..Answers::default() };
-        if questions.api_server_ports {
+        if needs_ports {
             match client.ports_of_api_server() {
                 Ok(ports) => answers.api_server_ports = Some(ports),
                 Err(error) => self.log.add(Level::Warning, format_args!("{error}; 443 and 6443 are skipped instead")),
@@ -180,7 +191,7 @@ impl Command {
         let Some((install, namespace)) = self.needed(configuration, container)? else {
             return Ok(());
         };
-        if configuration.simulates() {
+        if configuration.linkerd.simulate {
             for line in install.simulate(Simulate::AllFamilies).lines() {
                 self.log.add(Level::Info, line);
             }
@@ -202,7 +213,7 @@ impl Command {
         let Some((mut install, namespace)) = self.needed(configuration, container)? else {
             return Ok(());
         };
-        if configuration.simulates() {
+        if configuration.linkerd.simulate {
             return Ok(());
         }
         // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
@@ -213,6 +224,26 @@ impl Command {
         }
         Err(Error::NotInPlace(Box::new(verdict)))
     }
+}
+
+/// Checks the network's name, which the specification requires and this plugin has no use for.
+fn check_name(name: &str) -> Result<(), pod::Error> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    if name.starts_with(|first: char| first.is_ascii_alphanumeric()) && name.bytes().all(is_plain) {
+        return Ok(());
+    }
+    let expected =
+        "the network's name was expected: a letter or digit, then letters, digits, dots, dashes and underscores";
+    Err(pod::Error::Configuration { key: "name".to_owned(), reason: expected.to_owned() })
+}
+
+/// Reads the kubeconfig that the configuration names.
+fn kubeconfig(configuration: &Configuration) -> Result<Kubeconfig, Error> {
+    let path = configuration.kubeconfig().ok_or_else(|| pod::Error::Configuration {
+        key: "kubernetes.kubeconfig".to_owned(),
+        reason: "the path of a kubeconfig was expected".to_owned(),
+    })?;
+    Kubeconfig::read(path)
 }
 
 /// For STATUS, whatever stands in ADD's way makes the plugin unavailable; a version of the specification that has no STATUS
@@ -274,8 +305,8 @@ fn invalid(netns: &Path, reason: impl Display) -> Error {
 /// The error of an ADD.
 pub fn status(configuration: &Configuration) -> Result<Installed, Error> {
     let install = configuration.install(configuration.config()?);
-    if configuration.pod_info() == PodInfo::Api {
-        Kubeconfig::read(&configuration.kubeconfig()?)?;
+    if configuration.linkerd.pod_info == PodInfo::Api {
+        kubeconfig(configuration)?;
     }
     let installed = thread::scope(|scope| {
         let work = || {

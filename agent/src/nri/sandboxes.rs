@@ -155,7 +155,7 @@ pub fn configuration(installation: &Installation) -> Result<Configuration, Refus
         entry.set("pod-info", "annotations");
     }
     let configuration = entry.read()?;
-    if configuration.pod_info() == PodInfo::Api {
+    if configuration.linkerd.pod_info == PodInfo::Api {
         let message = "network configuration: linkerd.pod-info: with --nri, the runtime tells of each pod, and the API server \
                        is never asked: \"annotations\" was expected";
         return Err(Refusal::new(7, message));
@@ -326,7 +326,7 @@ impl<'a> Sandboxes<'a> {
         let configuration = configuration(&self.settings.installation)?;
         let decision = pod::by_annotations(&configuration, &sandbox.name, sandbox.given.clone())?;
         let install = rules::install(&configuration, &sandbox.name, decision);
-        if !configuration.simulates() {
+        if !configuration.linkerd.simulate {
             return Ok(install);
         }
         if let Some(install) = install {

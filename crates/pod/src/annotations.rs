@@ -41,6 +41,12 @@ impl Given {
         self.values.values().map(String::len).sum()
     }
 
+    /// Takes a key; none if its value doesn't count.
+    fn meet(&mut self, key: &str) -> Option<&'static str> {
+        self.is_injected |= key == PROXY_VERSION;
+        keys().find(|known| *known == key)
+    }
+
     fn insert(&mut self, key: &'static str, value: String) {
         self.length += value.len();
         if self.length > LONGEST {
@@ -65,13 +71,10 @@ impl<'de> Deserialize<'de> for Given {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given, A::Error> {
                 let mut given = Given::default();
                 while let Some(key) = map.next_key::<String>()? {
-                    if let Some(known) = keys().find(|known| *known == key) {
+                    match given.meet(&key) {
                         // Go's null is an empty string.
-                        let value = map.next_value::<Option<String>>()?.unwrap_or_default();
-                        given.insert(known, value);
-                    } else {
-                        given.is_injected |= key == PROXY_VERSION;
-                        map.next_value::<IgnoredAny>()?;
+                        Some(key) => given.insert(key, map.next_value::<Option<String>>()?.unwrap_or_default()),
+                        None => drop(map.next_value::<IgnoredAny>()?),
                     }
                 }
                 Ok(given)
@@ -86,66 +89,39 @@ impl FromIterator<(String, String)> for Given {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
         let mut given = Self::default();
         for (key, value) in pairs {
-            given.is_injected |= key == PROXY_VERSION;
-            if let Some(known) = keys().find(|known| *known == key) {
-                given.insert(known, value);
+            if let Some(key) = given.meet(&key) {
+                given.insert(key, value);
             }
         }
         given
     }
 }
 
-/// The annotations that count for one pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Annotations {
-    values: BTreeMap<&'static str, Annotation>,
-    /// The first object whose annotations are too long.
-    too_long: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Annotation {
-    value: String,
-    holder: String,
-}
-
-impl Annotations {
-    /// Adds those of an object, which `holder` names, whose keys none of the objects before had. As in upstream's plugin, an
-    /// empty value is none.
-    pub(crate) fn add(&mut self, given: Given, holder: &str) {
-        if given.length > LONGEST {
-            self.too_long.get_or_insert_with(|| holder.to_owned());
-        }
-        for (key, value) in given.values {
-            if !value.is_empty() {
-                let holder = holder.to_owned();
-                self.values.entry(key).or_insert(Annotation { value, holder });
-            }
+/// Changes rules by the annotations of some objects, each with its name. Of an annotation that several of them have, the first
+/// one counts; as in upstream's plugin, an empty value is none.
+///
+/// # Errors
+/// [`Error::LongAnnotations`], or [`Error::Annotation`]: the first value that is invalid.
+pub(crate) fn apply(objects: &[(Given, String)], rules: &mut Draft) -> Result<(), Error> {
+    if let Some((_, holder)) = objects.iter().find(|(given, _)| given.length > LONGEST) {
+        return Err(Error::LongAnnotations { holder: holder.clone(), most: LONGEST });
+    }
+    for setting in SETTINGS {
+        for &key in setting.annotations {
+            let has_value =
+                |(given, _): &&(Given, String)| given.values.get(key).is_some_and(|value| !value.is_empty());
+            let Some((given, holder)) = objects.iter().find(has_value) else { continue };
+            let value = given.values.get(key).map_or("", String::as_str);
+            let read = if setting.adds { Setting::read } else { Setting::replace };
+            read(setting, rules, value.trim()).map_err(|invalid| Error::Annotation {
+                key,
+                value: value.to_owned(),
+                holder: holder.clone(),
+                reason: invalid.to_string(),
+            })?;
         }
     }
-
-    /// Makes the changes.
-    ///
-    /// # Errors
-    /// [`Error::LongAnnotations`], or [`Error::Annotation`]: the first value that is invalid.
-    pub(crate) fn apply(&self, rules: &mut Draft) -> Result<(), Error> {
-        if let Some(holder) = self.too_long.clone() {
-            return Err(Error::LongAnnotations { holder, most: LONGEST });
-        }
-        for setting in SETTINGS {
-            for &key in setting.annotations {
-                let Some(Annotation { value, holder }) = self.values.get(key) else { continue };
-                let read = if setting.adds { Setting::read } else { Setting::replace };
-                read(setting, rules, value.trim()).map_err(|invalid| Error::Annotation {
-                    key,
-                    value: value.clone(),
-                    holder: holder.clone(),
-                    reason: invalid.to_string(),
-                })?;
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -181,9 +157,9 @@ mod tests {
     }
 
     /// The configuration's rules, changed by annotations.
-    fn changed(annotations: &Annotations) -> Result<Config, Error> {
+    fn changed<const N: usize>(objects: [(Given, &str); N]) -> Result<Config, Error> {
         let mut rules = Draft::from(config());
-        annotations.apply(&mut rules)?;
+        apply(&objects.map(|(given, holder)| (given, holder.to_owned())), &mut rules)?;
         Ok(rules.finish().unwrap())
     }
 
@@ -210,9 +186,7 @@ mod tests {
             ("proxy-init.io/ipv6", "false"),
             ("config.linkerd.io/proxy-cpu-limit", "not ours"),
         ]);
-        let mut all = Annotations::default();
-        all.add(pod, "pod a/b");
-        let changed = changed(&all).unwrap();
+        let changed = changed([(pod, "pod a/b")]).unwrap();
 
         let mut want = config();
         want.ignored_outbound_ports = vec!["3306".parse().unwrap(), "5000".parse().unwrap()];
@@ -237,10 +211,9 @@ mod tests {
 
     #[test]
     fn the_namespaces_count_where_the_pod_has_none() {
-        let mut all = Annotations::default();
-        all.add(annotations(&[(PROXY_UID, "7"), (PROXY_GID, "")]), "pod a/b");
-        all.add(annotations(&[(PROXY_UID, "x"), (PROXY_GID, "9")]), "namespace a");
-        let changed = changed(&all).unwrap();
+        let pod = annotations(&[(PROXY_UID, "7"), (PROXY_GID, "")]);
+        let namespace = annotations(&[(PROXY_UID, "x"), (PROXY_GID, "9")]);
+        let changed = changed([(pod, "pod a/b"), (namespace, "namespace a")]).unwrap();
         assert_eq!(changed.proxy_uid, proxy_init::OwnerId::new(7));
         assert_eq!(changed.proxy_gid, proxy_init::OwnerId::new(9));
     }
@@ -258,13 +231,7 @@ mod tests {
             assert_eq!(from_api_server, from_runtime);
             from_runtime
         };
-        let apply = |given: [Given; 2]| {
-            let mut annotations = Annotations::default();
-            let [pod, namespace] = given;
-            annotations.add(pod, "pod shop/web");
-            annotations.add(namespace, "namespace shop");
-            changed(&annotations)
-        };
+        let apply = |[pod, namespace]: [Given; 2]| changed([(pod, "pod shop/web"), (namespace, "namespace shop")]);
         let (longest, too_long) = (of_length(LONGEST), of_length(LONGEST + 2));
         assert_eq!((longest.kept(), too_long.kept()), (LONGEST, 0));
         assert!(apply([longest.clone(), longest.clone()]).is_ok());
@@ -298,9 +265,7 @@ mod tests {
             ("proxy-init.io/outbound-subnets-to-ignore", "10.0.0.0/33", "CIDR"),
             ("proxy-init.io/ipv6", "no", "true or false"),
         ] {
-            let mut all = Annotations::default();
-            all.add(annotations(&[(key, value)]), "namespace shop");
-            let error = changed(&all).unwrap_err();
+            let error = changed([(annotations(&[(key, value)]), "namespace shop")]).unwrap_err();
             assert_eq!(error.code(), 102);
             let text = error.to_string();
             for words in [key, &format!("{value:?}"), "namespace shop", words] {
@@ -311,10 +276,8 @@ mod tests {
 
     #[test]
     fn a_long_value_and_a_hostile_one_stay_short_and_on_their_line() {
-        let mut all = Annotations::default();
         let value = format!("\u{1b}[31m\n{}", "é".repeat(2_000));
-        all.add(annotations(&[(SKIP_SUBNETS, &value)]), "pod a/b");
-        let text = changed(&all).unwrap_err().to_string();
+        let text = changed([(annotations(&[(SKIP_SUBNETS, &value)]), "pod a/b")]).unwrap_err().to_string();
         assert!(!text.contains('\u{1b}') && !text.contains('\n'), "{text:.300}");
     }
 
@@ -338,9 +301,8 @@ mod tests {
     #[test]
     fn ids_of_no_one_are_none() {
         for none in ["0", "-1", "-2", " -99999999999999999999 "] {
-            let mut all = Annotations::default();
-            all.add(annotations(&[(PROXY_UID, none)]), "pod a/b");
-            assert_eq!(changed(&all).unwrap().proxy_uid, None);
+            let changed = changed([(annotations(&[(PROXY_UID, none)]), "pod a/b")]).unwrap();
+            assert_eq!(changed.proxy_uid, None);
         }
     }
 }

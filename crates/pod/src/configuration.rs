@@ -1,106 +1,73 @@
 //! The configuration of the CNI plugin, as a runtime hands it over.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use proxy_init::log::{Format, Level};
-use proxy_init::{Config, Draft, Install, ModeChoice, PortRange};
+use proxy_init::{Config, Draft, Form, Install, InvalidValue, ModeChoice, PortRange, SETTINGS, Setting, list_items};
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
-use serde::de::{DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, from_value};
 
 use crate::annotations::Given;
 use crate::error::Error;
 use crate::name::PodName;
-use crate::rules::WithoutSettings;
-use crate::values::{List, Mode};
-use crate::version::Version;
 
 /// A configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains each.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "docs/cni.md says what each key is")]
 pub struct Configuration {
     #[serde(rename = "cniversion")]
-    version: Option<String>,
-    name: Option<String>,
-    log_level: Option<String>,
-    log_format: Option<String>,
+    pub version: Option<String>,
+    pub name: Option<String>,
+    pub log_level: Option<String>,
+    pub log_format: Option<String>,
     #[serde(rename = "prevresult")]
-    previous: Option<Box<RawValue>>,
-    #[serde(default)]
+    pub previous: Option<Box<RawValue>>,
     kubernetes: Object<Kubernetes>,
-    #[serde(default)]
-    linkerd: Object<Linkerd>,
-    #[serde(rename = "runtimeconfig", default)]
+    #[serde(rename = "runtimeconfig")]
     runtime: Object<Runtime>,
+    #[serde(rename = "linkerd")]
+    members: Object<Map<String, Value>>,
+    #[serde(skip)]
+    pub linkerd: Linkerd,
+    /// The rules for a pod without annotations; these may change the rules, and name ports of the proxy that are missing.
+    #[serde(skip)]
+    pub(crate) rules: Draft,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Kubernetes {
     kubeconfig: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Runtime {
     /// None if the runtime handed over nothing. Of a pod without annotations, it hands over `null`, which is Go's empty map.
-    #[serde(rename = "io.kubernetes.cri.pod-annotations", default, deserialize_with = "handed_over")]
+    #[serde(rename = "io.kubernetes.cri.pod-annotations", deserialize_with = "handed_over")]
     annotations: Option<Given>,
 }
 
-/// The object `linkerd`: the settings of rules, and everything else.
-#[derive(Debug)]
-struct Linkerd {
-    rules: Draft,
-    rest: Rest,
-}
-
-impl Default for Linkerd {
-    fn default() -> Self {
-        let mut rules = Draft::default();
-        // As upstream's plugin, unlike linkerd-init.
-        rules.config.ipv6 = false;
-        Self { rules, rest: Rest::default() }
-    }
-}
-
-impl<'de> Deserialize<'de> for Linkerd {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-
-        impl<'de> Visitor<'de> for Read {
-            type Value = Linkerd;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Linkerd, A::Error> {
-                let mut linkerd = Linkerd::default();
-                let rest = WithoutSettings::new(map, &mut linkerd.rules);
-                linkerd.rest = Rest::deserialize(MapAccessDeserializer::new(rest))?;
-                Ok(linkerd)
-            }
-        }
-
-        deserializer.deserialize_map(Read)
-    }
-}
-
+/// The part of the object `linkerd` that is no setting of rules.
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Rest {
-    simulate: Option<bool>,
-    use_wait_flag: Option<bool>,
-    iptables_mode: Option<Mode>,
-    no_fallback: Option<bool>,
-    pod_info: Option<PodInfo>,
+#[serde(rename_all = "kebab-case", default)]
+#[allow(missing_docs, reason = "docs/cni.md says what each key is")]
+pub struct Linkerd {
+    pub simulate: bool,
+    use_wait_flag: bool,
+    iptables_mode: Mode,
+    no_fallback: bool,
+    pub pod_info: PodInfo,
     control_plane_namespace: Option<String>,
-    api_server_ports: Option<Vec<List<PortRange>>>,
-    agent: Option<String>,
-    log_socket: Option<PathBuf>,
+    api_server_ports: Option<Vec<Ports>>,
+    agent: String,
+    pub log_socket: Option<PathBuf>,
 }
 
 /// Where the plugin learns about pods: `linkerd.pod-info`.
@@ -121,104 +88,49 @@ impl Configuration {
     /// [`Error::NotJson`]; [`Error::Configuration`], which names the key.
     pub fn read(stdin: &[u8]) -> Result<Self, Error> {
         let mut reader = serde_json::Deserializer::from_slice(stdin);
-        let read: Object<Self> = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            let key = error.path().to_string();
-            let reason = error.into_inner();
-            match reason.classify() {
-                Category::Data => Error::Configuration { key, reason: reason.to_string() },
-                _ => Error::NotJson(reason),
-            }
-        })?;
+        let Object::<Self>(mut configuration) = tracked(&mut reader, "")?;
         reader.end().map_err(Error::NotJson)?;
-        Ok(read.0)
-    }
-
-    /// The version of the specification that the configuration is written for.
-    ///
-    /// # Errors
-    /// [`Error::Version`]: the plugin doesn't know this version, or none is named.
-    pub fn version(&self) -> Result<Version, Error> {
-        let asked = self.version.as_deref().unwrap_or_default();
-        Version::named(asked).ok_or_else(|| Error::Version { asked: asked.to_owned() })
-    }
-
-    /// Checks the network's name, which the specification requires and this plugin has no use for.
-    ///
-    /// # Errors
-    /// [`Error::Configuration`]
-    pub fn check_name(&self) -> Result<(), Error> {
-        let name = self.name.as_deref().unwrap_or_default();
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-        if name.starts_with(|first: char| first.is_ascii_alphanumeric()) && name.bytes().all(is_plain) {
-            return Ok(());
+        // As upstream's plugin, unlike linkerd-init.
+        configuration.rules.config.ipv6 = false;
+        let mut members = std::mem::take(&mut configuration.members.0);
+        members.retain(|_, value| !value.is_null());
+        for setting in SETTINGS {
+            if let Some(value) = members.remove(setting.key()) {
+                set(setting, &mut configuration.rules, value)?;
+            }
         }
-        Err(missing(
-            "name",
-            "the network's name was expected: a letter or digit, then letters, digits, dots, dashes and underscores",
-        ))
-    }
-
-    /// The least important lines that the log takes: as upstream's, `debug` or `info`, and warnings for anything else.
-    pub fn log_level(&self) -> Level {
-        match self.log_level.as_deref().map(str::to_ascii_lowercase).as_deref() {
-            Some("debug") => Level::Debug,
-            Some("info") => Level::Info,
-            _ => Level::Warning,
-        }
-    }
-
-    /// How the log's lines are written: `json`, and plain for anything else.
-    pub fn log_format(&self) -> Format {
-        match self.log_format.as_deref() {
-            Some(word) if word.eq_ignore_ascii_case("json") => Format::Json,
-            _ => Format::Plain,
-        }
-    }
-
-    /// The socket of the node's agent, which shows the log's lines in its own.
-    pub fn log_socket(&self) -> Option<&Path> {
-        self.linkerd.0.rest.log_socket.as_deref()
-    }
-
-    /// The result of the plugin before this one in the list.
-    pub fn previous(&self) -> Option<&RawValue> {
-        self.previous.as_deref()
+        configuration.linkerd = tracked(Value::Object(members), "linkerd.")?;
+        Ok(configuration)
     }
 
     /// The path of the kubeconfig.
-    ///
-    /// # Errors
-    /// [`Error::Configuration`]: there is none.
-    pub fn kubeconfig(&self) -> Result<PathBuf, Error> {
-        let path = self.kubernetes.0.kubeconfig.clone().filter(|path| !path.as_os_str().is_empty());
-        path.ok_or_else(|| missing("kubernetes.kubeconfig", "the path of a kubeconfig was expected"))
-    }
-
-    /// Where the plugin learns about pods.
-    pub fn pod_info(&self) -> PodInfo {
-        self.linkerd.0.rest.pod_info.unwrap_or_default()
-    }
-
-    /// Returns true if ADD only prints the rules.
-    pub fn simulates(&self) -> bool {
-        self.linkerd.0.rest.simulate.unwrap_or_default()
+    pub fn kubeconfig(&self) -> Option<&Path> {
+        self.kubernetes.0.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty())
     }
 
     /// The annotations that the runtime handed over; none if it handed over nothing.
-    pub fn annotations(&self) -> Option<Given> {
-        self.runtime.0.annotations.clone()
+    pub fn annotations(&self) -> Option<&Given> {
+        self.runtime.0.annotations.as_ref()
     }
 
     /// The namespace of Linkerd's control plane.
-    pub fn control_plane_namespace(&self) -> &str {
-        self.linkerd.0.rest.control_plane_namespace.as_deref().unwrap_or("linkerd")
+    pub(crate) fn control_plane_namespace(&self) -> &str {
+        self.linkerd.control_plane_namespace.as_deref().unwrap_or("linkerd")
     }
 
-    /// Returns true if a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as
-    /// NAMESPACE/NAME. Such a pod has to start whatever the API server says, for it is what renews the plugin's token.
+    /// The ports of the API server, where it isn't asked for them; if the configuration names none, those that upstream's plugin
+    /// takes.
+    pub(crate) fn api_server_ports(&self) -> Vec<PortRange> {
+        match &self.linkerd.api_server_ports {
+            Some(items) => items.iter().flat_map(|ports| ports.0.iter().copied()).collect(),
+            None => api_server_ports_by_default(),
+        }
+    }
+
+    /// Whether a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as NAMESPACE/NAME. Such a
+    /// pod has to start whatever the API server says, for it is what renews the plugin's token.
     pub fn is_agent(&self, pod: &PodName) -> bool {
-        let agent = self.linkerd.0.rest.agent.as_deref().unwrap_or_default();
-        let Some((namespace, name)) = agent.split_once('/') else {
+        let Some((namespace, name)) = self.linkerd.agent.split_once('/') else {
             return false;
         };
         // A DaemonSet's pods have its name, a dash, and five letters or digits.
@@ -227,51 +139,101 @@ impl Configuration {
         pod.namespace() == namespace && rest.is_some_and(is_its)
     }
 
-    /// The ports of the API server, where it isn't asked for them; if the configuration names none, 443 and 6443.
-    pub fn api_server_ports(&self) -> Vec<PortRange> {
-        match &self.linkerd.0.rest.api_server_ports {
-            Some(ports) => flat(ports),
-            None => api_server_ports_by_default(),
-        }
-    }
-
     /// The rules for a pod that has no annotations.
     ///
     /// # Errors
     /// [`Error::Configuration`]: one of the proxy's two ports is missing.
     pub fn config(&self) -> Result<Config, Error> {
-        finished(self.rules())
-    }
-
-    /// The same; a pod's annotations may change them, and name the ports that are missing.
-    pub(crate) fn rules(&self) -> Draft {
-        self.linkerd.0.rules.clone()
+        finished(self.rules.clone())
     }
 
     /// How to install these rules.
     pub fn install(&self, config: Config) -> Install {
-        let linkerd = &self.linkerd.0.rest;
         let mut install = Install::new(config);
-        install.mode = linkerd.iptables_mode.map_or(ModeChoice::Default, |mode| mode.0);
-        install.no_fallback = linkerd.no_fallback.unwrap_or_default();
-        install.wait_for_lock = linkerd.use_wait_flag.unwrap_or_default();
+        install.mode = self.linkerd.iptables_mode.0;
+        install.no_fallback = self.linkerd.no_fallback;
+        install.wait_for_lock = self.linkerd.use_wait_flag;
         install
     }
 }
 
-/// The socket of the node's agent in a network configuration in which something else is wrong.
-pub fn log_socket(stdin: &[u8]) -> Option<PathBuf> {
-    let value = serde_json::from_slice::<Value>(stdin).ok()?;
-    value.pointer("/linkerd/log-socket")?.as_str().map(PathBuf::from)
+/// Reads a value; an error names its key, which begins like this.
+fn tracked<'de, T: Deserialize<'de>, D>(reader: D, prefix: &str) -> Result<T, Error>
+where
+    D: Deserializer<'de, Error = serde_json::Error>,
+{
+    serde_path_to_error::deserialize(reader).map_err(|error| {
+        let key = format!("{prefix}{}", error.path());
+        let reason = error.into_inner();
+        match reason.classify() {
+            Category::Data => wrong(&key, reason),
+            _ => Error::NotJson(reason),
+        }
+    })
 }
 
-/// The API server's ports where the plugin can't ask, as upstream's plugin has them: 443 and 6443.
+/// Reads the value of a setting of rules, as its flag has it. An item of a list that is without text doesn't count.
+fn set(setting: &Setting, rules: &mut Draft, value: Value) -> Result<(), Error> {
+    let key = format!("linkerd.{}", setting.key());
+    let items = match setting.form {
+        Form::Number | Form::Switch => vec![(key, value)],
+        Form::Numbers | Form::Texts => {
+            let items: Vec<Value> = from_value(value).map_err(|error| wrong(&key, error))?;
+            items.into_iter().enumerate().map(|(index, item)| (format!("{key}[{index}]"), item)).collect()
+        }
+    };
+    for (key, item) in items {
+        let text = match setting.form {
+            Form::Number | Form::Numbers => from_value(item).map(|number: i64| number.to_string()),
+            Form::Switch => from_value(item).map(|is_on: bool| is_on.to_string()),
+            Form::Texts => from_value(item),
+        };
+        let text = text.map_err(|error| wrong(&key, error))?;
+        if list_items(&text).next().is_some() {
+            setting.read(rules, &text).map_err(|invalid| wrong(&key, invalid))?;
+        }
+    }
+    Ok(())
+}
+
+/// A mode by its name, as `--iptables-mode` takes it. An empty one is none.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Mode(ModeChoice);
+
+impl Default for Mode {
+    fn default() -> Self {
+        Self(ModeChoice::Default)
+    }
+}
+
+impl TryFrom<String> for Mode {
+    type Error = InvalidValue;
+
+    fn try_from(name: String) -> Result<Self, InvalidValue> {
+        match name.trim() {
+            "" => Ok(Self::default()),
+            name => ModeChoice::from_name(name).map(Self).ok_or_else(|| InvalidValue::ModeChoice(name.to_owned())),
+        }
+    }
+}
+
+/// An item of a list of ports, which may be such a list itself.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Ports(Vec<PortRange>);
+
+impl TryFrom<String> for Ports {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        list_items(&text).map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// The ports that upstream's plugin takes for the API server's where it can't ask: 443 and 6443.
 pub(crate) fn api_server_ports_by_default() -> Vec<PortRange> {
     [443, 6443].into_iter().filter_map(|port| PortRange::new(port, port)).collect()
-}
-
-fn missing(key: &str, reason: &str) -> Error {
-    Error::Configuration { key: key.to_owned(), reason: reason.to_owned() }
 }
 
 /// The config of such rules.
@@ -280,12 +242,11 @@ fn missing(key: &str, reason: &str) -> Error {
 /// [`Error::Configuration`]: one of the proxy's two ports is missing.
 pub(crate) fn finished(rules: Draft) -> Result<Config, Error> {
     let config = rules.finish();
-    config.map_err(|flag| missing(&format!("linkerd.{flag}"), "the proxy's port, from 1 to 65535, was expected"))
+    config.map_err(|flag| wrong(&format!("linkerd.{flag}"), "the proxy's port, from 1 to 65535, was expected"))
 }
 
-/// The items of several lists.
-fn flat<'a, T: Clone + 'a>(lists: impl IntoIterator<Item = &'a List<T>>) -> Vec<T> {
-    lists.into_iter().flat_map(|list| list.0.iter().cloned()).collect()
+fn wrong(key: &str, reason: impl Display) -> Error {
+    Error::Configuration { key: key.to_owned(), reason: reason.to_string() }
 }
 
 /// Reads annotations, or the `null` in their place.
@@ -293,50 +254,58 @@ fn handed_over<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Give
     Ok(Some(Option::deserialize(deserializer)?.unwrap_or_default()))
 }
 
-/// A JSON object whose keys count in any case, as for Go's encoding/json; fields have them in lower case. The code that serde
-/// derives for a struct would take an array too, its values in the order of the fields.
+/// A JSON object whose keys count in any case, as for Go's encoding/json, and once; fields have them in lower case. The code
+/// that serde derives for a struct would take an array too, its values in the order of the fields.
 #[derive(Debug, Default)]
 struct Object<T>(T);
 
 impl<'de, T: Default + Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Objects<T>(PhantomData<T>);
+        deserializer.deserialize_any(Members(PhantomData))
+    }
+}
 
-        impl<'de, T: Default + Deserialize<'de>> Visitor<'de> for Objects<T> {
-            type Value = Object<T>;
+struct Members<T>(PhantomData<T>);
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
+impl<'de, T: Default + Deserialize<'de>> Visitor<'de> for Members<T> {
+    type Value = Object<T>;
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(InLowerCase(map))).map(Object)
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
 
-            fn visit_unit<E>(self) -> Result<Object<T>, E> {
-                Ok(Object::default())
-            }
-        }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(InLowerCase { map, seen: Vec::new() })).map(Object)
+    }
 
-        deserializer.deserialize_any(Objects(PhantomData))
+    fn visit_unit<E>(self) -> Result<Object<T>, E> {
+        Ok(Object::default())
     }
 }
 
 /// The members of an object, with their keys in lower case.
-struct InLowerCase<A>(A);
+struct InLowerCase<A> {
+    map: A,
+    seen: Vec<String>,
+}
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for InLowerCase<A> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        let Some(key) = self.0.next_key::<String>()? else {
+        let Some(mut key) = self.map.next_key::<String>()? else {
             return Ok(None);
         };
-        let key: StringDeserializer<A::Error> = key.to_ascii_lowercase().into_deserializer();
+        key.make_ascii_lowercase();
+        if self.seen.contains(&key) {
+            return Err(A::Error::custom(format_args!("duplicate field `{key}`")));
+        }
+        self.seen.push(key.clone());
+        let key: StringDeserializer<A::Error> = key.into_deserializer();
         seed.deserialize(key).map(Some)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.0.next_value_seed(seed)
+        self.map.next_value_seed(seed)
     }
 }

@@ -3,7 +3,7 @@
 use proxy_init::{Config, OwnerId, PortRange};
 use thiserror::Error;
 
-use crate::annotations::{Annotations, Given, PROXY_VERSION};
+use crate::annotations::{Given, PROXY_VERSION, apply};
 use crate::configuration::{Configuration, api_server_ports_by_default, finished};
 use crate::error::Error;
 use crate::name::PodName;
@@ -32,14 +32,7 @@ pub enum Reason {
     HasNoProxy,
 }
 
-/// The questions that are open about a pod whose object is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Questions {
-    /// The ports of the API server, which the pod reaches without the proxy.
-    pub api_server_ports: bool,
-}
-
-/// The answers to these.
+/// The API server's answers about a pod's surroundings.
 #[derive(Debug, Default)]
 pub struct Answers {
     /// The annotations of the pod's namespace.
@@ -58,10 +51,8 @@ pub fn by_annotations(configuration: &Configuration, name: &PodName, given: Give
     if !given.is_injected {
         return Ok(Decision::Leave(Reason::NotInjected));
     }
-    let mut annotations = Annotations::default();
-    annotations.add(given, &format!("pod {name}"));
-    let mut rules = configuration.rules();
-    annotations.apply(&mut rules)?;
+    let mut rules = configuration.rules.clone();
+    apply(&[(given, format!("pod {name}"))], &mut rules)?;
     let mut config = finished(rules)?;
     if name.namespace() == configuration.control_plane_namespace() {
         config.ignored_outbound_ports.extend(configuration.api_server_ports());
@@ -69,16 +60,17 @@ pub fn by_annotations(configuration: &Configuration, name: &PodName, given: Give
     Ok(Decision::Redirect(Box::new(config)))
 }
 
-/// The questions that have to be answered before [`by_pod`] can decide.
+/// Whether the ports of the API server have to be known before [`by_pod`] can decide: a pod of the control plane reaches them
+/// without the proxy.
 ///
 /// # Errors
 /// Nothing failed: the pod stays as it is, for this reason.
-pub fn questions<T>(pod: &Pod<T>) -> Result<Questions, Reason> {
+pub fn needs_api_server_ports<T>(pod: &Pod<T>) -> Result<bool, Reason> {
     proxy(pod)?;
-    Ok(Questions { api_server_ports: is_control_plane(pod) })
+    Ok(is_control_plane(pod))
 }
 
-/// Decides by the pod's object, and the answers to the [`questions`] that are open then.
+/// Decides by the pod's object and these answers.
 ///
 /// # Errors
 /// The value of the configuration or of the annotations that stands in the way.
@@ -92,15 +84,14 @@ pub fn by_pod<T>(
         Ok(proxy) => proxy,
         Err(reason) => return Ok(Decision::Leave(reason)),
     };
-    let mut annotations = Annotations::default();
-    annotations.add(pod.metadata.annotations.clone(), &format!("pod {name}"));
-    annotations.add(answers.namespace, &format!("namespace {}", name.namespace()));
-    let mut rules = configuration.rules();
+    let of_namespace = (answers.namespace, format!("namespace {}", name.namespace()));
+    let annotations = [(pod.metadata.annotations.clone(), format!("pod {name}")), of_namespace];
+    let mut rules = configuration.rules.clone();
     // The proxy's own container names its user, wherever the injector made the container. An annotation comes before that, as
     // it does in the injector.
     let user = proxy.user.and_then(|user| OwnerId::new(user.try_into().ok()?));
     rules.config.proxy_uid = user.or(rules.config.proxy_uid);
-    annotations.apply(&mut rules)?;
+    apply(&annotations, &mut rules)?;
     let mut config = finished(rules)?;
     if is_control_plane(pod) {
         let ports = match answers.api_server_ports {

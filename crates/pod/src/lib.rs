@@ -14,17 +14,14 @@ mod decision;
 mod error;
 mod name;
 mod object;
-mod rules;
-mod values;
 mod version;
 
 pub use annotations::{Given, keys};
-pub use configuration::{Configuration, PodInfo, log_socket};
-pub use decision::{Answers, Decision, Questions, Reason, by_annotations, by_pod, questions};
+pub use configuration::{Configuration, PodInfo};
+pub use decision::{Answers, Decision, Reason, by_annotations, by_pod, needs_api_server_ports};
 pub use error::{Error, bounded, one_line, shortened, wrong_in_json};
 pub use name::PodName;
 pub use object::{
-    CONTROL_PLANE_COMPONENT, Containers, Labels, Metadata, Object, Pod, PodSpec, Proxy, ServicePorts, ServiceSpec,
-    gather,
+    CONTROL_PLANE_COMPONENT, Containers, Labels, Metadata, Object, Pod, PodSpec, Proxy, ServiceSpec, gather,
 };
 pub use version::Version;

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
+use serde_json::Value;
 
 use crate::annotations::Given;
 
@@ -155,36 +155,23 @@ impl Extend<Container> for Containers {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceSpec {
-    /// Its ports.
-    #[serde(deserialize_with = "gather")]
-    pub ports: ServicePorts,
+    ports: Option<Vec<ServicePort>>,
 }
 
-/// The ports of a service: each, and its target port if that is a number.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServicePorts(pub Vec<u16>);
-
-/// No service of the API server's has more numbers of ports.
-const MOST_PORTS: usize = 128;
-
-#[derive(Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ServicePort {
-    port: i64,
+    port: Value,
     /// Its number, or its name in the server's own pods.
-    target_port: Option<Box<RawValue>>,
+    target_port: Value,
 }
 
-impl Extend<ServicePort> for ServicePorts {
-    fn extend<I: IntoIterator<Item = ServicePort>>(&mut self, ports: I) {
-        for ServicePort { port, target_port } in ports {
-            let target = target_port.and_then(|target| target.get().parse().ok());
-            for number in [u16::try_from(port).ok(), target].into_iter().flatten() {
-                if number > 0 && self.0.len() < MOST_PORTS {
-                    self.0.push(number);
-                }
-            }
-        }
+impl ServiceSpec {
+    /// The ports, and the target ports that are numbers. No service of the API server's has more than these.
+    pub fn ports(&self) -> Vec<u16> {
+        let ports = self.ports.iter().flatten().flat_map(|port| [&port.port, &port.target_port]);
+        let numbers = ports.filter_map(|port| u16::try_from(port.as_u64()?).ok()).filter(|number| *number > 0);
+        numbers.take(128).collect()
     }
 }
 
