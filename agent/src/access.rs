@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(30);
 
 /// The plugin's access to the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// Nobody has asked yet.
     #[default]
     Unknown,
@@ -33,7 +33,7 @@ pub enum Access {
 }
 
 /// Asks for ever, and tells what came of it.
-pub async fn run(installation: &Installation, told: &watch::Sender<Access>) -> Infallible {
+pub(crate) async fn run(installation: &Installation, told: &watch::Sender<Access>) -> Infallible {
     let mut pauses = DefaultBackoff::default();
     loop {
         let access = match check_pod(installation).await {

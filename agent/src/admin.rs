@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The paths that a listener answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Served {
+pub(crate) enum Served {
     /// Metrics, and probes.
     All,
     /// Probes alone.
@@ -43,18 +43,15 @@ pub enum Served {
 
 /// How the agent is, as the server tells.
 #[derive(Debug, Default)]
-pub struct Health {
+pub(crate) struct Health {
     /// Every metric.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// Whether pods can be set up.
-    pub ready: watch::Sender<bool>,
+    pub(crate) ready: watch::Sender<bool>,
 }
 
 /// Serves for ever.
-///
-/// # Errors
-/// The address can't be listened on.
-pub async fn serve(address: SocketAddr, served: Served, health: Arc<Health>) -> io::Result<Infallible> {
+pub(crate) async fn serve(address: SocketAddr, served: Served, health: Arc<Health>) -> io::Result<Infallible> {
     let listener = TcpListener::bind(address).await?;
     let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {

@@ -20,21 +20,18 @@ const LONGEST_MESSAGE: usize = 300;
 
 /// A client, and who asks.
 #[derive(Clone)]
-pub struct Server {
+pub(crate) struct Server {
     /// The client.
-    pub client: Client,
+    pub(crate) client: Client,
     /// The agent's own namespace.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// The agent's own pod.
-    pub pod: String,
+    pub(crate) pod: String,
 }
 
 impl Server {
     /// By the service account's token, which is read again as it rotates, and the cluster's authority.
-    ///
-    /// # Errors
-    /// The file or variable that is missing.
-    pub fn new(installation: &Installation) -> Result<Self, String> {
+    pub(crate) fn new(installation: &Installation) -> Result<Self, String> {
         let host = installation.host.trim_start_matches('[').trim_end_matches(']');
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let url = format!("https://{host}:{}", installation.port);
@@ -53,10 +50,7 @@ impl Server {
     }
 
     /// The annotations of a namespace that count for its pods.
-    ///
-    /// # Errors
-    /// Why they aren't known.
-    pub async fn annotations(&self, namespace: &str) -> Result<Given, String> {
+    pub(crate) async fn annotations(&self, namespace: &str) -> Result<Given, String> {
         /// A namespace, of which only that is kept.
         #[derive(Deserialize)]
         struct Noted {
@@ -71,10 +65,7 @@ impl Server {
     }
 
     /// The ports and target ports of the service by which pods reach the API server.
-    ///
-    /// # Errors
-    /// Why they aren't known.
-    pub async fn ports_of_api_server(&self) -> Result<Vec<u16>, String> {
+    pub(crate) async fn ports_of_api_server(&self) -> Result<Vec<u16>, String> {
         let resource = ApiResource::erase::<Service>(&());
         let services: Api<Object<ServiceSpec, NotUsed>> =
             Api::namespaced_with(self.client.clone(), "default", &resource);
@@ -97,7 +88,7 @@ async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T,
 }
 
 /// Words for a failure. They hold nothing of an answer that makes no sense, for that may have secrets in it.
-pub fn words(error: &Error) -> String {
+pub(crate) fn words(error: &Error) -> String {
     match error {
         Error::SerdeError(error) => format!("the API server's answer makes no sense: {}", wrong_in_json(error)),
         Error::Api(status) => {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 /// The plugin's type, which is the name of its program.
-pub const PLUGIN: &str = "linkerd-cni";
+pub(crate) const PLUGIN: &str = "linkerd-cni";
 
 /// The word in the entry of Linkerd's chart that stands for the kubeconfig's path.
 const KUBECONFIG: &str = "__KUBECONFIG_FILEPATH__";
@@ -27,9 +27,6 @@ pub struct Entry(Value);
 
 impl Entry {
     /// The entry in `CNI_NETWORK_CONFIG`, for a kubeconfig at this path of the node.
-    ///
-    /// # Errors
-    /// Why it is none.
     pub fn new(template: &str, kubeconfig: &Path) -> Result<Self, String> {
         let path = kubeconfig.to_str().ok_or("the kubeconfig's path is not UTF-8")?;
         // Within a JSON string.
@@ -43,25 +40,25 @@ impl Entry {
     }
 
     /// The shortest there is: enough to take any out again.
-    pub fn bare() -> Self {
+    pub(crate) fn bare() -> Self {
         Self(json!({"type": PLUGIN}))
     }
 
     /// The entry that a list has; none if it has none.
-    pub fn in_list(text: &str) -> Option<Self> {
+    pub(crate) fn in_list(text: &str) -> Option<Self> {
         let entry = File::read(text).ok()?.plugins().ok()?.into_iter().rfind(|plugin| plugin.is_ours)?;
         Some(Self(serde_json::from_str(entry.text.get()).ok()?))
     }
 
     /// Sets a key of Linkerd's part of the entry, if there is such a part.
-    pub fn set(&mut self, key: &str, value: &str) {
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
         if let Some(linkerd) = self.0.get_mut("linkerd").and_then(Value::as_object_mut) {
             linkerd.insert(key.to_owned(), value.into());
         }
     }
 
     /// Where the plugin learns about a pod, if the entry says so.
-    pub fn pod_info(&self) -> Option<&Value> {
+    pub(crate) fn pod_info(&self) -> Option<&Value> {
         self.0.pointer("/linkerd/pod-info")
     }
 
@@ -71,15 +68,12 @@ impl Entry {
     }
 
     /// As the plugin reads it.
-    ///
-    /// # Errors
-    /// The value that is wrong, in the plugin's words.
     pub fn read(&self) -> Result<Configuration, pod::Error> {
         Configuration::read(self.0.to_string().as_bytes())
     }
 
     /// The plugin's standard input, where a list with this version has the entry.
-    pub fn configuration(&self, version: &str) -> Value {
+    pub(crate) fn configuration(&self, version: &str) -> Value {
         let mut value = self.0.clone();
         if let Some(map) = value.as_object_mut() {
             map.insert("cniVersion".to_owned(), version.into());
@@ -97,7 +91,7 @@ impl Entry {
 
 /// Why a file is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Unusable {
+pub(crate) enum Unusable {
     /// Half written, perhaps.
     #[error("it is not JSON: {0}")]
     NotJson(String),
@@ -241,10 +235,7 @@ impl Serialize for List<'_> {
 }
 
 /// A list with the entry last in it; none if it is there already.
-///
-/// # Errors
-/// Why the text is no list of plugins, or none that the plugin could be in.
-pub fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusable> {
+pub(crate) fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusable> {
     let file = File::read(text)?;
     let mut plugins = file.plugins()?;
     file.check_version()?;
@@ -265,10 +256,7 @@ pub fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusable> {
 }
 
 /// A list without the entry; none if it has none.
-///
-/// # Errors
-/// Why the text is no list of plugins.
-pub fn unchain(text: &str) -> Result<Option<String>, Unusable> {
+pub(crate) fn unchain(text: &str) -> Result<Option<String>, Unusable> {
     let file = File::read(text)?;
     let mut plugins = file.plugins()?;
     let before = plugins.len();
@@ -286,10 +274,7 @@ pub fn unchain(text: &str) -> Result<Option<String>, Unusable> {
 /// internal/cni/conf.go of linkerd2-proxy-init), of version 0.3.1, with the entry after that plugin.
 ///
 /// Upstream takes a `.conf` without a type for a list, and so does this.
-///
-/// # Errors
-/// Why the text is neither.
-pub fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
+pub(crate) fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
     let file = File::read(text)?;
     match file.value("type") {
         None => Ok(chain(text, entry)?.unwrap_or_else(|| text.to_owned())),
@@ -305,15 +290,12 @@ pub fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
 }
 
 /// Whether a text names the plugin.
-pub fn names_plugin(text: &str) -> bool {
+pub(crate) fn names_plugin(text: &str) -> bool {
     matches!(unchain(text), Ok(Some(_)) | Err(Unusable::Alone))
 }
 
 /// Whether a runtime that takes this list has the plugin set up pods.
-///
-/// # Errors
-/// Why a runtime can't take it (`NetworkConfFromBytes` in containernetworking/cni), or the plugin would fail.
-pub fn has_plugin(text: &str) -> Result<bool, Unusable> {
+pub(crate) fn has_plugin(text: &str) -> Result<bool, Unusable> {
     let has_plugin = unchain(text)?.is_some();
     let file = File::read(text)?;
     if !matches!(file.value("name"), Some(Value::String(_))) {
@@ -328,7 +310,7 @@ pub fn has_plugin(text: &str) -> Result<bool, Unusable> {
 const JEALOUS: [(&str, &str); 1] = [("cilium-cni", "Cilium's agent: set `cni.exclusive=false` in its chart")];
 
 /// Names the program that writes a file, as far as its plugins tell, and the advice about that program.
-pub fn writer(text: &str) -> &'static str {
+pub(crate) fn writer(text: &str) -> &'static str {
     let known = JEALOUS.iter().find(|(kind, _)| text.contains(&format!("\"{kind}\"")));
     known.map_or(
         "a program that is not known: see which DaemonSets mount the folder, and set one of them to leave others' entries in",

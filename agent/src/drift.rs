@@ -16,7 +16,7 @@ const LONGEST_LINE: usize = 1000;
 
 /// How a pod's rules aren't as they should be, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// There are none.
     NoRules,
     /// They are whole, and of another configuration: that of the pod's start.
@@ -40,22 +40,22 @@ impl fmt::Display for Reason {
 
 /// How a pod's rules differ from those that it should have.
 #[derive(Debug, Clone)]
-pub struct Drift {
+pub(crate) struct Drift {
     /// In a word.
-    pub reason: Reason,
+    pub(crate) reason: Reason,
     /// For people, as verify words it.
-    pub words: String,
+    pub(crate) words: String,
     /// The same in a line, for the log.
-    pub line: String,
+    pub(crate) line: String,
     /// The config whose rules they are, if they are all of its rules and nothing else.
-    pub config: Option<Config>,
+    pub(crate) config: Option<Config>,
     /// Whether rules are gone, and nothing is there that shouldn't be: putting them back undoes nothing that anybody made.
     is_loss: bool,
 }
 
 impl Drift {
     /// How they differ; not at all, if they are in place.
-    pub fn of(verdict: Verification) -> Option<Self> {
+    pub(crate) fn of(verdict: Verification) -> Option<Self> {
         if verdict.is_in_place() {
             return None;
         }
@@ -81,7 +81,7 @@ impl Drift {
 
     /// Where a pod's own linkerd-init and the plugin have both made rules, in modes in which the one doesn't see the
     /// other's.
-    pub fn of_two(recognized: &Recognized) -> Option<Self> {
+    pub(crate) fn of_two(recognized: &Recognized) -> Option<Self> {
         let (first, second) = recognized.mode.zip(recognized.others.first())?;
         let line = format!(
             "there are rules in {first} and in {second} mode: the pod's own linkerd-init and the plugin made some"
@@ -101,18 +101,18 @@ impl Drift {
     }
 
     /// Whether a running pod gets the rules that it should have.
-    pub fn is_mended(&self, on_drift: OnDrift) -> bool {
+    pub(crate) fn is_mended(&self, on_drift: OnDrift) -> bool {
         self.is_loss || on_drift == OnDrift::Repair
     }
 }
 
 /// The last event about a pod's rules, and its time.
 #[derive(Debug, Clone, Default)]
-pub struct Told(Option<(Reason, Instant)>);
+pub(crate) struct Told(Option<(Reason, Instant)>);
 
 impl Told {
     /// Whether it is to be told now, for it is news, or was told long ago; if so, it counts as told.
-    pub fn tells(&mut self, reason: Reason, now: Instant) -> bool {
+    pub(crate) fn tells(&mut self, reason: Reason, now: Instant) -> bool {
         let is_old = |(told, when): (Reason, Instant)| told != reason || now.duration_since(when) >= AGAIN;
         let tells = self.0.is_none_or(is_old);
         if tells {
@@ -122,7 +122,7 @@ impl Told {
     }
 
     /// There is nothing to tell any more.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.0 = None;
     }
 }

@@ -21,21 +21,21 @@ const LONGEST_ACTION: usize = 128;
 
 /// Publishes events in the agent's name, and counts them.
 #[derive(Clone)]
-pub struct Events {
+pub(crate) struct Events {
     recorder: Recorder,
     health: Arc<Health>,
 }
 
 impl Events {
     /// In the name of this controller.
-    pub fn new(server: &Server, controller: &str, health: &Arc<Health>) -> Self {
+    pub(crate) fn new(server: &Server, controller: &str, health: &Arc<Health>) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: Some(server.pod.clone()) };
         Self { recorder: Recorder::new(server.client.clone(), reporter), health: Arc::clone(health) }
     }
 
     /// Publishes one. Those of the last minutes that are alike but for the note become one with a count. What goes
     /// wrong is counted, and is nobody's trouble.
-    pub async fn publish(&self, about: &ObjectReference, event: &Event) {
+    pub(crate) async fn publish(&self, about: &ObjectReference, event: &Event) {
         let metrics = &self.health.metrics;
         let start = Instant::now();
         match timeout(PATIENCE, self.recorder.publish(event, about)).await {
@@ -52,7 +52,7 @@ impl Events {
 }
 
 /// An event in which everything can be seen, as long as one may be.
-pub fn event(kind: EventType, reason: &str, action: &str, note: &str) -> Event {
+pub(crate) fn event(kind: EventType, reason: &str, action: &str, note: &str) -> Event {
     Event {
         type_: kind,
         reason: reason.to_owned(),
@@ -63,7 +63,7 @@ pub fn event(kind: EventType, reason: &str, action: &str, note: &str) -> Event {
 }
 
 /// A node, as kubelet names it in events: `kubectl describe node` looks for its name in the place of its UID.
-pub fn node(name: &str) -> ObjectReference {
+pub(crate) fn node(name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
@@ -80,7 +80,7 @@ fn visible(text: &str) -> String {
 }
 
 /// At most so many bytes of a text, in whole characters.
-pub fn shortened(text: &str, limit: usize) -> &str {
+pub(crate) fn shortened(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 
 /// The plugin's fate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// Another agent follows.
     Wanted,
     /// No agent follows, and this is how that shows.
@@ -77,7 +77,7 @@ impl Object for Partial<IgnoredAny> {
 }
 
 /// The agent's own objects, and which of them the watches saw being deleted.
-pub struct Own<'a> {
+pub(crate) struct Own<'a> {
     server: &'a Server,
     namespace_ends: Cell<bool>,
     set_ends: Cell<bool>,
@@ -85,14 +85,14 @@ pub struct Own<'a> {
 
 impl<'a> Own<'a> {
     /// As this API server has them.
-    pub fn new(server: &'a Server) -> Self {
+    pub(crate) fn new(server: &'a Server) -> Self {
         Self { server, namespace_ends: Cell::new(false), set_ends: Cell::new(false) }
     }
 
     /// Watches the agent's namespace and its DaemonSet. Whoever deletes one of them may delete the agent's account and
     /// role a moment later, as `kubectl delete --kustomize` and Helm do, and then nothing can be asked any more. A watch
     /// that has begun goes on.
-    pub async fn watch(&self) -> Infallible {
+    pub(crate) async fn watch(&self) -> Infallible {
         let name = &self.server.namespace;
         tokio::select! {
             never = self.watch_one("its namespace", "/api/v1/namespaces", name, &self.namespace_ends) => never,
@@ -132,7 +132,7 @@ impl<'a> Own<'a> {
     }
 
     /// Finds out the plugin's fate within some seconds. The watch has to go on meanwhile.
-    pub async fn fate(&self) -> Fate {
+    pub(crate) async fn fate(&self) -> Fate {
         let asked = timeout(PATIENCE, self.fetch_fate()).await;
         if self.namespace_ends.get() {
             return Fate::Unwanted("its namespace is being deleted".to_owned());

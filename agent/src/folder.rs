@@ -41,20 +41,20 @@ fn unfinished(name: &str) -> String {
 }
 
 /// Whether a file of this name is one that is still being written.
-pub fn is_unfinished(name: &OsStr) -> bool {
+pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     name.as_bytes().ends_with(UNFINISHED.as_bytes())
 }
 
 /// A folder that was opened.
 #[derive(Debug)]
-pub struct Folder {
+pub(crate) struct Folder {
     folder: File,
     path: PathBuf,
 }
 
 /// The content of a name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub(crate) enum Content {
     /// A regular file.
     File(Text),
     /// Something that can't be a configuration, and why.
@@ -69,11 +69,11 @@ impl Content {
 
 /// A regular file's content.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Text {
+pub(crate) struct Text {
     /// Its bytes.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// Its permissions.
-    pub mode: u32,
+    pub(crate) mode: u32,
 }
 
 impl fmt::Debug for Text {
@@ -84,7 +84,7 @@ impl fmt::Debug for Text {
 
 /// A file as it was at one moment: whoever changes it changes this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp([i64; 7]);
+pub(crate) struct Stamp([i64; 7]);
 
 impl From<&Metadata> for Stamp {
     /// Device, inode, size, and the times of the last change of content and of anything.
@@ -101,21 +101,18 @@ fn flags(flags: OFlag) -> OFlag {
 
 impl Folder {
     /// Opens the folder at a path that the operator chose.
-    ///
-    /// # Errors
-    /// As of open(2).
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         Ok(Self { folder: open(path, flags, Mode::empty())?.into(), path: path.to_owned() })
     }
 
     /// The path by which it was opened.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether its path leads to another folder by now.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         let (Ok(opened), Ok(now)) = (self.folder.metadata(), fs::metadata(&self.path)) else {
             return true;
         };
@@ -137,10 +134,7 @@ impl Folder {
     }
 
     /// The files in it of which the names are meant.
-    ///
-    /// # Errors
-    /// As of readdir(3). What vanished meanwhile is left out.
-    pub fn files(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Content>> {
+    pub(crate) fn files(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Content>> {
         let mut found = BTreeMap::new();
         for name in self.names()? {
             let Some(text) = name.to_str() else {
@@ -160,7 +154,7 @@ impl Folder {
     }
 
     /// The content of a name; none if there is no such name, or a folder has it.
-    pub fn read(&self, name: &str) -> Option<Content> {
+    pub(crate) fn read(&self, name: &str) -> Option<Content> {
         let file = match openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::ENOENT) => return None,
@@ -177,10 +171,7 @@ impl Folder {
 
     /// Whether a regular file of this name has the same bytes as `source`; its stamp if it has, and these permissions.
     /// A file that can't be opened hasn't.
-    ///
-    /// # Errors
-    /// As of read(2).
-    pub fn same(&self, name: &str, source: &mut impl io::Read, mode: u32) -> io::Result<Option<Stamp>> {
+    pub(crate) fn same(&self, name: &str, source: &mut impl io::Read, mode: u32) -> io::Result<Option<Stamp>> {
         let Ok(here) = openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) else {
             return Ok(None);
         };
@@ -202,7 +193,7 @@ impl Folder {
     }
 
     /// The stamp of what a name stands for; none if there is no such name.
-    pub fn stamp(&self, name: &str) -> Option<Stamp> {
+    pub(crate) fn stamp(&self, name: &str) -> Option<Stamp> {
         let file = openat(&self.folder, name, flags(OFlag::O_PATH), Mode::empty()).ok()?;
         Some(Stamp::from(&File::from(file).metadata().ok()?))
     }
@@ -212,10 +203,7 @@ impl Folder {
     ///
     /// If `expected` is given, and the name stands for something else just before, nothing is changed, and the result
     /// is false: somebody else was faster.
-    ///
-    /// # Errors
-    /// As of write(2), fsync(2) and rename(2).
-    pub fn write(
+    pub(crate) fn write(
         &self,
         name: &str,
         source: &mut impl io::Read,
@@ -255,10 +243,7 @@ impl Folder {
     }
 
     /// Removes a name; if there is none, that is no error.
-    ///
-    /// # Errors
-    /// As of unlink(2).
-    pub fn remove(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -267,10 +252,7 @@ impl Folder {
 
     /// Removes a name, unless it stands for something else than expected: then it stays, and the result is false, for
     /// somebody else was faster. It is looked at where nobody else writes.
-    ///
-    /// # Errors
-    /// As of rename(2) and unlink(2).
-    pub fn remove_expected(&self, name: &str, expected: &Text) -> io::Result<bool> {
+    pub(crate) fn remove_expected(&self, name: &str, expected: &Text) -> io::Result<bool> {
         let aside = unfinished(name);
         match renameat(&self.folder, name, &self.folder, aside.as_str()) {
             Ok(()) => {}
@@ -290,10 +272,7 @@ impl Folder {
     }
 
     /// Removes what an agent that was killed had not finished.
-    ///
-    /// # Errors
-    /// As of readdir(3) and unlink(2).
-    pub fn remove_unfinished(&self) -> io::Result<()> {
+    pub(crate) fn remove_unfinished(&self) -> io::Result<()> {
         for name in self.names()? {
             if let Some(name) = name.to_str().filter(|name| is_unfinished(name.as_ref())) {
                 self.remove(name)?;
@@ -303,10 +282,7 @@ impl Folder {
     }
 
     /// Opens a file for reading and writing, and makes it if there is none.
-    ///
-    /// # Errors
-    /// As of open(2); a symbolic link is one.
-    pub fn open_or_create(&self, name: &str) -> io::Result<File> {
+    pub(crate) fn open_or_create(&self, name: &str) -> io::Result<File> {
         let mode = Mode::from_bits_truncate(0o600);
         Ok(File::from(openat(&self.folder, name, flags(OFlag::O_RDWR | OFlag::O_CREAT), mode)?))
     }

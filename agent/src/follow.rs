@@ -36,27 +36,27 @@ const WAITING: usize = 16;
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 /// An object, as far as it counts.
-pub trait Object: Clone + DeserializeOwned + Send + 'static {
+pub(crate) trait Object: Clone + DeserializeOwned + Send + 'static {
     /// The object's version: its resourceVersion.
     fn version(&self) -> &str;
 }
 
 /// The objects that are followed. An object that no longer has these fields is gone.
 #[derive(Debug)]
-pub struct Which {
+pub(crate) struct Which {
     /// The path of their kind.
-    pub path: String,
+    pub(crate) path: String,
     /// The label that they have, if they are to have one.
-    pub label: Option<&'static str>,
+    pub(crate) label: Option<&'static str>,
     /// The values of their fields, as a selector.
-    pub fields: String,
+    pub(crate) fields: String,
 }
 
 /// An event about the objects, or the reason why the API server can't be asked.
-pub type News<T> = Result<Event<T>, String>;
+pub(crate) type News<T> = Result<Event<T>, String>;
 
 /// Follows objects for as long as somebody takes the news.
-pub fn follow<T: Object>(client: Client, which: Which) -> mpsc::Receiver<News<T>> {
+pub(crate) fn follow<T: Object>(client: Client, which: Which) -> mpsc::Receiver<News<T>> {
     let (news, taker) = mpsc::channel(WAITING);
     tokio::spawn(Follower { client, which, news, version: None, pages: false }.run());
     taker

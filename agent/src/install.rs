@@ -34,10 +34,7 @@ const UNWATCHED: Duration = Duration::from_secs(1);
 const EVENTS: usize = 8;
 
 /// Keeps the plugin on the node until a signal comes, and leaves as the settings say.
-///
-/// # Errors
-/// The file or service that could not be set up, or removed.
-pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Health>) -> Result<(), String> {
+pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Health>) -> Result<(), String> {
     let installation = &settings.installation;
     // Without a configuration there is nothing to wait for.
     installation.entry()?;
@@ -139,7 +136,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
 /// Holds SIGTERM and SIGINT back until [`stopped`] takes them. A signal that comes while its handler is being installed
 /// would be lost (signal-hook-registry calls what was there before), and the first process of a container gets none
 /// that it has no handler for (pid_namespaces(7)). Kubelet would wait for half a minute.
-pub fn hold_signals() {
+pub(crate) fn hold_signals() {
     // These are valid signals, which is all that can be wrong.
     let _ = signals().thread_block();
 }
@@ -149,10 +146,7 @@ fn signals() -> SigSet {
 }
 
 /// Waits for SIGTERM or SIGINT, also for one that was held back.
-///
-/// # Errors
-/// As of sigaction(2).
-pub fn stopped() -> Result<impl Future<Output = ()>, String> {
+pub(crate) fn stopped() -> Result<impl Future<Output = ()>, String> {
     let failed = |error| format!("signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;

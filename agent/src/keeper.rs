@@ -38,34 +38,34 @@ const TRIES: usize = 5;
 
 /// How it stands after a pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct State {
+pub(crate) struct State {
     /// Whether the plugin's programs are in place.
-    pub binary: bool,
+    pub(crate) binary: bool,
     /// Whether the kubeconfig is in place, or isn't needed.
-    pub kubeconfig: bool,
+    pub(crate) kubeconfig: bool,
     /// How many configurations have the entry.
-    pub configurations: usize,
+    pub(crate) configurations: usize,
     /// Whether that which runtimes take first has it.
-    pub is_first: bool,
+    pub(crate) is_first: bool,
     /// Whether the plugin says that it could set up a pod, with what is to be installed.
-    pub is_accepted: bool,
+    pub(crate) is_accepted: bool,
     /// Why it says that it couldn't, for people.
-    pub refused: Option<String>,
+    pub(crate) refused: Option<String>,
     /// Whether another agent of the node owns the folder.
-    pub standby: bool,
+    pub(crate) standby: bool,
     /// The obstacles, in words for people.
-    pub trouble: Vec<String>,
+    pub(crate) trouble: Vec<String>,
     /// The events that the agent waits for, in words for people.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// The files that are left as they are, and why, for people.
-    pub skipped: BTreeMap<String, String>,
+    pub(crate) skipped: BTreeMap<String, String>,
     /// The files that another program rewrites again and again, and what to do, for people.
-    pub contested: BTreeMap<String, String>,
+    pub(crate) contested: BTreeMap<String, String>,
 }
 
 impl State {
     /// Whether all files are there that a pod takes to be set up.
-    pub fn is_installed(&self) -> bool {
+    pub(crate) fn is_installed(&self) -> bool {
         self.binary && self.kubeconfig && self.is_first && self.is_accepted && self.contested.is_empty()
     }
 
@@ -133,7 +133,7 @@ impl Source {
 }
 
 /// Keeps the plugin on the node.
-pub struct Keeper {
+pub(crate) struct Keeper {
     installation: Installation,
     folders: Option<Arc<Folders>>,
     lock: Option<Lock>,
@@ -153,7 +153,7 @@ pub struct Keeper {
 
 impl Keeper {
     /// Nothing is done yet.
-    pub fn new(installation: Installation, health: Arc<Health>) -> Self {
+    pub(crate) fn new(installation: Installation, health: Arc<Health>) -> Self {
         Self {
             installation,
             folders: None,
@@ -170,7 +170,7 @@ impl Keeper {
     }
 
     /// Waits until the plugin has answered what the last pass asked.
-    pub async fn answered(&mut self) {
+    pub(crate) async fn answered(&mut self) {
         self.inquiry.answered().await;
     }
 
@@ -179,7 +179,7 @@ impl Keeper {
     /// pods with what takes its place.
     ///
     /// Returns how it stands, and when to look again even if nothing changes.
-    pub fn pass(&mut self) -> (State, Duration) {
+    pub(crate) fn pass(&mut self) -> (State, Duration) {
         let mut pass = Pass { state: State::default(), again: QUIET };
         if let Err(trouble) = self.try_pass(&mut pass) {
             pass.state.trouble.push(trouble);
@@ -454,10 +454,7 @@ impl Keeper {
 
     /// Leaves the node. If `uninstalls`, and no other agent is there, everything is taken back: the configurations
     /// first, then, after the runtime had time to notice, kubeconfig and programs.
-    ///
-    /// # Errors
-    /// The files that could not be removed.
-    pub fn leave(mut self, uninstalls: bool) -> Result<(), String> {
+    pub(crate) fn leave(mut self, uninstalls: bool) -> Result<(), String> {
         if !uninstalls {
             info!("the plugin stays on the node");
             return Ok(());
@@ -497,10 +494,7 @@ fn open(installation: &Installation) -> Result<Folders, String> {
 }
 
 /// Takes everything back, where no agent is left that could.
-///
-/// # Errors
-/// The files that could not be removed, or the fact that an agent runs, which would put them back.
-pub fn uninstall(installation: &Installation) -> Result<(), String> {
+pub(crate) fn uninstall(installation: &Installation) -> Result<(), String> {
     let Folders { net, bin } = open(installation)?;
     let Some(_lock) = lock(&net)? else {
         return Err(

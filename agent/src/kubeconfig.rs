@@ -7,24 +7,21 @@ use base64::engine::general_purpose::STANDARD;
 
 /// The values that a kubeconfig holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kubeconfig<'a> {
+pub(crate) struct Kubeconfig<'a> {
     /// `KUBERNETES_SERVICE_HOST`: a name or an address, in brackets or not.
-    pub host: &'a str,
+    pub(crate) host: &'a str,
     /// `KUBERNETES_SERVICE_PORT`
-    pub port: &'a str,
+    pub(crate) port: &'a str,
     /// The service account's token.
-    pub token: &'a str,
+    pub(crate) token: &'a str,
     /// The API server's authority, in PEM form.
-    pub authority: &'a [u8],
+    pub(crate) authority: &'a [u8],
 }
 
 impl Kubeconfig<'_> {
     /// Its text, as Linkerd's installer writes it (`k8sConfigTemplate` in internal/cni/conf.go of linkerd2-proxy-init),
     /// with brackets around an IPv6 address.
-    ///
-    /// # Errors
-    /// The value that is missing, or that a reader would take for something else.
-    pub fn text(&self) -> Result<String, String> {
+    pub(crate) fn text(&self) -> Result<String, String> {
         let (token, authority) = (self.token.trim(), self.authority.trim_ascii());
         for (name, is_empty) in [
             ("KUBERNETES_SERVICE_HOST", self.host.is_empty()),

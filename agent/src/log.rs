@@ -12,7 +12,7 @@ use tracing_subscriber::{fmt, registry};
 use crate::settings::{LogFormat, Settings};
 
 /// Logs to standard error from here on.
-pub fn start(settings: &Settings) {
+pub(crate) fn start(settings: &Settings) {
     let is_json = settings.log_format == LogFormat::Json;
     let lines = fmt::layer()
         .with_writer(move || Lines { to: io::stderr(), is_json })

@@ -14,10 +14,10 @@ use prometheus_client::registry::{Metric, Registry};
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// A name and its value.
-pub type Label = [(&'static str, String); 1];
+pub(crate) type Label = [(&'static str, String); 1];
 
 /// A command of the runtime's, and the code with which it ended.
-pub type End = [(&'static str, String); 2];
+pub(crate) type End = [(&'static str, String); 2];
 
 /// Every metric; [`Metrics::default`] says what each of them is.
 #[derive(Debug)]

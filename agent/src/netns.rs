@@ -50,7 +50,7 @@ impl Identity {
 
 /// The facts that tell a pod's network namespace from others.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub(crate) struct Facts {
     uid: Uid,
     addresses: Vec<IpAddr>,
     has_own_users: bool,
@@ -58,7 +58,7 @@ pub struct Facts {
 
 impl Facts {
     /// From the API server's words about the pod with this UID.
-    pub fn new(uid: &Uid, pod: &Meshed) -> Self {
+    pub(crate) fn new(uid: &Uid, pod: &Meshed) -> Self {
         Self { uid: uid.clone(), addresses: pod.addresses().to_vec(), has_own_users: pod.has_own_users() }
     }
 }
@@ -94,7 +94,7 @@ impl Display for Otherwise {
 
 /// The processes of each pod of the node.
 #[derive(Debug)]
-pub struct Processes {
+pub(crate) struct Processes {
     proc: PathBuf,
     /// Their numbers, in their order.
     pods: BTreeMap<Uid, BTreeSet<u32>>,
@@ -105,10 +105,7 @@ pub struct Processes {
 
 impl Processes {
     /// Looks at every process that this one can see: all of the node's in a pod with hostPID.
-    ///
-    /// # Errors
-    /// Why they can't be seen.
-    pub fn read(proc: &Path) -> Result<Self, String> {
+    pub(crate) fn read(proc: &Path) -> Result<Self, String> {
         let words = |error: io::Error| format!("{}: {error}", proc.display());
         let mut found = Self {
             proc: proc.to_owned(),
@@ -134,10 +131,7 @@ impl Processes {
     }
 
     /// Opens a pod's network namespace.
-    ///
-    /// # Errors
-    /// Why it can't be told which it is.
-    pub fn network(&self, pod: &Facts) -> Result<Namespace, String> {
+    pub(crate) fn network(&self, pod: &Facts) -> Result<Namespace, String> {
         if pod.addresses.is_empty() {
             return Err("the API server doesn't say which addresses the pod has".to_owned());
         }

@@ -11,18 +11,15 @@ use std::os::unix::fs::MetadataExt as _;
 use crate::folder::Folder;
 
 /// The file's name. Runtimes read no file with such a name.
-pub const FILE: &str = ".linkerd-cni-agent";
+pub(crate) const FILE: &str = ".linkerd-cni-agent";
 
 /// The lock, for as long as this lives.
 #[derive(Debug)]
-pub struct Lock(File);
+pub(crate) struct Lock(File);
 
 impl Lock {
     /// Takes the folder's lock; none if another agent has it.
-    ///
-    /// # Errors
-    /// As of open(2) and flock(2).
-    pub fn take(folder: &Folder) -> io::Result<Option<Self>> {
+    pub(crate) fn take(folder: &Folder) -> io::Result<Option<Self>> {
         loop {
             let file = folder.open_or_create(FILE)?;
             match file.try_lock() {
@@ -39,7 +36,7 @@ impl Lock {
     }
 
     /// Whether somebody has removed the file: the lock keeps nobody out any more.
-    pub fn is_void(&self) -> bool {
+    pub(crate) fn is_void(&self) -> bool {
         self.0.metadata().is_ok_and(|file| file.nlink() == 0)
     }
 }

@@ -6,11 +6,11 @@ use crate::conflist::{self, Entry};
 use crate::folder::{Content, Text};
 
 /// Files by their names.
-pub type Files = BTreeMap<String, Content>;
+pub(crate) type Files = BTreeMap<String, Content>;
 
 /// A change of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Write a configuration whole.
     Write {
         /// Its name.
@@ -47,20 +47,20 @@ pub enum Step {
 
 /// The change of one configuration, step by step: at no moment is there less than before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub(crate) struct Change {
     /// The configuration.
-    pub name: String,
+    pub(crate) name: String,
     /// The steps. Where one fails, those after it are left.
-    pub steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// The changes, and what is left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Each stands alone. There may be more to do once these are made.
-    pub changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
     /// The files that are left as they are, and why.
-    pub skipped: BTreeMap<String, String>,
+    pub(crate) skipped: BTreeMap<String, String>,
 }
 
 impl Plan {
@@ -79,7 +79,7 @@ impl Plan {
 /// Whether runtimes read a file of this name, hidden or not: containerd and CRI-O take the first of them by name
 /// (`loadFromConfDir` in containerd/go-cni, `loadNetworks` in cri-o/ocicni, `ConfFiles` in libcni). A `.conflist` is a
 /// list of plugins, the others are one plugin's.
-pub fn is_configuration(name: &str) -> bool {
+pub(crate) fn is_configuration(name: &str) -> bool {
     is_list(name) || name.ends_with(".conf") || name.ends_with(".json")
 }
 
@@ -95,7 +95,7 @@ fn saved_name(name: &str) -> String {
 }
 
 /// The configuration that a file of this name keeps, if it is such a file.
-pub fn saved_of(name: &str) -> Option<&str> {
+pub(crate) fn saved_of(name: &str) -> Option<&str> {
     name.strip_prefix('.')?.strip_suffix(SAVED)
 }
 
@@ -122,18 +122,18 @@ fn text_of<'a>(files: &'a Files, name: &str) -> Option<(&'a Text, &'a str)> {
 
 /// The facts that a plan is made from.
 #[derive(Debug, Clone, Copy)]
-pub struct Look<'a> {
+pub(crate) struct Look<'a> {
     /// The configurations that there are.
-    pub folder: &'a Files,
+    pub(crate) folder: &'a Files,
     /// The files that keep some.
-    pub saved: &'a Files,
+    pub(crate) saved: &'a Files,
     /// The plugin's entry.
-    pub entry: &'a Entry,
+    pub(crate) entry: &'a Entry,
 }
 
 impl Look<'_> {
     /// Plans to have the entry in each configuration.
-    pub fn install(&self) -> Plan {
+    pub(crate) fn install(&self) -> Plan {
         let mut plan = Plan::default();
         let (lists, singles): (Vec<_>, Vec<_>) = self.folder.iter().partition(|(name, _)| is_list(name));
         let mut made = BTreeSet::new();
@@ -204,7 +204,7 @@ impl Look<'_> {
     }
 
     /// Plans to have the entry in no configuration.
-    pub fn remove(&self) -> Plan {
+    pub(crate) fn remove(&self) -> Plan {
         let mut plan = Plan::default();
         let mut done = BTreeSet::new();
         let kept = self.saved.keys().filter_map(|name| saved_of(name));
@@ -275,7 +275,7 @@ fn write(name: &str, text: String, before: &Text) -> Step {
 
 /// The configuration that runtimes take for each pod, the first by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum First {
+pub(crate) enum First {
     /// There is none.
     Nothing,
     /// One with the plugin.
@@ -287,7 +287,7 @@ pub enum First {
 }
 
 /// Finds the configuration that runtimes take for each pod.
-pub fn first(folder: &Files) -> First {
+pub(crate) fn first(folder: &Files) -> First {
     let Some((name, content)) = folder.first_key_value() else {
         return First::Nothing;
     };
@@ -304,12 +304,12 @@ pub fn first(folder: &Files) -> First {
 }
 
 /// The entry of the first configuration that has one.
-pub fn entry_of(folder: &Files) -> Option<Entry> {
+pub(crate) fn entry_of(folder: &Files) -> Option<Entry> {
     folder.values().find_map(|content| Entry::in_list(text(content).ok()?.1))
 }
 
 /// How many configurations name the plugin.
-pub fn count_chained(folder: &Files) -> usize {
+pub(crate) fn count_chained(folder: &Files) -> usize {
     let texts = folder.values().filter_map(|content| text(content).ok());
     texts.filter(|(_, text)| conflist::names_plugin(text)).count()
 }

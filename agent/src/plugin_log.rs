@@ -33,7 +33,7 @@ const CODES: u32 = 200;
 
 /// The socket, and who reads it.
 #[derive(Debug)]
-pub struct PluginLog {
+pub(crate) struct PluginLog {
     path: PathBuf,
     health: Arc<Health>,
     open: Option<Open>,
@@ -69,13 +69,13 @@ struct Line {
 
 impl PluginLog {
     /// Nobody listens yet.
-    pub fn new(folder: &Path, health: &Arc<Health>) -> Self {
+    pub(crate) fn new(folder: &Path, health: &Arc<Health>) -> Self {
         Self { path: folder.join(LOG_SOCKET), health: Arc::clone(health), open: None, trouble: String::new() }
     }
 
     /// Listens, unless it does already by the name that the plugin knows: another agent may have taken that, or
     /// somebody may have removed it. Must be called in tokio's runtime.
-    pub fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) {
         if self.is_open() {
             return;
         }
@@ -98,7 +98,7 @@ impl PluginLog {
     }
 
     /// Removes the name, unless it has become another agent's.
-    pub fn remove(self) {
+    pub(crate) fn remove(self) {
         if self.is_open() {
             // It is as good as gone: nobody will listen.
             let _ = fs::remove_file(&self.path);

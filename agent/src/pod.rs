@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use crate::follow::Object;
 
 /// The label of pods that Linkerd's injector meshed.
-pub const MESHED: &str = "linkerd.io/control-plane-ns";
+pub(crate) const MESHED: &str = "linkerd.io/control-plane-ns";
 /// The init container that proves that a pod's connections are redirected.
 const VALIDATOR: &str = "linkerd-network-validator";
 /// With which exit code it says that they aren't (cni-repair-controller in linkerd2-proxy-init).
@@ -23,7 +23,7 @@ const MOST_ADDRESSES: usize = 4;
 /// A pod, of which only what the agent needs is kept: it has up to 1.5 MiB, which whoever may create pods fills as they like.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
-pub struct Meshed(Pod<Status>);
+pub(crate) struct Meshed(Pod<Status>);
 
 impl Deref for Meshed {
     type Target = Pod<Status>;
@@ -36,7 +36,7 @@ impl Deref for Meshed {
 /// Part of a pod's status.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Status {
+pub(crate) struct Status {
     phase: Phase,
     #[serde(rename = "podIPs", deserialize_with = "gather")]
     addresses: Addresses,
@@ -69,7 +69,7 @@ struct Started {
 
 /// The agent's part in a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Case {
+pub(crate) enum Case {
     /// None of its business.
     Leave(&'static str),
     /// Its network may not be set up yet.
@@ -88,22 +88,22 @@ impl Object for Meshed {
 
 impl Meshed {
     /// Its UID.
-    pub fn uid(&self) -> Option<Uid> {
+    pub(crate) fn uid(&self) -> Option<Uid> {
         Uid::new(&self.metadata.uid)
     }
 
     /// Whether its users are others than the node's: it has a user namespace of its own.
-    pub fn has_own_users(&self) -> bool {
+    pub(crate) fn has_own_users(&self) -> bool {
         self.spec.host_users == Some(false)
     }
 
     /// The addresses that its runtime gave it, as kubelet says.
-    pub fn addresses(&self) -> &[IpAddr] {
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
         &self.status.addresses.0
     }
 
     /// As events name what they are about.
-    pub fn reference(&self) -> ObjectReference {
+    pub(crate) fn reference(&self) -> ObjectReference {
         let Metadata { name, namespace, uid, resource_version, .. } = self.metadata.clone();
         ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -125,7 +125,7 @@ impl fmt::Display for Meshed {
 }
 
 /// Says which part the agent has in a pod.
-pub fn case(pod: &Meshed) -> Case {
+pub(crate) fn case(pod: &Meshed) -> Case {
     let (status, init) = (&pod.status, &pod.status.init_container_statuses);
     if pod.metadata.is_going() {
         return Case::Leave("it is being deleted");
@@ -196,11 +196,11 @@ impl Extend<Container> for Started {
 
 /// A pod's UID as it may stand in a path: only letters, digits and dashes count as one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uid(String);
+pub(crate) struct Uid(String);
 
 impl Uid {
     /// The API's.
-    pub fn new(text: &str) -> Option<Self> {
+    pub(crate) fn new(text: &str) -> Option<Self> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         let is_whole = (8..=64).contains(&text.len()) && text.bytes().all(is_plain);
         is_whole.then(|| Self(text.to_owned()))
@@ -210,7 +210,7 @@ impl Uid {
     /// `…/kubepods-besteffort-podUID.slice/…` with underscores (pkg/kubelet/cm/pod_container_manager_linux.go).
     ///
     /// Below its own cgroup, a pod may name cgroups as it likes: the first that is a pod's counts.
-    pub fn in_cgroup(text: &str) -> Option<Self> {
+    pub(crate) fn in_cgroup(text: &str) -> Option<Self> {
         let parts = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/'));
         for part in parts {
             let uid = match part.strip_suffix(".slice") {

@@ -51,10 +51,7 @@ struct Watcher<'a> {
 }
 
 /// Watches until the process ends.
-///
-/// # Errors
-/// The setting that the watch lacks.
-pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> Result<Infallible, String> {
+pub(crate) async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> Result<Infallible, String> {
     let node = settings.node.as_deref();
     let node =
         node.ok_or("--node-name, or LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME, must say which node's pods to watch")?;

@@ -15,7 +15,7 @@ use crate::pod::Meshed;
 
 /// The rules that a pod should have.
 #[derive(Debug, Clone)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     /// The rules that the plugin installs.
     Plugins(Arc<Install>),
     /// The rules of its own linkerd-init alone, though the plugin has set the pod up: it goes by annotations, which don't
@@ -26,10 +26,7 @@ pub enum Wanted {
 }
 
 /// By the plugin's own configuration, what the watch told of the pod, and what else the plugin would ask for.
-///
-/// # Errors
-/// The obstacle.
-pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Wanted, String> {
+pub(crate) async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Wanted, String> {
     let words = |error: Error| error.to_string();
     let configuration = entry.read().map_err(words)?;
     let name = PodName::new(&pod.metadata.namespace, &pod.metadata.name)?;
@@ -66,7 +63,7 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Want
 }
 
 /// The installation for a pod's network namespace; none: the namespace stays as it is.
-pub fn install(configuration: &Configuration, name: &PodName, decision: Decision) -> Option<Arc<Install>> {
+pub(crate) fn install(configuration: &Configuration, name: &PodName, decision: Decision) -> Option<Arc<Install>> {
     match decision {
         Decision::Redirect(config) => {
             let mut install = configuration.install(*config);
@@ -85,10 +82,7 @@ pub fn install(configuration: &Configuration, name: &PodName, decision: Decision
 ///
 /// The rules are read unless the stamp is the one that was `known`. A stamp comes back where they are as they should be, and
 /// will be found so as long as it is the same.
-///
-/// # Errors
-/// Why they can't be read.
-pub fn verify(
+pub(crate) fn verify(
     namespace: &Namespace,
     wanted: &Wanted,
     known: Option<Stamp>,
@@ -113,10 +107,7 @@ pub fn verify(
 }
 
 /// Installs a pod's rules, and sees that they are in place.
-///
-/// # Errors
-/// Why they can't be installed, or aren't in place afterwards.
-pub fn repair(namespace: &Namespace, install: Arc<Install>) -> Result<String, String> {
+pub(crate) fn repair(namespace: &Namespace, install: Arc<Install>) -> Result<String, String> {
     let installed =
         namespace.run(|| install.run()).and_then(|installed| installed).map_err(|error| error.to_string())?;
     let (drift, _) = verify(namespace, &Wanted::Plugins(install), None)?;

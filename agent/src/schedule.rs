@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 /// In how many groups the pods are looked at. What a group costs besides its pods is a look at all processes.
 const GROUPS: u32 = 10;
 /// After how long a pod is looked at that has no turn: `--verify-every` is 0, or its status alone tells what becomes of it.
-pub const NEVER: Duration = Duration::from_secs(365 * 86400);
+pub(crate) const NEVER: Duration = Duration::from_secs(365 * 86400);
 
 /// Looks at every pod, so often; never, if that isn't asked for.
 #[derive(Debug, Clone, Copy)]
-pub struct Schedule {
+pub(crate) struct Schedule {
     start: Instant,
     every: Option<Duration>,
 }
 
 impl Schedule {
     /// From now on.
-    pub fn new(start: Instant, every: Option<Duration>) -> Self {
+    pub(crate) fn new(start: Instant, every: Option<Duration>) -> Self {
         Self { start, every }
     }
 
     /// When a pod is looked at next. Its group is by its UID, or by its sandbox's, so it stays in it.
-    pub fn next(&self, uid: &impl Hash, now: Instant) -> Instant {
+    pub(crate) fn next(&self, uid: &impl Hash, now: Instant) -> Instant {
         let Some(every) = self.every else {
             return now + NEVER;
         };

@@ -12,7 +12,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use crate::conflist::Entry;
 
 /// The socket's name in its folder.
-pub const LOG_SOCKET: &str = "log.sock";
+pub(crate) const LOG_SOCKET: &str = "log.sock";
 
 const AFTER_HELP: &str = "\
 Example: watch the pods of this node, and report those with other rules

@@ -25,18 +25,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A question to the plugin.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Subject {
+pub(crate) struct Subject {
     /// The program.
-    pub program: Stamp,
+    pub(crate) program: Stamp,
     /// Its standard input.
-    pub configuration: Value,
+    pub(crate) configuration: Value,
     /// Whether the kubeconfig is there.
-    pub kubeconfig: bool,
+    pub(crate) kubeconfig: bool,
 }
 
 /// The plugin's answer, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// It could set up a pod.
     Fine,
     /// It couldn't, and why.
@@ -48,7 +48,7 @@ pub enum Answer {
 
 /// Asks the plugin about one subject, and remembers the answer. Nothing waits for a plugin that hangs.
 #[derive(Debug, Default)]
-pub struct Inquiry {
+pub(crate) struct Inquiry {
     subject: Option<Subject>,
     answer: Answer,
     under_way: Option<JoinHandle<Result<(), String>>>,
@@ -61,7 +61,7 @@ pub struct Inquiry {
 impl Inquiry {
     /// The plugin's answer about a subject, of which `program` is the path, and when to ask again. Must be called in
     /// tokio's runtime.
-    pub fn plugin_status(&mut self, subject: Subject, program: &Path, now: Instant) -> (Answer, Duration) {
+    pub(crate) fn plugin_status(&mut self, subject: Subject, program: &Path, now: Instant) -> (Answer, Duration) {
         if self.subject.as_ref() != Some(&subject) {
             if let Some(other) = self.under_way.take() {
                 other.abort();
@@ -84,7 +84,7 @@ impl Inquiry {
     }
 
     /// Waits for an answer that is under way.
-    pub async fn answered(&mut self) {
+    pub(crate) async fn answered(&mut self) {
         let Some(work) = &mut self.under_way else {
             return pending().await;
         };
@@ -100,7 +100,7 @@ impl Inquiry {
 }
 
 /// The plugin's standard input, with the kubeconfig as this container sees it.
-pub fn configuration(installation: &Installation, entry: &Entry) -> Value {
+pub(crate) fn configuration(installation: &Installation, entry: &Entry) -> Value {
     let mut configuration = entry.configuration("1.1.0");
     if let Some(kubeconfig) = configuration.pointer_mut("/kubernetes/kubeconfig") {
         *kubeconfig = Value::from(installation.net().join(&installation.kubeconfig).to_string_lossy());

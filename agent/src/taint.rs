@@ -34,7 +34,7 @@ struct Spec {
 }
 
 /// Removes the taints with this key from the node whenever the agent becomes ready.
-pub async fn run(key: &str, node: &str, server: &Server, health: &Health) -> Infallible {
+pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Health) -> Infallible {
     let mut ready = health.ready.subscribe();
     let mut pauses = DefaultBackoff::default();
     let mut said = false;

@@ -16,7 +16,7 @@ const CALM: Duration = Duration::from_secs(5);
 
 /// The files that were written, or couldn't be.
 #[derive(Debug, Default)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     files: BTreeMap<String, File>,
 }
 
@@ -29,7 +29,7 @@ struct File {
 
 /// The trouble with a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// Another program rewrites the file again and again.
     Contested(String),
     /// The file couldn't be written.
@@ -38,12 +38,12 @@ pub enum Trouble {
 
 impl Throttle {
     /// How long a file may not be written yet.
-    pub fn wait(&self, name: &str, now: Instant) -> Duration {
+    pub(crate) fn wait(&self, name: &str, now: Instant) -> Duration {
         self.files.get(name).map_or(Duration::ZERO, |file| file.end.saturating_duration_since(now))
     }
 
     /// Notes a write. `line` is what there is to say if the file is contested.
-    pub fn wrote(&mut self, name: &str, now: Instant, line: impl FnOnce() -> String) {
+    pub(crate) fn wrote(&mut self, name: &str, now: Instant, line: impl FnOnce() -> String) {
         if self.files.get(name).is_some_and(|file| matches!(file.trouble, Some(Trouble::Failed(_)))) {
             // The pauses after failures say nothing about another program.
             self.files.remove(name);
@@ -57,7 +57,7 @@ impl Throttle {
     }
 
     /// Notes a failure.
-    pub fn failed(&mut self, name: &str, now: Instant, reason: String) {
+    pub(crate) fn failed(&mut self, name: &str, now: Instant, reason: String) {
         self.pause(name, now, AFTER_FAILURE).trouble = Some(Trouble::Failed(reason));
     }
 
@@ -70,7 +70,7 @@ impl Throttle {
     }
 
     /// The files in trouble, and when that will be over if nothing more happens. What is over is forgotten.
-    pub fn troubles(&mut self, now: Instant) -> Vec<(String, Trouble, Duration)> {
+    pub(crate) fn troubles(&mut self, now: Instant) -> Vec<(String, Trouble, Duration)> {
         self.files.retain(|_, file| file.end + CALM > now);
         let troubles = self.files.iter().filter_map(|(name, file)| {
             let trouble = file.trouble.clone()?;

@@ -27,16 +27,16 @@ const READ_AGAIN: Duration = Duration::from_secs(600);
 
 /// The agent's knowledge of a pod's rules.
 #[derive(Debug, Clone)]
-pub struct Tracked {
+pub(crate) struct Tracked {
     /// The rules that the pod should have. They are asked for once, for they are those of the pod's start.
     wanted: Option<Wanted>,
     start: Start,
     /// How it stood last time.
-    pub standing: Standing,
+    pub(crate) standing: Standing,
     /// If its rules were in place and nothing else mattered when they were read last: when that was.
     read: Option<(Stamp, Instant)>,
     /// When to look again.
-    pub due: Instant,
+    pub(crate) due: Instant,
     pause: Duration,
     told_drift: Told,
     told_repair: Told,
@@ -55,7 +55,7 @@ enum Start {
 
 /// How a pod stood when it was last looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// It was not looked at yet.
     New,
     /// It has the rules that it should have.
@@ -86,7 +86,7 @@ impl Default for Tracked {
 
 impl Tracked {
     /// Of a pod in which these rules were installed now.
-    pub fn installed(install: Arc<Install>, due: Instant) -> Self {
+    pub(crate) fn installed(install: Arc<Install>, due: Instant) -> Self {
         Self {
             wanted: Some(Wanted::Plugins(install)),
             start: Start::Today,
@@ -97,16 +97,13 @@ impl Tracked {
     }
 
     /// Of a pod that may have changed while nobody looked.
-    pub fn anew(self) -> Self {
+    pub(crate) fn anew(self) -> Self {
         Self { standing: Standing::New, due: Instant::now(), ..self }
     }
 
     /// Looks at the pod's rules in the namespace that `open` finds, and puts them there if that is to be done, as it is
     /// whenever the pod has `failed` for lack of them. `today` says which rules the pod would have if it started now.
-    ///
-    /// # Errors
-    /// Why it isn't known how the pod stands, or why it can't be healed.
-    pub async fn heal(
+    pub(crate) async fn heal(
         &mut self,
         pod: &impl Display,
         failed: bool,
@@ -203,7 +200,7 @@ impl Tracked {
 
     /// Notes what a look came to. The next one is in its turn, or after a pause that grows as long as it isn't known how
     /// the pod stands.
-    pub fn note(&mut self, pod: &impl Display, outcome: Result<Standing, String>, turn: Instant) {
+    pub(crate) fn note(&mut self, pod: &impl Display, outcome: Result<Standing, String>, turn: Instant) {
         (self.standing, self.due) = match outcome {
             Ok(standing) => {
                 self.pause = PAUSE.0;
@@ -230,7 +227,7 @@ async fn in_background<T: Send + 'static>(
 }
 
 /// Tells Prometheus how the pods stand: each of them once, so that their sum is the number of meshed pods.
-pub fn count<'a>(pods: impl Iterator<Item = &'a Tracked>, metrics: &Metrics) {
+pub(crate) fn count<'a>(pods: impl Iterator<Item = &'a Tracked>, metrics: &Metrics) {
     let mut standings = BTreeMap::from([("new", 0), ("in_place", 0), ("drifted", 0), ("not_known", 0)]);
     let mut reasons = BTreeMap::new();
     for pod in pods {

@@ -22,7 +22,7 @@ const CHANGES: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_ONLYDIR);
 
 /// Folders that are watched (inotify(7)).
-pub struct Watch {
+pub(crate) struct Watch {
     queue: Inotify,
     /// The same queue, as tokio can wait for it.
     events: Receiver,
@@ -30,10 +30,7 @@ pub struct Watch {
 
 impl Watch {
     /// Watches nothing yet.
-    ///
-    /// # Errors
-    /// As of inotify_init1(2).
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let queue = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         // tokio has no type for it, and reads and waits for a pipe in the same way.
         let events = Receiver::from_owned_fd_unchecked(queue.as_fd().try_clone_to_owned()?)?;
@@ -42,20 +39,14 @@ impl Watch {
 
     /// Watches the folder that has this path now. Doing it again changes nothing, unless the path leads elsewhere by
     /// now.
-    ///
-    /// # Errors
-    /// As of inotify_add_watch(2).
-    pub fn add(&self, folder: &Path) -> io::Result<()> {
+    pub(crate) fn add(&self, folder: &Path) -> io::Result<()> {
         self.queue.add_watch(folder, CHANGES)?;
         Ok(())
     }
 
     /// Waits until something has changed since the last time. What the agent itself leaves in a folder while it writes
     /// is nothing.
-    ///
-    /// # Errors
-    /// As of read(2).
-    pub async fn changed(&self) -> io::Result<()> {
+    pub(crate) async fn changed(&self) -> io::Result<()> {
         let mut has_changed = false;
         while !has_changed {
             self.events.readable().await?;

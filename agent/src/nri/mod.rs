@@ -10,8 +10,8 @@
 //! [`wire`] is what goes over the socket, [`message`] what it says, and [`sandboxes`] what becomes of a pod.
 
 pub mod message;
-pub mod sandboxes;
-pub mod wire;
+mod sandboxes;
+mod wire;
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -60,10 +60,7 @@ const INVALID_ARGUMENT: i32 = 3;
 const UNIMPLEMENTED: i32 = 12;
 
 /// Serves the runtime on this socket for ever.
-///
-/// # Errors
-/// Why that can't be begun.
-pub async fn run(
+pub(crate) async fn run(
     settings: &Settings,
     socket: &Path,
     server: Option<&Server>,

@@ -32,11 +32,11 @@ const MEMORY: &str = "the node's meshed pods have more annotations than the agen
 
 /// Why a pod's sandbox, or a container of it, can't be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// As the plugin would end with it: docs/cni.md has each.
-    pub code: u32,
+    pub(crate) code: u32,
     /// For `kubectl describe`.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 impl Refusal {
@@ -66,7 +66,7 @@ impl From<proxy_init::Error> for Refusal {
 
 /// A meshed pod, as the runtime describes it.
 #[derive(Debug, Clone)]
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     id: String,
     name: PodName,
     uid: String,
@@ -78,10 +78,7 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// None: the pod is none of the agent's business, for it isn't meshed or has the node's network.
-    ///
-    /// # Errors
-    /// The fact about a meshed pod that the runtime leaves out or gets wrong.
-    pub fn read(pod: PodSandbox) -> Result<Option<Self>, Refusal> {
+    pub(crate) fn read(pod: PodSandbox) -> Result<Option<Self>, Refusal> {
         let annotations =
             pod.annotations.into_iter().map(|entry| Annotation::decode(entry).map(|it| (it.key, it.value)));
         let given = annotations.collect::<Result<Given, _>>();
@@ -136,7 +133,7 @@ impl fmt::Display for Sandbox {
 }
 
 /// Whether another one is kept beside these. If not, it says so.
-pub fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox) -> bool {
+pub(crate) fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox) -> bool {
     let fits = kept.map(|sandbox| sandbox.size).sum::<usize>() + other.size <= MOST;
     if !fits {
         warn!("{other} is not looked at: {MEMORY}");
@@ -145,10 +142,7 @@ pub fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox) -> boo
 }
 
 /// The configuration of the rules.
-///
-/// # Errors
-/// The value that is wrong.
-pub fn configuration(installation: &Installation) -> Result<Configuration, Refusal> {
+pub(crate) fn configuration(installation: &Installation) -> Result<Configuration, Refusal> {
     let mut entry = installation.entry().map_err(|reason| Refusal::new(7, reason))?;
     if entry.pod_info().is_none() {
         // Nothing else is possible here.
@@ -164,7 +158,7 @@ pub fn configuration(installation: &Installation) -> Result<Configuration, Refus
 }
 
 /// All of the node's meshed pods.
-pub struct Sandboxes<'a> {
+pub(crate) struct Sandboxes<'a> {
     settings: &'a Settings,
     health: &'a Health,
     /// Where the agent may publish some.
@@ -179,10 +173,7 @@ pub struct Sandboxes<'a> {
 
 impl<'a> Sandboxes<'a> {
     /// None yet.
-    ///
-    /// # Errors
-    /// Why the agent's own network namespace isn't known.
-    pub fn new(settings: &'a Settings, health: &'a Health, events: Option<Events>) -> Result<Self, String> {
+    pub(crate) fn new(settings: &'a Settings, health: &'a Health, events: Option<Events>) -> Result<Self, String> {
         let own = "/proc/self/ns/net";
         Ok(Self {
             settings,
@@ -196,10 +187,7 @@ impl<'a> Sandboxes<'a> {
     }
 
     /// The runtime has made a sandbox: the pod gets its rules.
-    ///
-    /// # Errors
-    /// Why it has none: the sandbox must fail.
-    pub async fn run(&self, pod: PodSandbox, patience: Duration) -> Result<(), Refusal> {
+    pub(crate) async fn run(&self, pod: PodSandbox, patience: Duration) -> Result<(), Refusal> {
         let name = format!("{}/{}", pod.namespace, pod.name);
         let outcome = match Sandbox::read(pod) {
             Ok(None) => return Ok(()),
@@ -240,10 +228,7 @@ impl<'a> Sandboxes<'a> {
     }
 
     /// The runtime is about to make a container: its pod's rules are there first, whenever its sandbox was made.
-    ///
-    /// # Errors
-    /// Why they aren't: the container must not be made.
-    pub async fn create(&self, pod: PodSandbox, patience: Duration) -> Result<(), Refusal> {
+    pub(crate) async fn create(&self, pod: PodSandbox, patience: Duration) -> Result<(), Refusal> {
         if let Some((_, tracked)) = self.all.borrow().get(&pod.id)
             && !matches!(tracked.standing, Standing::New | Standing::NotKnown(_))
         {
@@ -267,13 +252,13 @@ impl<'a> Sandboxes<'a> {
     }
 
     /// The runtime has removed a sandbox.
-    pub fn remove(&self, id: &str) {
+    pub(crate) fn remove(&self, id: &str) {
         self.all.borrow_mut().remove(id);
         self.count();
     }
 
     /// These are all of the runtime's. Each is looked at: the agent may have missed what became of it.
-    pub fn synchronize(&self, listed: Vec<Sandbox>) {
+    pub(crate) fn synchronize(&self, listed: Vec<Sandbox>) {
         let mut before = self.all.take();
         for sandbox in listed {
             // Its rules are still those of its start.
@@ -292,7 +277,7 @@ impl<'a> Sandboxes<'a> {
     }
 
     /// Looks at pods as they are due, for ever.
-    pub async fn watch(&self) -> std::convert::Infallible {
+    pub(crate) async fn watch(&self) -> std::convert::Infallible {
         loop {
             let due = self.all.borrow().values().map(|(_, tracked)| tracked.due).min();
             let due = due.unwrap_or_else(|| Instant::now() + NEVER);

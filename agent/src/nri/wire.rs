@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One of the two connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Connection {
+pub(crate) enum Connection {
     /// On which the runtime asks, and the agent answers.
     Plugin = 1,
     /// The other way round.
@@ -36,7 +36,7 @@ pub enum Connection {
 
 /// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// It is to be answered, on its stream.
     Request = 1,
     /// An answer.
@@ -45,20 +45,20 @@ pub enum Kind {
 
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub(crate) struct Message {
     /// The connection that it belongs to.
-    pub connection: Connection,
+    pub(crate) connection: Connection,
     /// The stream: a request's number, and its answer's.
-    pub stream: u32,
+    pub(crate) stream: u32,
     /// Its kind.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// A [`super::message::Request`] or [`super::message::Response`].
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Why the socket can't be used any longer.
 #[derive(Debug, Error)]
-pub enum Broken {
+pub(crate) enum Broken {
     /// The runtime has ended, or closed the connection.
     #[error("the runtime closed the connection")]
     Closed,
@@ -78,7 +78,7 @@ pub enum Broken {
 
 /// A socket, and what came of messages that aren't whole yet.
 #[derive(Debug)]
-pub struct Wire {
+pub(crate) struct Wire {
     socket: UnixStream,
     input: Input,
     /// When a message has to be whole of which something has come.
@@ -87,15 +87,12 @@ pub struct Wire {
 
 impl Wire {
     /// On a socket of which nothing was read yet.
-    pub fn new(socket: UnixStream) -> Self {
+    pub(crate) fn new(socket: UnixStream) -> Self {
         Self { socket, input: Input::default(), deadline: None }
     }
 
     /// The next request or answer. It may take for ever to begin. If this is given up, nothing is lost.
-    ///
-    /// # Errors
-    /// Why there won't be any.
-    pub async fn receive(&mut self) -> Result<Message, Broken> {
+    pub(crate) async fn receive(&mut self) -> Result<Message, Broken> {
         let mut bytes = [0; FRAME];
         loop {
             if let Some(message) = self.input.take()? {
@@ -117,10 +114,7 @@ impl Wire {
     }
 
     /// Sends a message.
-    ///
-    /// # Errors
-    /// Why it can't be sent.
-    pub async fn send(&mut self, message: &Message) -> Result<(), Broken> {
+    pub(crate) async fn send(&mut self, message: &Message) -> Result<(), Broken> {
         let bytes = frames(message);
         let sent = timeout(PATIENCE, self.socket.write_all(&bytes)).await;
         sent.map_err(|_| Broken::Slow)?.map_err(broken)

@@ -12,9 +12,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, ResourceQuota,
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use lab::apt;
-use linkerd_cni_agent::conflist::Entry;
-use linkerd_cni_agent::metrics::Metrics;
-use linkerd_cni_agent::settings::Settings;
+use linkerd_cni_agent::Entry;
+use linkerd_cni_agent::Metrics;
+use linkerd_cni_agent::Settings;
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

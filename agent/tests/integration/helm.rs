@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use lab::helm::template;
 use lab::linkerd::CHARTS;
 use lab::shell::{root, target};
-use linkerd_cni_agent::settings::{LogFormat, RepairAction};
+use linkerd_cni_agent::{LogFormat, RepairAction};
 use proxy_init::{Form, SETTINGS};
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lab::network::Namespace;
 use lab::wait;
-use linkerd_cni_agent::nri::message::{
+use linkerd_cni_agent::message::{
     Annotation, ConfigureRequest, ConfigureResponse, LinuxNamespace, LinuxPodSandbox, PodRequest, PodSandbox,
     RegisterPluginRequest, Request, Response, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
 };
@@ -466,7 +466,7 @@ fn it_registers_again_whatever_becomes_of_the_runtime() {
     let mut plugin = runtime.accept();
     let (_, stream, ..) = plugin.receive().unwrap();
     let refused = Response {
-        status: Some(linkerd_cni_agent::nri::message::Status { code: 2, message: "no such plugins".to_owned() }),
+        status: Some(linkerd_cni_agent::message::Status { code: 2, message: "no such plugins".to_owned() }),
         payload: Vec::new(),
     };
     plugin.send(2, stream, 2, &refused.encode_to_vec());
