@@ -3,16 +3,14 @@
 //! Keys keep their order, and each value is written as it was read: numbers of any length survive. White space around
 //! them doesn't.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 use std::path::Path;
 
+use linkerd_cni::members::Members;
 use pod::{Configuration, Version};
-use serde::de::{MapAccess, Visitor};
-use serde::ser::SerializeMap as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, from_str, json};
 use thiserror::Error;
 
 /// The plugin's type, which is the name of its program.
@@ -44,10 +42,14 @@ impl Entry {
         Self(json!({"type": PLUGIN}))
     }
 
-    /// The entry that a list has; none if it has none.
-    pub(crate) fn in_list(text: &str) -> Option<Self> {
-        let entry = File::read(text).ok()?.plugins().ok()?.into_iter().rfind(|plugin| plugin.is_ours)?;
-        Some(Self(serde_json::from_str(entry.text.get()).ok()?))
+    /// The entry that a list has, the last one; none if it has none.
+    pub(crate) fn of_list(text: &str) -> Option<Self> {
+        Some(Self(from_str(List::read(text).ok()?.entries.last()?).ok()?))
+    }
+
+    /// The text as an element of a list, which is four spaces further in.
+    fn in_list(&self) -> String {
+        format!("{:#}", self.0).replace('\n', "\n    ")
     }
 
     /// Sets a key of Linkerd's part of the entry, if there is such a part.
@@ -81,193 +83,121 @@ impl Entry {
         }
         value
     }
-
-    /// As an element of a list, which is four spaces further in.
-    fn plugin(&self) -> Result<Plugin, Unusable> {
-        let text = format!("{:#}", self.0).replace('\n', "\n    ");
-        Ok(Plugin { text: RawValue::from_string(text).map_err(|error| not_json(&error))?, is_ours: true })
-    }
 }
 
 /// Why a file is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Unusable {
-    /// Half written, perhaps.
+    /// The file may be half written.
     #[error("it is not JSON: {0}")]
     NotJson(String),
-    /// Neither a list nor a plugin.
     #[error("it names no plugins")]
     NoPlugins,
-    /// This element of the list, counted from 0.
+    /// An element of the list, counted from 0.
     #[error("its plugin {0} is not an object with a type")]
     NotAPlugin(usize),
-    /// A list without a name.
     #[error("it has no name")]
     NoName,
-    /// A list for another version of the specification than those that the plugin knows, in the plugin's words.
+    /// The list is for another version of the specification than those that the plugin knows; in the plugin's words.
     #[error("{0}")]
     Version(String),
-    /// A `.conf` that names the plugin alone.
     #[error("its only plugin is {PLUGIN}, which makes no network")]
     Alone,
 }
 
-fn not_json(error: &serde_json::Error) -> Unusable {
-    Unusable::NotJson(error.to_string())
+/// A list of plugins, as it is written.
+struct List<'a> {
+    file: Members<'a>,
+    /// The texts of the plugins that aren't ours.
+    others: Vec<String>,
+    /// The texts of the plugin's entries.
+    entries: Vec<String>,
+    /// Whether an entry, and only one, is there and last.
+    is_last: bool,
 }
 
-/// A configuration: its keys in their order, and each value as it is written.
-struct File(Vec<(String, Box<RawValue>)>);
-
-/// An element of a list.
-struct Plugin {
-    text: Box<RawValue>,
-    is_ours: bool,
-}
-
-impl File {
-    fn read(text: &str) -> Result<Self, Unusable> {
-        let value: &RawValue = serde_json::from_str(text).map_err(|error| not_json(&error))?;
-        if !value.get().starts_with('{') {
-            return Err(Unusable::NoPlugins);
-        }
-        let file: Self = serde_json::from_str(text).map_err(|error| not_json(&error))?;
-        let mut seen = BTreeSet::new();
-        match file.0.iter().find(|(key, _)| !seen.insert(key)) {
-            // Readers differ in which of the two they take.
-            Some((key, _)) => Err(Unusable::NotJson(format!("it has {key:?} twice"))),
-            None => Ok(file),
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<&RawValue> {
-        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| &**value)
-    }
-
-    fn value(&self, key: &str) -> Option<Value> {
-        serde_json::from_str(self.get(key)?.get()).ok().filter(|value: &Value| !value.is_null())
-    }
-
-    /// The elements of the list. There are some.
-    fn plugins(&self) -> Result<Vec<Plugin>, Unusable> {
+impl<'a> List<'a> {
+    /// Reads a list. There are plugins in it, maybe none but ours.
+    fn read(text: &'a str) -> Result<Self, Unusable> {
         #[derive(Deserialize)]
         struct Typed {
             r#type: Value,
         }
-        let list = self.get("plugins").ok_or(Unusable::NoPlugins)?;
-        let texts: Vec<Box<RawValue>> = serde_json::from_str(list.get()).map_err(|_| Unusable::NoPlugins)?;
-        if texts.is_empty() {
-            return Err(Unusable::NoPlugins);
-        }
-        let plugins = texts.into_iter().enumerate().map(|(index, text)| {
+
+        let file = members(text)?;
+        let plugins = file.get("plugins").and_then(|plugins| from_str::<Vec<&RawValue>>(plugins).ok());
+        let (mut others, mut entries, mut is_last) = (Vec::new(), Vec::new(), false);
+        for (index, plugin) in plugins.ok_or(Unusable::NoPlugins)?.into_iter().map(RawValue::get).enumerate() {
             // serde's structs can be read from arrays, too.
-            let object = Some(text.get()).filter(|text| text.starts_with('{'));
-            let typed = object.and_then(|text| serde_json::from_str::<Typed>(text).ok());
-            let is_ours = typed.ok_or(Unusable::NotAPlugin(index))?.r#type == PLUGIN;
-            Ok(Plugin { text, is_ours })
-        });
-        plugins.collect()
-    }
-
-    /// The text of the same list with these elements.
-    fn with(&self, plugins: &[Plugin]) -> Result<String, Unusable> {
-        let text = serde_json::to_string_pretty(&List { file: self, plugins }).map_err(|error| not_json(&error))?;
-        Ok(format!("{text}\n"))
-    }
-
-    /// Checks that the plugin knows the version in which runtimes call it: newer ones take one of `cniVersions`, if there
-    /// are any, and without a version there is an empty one (`NetworkConfFromBytes` in containernetworking/cni).
-    fn check_version(&self) -> Result<(), Unusable> {
-        let (version, versions) = (self.value("cniVersion"), self.value("cniVersions"));
-        let newer = versions.iter().filter_map(Value::as_array).flatten();
-        let mut names = version.iter().chain(newer).filter_map(Value::as_str);
-        if names.any(|name| Version::named(name).is_some()) {
-            return Ok(());
+            let object = Some(plugin).filter(|text| text.starts_with('{'));
+            let typed = object.and_then(|text| from_str::<Typed>(text).ok()).ok_or(Unusable::NotAPlugin(index))?;
+            is_last = typed.r#type == PLUGIN;
+            if is_last { &mut entries } else { &mut others }.push(plugin.to_owned());
         }
-        let asked = version.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-        Err(Unusable::Version(pod::Error::Version { asked }.message()))
+        if others.is_empty() {
+            return Err(if entries.is_empty() { Unusable::NoPlugins } else { Unusable::Alone });
+        }
+        is_last &= entries.len() == 1;
+        Ok(Self { file, others, entries, is_last })
+    }
+
+    /// The text of the list with these plugins.
+    fn with(mut self, plugins: &[String]) -> String {
+        self.file.set("plugins", format!("[\n    {}\n  ]", plugins.join(",\n    ")));
+        self.file.lines()
     }
 }
 
-impl<'de> Deserialize<'de> for File {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Keys;
-
-        impl<'de> Visitor<'de> for Keys {
-            type Value = File;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<File, A::Error> {
-                let mut file = File(Vec::new());
-                while let Some(entry) = map.next_entry()? {
-                    file.0.push(entry);
-                }
-                Ok(file)
-            }
-        }
-
-        deserializer.deserialize_map(Keys)
+/// The members of a file that is an object.
+fn members(text: &str) -> Result<Members<'_>, Unusable> {
+    let value: &RawValue = from_str(text).map_err(|error| Unusable::NotJson(error.to_string()))?;
+    let file: Members<'_> = from_str(value.get()).map_err(|_| Unusable::NoPlugins)?;
+    let mut seen = BTreeSet::new();
+    match file.0.iter().find(|(key, _)| !seen.insert(key)) {
+        // Readers differ in which of the two they take.
+        Some((key, _)) => Err(Unusable::NotJson(format!("it has {key:?} twice"))),
+        None => Ok(file),
     }
 }
 
-/// A file with other elements in its list.
-struct List<'a> {
-    file: &'a File,
-    plugins: &'a [Plugin],
+/// The value of a key; none if it is `null`.
+fn value(file: &Members<'_>, key: &str) -> Option<Value> {
+    from_str(file.get(key)?).ok().filter(|value: &Value| !value.is_null())
 }
 
-impl Serialize for List<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.file.0.len()))?;
-        for (key, value) in &self.file.0 {
-            if key == "plugins" {
-                let texts: Vec<&RawValue> = self.plugins.iter().map(|plugin| &*plugin.text).collect();
-                map.serialize_entry(key, &texts)?;
-            } else {
-                map.serialize_entry(key, value)?;
-            }
-        }
-        map.end()
+/// Checks that the plugin knows the version in which runtimes call it: newer ones take one of `cniVersions`, if there are
+/// any, and without a version there is an empty one (`NetworkConfFromBytes` in containernetworking/cni).
+fn check_version(file: &Members<'_>) -> Result<(), Unusable> {
+    let (version, versions) = (value(file, "cniVersion"), value(file, "cniVersions"));
+    let newer = versions.iter().filter_map(Value::as_array).flatten();
+    let mut names = version.iter().chain(newer).filter_map(Value::as_str);
+    if names.any(|name| Version::named(name).is_some()) {
+        return Ok(());
     }
+    let asked = version.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+    Err(Unusable::Version(pod::Error::Version { asked }.message()))
 }
 
 /// A list with the entry last in it; none if it is there already.
 pub(crate) fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusable> {
-    let file = File::read(text)?;
-    let mut plugins = file.plugins()?;
-    file.check_version()?;
-    if let Some((last, others)) = plugins.split_last()
-        && last.is_ours
-        && !others.iter().any(|plugin| plugin.is_ours)
-        && !others.is_empty()
-        && serde_json::from_str::<Value>(last.text.get()).is_ok_and(|value| value == entry.0)
-    {
+    let list = List::read(text)?;
+    check_version(&list.file)?;
+    let is_entry = |text: &String| from_str::<Value>(text).is_ok_and(|value| value == entry.0);
+    if list.is_last && list.entries.iter().all(is_entry) {
         return Ok(None);
     }
-    plugins.retain(|plugin| !plugin.is_ours);
-    if plugins.is_empty() {
-        return Err(Unusable::Alone);
-    }
-    plugins.push(entry.plugin()?);
-    file.with(&plugins).map(Some)
+    let plugins = [&list.others[..], &[entry.in_list()]].concat();
+    Ok(Some(list.with(&plugins)))
 }
 
 /// A list without the entry; none if it has none.
 pub(crate) fn unchain(text: &str) -> Result<Option<String>, Unusable> {
-    let file = File::read(text)?;
-    let mut plugins = file.plugins()?;
-    let before = plugins.len();
-    plugins.retain(|plugin| !plugin.is_ours);
-    if plugins.is_empty() {
-        return Err(Unusable::Alone);
-    }
-    if plugins.len() == before {
+    let list = List::read(text)?;
+    if list.entries.is_empty() {
         return Ok(None);
     }
-    file.with(&plugins).map(Some)
+    let others = list.others.clone();
+    Ok(Some(list.with(&others)))
 }
 
 /// The list that takes the place of a `.conf`, which holds one plugin: as Linkerd's installer makes it (`inject` in
@@ -275,16 +205,16 @@ pub(crate) fn unchain(text: &str) -> Result<Option<String>, Unusable> {
 ///
 /// Upstream takes a `.conf` without a type for a list, and so does this.
 pub(crate) fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
-    let file = File::read(text)?;
-    match file.value("type") {
+    let mut file = members(text)?;
+    match value(&file, "type") {
         None => Ok(chain(text, entry)?.unwrap_or_else(|| text.to_owned())),
         Some(kind) if kind == PLUGIN => Err(Unusable::Alone),
         Some(_) => {
-            let keys = file.0.into_iter().filter(|(key, _)| key != "cniVersion");
-            let plugin: BTreeMap<_, _> = keys.collect();
-            let plugin = Plugin { text: to_raw_value(&plugin).map_err(|error| not_json(&error))?, is_ours: false };
-            let list = File::read(r#"{"cniVersion": "0.3.1", "name": "k8s-pod-network", "plugins": null}"#)?;
-            list.with(&[plugin, entry.plugin()?])
+            file.remove("cniVersion");
+            let plugins = format!("[{}]", file.text());
+            let members = [("cniVersion", "\"0.3.1\""), ("name", "\"k8s-pod-network\""), ("plugins", &plugins)];
+            let file = Members(members.map(|(key, value)| (key.to_owned(), value.into())).into());
+            Ok(chain(&file.text(), entry)?.unwrap_or_default())
         }
     }
 }
@@ -294,15 +224,15 @@ pub(crate) fn names_plugin(text: &str) -> bool {
     matches!(unchain(text), Ok(Some(_)) | Err(Unusable::Alone))
 }
 
-/// Whether a runtime that takes this list has the plugin set up pods.
+/// Whether a runtime that takes this list has the plugin set up pods. An error says why a runtime can't take it
+/// (`NetworkConfFromBytes` in containernetworking/cni), or why the plugin would fail.
 pub(crate) fn has_plugin(text: &str) -> Result<bool, Unusable> {
-    let has_plugin = unchain(text)?.is_some();
-    let file = File::read(text)?;
-    if !matches!(file.value("name"), Some(Value::String(_))) {
+    let list = List::read(text)?;
+    if !matches!(value(&list.file, "name"), Some(Value::String(_))) {
         return Err(Unusable::NoName);
     }
-    file.check_version()?;
-    Ok(has_plugin)
+    check_version(&list.file)?;
+    Ok(!list.entries.is_empty())
 }
 
 /// A program that keeps others' entries out of its file, by the type of its plugin, and the setting that makes it stop

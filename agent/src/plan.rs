@@ -305,7 +305,7 @@ pub(crate) fn first(folder: &Files) -> First {
 
 /// The entry of the first configuration that has one.
 pub(crate) fn entry_of(folder: &Files) -> Option<Entry> {
-    folder.values().find_map(|content| Entry::in_list(text(content).ok()?.1))
+    folder.values().find_map(|content| Entry::of_list(text(content).ok()?.1))
 }
 
 /// How many configurations name the plugin.

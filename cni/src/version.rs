@@ -1,14 +1,12 @@
 //! The versions of the CNI specification, and what its results look like in each.
 
-use std::borrow::Cow;
-use std::fmt;
 use std::net::IpAddr;
 
 use pod::Version;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+
+use crate::members::Members;
 
 /// The `cniVersion` that standard input names, whatever else is wrong with it; none if it names none or isn't JSON.
 pub fn asked(stdin: &[u8]) -> Option<String> {
@@ -33,7 +31,7 @@ pub fn result(version: Version, previous: Option<&RawValue>) -> Result<String, s
     let Some(previous) = previous else {
         return Ok(json!({"cniVersion": version.to_string()}).to_string());
     };
-    let mut object: Object<'_> = serde_json::from_str(previous.get())?;
+    let mut object: Members<'_> = serde_json::from_str(previous.get())?;
     let wanted = json!(version.to_string()).to_string();
     if object.get("cniVersion") == Some(&wanted) {
         return Ok(previous.get().to_owned());
@@ -51,7 +49,7 @@ pub fn result(version: Version, previous: Option<&RawValue>) -> Result<String, s
 /// A result's list of addresses as this version has it; none if it is none.
 fn addresses(version: Version, ips: &str) -> Option<String> {
     let ips: Vec<&RawValue> = serde_json::from_str(ips).ok()?;
-    let ips = ips.iter().map(|ip| match serde_json::from_str::<Object<'_>>(ip.get()) {
+    let ips = ips.iter().map(|ip| match serde_json::from_str::<Members<'_>>(ip.get()) {
         Ok(mut object) if version >= Version::V1_0_0 => {
             object.remove("version");
             object.text()
@@ -72,59 +70,6 @@ fn family(address: &str) -> Option<&'static str> {
     let address: String = serde_json::from_str(address).ok()?;
     let address: IpAddr = address.split('/').next()?.parse().ok()?;
     Some(if address.is_ipv4() { "4" } else { "6" })
-}
-
-/// The members of a JSON object in their order, with the text of their values: other programs' numbers and keys keep
-/// their form.
-struct Object<'a>(Vec<(String, Cow<'a, str>)>);
-
-impl Object<'_> {
-    /// The value of a key; as for most readers, the last one.
-    fn get(&self, key: &str) -> Option<&str> {
-        let found = self.0.iter().rev().find(|(name, _)| name == key);
-        found.map(|(_, value)| value.as_ref())
-    }
-
-    /// Replaces the value of a key, or adds the key at the end.
-    fn set(&mut self, key: &str, value: String) {
-        match self.0.iter_mut().rev().find(|(name, _)| name == key) {
-            Some(member) => member.1 = value.into(),
-            None => self.0.push((key.to_owned(), value.into())),
-        }
-    }
-
-    fn remove(&mut self, key: &str) {
-        self.0.retain(|(name, _)| name != key);
-    }
-
-    fn text(&self) -> String {
-        let members = self.0.iter().map(|(key, value)| format!("{}:{value}", json!(key)));
-        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
-    }
-}
-
-impl<'de> Deserialize<'de> for Object<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-
-        impl<'de> Visitor<'de> for Members {
-            type Value = Object<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
-                let mut members = Vec::new();
-                while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
-                    members.push((key, value.get().into()));
-                }
-                Ok(Object(members))
-            }
-        }
-
-        deserializer.deserialize_map(Members)
-    }
 }
 
 #[cfg(test)]
