@@ -45,7 +45,7 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Whether a user's chain begins after it, or the table ends with it.
+    /// Returns true if a user's chain begins after the entry, or the table ends with it.
     fn is_head(&self) -> bool {
         self.target.name == b"ERROR"
     }
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(saved(Family::V6), [&v6[..], &output].concat());
     }
 
-    /// What nat tables don't have: packets are dropped, by a rule or by a policy; and rules that few people write.
+    /// nat tables have no such rules: packets are dropped, by a rule or by a policy; and few people write the others.
     #[test]
     fn a_filter_table_is_read_as_the_kernel_holds_it() {
         let table = table(Family::V4, "filter", &recorded_as("filter")).unwrap();

@@ -125,8 +125,8 @@ pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>, family: Family) ->
     Ok(())
 }
 
-/// Whether a match or a target of this name has connections tracked: those that call `nf_ct_netns_get` where they are
-/// checked (net/netfilter/xt_*.c), but for translations.
+/// Returns true if a match or a target of this name has connections tracked: those that call `nf_ct_netns_get` where
+/// they are checked (net/netfilter/xt_*.c), but for translations.
 fn needs_tracking(name: &[u8]) -> bool {
     let names =
         "cluster connbytes connlabel connlimit connmark conntrack helper state CONNMARK CONNSECMARK CT SYNPROXY";
@@ -508,7 +508,7 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     if kinds & DIRECTION != 0 {
         // Inverted, it is about the reply.
         let is_reply = inverted & DIRECTION != 0;
-        // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
+        // A packet without an entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
         let passes = kinds & STATE != 0;
         let holds = |of: Tracked| if of.state.has_entry() { of.is_reply == is_reply } else { passes };
         conditions.push(tracking_condition(holds));
@@ -695,7 +695,7 @@ mod tests {
             let known = target(b"CONNMARK", 1, &first);
             assert_eq!(target(b"CONNMARK", 2, &next) == known, shift == 0, "{known:?}");
         }
-        // What is inverted has numbers of its own in the first revision.
+        // Inverted conditions have numbers of their own in the first revision.
         for (is_source, is_destination) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
             let types = [4u16, 2].map(u16::to_ne_bytes).concat();
             let inverted = [is_source, is_destination].map(u32::to_ne_bytes).concat();

@@ -28,7 +28,7 @@ impl Generation {
 ///
 /// The crate nftnl's own `Batch` can't name a generation in its first message, and asks for an answer to each one.
 pub(crate) struct Batch {
-    /// What was written, and zeros: libmnl before 1.0.5 leaves what is there after an attribute, up to the next one.
+    /// The written messages, and zeros: libmnl before 1.0.5 leaves the bytes after an attribute, up to the next one.
     words: Vec<u32>,
     /// How many words were written.
     length: usize,

@@ -250,7 +250,7 @@ impl Writer {
     }
 }
 
-/// What a message to nfnetlink begins with: `struct nlmsghdr` and `struct nfgenmsg`.
+/// The beginning of a message to nfnetlink: `struct nlmsghdr` and `struct nfgenmsg`.
 #[derive(Debug, Clone, Copy)]
 pub struct Header {
     /// `NFNL_SUBSYS_*`

@@ -1,4 +1,4 @@
-//! What the crate nftnl has no types for: libnftnl's expressions that proxy-init's rules need beside nftnl's own, and sets
+//! Types that the crate nftnl lacks: libnftnl's expressions that our rules need beside nftnl's own, and sets
 //! whose type only a run knows, with their elements.
 
 use std::ffi::{CStr, c_void};
@@ -17,7 +17,7 @@ const REGISTER: u32 = Register::Reg1 as u32;
 enum Value<'a> {
     Number(u32),
     Text(&'a CStr),
-    /// What a register is compared with.
+    /// The value that a register is compared with.
     Data(&'a [u8]),
 }
 

@@ -231,16 +231,16 @@ fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
     }))
 }
 
-/// Which packets a rule of `ip rule` is for.
+/// The packets that a rule of `ip rule` is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoutingRule {
     /// The first and the last user, if it is for some alone.
     pub users: Option<(u32, u32)>,
-    /// Whether it looks at the packet's mark.
+    /// True if the rule looks at the packet's mark.
     pub is_by_mark: bool,
 }
 
-/// What `ip rule` has for a family.
+/// The rules of `ip rule` for a family.
 pub fn rules(family: Family) -> Result<Vec<RoutingRule>, ReadError> {
     dump(libc::RTM_GETRULE, family_number(family), FIB_RULE_HDR, |message| {
         let attributes = message.attributes_after(FIB_RULE_HDR)?;
@@ -506,7 +506,7 @@ pub(crate) mod tests {
         });
     }
 
-    /// What the kernel says of `ip link add wg0 type wireguard`, without most attributes, and of lo.
+    /// The kernel's words about `ip link add wg0 type wireguard`, without most attributes, and of lo.
     #[test]
     fn a_device_may_have_a_kind() {
         let read = |attributes: &[(u16, &[u8])]| answered(&[0; IFINFOMSG], attributes, read_device);

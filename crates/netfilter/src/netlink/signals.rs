@@ -1,4 +1,4 @@
-//! What signals do to the program while another thread, or commands that it has started, work for it.
+//! Handles signals while another thread, or commands that the program has started, work for it.
 
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;

@@ -302,7 +302,7 @@ fn receive_ahead(
     })
 }
 
-/// What answers requests: the kernel or, in tests, a recording of its answers.
+/// The side that answers requests: the kernel or, in tests, a recording of its answers.
 pub trait Respondent {
     /// Sends a request, to which `write` adds the attributes, and passes each message of the answer to `read`.
     fn send_request(
@@ -352,7 +352,7 @@ mod tests {
     use super::*;
     use crate::tests::recorded;
 
-    /// What Linux 6.18 answered to batches, recorded in `unshare -n` from a socket with NETLINK_CAP_ACK and
+    /// Linux 6.18's answers to batches, recorded in `unshare -n` from a socket with NETLINK_CAP_ACK and
     /// NETLINK_EXT_ACK.
     #[test]
     fn answers_are_read_as_the_kernel_gives_them() {

@@ -131,13 +131,13 @@ pub fn load_extension(family: Family, name: &CStr, revision: u8, is_target: bool
     options.get(option, name.to_bytes(), &mut structure)
 }
 
-/// Whether this kernel has sockets of the family; without them, it has no legacy tables of it.
+/// Returns true if this kernel has sockets of the family; without them, it has no legacy tables of it.
 pub fn has_sockets(family: Family) -> bool {
     family != Family::V6 || has_ipv6()
 }
 
-/// Whether this kernel has IPv6 sockets: without them (CONFIG_IPV6, or booted with `ipv6.disable=1`), it has no IPv6
-/// traffic either.
+/// Returns true if this kernel has IPv6 sockets: without them (CONFIG_IPV6, or booted with `ipv6.disable=1`), it has no
+/// IPv6 traffic either.
 pub fn has_ipv6() -> bool {
     static HAS_IPV6: OnceLock<bool> = OnceLock::new();
     // It is the same in every network namespace, so the kernel is asked once.

@@ -35,7 +35,7 @@ pub fn depth(network: impl AsFd) -> Result<usize, Errno> {
     }
 }
 
-/// Whether this process has opened a network namespace that belongs to another user namespace.
+/// True if this process has opened a network namespace that belongs to another user namespace.
 static HAS_OPENED_OTHER: AtomicBool = AtomicBool::new(false);
 
 /// Records that this process has opened a network namespace, to enter it.
@@ -45,7 +45,7 @@ pub fn note_opened_network(network: impl AsFd) {
     }
 }
 
-/// Whether the thread's network namespace belongs to the process's user namespace; none if that isn't known.
+/// True if the thread's network namespace belongs to the process's user namespace; none: not known.
 pub fn owns_network() -> Option<bool> {
     match depth(File::open("/proc/thread-self/ns/net").ok()?) {
         Ok(depth) => Some(depth == 0),
@@ -54,9 +54,9 @@ pub fn owns_network() -> Option<bool> {
     }
 }
 
-/// Whether it is known that the thread's network namespace belongs to another user namespace than the process's. This asks
-/// the kernel only if the process has opened such a network namespace, since asking takes a pod's init container time. A
-/// program that was started in one learns it when the kernel refuses a rule.
+/// Returns true if the thread's network namespace is known to belong to another user namespace than the process's. This
+/// asks the kernel only if the process has opened such a network namespace, since asking takes a pod's init container
+/// time. A program that was started in one learns it when the kernel refuses a rule.
 pub fn is_known_to_be_outside() -> bool {
     HAS_OPENED_OTHER.load(Ordering::Relaxed) && owns_network() == Some(false)
 }

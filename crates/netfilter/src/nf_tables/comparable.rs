@@ -65,7 +65,7 @@ pub fn written<'a>(rules: impl IntoIterator<Item = NewRule<'a>>) -> Result<Vec<V
     // The first message begins the batch.
     let messages = Messages(batch.bytes()).skip(1).flatten();
     let forms = messages.map(|message| comparable(message.attributes()?.get(NFTA_RULE_EXPRESSIONS)?));
-    // What was just written isn't malformed. A rule that were would stay in its place, and be like none that is held.
+    // Our own bytes aren't malformed. A malformed rule would stay in its place, and be like no held rule.
     Ok(forms.map(Result::unwrap_or_default).collect())
 }
 

@@ -1,8 +1,8 @@
-//! What a rule's expressions mean, as conditions and an action.
+//! Decodes a rule's expressions as conditions and an action.
 //!
-//! This reads what the kernel will do with a packet, whichever program wrote the rule: iptables-nft alone writes the same
-//! condition in several ways, depending on its version. What isn't understood is recorded as such, with the names of its
-//! expressions.
+//! This reads what the kernel will do with a packet, whichever program wrote the rule: iptables-nft alone writes the
+//! same condition in several ways, depending on its version. What isn't understood is recorded as such, with the names
+//! of its expressions.
 
 use ruleset::flags::{ct_state_condition, tracking_condition};
 use ruleset::nftables::{ARP, family_condition, nfproto};
@@ -30,7 +30,7 @@ const PAYLOAD_FIELDS: [(Field, Place); 6] = [
     (Field::DestinationPort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)),
 ];
 
-/// Which `NFT_META_*` a field is.
+/// The `NFT_META_*` of a field.
 const META_FIELDS: [(Field, i32); 7] = [
     (Field::Family, libc::NFT_META_NFPROTO),
     (Field::Protocol, libc::NFT_META_L4PROTO),
@@ -661,7 +661,7 @@ impl<'a> Reader<'a> {
         self.rule.action = match first.map(|first| self.registers.get(first)) {
             None => Action::Redirect(None),
             Some(Some(Loaded::Mapped(field, map))) if is_single => Action::RedirectByMap(*field, map.clone()),
-            // What several fields or a changing map say isn't followed.
+            // Several fields, or a changing map, aren't followed.
             Some(_) => Action::Redirect(self.constant_ports(first, last).or(Some((0, u16::MAX)))),
         };
     }
@@ -721,7 +721,7 @@ fn loaded_by(expression: &str) -> Loaded {
     Loaded::Other(vec![Name::from(expression)])
 }
 
-/// What `fib` loads from routing: `fib daddr type`, or `fib saddr . iif oif`.
+/// The part of routing that `fib` loads: `fib daddr type`, or `fib saddr . iif oif`.
 fn loaded_by_routing(fib: expression::Fib) -> Loaded {
     // `NFTA_FIB_F_*`: by the source or the destination, the mark, the device of either way; and whether there is one.
     const SOURCE: u32 = 1;
@@ -744,7 +744,8 @@ fn address_type_condition(is_source: bool, types: u16, negated: bool) -> Conditi
     Condition::Context(Context::AddressType { is_source, types, negated, is_xt: false })
 }
 
-/// Whether there is a route back, by the device on which the packet came or by any; if negated, whether there is none.
+/// The condition that there is a route back, by the device on which the packet came or by any; if negated, that there
+/// is none.
 fn reverse_path_condition(is_loose: bool, negated: bool) -> Condition {
     Condition::Context(Context::ReversePath { is_loose, negated, xt_flags: None })
 }
@@ -770,8 +771,8 @@ fn compared_values(part: Part, compare: Compare<'_>) -> Option<Values> {
     Some(numbers.map_or(Values::Listed(Vec::new()), Values::Interval))
 }
 
-/// What writing these bytes of a packet does, of which the bits under the mask are as they were: nothing to its way where
-/// that is IP's class of traffic or IPv4's time to live. None: it may go elsewhere. nft writes two bytes, also where one
+/// The effect of writing these bytes of a packet, of which the bits under the mask stay: nothing to its way where that
+/// is IP's class of traffic or IPv4's time to live. None: it may go elsewhere. nft writes two bytes, also where one
 /// field is smaller.
 fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8]) -> Option<Effect> {
     if base != libc::NFT_PAYLOAD_NETWORK_HEADER {
@@ -781,7 +782,7 @@ fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8])
     let free: &[u8] = match family {
         Some(Family::V4) => &[0, 0xff, 0, 0, 0, 0, 0, 0, 0xff],
         Some(Family::V6) => &[0x0f, 0xf0, 0, 0, 0, 0, 0, 0xff],
-        // What is in both.
+        // The bits that both families share.
         None => &[0, 0xf0],
     };
     let mut changes_hops = false;
@@ -859,7 +860,7 @@ mod tests {
         ]
     }
 
-    /// What has an effect that doesn't matter is written as what isn't understood.
+    /// A rule with an effect that doesn't matter is written as an unknown one.
     fn unless_known(rule: &Rule) -> &'static str {
         let is_unknown = |condition: &Condition| matches!(condition, Condition::NotUnderstood(_));
         let is_open = matches!(rule.action, Action::NotUnderstood(_)) || rule.conditions.iter().any(is_unknown);
@@ -913,7 +914,7 @@ mod tests {
         assert_eq!(reader.finish().conditions.len(), 5);
     }
 
-    /// Whoever writes rules may hand the kernel other expressions than nft and iptables do.
+    /// Writers of rules may hand the kernel other expressions than nft and iptables do.
     #[test]
     fn what_nft_does_not_write_is_read_too() {
         let [mask, xor, five] = [0xff, 3, 5].map(u32::to_ne_bytes);

@@ -216,7 +216,7 @@ impl<'a> Part<'a> for &'a [u8] {
     }
 }
 
-/// What a register holds, or is compared with.
+/// The content of a register, or the value that it is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Data<'a>(pub(crate) &'a [u8]);
 
@@ -227,7 +227,7 @@ impl<'a> Part<'a> for Data<'a> {
     }
 }
 
-/// What becomes of a packet: one of `NF_*` or `NFT_*`, and the chain where that is a jump or a goto.
+/// The fate of a packet: one of `NF_*` or `NFT_*`, and the chain of a jump or a goto.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict<'a> {
     pub(crate) code: i32,

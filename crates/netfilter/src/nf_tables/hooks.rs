@@ -1,4 +1,4 @@
-//! Which legacy tables are hooked: what nfnetlink_hook tells whoever has CAP_NET_ADMIN, where only root can list them.
+//! Finds hooked legacy tables: nfnetlink_hook tells a process with CAP_NET_ADMIN, where only root can list them.
 //!
 //! nfnetlink_hook lists the functions at a hook (net/netfilter/nfnetlink_hook.c; since Linux 5.14, often as a module,
 //! in some distributions' kernels not at all). Every legacy table has a function at OUTPUT, so one list per family has
@@ -37,7 +37,7 @@ pub fn legacy_tables(
     Ok(Some(tables))
 }
 
-/// Whether nf_tables has a nat chain for packets of this family, hooked or in a dormant table.
+/// Finds out if nf_tables has a nat chain for packets of this family, hooked or in a dormant table.
 fn has_nat_chain(socket: &Socket, family: Family) -> Result<bool, ReadError> {
     let tables = match held(socket, |table, _| table.sees(family)) {
         Ok(snapshot) => snapshot.tables,
@@ -106,7 +106,7 @@ mod tests {
     use crate::nf_tables::{ChainId, TableId};
     use crate::tests::namespace::in_a_namespace;
 
-    /// What Linux 6.12 listed at OUTPUT with these bytes, in hexadecimal; 7.2 lists the same functions.
+    /// Linux 6.12's list at OUTPUT with these bytes, in hexadecimal; 7.2 lists the same functions.
     fn recorded(bytes: &str) -> Hooked {
         let mut hooked = Hooked::default();
         for message in Messages(&crate::tests::recorded(bytes)) {

@@ -1,4 +1,4 @@
-//! What nft mode and native mode both know of nf_tables: how expressions, rules, tables and sets are written and read,
+//! nf_tables for nft mode and native mode: how expressions, rules, tables and sets are written and read,
 //! and how to read all of them as one consistent snapshot.
 
 pub mod comparable;
@@ -28,7 +28,7 @@ use ruleset::{Hook, TableFamily};
 
 use crate::netlink::message::Unwritable;
 
-/// What a kernel lacks: the thing, its module, and the kernel option.
+/// A part that a kernel lacks: the thing, its module, and the kernel option.
 pub type Missing = (String, &'static str, &'static str);
 
 /// Names a table in which proxy-init keeps rules: its own one, or one that it shares with iptables-nft.

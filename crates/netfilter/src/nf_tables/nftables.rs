@@ -11,7 +11,7 @@ use super::{Missing, c_string};
 use crate::netlink::objects::{Lookup, Range, Redirect, ToNetworkOrder};
 use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;
 
-/// What a kernel lacks that knows something in this rule not.
+/// The part that a kernel lacks if it doesn't know something in this rule.
 pub(super) fn missing(rule: &Rule) -> Missing {
     match rule.action {
         Action::Redirect(_) => ("redirect in inet tables".to_owned(), "nft_redir", "CONFIG_NFT_REDIR"),

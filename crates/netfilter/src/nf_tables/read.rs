@@ -168,8 +168,8 @@ fn tables<R>(
     Ok(tables)
 }
 
-/// Whether a rule of a dump comes after those before it in its chain, as the kernel says: `position` is the handle of
-/// the rule that precedes it, `before` has the handles of the first and the last rule that were listed.
+/// Returns true if a rule of a dump comes after the rules before it in its chain, as the kernel says: `position` is the
+/// handle of the rule that precedes it, `before` has the handles of the first and the last rule that were listed.
 ///
 /// The kernel continues a dump that takes more than one datagram at the number of rules that it has listed. A batch
 /// that is being prepared has put its rules among them already, and one that was discarded has taken them out again,
@@ -183,7 +183,7 @@ fn follows(before: Option<(u64, u64)>, rule: u64, position: Option<u64>) -> bool
     }
 }
 
-/// Which of the tables has this name; none if it isn't asked for, or was made since they were listed, so that the
+/// Finds the table of this name; none if it isn't asked for, or was made since the tables were listed, so that the
 /// generation has changed.
 fn place_of<R>(tables: &[Table<R>], family: TableFamily, name: &[u8]) -> Result<Option<usize>, Malformed> {
     let name = string(name)?;
@@ -378,7 +378,7 @@ mod tests {
                 "set hosts of 32 bits: Some([(167772161, 167772161), (3221225991, 3221225991)])",
                 "set nets of 128 bits: Some([(336294682933583715844663186250927177728, 337623910929368631717566993311207522303)])",
                 "set soon of 16 bits expires: Some([(443, 443)])",
-                // Whether an element is in it depends on a limit.
+                // An element is in the set depending on a limit.
                 "set limited of 16 bits: None",
                 "set pairs of 64 bits: Some([(720575944679489536, 720575944679489536)])",
                 "set verdicts of 16 bits: Some([(0, 65535)])",

@@ -119,7 +119,7 @@ impl Loaded {
     }
 }
 
-/// What each register holds, as far as expressions have loaded it.
+/// The content of each register, as far as expressions have loaded it.
 #[derive(Debug, Default)]
 pub(super) struct Registers {
     held: Vec<(u32, Loaded)>,

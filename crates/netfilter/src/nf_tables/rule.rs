@@ -73,7 +73,7 @@ impl NewRule<'_> {
         Ok(())
     }
 
-    /// What the kernel lacks for the rule, once it has answered ENOENT; none if nothing that is known.
+    /// The part that the kernel lacks for the rule, once it has answered ENOENT; none: not known.
     pub fn missing(&self, socket: &Socket) -> Option<Missing> {
         match self.table.family {
             TableFamily::Ip(family) => xtables::missing(socket, family, self.rule),
@@ -81,7 +81,7 @@ impl NewRule<'_> {
         }
     }
 
-    /// Whether it is written as iptables-nft would write it.
+    /// Returns true if the rule is written as iptables-nft would write it.
     pub fn is_of_xtables(&self) -> bool {
         matches!(self.table.family, TableFamily::Ip(_))
     }

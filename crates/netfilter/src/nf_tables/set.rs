@@ -96,7 +96,7 @@ pub fn elements(set: &Set) -> Vec<Element> {
     elements
 }
 
-/// What a map has for an element: a verdict, or a port, to which the rules that ask it redirect.
+/// A map's value for an element: a verdict, or a port to which the rules that ask the map redirect.
 fn mapped(element: Attributes<'_>) -> Result<Option<Action>, Malformed> {
     if let Some(verdict) = Verdict::read(element, NFTA_SET_ELEM_DATA)? {
         return Ok(Some(action(verdict)));
@@ -178,7 +178,7 @@ impl Elements {
     }
 }
 
-/// What a verdict does.
+/// The action of a verdict.
 pub(crate) fn action(Verdict { code, chain }: Verdict<'_>) -> Action {
     match (code, chain.map(|chain| Name::from(chain.0))) {
         (libc::NF_ACCEPT, _) => Action::Accept,

@@ -73,8 +73,8 @@ pub(super) fn add_condition(to: &mut NftnlRule<'_>, table: Family, condition: &C
     Some(())
 }
 
-/// What the kernel lacks for this extension, if anything. It asks nft_compat, as iptables-nft does for each revision
-/// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
+/// The part that the kernel lacks for this extension, if any. This asks nft_compat, as iptables-nft does for each
+/// revision (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
 fn missing_extension(socket: &Socket, family: Family, extension: Extension) -> Option<Missing> {
     let (subsystem, message) = (libc::NFNL_SUBSYS_NFT_COMPAT, NFNL_MSG_COMPAT_GET);
     let (flags, family) = (libc::NLM_F_ACK, header::protocol(TableFamily::Ip(family)));

@@ -1,4 +1,4 @@
-//! That a rule is read back as it was written, whatever it is: one that can't be written is refused, and never written as
+//! Every rule is read back as it was written: a rule that can't be written is refused, and never written as
 //! something else.
 
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! What tests are made of, here and in the crates above.
+//! The parts of tests, here and in the crates above.
 
 pub mod fuzzed;
 #[cfg(test)]
@@ -41,7 +41,7 @@ fn attributes_of(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     named.finish().unwrap()
 }
 
-/// Whether a message has these attributes: a table's name and a set's, by which elements are asked for.
+/// Returns true if a message has these attributes: a table's name and a set's, by which elements are asked for.
 #[cfg(any(test, feature = "testing"))]
 fn is_about(message: &Message<'_>, attributes: &[u8]) -> bool {
     let of_message = message.attributes().unwrap();

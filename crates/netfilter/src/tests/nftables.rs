@@ -1,4 +1,4 @@
-//! What nft and the kernel make of rules, against what is read of them.
+//! Compares our reading of rules with that of nft and the kernel.
 
 use ruleset::flags::{CtState, Tracked};
 use ruleset::nftables::NftRule;
@@ -49,7 +49,7 @@ fn after<'a>(rule: &'a str, name: &str) -> Option<&'a str> {
     Some(words[..end.unwrap_or(words.len())].trim())
 }
 
-/// Whether a state of connection tracking is among those that are named: `a,b`, `{ a, b }`, or neither after `!=`.
+/// Returns true if a state of connection tracking is among the named ones: `a,b`, `{ a, b }`, or neither after `!=`.
 fn is_named(words: &str, has: impl Fn(&str) -> bool) -> bool {
     let (words, negated) = words.strip_prefix("!= ").map_or((words, false), |words| (words, true));
     words.split([',', ' ', '{', '}']).any(|name| !name.is_empty() && has(name)) != negated

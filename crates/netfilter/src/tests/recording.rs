@@ -7,7 +7,7 @@ use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
 use crate::netlink::{ReadError, Respondent};
 use crate::tests::{attributes_of, is_about, recorded};
 
-/// What the kernel once answered, request by request.
+/// The kernel's recorded answers, request by request.
 pub(crate) struct Recording(pub(crate) RefCell<VecDeque<(String, Vec<u8>)>>);
 
 impl Recording {

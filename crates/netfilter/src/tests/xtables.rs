@@ -1,4 +1,4 @@
-//! What iptables and the kernel make of matches and targets, against what is read of them.
+//! Compares our reading of matches and targets with that of iptables and the kernel.
 
 use std::net::IpAddr;
 
@@ -77,7 +77,7 @@ fn masked(value: &str) -> (u128, u128) {
     (number(mark), number(mask))
 }
 
-/// What the kernel doesn't take otherwise (`redirect_tg4_check` in net/netfilter/xt_REDIRECT.c).
+/// The kernel takes this in no other form (`redirect_tg4_check` in net/netfilter/xt_REDIRECT.c).
 #[test]
 fn redirections_are_written_as_iptables_writes_them() {
     let mut compared = 0;
