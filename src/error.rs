@@ -43,6 +43,10 @@ pub enum Error {
     #[error("this network namespace has no network device {device}: name another one, or none")]
     NoDevice { device: String },
 
+    /// No rules were found to remove, and legacy tables, which may hold some, could not be seen.
+    #[error("not known: {reason} here: run as root")]
+    LegacyUnseen { reason: String },
+
     /// The rules by which `auto` chooses a mode could not be seen.
     #[error("cannot read this network namespace's rules, by which auto chooses a mode: {reason}")]
     CannotChoose { reason: String },
@@ -142,6 +146,7 @@ impl Error {
             Error::NoRoute { .. }
             | Error::NoConnection { .. }
             | Error::NoDevice { .. }
+            | Error::LegacyUnseen { .. }
             | Error::CannotChoose { .. }
             | Error::InstalledMeanwhile { .. }
             | Error::InstalledUnchecked { .. }
@@ -244,7 +249,7 @@ mod tests {
 
     named! {
         Error name NAMES:
-        InMode NoRoute NoConnection NoDevice CannotChoose HostNetwork Netns Sysctl
+        InMode NoRoute NoConnection NoDevice LegacyUnseen CannotChoose HostNetwork Netns Sysctl
         InstalledMeanwhile InstalledUnchecked PartlyUninstalled ReplacedEachOther NotReplaced Fallback Legacy
     }
 
@@ -323,6 +328,7 @@ mod tests {
             Error::NoRoute { to: [192, 0, 2, 1].into(), from: Some([192, 0, 2, 2].into()), errno },
             Error::NoConnection { to: [192, 0, 2, 1].into(), reason: "reason" },
             Error::NoDevice { device: "eth1".to_owned() },
+            Error::LegacyUnseen { reason: "reason".to_owned() },
             Error::InstalledMeanwhile { mode, other: Mode::Legacy, not_removed: None },
             Error::InstalledMeanwhile { mode, other: Mode::Legacy, not_removed: Some(refused()) },
             Error::CannotChoose { reason: String::new() },

@@ -15,7 +15,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use nix::fcntl::OFlag;
 use proxy_init::cli::{self, Command, Exit, UsageError};
 #[cfg(feature = "diagnose")]
-use proxy_init::diagnose::{Output, error_json};
+use proxy_init::diagnose::{Outcome, Output, error_json};
 use proxy_init::error::chain;
 use proxy_init::log::{self, Format, Level, Log};
 use proxy_init::report;
@@ -41,9 +41,10 @@ fn run(command: Command) -> Exit {
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
         #[cfg(feature = "diagnose")]
         Command::Ask(question, output) => match question.answer(output, has_colour()) {
-            Ok(answer) => match print(&answer.text) {
-                printed if answer.is_as_expected => printed,
-                _ => Exit::Differs,
+            Ok(answer) => match (print(&answer.text), answer.outcome) {
+                (printed, Outcome::AsExpected) => printed,
+                (_, Outcome::Differs) => Exit::Differs,
+                (_, Outcome::NotKnown) => Exit::Failed,
             },
             Err(error) => fail(&chain(&error), Exit::Failed, output == Output::Json),
         },

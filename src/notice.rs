@@ -15,6 +15,8 @@ pub enum OperationNotice<'a> {
     Chose(Mode, &'a Reason),
     /// Something is not as it should be; the operation goes on.
     Warning(&'a Warning),
+    /// Legacy tables could not be seen, in a namespace where nothing was ever committed to nf_tables: a new pod's.
+    LegacyUnseen(&'a Unseen),
     /// The iptables commands of legacy mode are about to run. They take milliseconds, or seconds while another program
     /// holds the xtables lock; with `waits`, they wait for the lock however long that takes.
     RunningCommands {

@@ -48,6 +48,7 @@ fn add(log: &mut Log, notice: &OperationNotice<'_>) {
             log.add(Level::Info, format_args!("auto: {mode} mode, because {reason}"))
         }
         OperationNotice::Warning(warning) => log.add(Level::Warning, warning),
+        OperationNotice::LegacyUnseen(unseen) => log.add(Level::Info, Warning::LegacyUnseen((*unseen).clone())),
         OperationNotice::RunningCommands { waits } => {
             let waits = if *waits { ", waiting for the xtables lock" } else { "" };
             log.add(Level::Info, format_args!("running the iptables commands of legacy mode{waits}"));

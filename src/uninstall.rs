@@ -58,6 +58,9 @@ impl Uninstall {
         let (nf_tables, in_legacy) = (netlink::held()?, legacy::read::read()?);
         failed = failed.or(must_see(&nf_tables, Mode::Nft).err());
         match in_legacy.unseen(Subsystem::Legacy) {
+            Some(unseen) if unseen.not_permitted && holders(&nf_tables).next().is_none() => {
+                failed = failed.or(Some(Error::LegacyUnseen { reason: unseen.reason.clone() }));
+            }
             // As in most pods: nothing that was installed from there is in legacy tables.
             Some(unseen) if unseen.not_permitted => {
                 let warning = Warning::LegacyUnseen(unseen.clone());

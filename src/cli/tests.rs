@@ -195,14 +195,14 @@ fn each_other_flag_arrives() {
     };
     assert_eq!(netns.as_deref(), Some(Path::new("/run/pod")));
     let verify = try_parse("proxy-init verify -p 1 -o 2", None);
-    assert!(matches!(question(verify), (Question::Verify(_), Output::Text)));
+    assert!(matches!(question(verify), (Question::Verify { .. }, Output::Text)));
 }
 
 /// The config of a line, where the environment has one variable.
 fn with_variable(line: &str, variable: &str, value: &str) -> Result<Config, String> {
     let environment = |name: &str| (name == variable).then(|| OsString::from(value));
     match parse(line.split_whitespace().map(OsString::from), environment) {
-        Ok(Command::Install(install, _) | Command::Ask(Question::Verify(install), _)) => Ok(install.config),
+        Ok(Command::Install(install, _) | Command::Ask(Question::Verify { install, .. }, _)) => Ok(install.config),
         Ok(other) => panic!("{line}: {other:?}"),
         Err(error) => Err(error.to_string()),
     }
@@ -393,7 +393,7 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
     ] {
         // The environment's mode is about installing.
         match try_parse(&format!("proxy-init verify {flags}"), Some("legacy")) {
-            Ok(Command::Ask(Question::Recognize { netns: path, mode: named }, Output::Text)) => {
+            Ok(Command::Ask(Question::Recognize { netns: path, mode: named, is_strict: false }, Output::Text)) => {
                 assert_eq!((path.as_deref(), named), (netns.map(Path::new), mode), "{flags}");
             }
             other => panic!("{flags}: {other:?}"),

@@ -288,6 +288,11 @@ impl Interface {
         Self("lo".to_owned())
     }
 
+    #[cfg(feature = "diagnose")]
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     pub(crate) fn number(&self) -> u128 {
         interface(self.0.as_bytes())
     }

@@ -21,6 +21,8 @@ pub mod verify;
 
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use self::detect::{Detected, detect};
 use self::explain::answer::Connection;
 use self::explain::{Expected, Explained, explain};
@@ -45,12 +47,16 @@ pub enum Question {
         connection: Connection,
         expected: Option<Expected>,
     },
-    /// Compare the rules with those that this would install.
-    Verify(Box<Install>),
+    /// Compare the rules with those that this would install; `is_strict`: warnings count.
+    Verify {
+        install: Box<Install>,
+        is_strict: bool,
+    },
     /// Compare the rules, of this mode if one is named, with one complete installation.
     Recognize {
         netns: Option<PathBuf>,
         mode: Option<Mode>,
+        is_strict: bool,
     },
     Detect {
         netns: Option<PathBuf>,
@@ -61,8 +67,36 @@ pub enum Question {
 #[derive(Debug)]
 pub struct Printed {
     pub text: String,
-    /// True if the answer is the expected one, if any was expected.
-    pub is_as_expected: bool,
+    pub outcome: Outcome,
+}
+
+/// An answer for scripts, which read the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    AsExpected,
+    Differs,
+    /// Something decides that could not be seen.
+    NotKnown,
+}
+
+impl Outcome {
+    fn of(is_as_expected: bool) -> Self {
+        if is_as_expected { Self::AsExpected } else { Self::Differs }
+    }
+
+    /// The same, where warnings count as differences.
+    fn strictly(self, warns: bool) -> Self {
+        if self == Self::AsExpected && warns { Self::Differs } else { self }
+    }
+
+    /// Null if it isn't known.
+    fn in_json(self) -> Value {
+        match self {
+            Self::AsExpected => true.into(),
+            Self::Differs => false.into(),
+            Self::NotKnown => Value::Null,
+        }
+    }
 }
 
 impl Question {
@@ -73,31 +107,31 @@ impl Question {
     pub fn answer(&self, output: Output, has_colour: bool) -> Result<Printed, Error> {
         let print = Printer { output, has_colour };
         match self {
-            Self::Show { netns } => {
-                let text = show(netns.as_deref(), |shown| print.form(shown, Shown::json))?;
-                Ok(Printed { text, is_as_expected: true })
-            }
+            Self::Show { netns } => show(netns.as_deref(), |shown| Printed {
+                text: print.form(shown, Shown::json),
+                outcome: shown.outcome(),
+            }),
             Self::Explain { netns, connection, expected } => explain(netns.as_deref(), connection, |explained| {
                 let text = match output {
                     Output::Short => format!("{}\n", explained.answer()),
                     Output::Text | Output::Json => print.form(explained, Explained::json),
                 };
-                let is_as_expected = expected.is_none_or(|expected| expected.is(&explained.verdict));
-                Printed { text, is_as_expected }
+                let outcome = Outcome::of(expected.is_none_or(|expected| explained.is(expected)));
+                Printed { text, outcome }
             }),
-            Self::Verify(install) => {
+            Self::Verify { install, is_strict } => {
                 let verified = verify(install)?;
-                let text = print.form(&verified, Verification::json);
-                Ok(Printed { text, is_as_expected: verified.is_in_place() })
+                let outcome = verified.outcome().strictly(*is_strict && verified.warns());
+                Ok(Printed { text: print.form(&verified, Verification::json), outcome })
             }
-            Self::Recognize { netns, mode } => {
+            Self::Recognize { netns, mode, is_strict } => {
                 let recognized = recognize(netns.as_deref(), *mode)?;
-                let text = print.form(&recognized, Recognized::json);
-                Ok(Printed { text, is_as_expected: recognized.is_in_place() })
+                let outcome = recognized.outcome().strictly(*is_strict && recognized.warns());
+                Ok(Printed { text: print.form(&recognized, Recognized::json), outcome })
             }
             Self::Detect { netns } => {
                 let text = print.form(&detect(netns.as_deref())?, Detected::json);
-                Ok(Printed { text, is_as_expected: true })
+                Ok(Printed { text, outcome: Outcome::AsExpected })
             }
         }
     }

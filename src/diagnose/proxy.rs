@@ -1,21 +1,22 @@
 //! Looks for the proxy: the listeners on its ports, and their users.
 
 use std::fmt;
+use std::net::IpAddr;
 
-use ruleset::{Direction, Family, address};
-use ruleset::{Listener, Network};
+use ruleset::{Direction, Family, Intervals, Name, address};
+use ruleset::{Listener, Network, Queue};
 use trace::names_except_lo;
 
-use crate::config::warnings::{self, warnings as of_flags};
-use crate::config::{Config, OwnerId, Port};
+use crate::config::warnings::{Warning as OfFlags, warnings as of_flags};
+use crate::config::{Config, OwnerId, Port, Subnet};
 use crate::diagnose::explain::answer::{Connection, Verdict};
 
-/// Probable defects of the proxy, beside correct rules.
+/// Probable defects of the connections, beside correct rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProxyWarning {
     /// The flags with which the rules are installed are probably a mistake.
-    Config(warnings::Warning),
+    Config(OfFlags),
     /// Connections are redirected to a port on which nothing listens.
     NotListening {
         /// The port.
@@ -23,17 +24,72 @@ pub enum ProxyWarning {
         /// The families for which nothing listens.
         families: Vec<Family>,
     },
+    /// Connections are redirected to a port on which nothing listens, while the proxy's user listens on others.
+    OtherPort {
+        /// The port.
+        port: Port,
+        /// The proxy's user.
+        uid: u32,
+        /// The ports on which that user listens.
+        at: Vec<u16>,
+    },
     /// Another user listens than the one that the rules exempt, so the proxy's own connections are redirected to it.
     OtherUser {
         /// The port.
         port: Port,
         /// The user who listens there.
         uid: u32,
-        /// The user that the rules exempt.
-        exempt: OwnerId,
+        /// The user that the rules exempt; none if they exempt nobody.
+        exempt: Option<OwnerId>,
+        /// That is the port of outbound connections, so the proxy's own certainly come back.
+        is_outbound: bool,
     },
-    /// The listeners could not be seen; the text gives the reason.
+    /// The rules skip every connection of this direction.
+    EverythingSkipped(Direction),
+    /// The pod has an address of a family that has no rules.
+    NoRulesFor {
+        /// The family.
+        family: Family,
+        /// The pod's first address of that family.
+        address: IpAddr,
+    },
+    /// The program on this port doesn't accept connections as fast as they come.
+    QueueFull {
+        /// The port.
+        port: u16,
+        /// The connections that wait there.
+        queue: Queue,
+    },
+    /// The process on this port, which isn't the proxy's, runs as the proxy's user.
+    AppAsProxy {
+        /// The port.
+        port: u16,
+        /// The user.
+        uid: u32,
+    },
+    /// No packet can go where the rules send it, or none can come or leave.
+    NoWay {
+        /// The reason, in words.
+        reason: String,
+        /// The redirected connections are lost, and no others.
+        is_of_redirected: bool,
+    },
+    /// The namespace forwards packets from a bridge, whose connections the rules redirect as if they came from outside.
+    Bridge {
+        /// The bridge's name.
+        device: Name,
+        /// Its network, if it has one over IPv4.
+        subnet: Option<String>,
+    },
+    /// The listeners could not be seen; the text says why.
     NotKnown(String),
+    /// The kernel's routing could not be asked.
+    RoutesNotKnown {
+        /// About this family.
+        family: Family,
+        /// For this reason.
+        reason: String,
+    },
 }
 
 impl fmt::Display for ProxyWarning {
@@ -51,38 +107,120 @@ impl fmt::Display for ProxyWarning {
                     _ => Ok(()),
                 }
             }
-            Self::OtherUser { port, uid, exempt } => write!(
+            Self::OtherPort { port, uid, at } => {
+                let at: Vec<String> = at.iter().map(ToString::to_string).collect();
+                write!(
+                    f,
+                    "nothing listens on port {port}, so connections are refused: user {uid}, the proxy's by the rules, listens \
+                     on {}",
+                    at.join(" and ")
+                )
+            }
+            Self::OtherUser { port, uid, exempt, .. } => {
+                let exempt = exempt.map_or_else(|| "nobody".to_owned(), |exempt| format!("user {exempt}"));
+                write!(
+                    f,
+                    "what listens on port {port} is user {uid}, and the rules exempt {exempt}: what it sends is redirected back \
+                     to it"
+                )
+            }
+            Self::EverythingSkipped(direction) => {
+                write!(f, "the rules skip every {direction} connection: none goes to the proxy")
+            }
+            Self::NoRulesFor { family, address } => write!(
                 f,
-                "what listens on port {port} is user {uid}, and the rules exempt user {exempt}: what it sends is redirected back \
-                 to it"
+                "there is an {family} address here ({address}), and there are no rules for {family}: its connections bypass \
+                 the proxy"
             ),
+            Self::QueueFull { port, queue } => write!(
+                f,
+                "what listens on port {port} does not accept fast enough: {} connections wait in its queue of {}, and the \
+                 kernel drops further ones",
+                queue.waiting, queue.limit
+            ),
+            Self::AppAsProxy { port, uid } => write!(
+                f,
+                "what listens on port {port} runs as the proxy's user {uid}, so the connections that it makes bypass the proxy"
+            ),
+            Self::NoWay { reason, .. } => f.write_str(reason),
+            Self::Bridge { device, subnet } => {
+                write!(
+                    f,
+                    "{device} is a bridge, and this network namespace forwards: connections of what is behind it are \
+                     redirected to the proxy's inbound port, unless --inbound-interfaces-to-ignore {device}"
+                )?;
+                match subnet {
+                    Some(subnet) => write!(f, " or --subnets-to-ignore {subnet} exempts them"),
+                    None => f.write_str(" exempts them"),
+                }
+            }
             Self::NotKnown(reason) => write!(f, "not known: whether the proxy listens ({reason})"),
+            Self::RoutesNotKnown { family, reason } => {
+                write!(f, "not known: what is routed over {family} ({reason})")
+            }
         }
     }
 }
 
 impl ProxyWarning {
-    /// Returns true if the warning may concern a connection with this verdict: not if it is about another port or
-    /// family.
+    /// Returns true if connections are certainly lost, however complete the rules are.
+    pub fn is_fatal(&self) -> bool {
+        matches!(
+            self,
+            Self::OtherPort { .. }
+                | Self::OtherUser { is_outbound: true, .. }
+                | Self::NoWay { is_of_redirected: true, .. }
+        )
+    }
+
+    /// Returns true if the proxy's port refuses the connections that the warning is about.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::NotListening { .. } | Self::OtherPort { .. })
+    }
+
+    /// Returns true if it may concern a connection with this verdict, rather than another port or family.
     pub(crate) fn is_about(&self, connection: &Connection, verdict: &Verdict) -> bool {
+        let of_connection = Family::of(connection.to.ip());
+        let is_outbound = connection.direction == Direction::Outbound;
         match self {
             Self::NotListening { port, families } => {
-                let family = Family::of(connection.to.ip());
-                *verdict == Verdict::Proxy(port.get()) && (families.is_empty() || families.contains(&family))
+                *verdict == Verdict::Proxy(port.get()) && (families.is_empty() || families.contains(&of_connection))
             }
+            Self::OtherPort { port, .. } => *verdict == Verdict::Proxy(port.get()),
             Self::OtherUser { .. } => matches!(verdict, Verdict::Proxy(_)),
+            Self::EverythingSkipped(direction) => *direction == connection.direction && *verdict == Verdict::Bypass,
+            Self::NoRulesFor { family, .. } => *family == of_connection && *verdict == Verdict::Bypass,
+            Self::QueueFull { port, .. } => {
+                *verdict == Verdict::Proxy(*port) || (!is_outbound && connection.to.port() == *port)
+            }
+            Self::AppAsProxy { .. } => is_outbound && connection.uid.is_none(),
+            // The connection's own route says so.
+            Self::NoWay { .. } | Self::Bridge { .. } | Self::RoutesNotKnown { .. } => false,
             Self::Config(_) | Self::NotKnown(_) => true,
         }
     }
 }
 
-/// Probable defects of the proxy of these rules in this network.
+/// The first warning by which complete rules don't help: connections are lost, or the rules skip both directions.
+pub fn first_fatal(warnings: &[ProxyWarning]) -> Option<&ProxyWarning> {
+    let is_skipped = |direction: &Direction| warnings.contains(&ProxyWarning::EverythingSkipped(*direction));
+    let are_both_skipped = Direction::ALL.iter().all(is_skipped);
+    let is_skip = |warning: &ProxyWarning| matches!(warning, ProxyWarning::EverythingSkipped(_));
+    warnings.iter().find(|warning| warning.is_fatal() || (are_both_skipped && is_skip(warning)))
+}
+
+/// Probable defects of the connections in this network, beside the rules of this config.
 pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
     let mut warnings: Vec<ProxyWarning> = of_flags(config).into_iter().map(ProxyWarning::Config).collect();
+    let skipped = Direction::ALL.into_iter().filter(|&direction| skips_everything(config, direction));
+    warnings.extend(skipped.map(ProxyWarning::EverythingSkipped));
+    warnings.extend(address_without_rules(config, network));
     if let Some(reason) = &network.listeners_not_known {
         warnings.push(ProxyWarning::NotKnown(format!("sock_diag: {reason}")));
         return warnings;
     }
+    let others = other_ports_of_proxy(config, network);
+    let mut is_elsewhere = false;
     // Without any address, as where a sysctl disables IPv6, a family has no connections.
     let mut families = config.families().to_vec();
     families.retain(|&family| network.addresses.is_empty() || !network.own_addresses(family).is_empty());
@@ -91,26 +229,106 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
         at_port.retain(|listener| listener.port == port.get() && is_reached(listener, network));
         let mut without = families.clone();
         without.retain(|&family| !at_port.iter().any(|listener| listener.accepts(direction, family)));
-        if without.len() == families.len() {
-            // If nothing listens for any family, the families say nothing.
-            warnings.push(ProxyWarning::NotListening { port, families: Vec::new() });
-        } else if !without.is_empty() {
-            warnings.push(ProxyWarning::NotListening { port, families: without });
-        }
-        // The kernel doesn't tell a listener's group, by which it may be exempt as well.
-        let Some(exempt) = config.proxy_uid.filter(|_| config.proxy_gid.is_none()) else {
-            continue;
-        };
-        for &Listener { uid, .. } in at_port {
-            let is_known = warnings
-                .iter()
-                .any(|known| matches!(known, ProxyWarning::OtherUser { uid: known, .. } if *known == uid));
-            if uid != exempt.get() && uid != Listener::UNMAPPED && !is_known {
-                warnings.push(ProxyWarning::OtherUser { port, uid, exempt });
+        let is_without = without.len() == families.len();
+        match config.proxy_uid {
+            Some(uid) if is_without && !others.is_empty() => {
+                is_elsewhere = true;
+                warnings.push(ProxyWarning::OtherPort { port, uid: uid.get(), at: others.clone() });
             }
+            // If nothing listens for any family, the families say nothing.
+            _ if is_without => warnings.push(ProxyWarning::NotListening { port, families: Vec::new() }),
+            _ if !without.is_empty() => warnings.push(ProxyWarning::NotListening { port, families: without }),
+            _ => {}
+        }
+    }
+    let users = other_users(config, network);
+    // They say more than the warning about the flags.
+    if config.proxy_uid.is_none() && !users.is_empty() {
+        warnings.retain(|warning| *warning != ProxyWarning::Config(OfFlags::NoOwner));
+    }
+    warnings.extend(users);
+    if let Some(uid) = config.proxy_uid.filter(|_| !is_elsewhere) {
+        warnings.extend(others.into_iter().map(|port| ProxyWarning::AppAsProxy { port, uid: uid.get() }));
+    }
+    warnings.extend(full_queues(network));
+    warnings
+}
+
+/// Returns true if these flags exempt every connection of a direction, in each family that has rules.
+fn skips_everything(config: &Config, direction: Direction) -> bool {
+    let ports = match direction {
+        Direction::Inbound => &config.ignored_inbound_ports,
+        Direction::Outbound => &config.ignored_outbound_ports,
+    };
+    let ports = Intervals::new(ports.iter().map(|range| range.numbers()));
+    let are_all_subnets = |&family: &Family| {
+        let subnets: Vec<&Subnet> = match direction {
+            Direction::Inbound => config.ignored_sources(family).collect(),
+            Direction::Outbound => config.ignored_outbound_subnets.iter().collect(),
+        };
+        subnets
+            .into_iter()
+            .any(|subnet| subnet.is_of_all() && (direction == Direction::Inbound || subnet.family() == family))
+    };
+    ports.includes(&Intervals::new([(1, u16::MAX.into())])) || config.families().iter().all(are_all_subnets)
+}
+
+/// The pod's first address of a family that has no rules: of IPv6, beside rules for IPv4 alone.
+fn address_without_rules(config: &Config, network: &Network) -> Option<ProxyWarning> {
+    let family = Family::ALL.into_iter().find(|family| !config.families().contains(family))?;
+    let address = network.wide_addresses(family).next()?.address;
+    Some(ProxyWarning::NoRulesFor { family, address })
+}
+
+/// The ports on which the user listens that the rules exempt as the proxy's, beside the proxy's two ports and those that
+/// inbound rules skip, such as the proxy's port for administration.
+fn other_ports_of_proxy(config: &Config, network: &Network) -> Vec<u16> {
+    let skipped = Intervals::new(config.ignored_inbound_ports.iter().map(|range| range.numbers()));
+    let known = Intervals::each([config.inbound_port.get(), config.outbound_port.get()]).or(&skipped);
+    let mut ports = Vec::new();
+    for listener in &network.listeners {
+        let port = u128::from(listener.port);
+        let is_proxys = config.proxy_uid.is_some_and(|uid| uid.get() == listener.uid);
+        if is_proxys && !known.meets(&[(port, port)]) {
+            ports.push(listener.port);
+        }
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+/// A warning for each user who listens on a port of the proxy's and isn't exempt; none if one may be exempt by a group,
+/// which the kernel doesn't tell.
+fn other_users(config: &Config, network: &Network) -> Vec<ProxyWarning> {
+    if config.proxy_gid.is_some() || !config.ignored_gids.is_empty() {
+        return Vec::new();
+    }
+    let ignored = config.ignored_uids.iter().map(|range| (range.first().into(), range.last().into()));
+    let mut known = Intervals::new(ignored).or(&Intervals::each(config.proxy_uid.map(OwnerId::get)));
+    known = known.or(&Intervals::one(Listener::UNMAPPED.into()));
+    let mut warnings = Vec::new();
+    // The connections come back of whoever listens on the outbound port.
+    for (direction, port) in [(Direction::Outbound, config.outbound_port), (Direction::Inbound, config.inbound_port)] {
+        let at_port = network.listeners.iter().filter(|listener| listener.port == port.get());
+        for uid in at_port.filter(|listener| is_reached(listener, network)).map(|listener| listener.uid) {
+            if known.meets(&[(uid.into(), uid.into())]) {
+                continue;
+            }
+            known = known.or(&Intervals::one(uid.into()));
+            let is_outbound = direction == Direction::Outbound && !skips_everything(config, direction);
+            warnings.push(ProxyWarning::OtherUser { port, uid, exempt: config.proxy_uid, is_outbound });
         }
     }
     warnings
+}
+
+/// A warning for each port whose queue is full.
+fn full_queues(network: &Network) -> Vec<ProxyWarning> {
+    let mut full: Vec<&Listener> = network.listeners.iter().filter(|listener| listener.queue.is_full()).collect();
+    full.sort_by_key(|listener| listener.port);
+    full.dedup_by_key(|listener| listener.port);
+    full.into_iter().map(|listener| ProxyWarning::QueueFull { port: listener.port, queue: listener.queue }).collect()
 }
 
 /// Returns true if redirected connections may reach the listener: inbound connections go to an address of their device.
@@ -128,7 +346,8 @@ pub fn listening_in_words(warnings: &[ProxyWarning]) -> String {
         match warning {
             ProxyWarning::NotKnown(_) => return "not known whether the proxy listens".to_owned(),
             ProxyWarning::NotListening { families, .. } => missing.push(families.as_slice()),
-            ProxyWarning::Config(_) | ProxyWarning::OtherUser { .. } => {}
+            ProxyWarning::OtherPort { .. } => missing.push(&[]),
+            _ => {}
         }
     }
     match missing.as_slice() {
@@ -151,7 +370,14 @@ mod tests {
     }
 
     fn listener(address: &str, port: u16, uid: u32) -> Listener {
-        Listener { address: address.parse().unwrap(), port, device: 0, is_ipv6_only: true, uid }
+        Listener {
+            address: address.parse().unwrap(),
+            port,
+            device: 0,
+            is_ipv6_only: true,
+            uid,
+            queue: Queue::default(),
+        }
     }
 
     /// linkerd-proxy's, over IPv4 and IPv6.
@@ -209,7 +435,7 @@ mod tests {
         assert_eq!(
             said(&other, proxy(2102)),
             [
-                "what listens on port 4143 is user 2102, and the rules exempt user 1000: what it sends is redirected back to it"
+                "what listens on port 4140 is user 2102, and the rules exempt user 1000: what it sends is redirected back to it"
             ]
         );
         // The listener may be exempt by its group, and an unmapped user may be anybody.
@@ -221,8 +447,13 @@ mod tests {
     #[test]
     fn without_a_user_the_flags_are_what_is_wrong() {
         let none = Config { proxy_uid: None, ..config() };
+        let before_it_starts = said(&none, Vec::new());
+        assert!(before_it_starts[0].contains("redirected back to the proxy"), "{before_it_starts:?}");
         let said = said(&none, proxy(2102));
-        assert!(said.len() == 1 && said[0].contains("redirected back to the proxy"), "{said:?}");
+        assert!(
+            said.len() == 1 && said[0].contains("the rules exempt nobody: what it sends is redirected back"),
+            "{said:?}"
+        );
     }
 
     #[test]

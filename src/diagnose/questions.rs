@@ -1,6 +1,6 @@
 //! The subcommands that change nothing, with their flags, and the [`Question`] that arguments ask.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use ruleset::{Direction, Name};
@@ -34,7 +34,7 @@ pub static SHOW: Subcommand = Subcommand {
     environment: COLOURS,
     exits: &[
         (Exit::Done, "shown, even if there are no rules"),
-        (Exit::Failed, "the rules cannot be read"),
+        (Exit::Failed, "the rules cannot be read, or not all that may hold them"),
         (Exit::BadInput, Exit::BAD_INPUT),
     ],
     ..SUBCOMMAND
@@ -100,7 +100,7 @@ pub static VERIFY: Subcommand = Subcommand {
     ],
     flags: || {
         let rules = Flag::about_rules().map(|flag| Flag { is_required: false, ..flag });
-        rules.chain([MODE, NO_FALLBACK, NETNS, BIN_PATH, SAVE_BIN_PATH, OUTPUT]).collect()
+        rules.chain([MODE, NO_FALLBACK, NETNS, BIN_PATH, SAVE_BIN_PATH, OUTPUT, STRICT]).collect()
     },
     examples: &[
         ("proxy-init verify", "check that what is installed is complete and untouched"),
@@ -113,9 +113,9 @@ pub static VERIFY: Subcommand = Subcommand {
     ],
     exits: &[
         (Exit::Done, "the rules are in place"),
-        (Exit::Failed, "the rules cannot be read"),
+        (Exit::Failed, "the rules cannot be read, or not all that may hold them"),
         (Exit::BadInput, Exit::BAD_INPUT),
-        (Exit::Differs, "the rules differ from what the flags describe"),
+        (Exit::Differs, "the rules differ from what the flags describe, or connections are lost"),
     ],
     ..SUBCOMMAND
 };
@@ -176,6 +176,15 @@ const OUTPUT: Flag = Flag {
     ..FLAG
 };
 
+const STRICT: Flag = Flag {
+    name: "strict",
+    form: ValueForm::Switch,
+    placeholder: "BOOL",
+    heading: OUTPUT.heading,
+    help: "Exit 3 if there is any warning",
+    ..FLAG
+};
+
 const OUTPUT_OF_EXPLAIN: Flag = Flag { words: || OUTPUTS.map(|(name, _)| name).to_vec(), ..OUTPUT };
 
 const CONNECTION: Flag = Flag { heading: "Connection", ..FLAG };
@@ -185,7 +194,8 @@ const CONNECTING: [Flag; 7] = [
         name: "to",
         placeholder: "ADDRESS:PORT",
         is_required: true,
-        help: "Where the connection goes, e.g. 10.0.0.1:80 or [fd00::1]:80",
+        help: "Where the connection goes, e.g. 10.0.0.1:80 or [fd00::1]:80;\n\
+               :8080 is the pod's own address",
         ..CONNECTION
     },
     Flag {
@@ -276,8 +286,9 @@ pub fn explain(given: &Given<'_>) -> Result<Question, String> {
 /// Without flags about rules, nothing is compared with them, and the environment doesn't count: it says how to install, not
 /// what is asked.
 pub fn verify(given: &Given<'_>) -> Result<Question, String> {
+    let is_strict = given.is_on(STRICT.name)?;
     if given.is_about_rules() {
-        return Ok(Question::Verify(Box::new(install(given)?)));
+        return Ok(Question::Verify { install: Box::new(install(given)?), is_strict });
     }
     let given = given.without_environment();
     given.is_on(NO_FALLBACK.name)?;
@@ -285,7 +296,7 @@ pub fn verify(given: &Given<'_>) -> Result<Question, String> {
         Some(ModeChoice::Mode(mode)) => Some(mode),
         _ => None,
     };
-    Ok(Question::Recognize { netns: netns(&given)?, mode })
+    Ok(Question::Recognize { netns: netns(&given)?, mode, is_strict })
 }
 
 pub fn validate(given: &Given<'_>) -> Result<Validate, String> {
@@ -356,9 +367,13 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("\"{text}\" is not an IP address with a port, such as 192.0.2.2:1404 or [fd00::1]:20001"))
 }
 
-/// An IP address with a port, where an IPv4 address that is mapped into IPv6 is that IPv4 address.
+/// An IP address with a port, where an IPv4 address that is mapped into IPv6 is that IPv4 address. `:PORT` is the pod's own
+/// first address, which the unspecified address stands for.
 fn destination(text: &str) -> Result<SocketAddr, String> {
     without_scope(text)?;
+    if let Some(Ok(port)) = text.strip_prefix(':').map(str::parse) {
+        return Ok(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+    }
     let address = address(text)?;
     Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }

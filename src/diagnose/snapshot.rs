@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
+use ipnet::IpNet;
 use netfilter::netlink::listeners::listeners;
 use netfilter::netlink::route::RouteKind;
 use netfilter::netlink::user_namespace::owns_network;
@@ -12,11 +13,12 @@ use netfilter::netlink::{ReadError, route};
 use netfilter::nf_tables;
 use nix::errno::Errno;
 use ruleset::{Address, Device, Network, Ruleset, Settings};
-use ruleset::{Context, Facts, Family, Field, Intervals, LOOPBACK_INDEX, address, ip};
+use ruleset::{Context, Facts, Family, Field, Intervals, address, ip};
 
 use crate::config::{Config, OwnerId};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
-use crate::diagnose::other_programs::{Traces, signs_in_namespace};
+use crate::diagnose::other_programs::Traces;
+use crate::diagnose::proxy::{self, ProxyWarning};
 use crate::error::Error;
 use crate::modes::{legacy, netlink, proc_of_thread};
 
@@ -104,14 +106,6 @@ pub(super) fn setting(name: &str) -> Option<i64> {
     read.trim().parse().ok()
 }
 
-/// Returns true if the address is of this family, and of more than one link.
-fn is_wide(address: IpAddr, family: Family) -> bool {
-    match address {
-        IpAddr::V4(_) => family == Family::V4,
-        IpAddr::V6(v6) => family == Family::V6 && !v6.is_unicast_link_local(),
-    }
-}
-
 /// The devices on which hosts have to find each other before they connect over this family: they have an address beyond
 /// the link, and no permanent neighbour.
 pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<&Device>, String> {
@@ -120,48 +114,71 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
     }
     let known = route::neighbours(family).map_err(|error| error.to_string())?;
     let asking = network.devices.iter().filter(|device| {
-        let mut own = network.addresses.iter().filter(|known| known.device == device.index);
+        let mut own = network.wide_addresses(family);
         let is_pinned = known.iter().any(|neighbour| neighbour.device == device.index && neighbour.is_pinned);
-        device.has_neighbours && device.is_up && !is_pinned && own.any(|known| is_wide(known.address, family))
+        device.has_neighbours && device.is_up && !is_pinned && own.any(|known| known.device == device.index)
     });
     Ok(asking.collect())
 }
 
-/// Signs of what affects connections beside the rules: of other programs, and of links and routes by which connections are
-/// lost.
-pub(super) fn signs(config: &Config, ruleset: &Ruleset, network: &Network) -> Vec<String> {
-    let mut signs = signs_in_namespace(ruleset, &network.devices);
+/// Probable defects of the connections, beside the rules of this config: of the proxy, and of links and routes.
+pub(super) fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
+    let mut warnings = proxy::warnings(config, network);
     for &family in config.families() {
-        match unroutable_reason(network, family, config.proxy_uid.map(OwnerId::get)) {
-            Ok(why) => signs.extend(why),
-            Err(error) => signs.push(format!("not known: what is routed over {family} (rtnetlink: {error})")),
+        match no_way(network, family, config.proxy_uid.map(OwnerId::get)) {
+            Ok(no_way) => warnings.extend(no_way),
+            Err(error) => {
+                warnings.push(ProxyWarning::RoutesNotKnown { family, reason: format!("rtnetlink: {error}") });
+            }
         }
     }
-    signs
+    warnings.extend(network.devices.iter().filter_map(|device| forwarding_bridge(config, network, device)));
+    warnings
 }
 
-/// Why no packet can arrive or leave over this family, or none that is redirected on its way out, whatever the rules say;
-/// none if some may, or if there is no address.
-fn unroutable_reason(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<String>, ReadError> {
-    let is_others = |known: &&Address| known.device != LOOPBACK_INDEX && is_wide(known.address, family);
-    let own: Vec<&Address> = network.addresses.iter().filter(is_others).collect();
+/// The warning about a bridge from which the namespace forwards, unless the rules exempt it.
+fn forwarding_bridge(config: &Config, network: &Network, device: &Device) -> Option<ProxyWarning> {
+    let name = &device.name;
+    let forwards = |family: &str| setting(&format!("{family}/conf/{name}/forwarding")) == Some(1);
+    let mut ignored = config.ignored_inbound_interfaces.iter();
+    if device.kind != b"bridge" || !(forwards("ipv4") || forwards("ipv6")) || ignored.any(|one| *name == *one.as_str())
+    {
+        return None;
+    }
+    let mut own = network.wide_addresses(Family::V4).filter(|known| known.device == device.index);
+    let own = own.next().and_then(|known| IpNet::new(known.address, known.prefix).ok());
+    let is_exempt = |own: &IpNet| config.ignored_inbound_subnets.iter().any(|subnet| subnet.net().contains(own));
+    if own.as_ref().is_some_and(is_exempt) {
+        return None;
+    }
+    Some(ProxyWarning::Bridge { device: name.clone(), subnet: own.map(|own| own.trunc().to_string()) })
+}
+
+/// The warning that no packet can arrive or leave over this family, or none that is redirected on its way out, whatever
+/// the rules say; none if some may, or if there is no address.
+fn no_way(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<ProxyWarning>, ReadError> {
+    let warning = |reason: String| Ok(Some(ProxyWarning::NoWay { reason, is_of_redirected: false }));
+    let own: Vec<&Address> = network.wide_addresses(family).collect();
     let is_up = |known: &&Address| network.device(known.device).is_none_or(|device| device.is_up);
     if own.is_empty() {
         return Ok(None);
     }
     if !own.iter().any(is_up) {
-        return Ok(Some(format!("no interface with an {family} address is up")));
+        return warning(format!("no interface with an {family} address is up"));
     }
     let route = |from: Option<IpAddr>, to: IpAddr| {
         let to = SocketAddr::new(to, 80);
         route::route(route::Packet { to, from, from_port: None, uid, device: None })
     };
-    let lost = format!("outbound {family} connections that are redirected are lost");
+    let lost = |why: String| {
+        let reason = format!("{why}: outbound {family} connections that are redirected are lost");
+        Ok(Some(ProxyWarning::NoWay { reason, is_of_redirected: true }))
+    };
     if network.is_lo_down() {
-        return Ok(Some(format!("lo is down: {lost}")));
+        return lost("lo is down".to_owned());
     }
     if !route(None, family.localhost())?.is_ok_and(|route| route.kind == RouteKind::Local) {
-        return Ok(Some(format!("there is no local route to {}: {lost}", family.localhost())));
+        return lost(format!("there is no local route to {}", family.localhost()));
     }
     let mut refused = None;
     for known in own {
@@ -180,8 +197,12 @@ fn unroutable_reason(network: &Network, family: Family, uid: Option<u32>) -> Res
             Err(errno) => refused = Some(errno),
         }
     }
-    Ok(refused
-        .map(|errno| format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})")))
+    match refused {
+        Some(errno) => {
+            warning(format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})"))
+        }
+        None => Ok(None),
+    }
 }
 
 /// The facts beside packets on which conditions of these rules depend. `back` has the names of the device by which the

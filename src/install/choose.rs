@@ -48,7 +48,8 @@ pub enum Reason {
     NeitherSupported(Error),
 }
 
-const LEGACY_HIDDEN: &str = " (only root can list legacy tables, so it is not known whether they hold rules)";
+const LEGACY_HIDDEN: &str =
+    " (only root and group 0 can list legacy tables, so it is not known whether they hold rules)";
 
 /// Asks if the kernel would take a config's rules in a mode, without installing them; the error says what it lacks or
 /// refuses. Legacy mode is the last resort, and takes whatever comes.
@@ -225,7 +226,9 @@ mod tests {
                 unseen(Subsystem::Legacy),
                 works,
                 works,
-                format!("{all} (only root can list legacy tables, so it is not known whether they hold rules)"),
+                format!(
+                    "{all} (only root and group 0 can list legacy tables, so it is not known whether they hold rules)"
+                ),
             ),
             (
                 Ruleset::default(),

@@ -310,6 +310,7 @@ impl Run<'_, '_> {
     /// Another mode holds our rules, which are not to be replaced; or what is missing or was refused.
     fn install_in(&mut self, mode: Mode) -> Result<(), Error> {
         self.tables = expected(mode, &self.install.config);
+        let mut unseen = None;
         // Nothing else has committed to most namespaces, and the kernel says so if it has.
         let mut known = Some(Snapshot::fresh());
         if mode == Mode::Legacy {
@@ -327,11 +328,15 @@ impl Run<'_, '_> {
             self.refuse_others(mode, &holders)?;
             if !holders.is_empty() {
                 known = None;
-            } else if let Some(unseen) = held.not_known.pop() {
-                self.warn_once(unseen);
+            } else {
+                unseen = held.not_known.pop();
             }
         }
-        self.commit(mode, known)?;
+        let is_untouched = self.commit(mode, known);
+        if let Some(unseen) = unseen {
+            self.tell_unseen(unseen, is_untouched.as_ref().is_ok_and(|is_untouched| *is_untouched));
+        }
+        is_untouched?;
         self.settle_with_others(mode)
     }
 
@@ -343,9 +348,12 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Warns of legacy tables that can't be seen. Auto may have tried another mode before, and warned.
-    fn warn_once(&mut self, unseen: Unseen) {
-        if !self.warnings.iter().any(|warning| matches!(warning, Warning::LegacyUnseen(_))) {
+    /// Warns of legacy tables that can't be seen. In a new pod, where nothing was ever committed to nf_tables, they are
+    /// hardly worth a warning. Auto may have tried another mode before, and warned.
+    fn tell_unseen(&mut self, unseen: Unseen, is_untouched: bool) {
+        if is_untouched && unseen.not_permitted {
+            (self.tell)(OperationNotice::LegacyUnseen(&unseen));
+        } else if !self.warnings.iter().any(|warning| matches!(warning, Warning::LegacyUnseen(_))) {
             self.warn(Warning::LegacyUnseen(unseen));
         }
     }
@@ -355,18 +363,19 @@ impl Run<'_, '_> {
         self.warnings.push(warning);
     }
 
-    /// Commits the mode's tables. Over netlink, the same transaction replaces the rules of the other such mode.
-    fn commit(&mut self, mode: Mode, known: Option<Snapshot<HeldRule>>) -> Result<(), Error> {
+    /// Commits the mode's tables. Over netlink, the same transaction replaces the rules of the other such mode. Returns true
+    /// if what was `known` of nf_tables was still so.
+    fn commit(&mut self, mode: Mode, known: Option<Snapshot<HeldRule>>) -> Result<bool, Error> {
         if mode == Mode::Legacy {
             self.changed |= self.legacy.install(&self.tables)?;
-            return Ok(());
+            return Ok(false);
         }
         let done = netlink::install(mode, &self.tables, self.install.replace_other_backend, known)?;
         self.changed |= done.changed;
         if let Some(other) = done.replaced {
             self.report_replaced(other);
         }
-        Ok(())
+        Ok(done.is_as_known)
     }
 
     /// The mode that does without what this host lacks for one that failed, as linkerd-init uses whatever iptables it finds.

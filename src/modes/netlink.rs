@@ -149,6 +149,8 @@ pub(crate) struct Done {
     pub(crate) changed: bool,
     /// The other such mode, if its rules were removed.
     pub(crate) replaced: Option<Mode>,
+    /// What was known was still so: of an untouched namespace, that nothing has ever been committed to nf_tables.
+    pub(crate) is_as_known: bool,
 }
 
 /// Installs a mode's tables over netlink, in a transaction that is valid only for the generation at which the other such
@@ -162,7 +164,10 @@ pub(crate) fn install(
 ) -> Result<Done, Error> {
     let other = if mode == Mode::Nft { Mode::Native } else { Mode::Nft };
     let mut replaced = None;
+    let is_known = known.is_some();
+    let mut tries = 0;
     let changed = transact(known, |held| {
+        tries += 1;
         let mut edits = remove_edits(other, held);
         if !edits.is_empty() && !replace {
             return Err(ModeError::OtherBackend(other));
@@ -172,7 +177,8 @@ pub(crate) fn install(
         edits.extend(install_edits(mode, held, wanted)?);
         Ok(edits)
     });
-    Ok(Done { changed: changed.map_err(|error| error.in_mode(mode))?, replaced })
+    let changed = changed.map_err(|error| error.in_mode(mode))?;
+    Ok(Done { changed, replaced, is_as_known: is_known && tries == 1 })
 }
 
 /// Asks if the kernel would accept each of these modes' tables. The kernel checks all of them in one batch as it would

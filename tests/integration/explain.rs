@@ -319,7 +319,6 @@ fn a_connection_that_cannot_be_made_is_an_error() {
         ("outbound --to 224.0.0.1:80 --out eth0", "it is a broadcast"),
         ("inbound --to 224.0.0.1:80", "it is a broadcast"),
         ("inbound --to 10.77.0.255:80", "it is a broadcast"),
-        ("inbound --to 0.0.0.0:80", "name an address of this network namespace"),
         ("inbound --to [::1]:80", "use `explain outbound`"),
         ("inbound --to 10.77.0.2:80 --from 127.0.0.1", "on another device than lo"),
         ("inbound --to 10.77.0.2:80 --from 0.0.0.1", "on another device than lo"),
@@ -580,7 +579,12 @@ fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     let elsewhere = "goes elsewhere: no rule redirects it, and this network namespace, which does not have 203.0.113.1, can \
                      only forward it";
     let explained = |port| first_line(&lab, &format!("inbound --to 203.0.113.1:{port}"));
-    assert_eq!(explained(80), "to the proxy, port 4143");
+    assert_eq!(
+        explained(80),
+        "to the proxy, port 4143, if other hosts send it here: this network namespace does not have 203.0.113.1"
+    );
+    // A device is named by which it may come.
+    assert_eq!(first_line(&lab, "inbound --to 203.0.113.1:80 --in eth0"), "to the proxy, port 4143");
     assert_eq!(explained(4190), elsewhere);
     assert_eq!(Run::new("explain inbound --to 203.0.113.1:4190 --expect bypass").output(&lab.pod).code(), Some(3));
     let localnet = first_line(&lab, "inbound --to 127.0.0.9:4190 --in eth0");
@@ -632,6 +636,7 @@ fn an_invalid_command_line_is_explained() {
 #[test]
 fn another_answer_than_the_expected_one_is_exit_code_3() {
     let lab = pod_with_chart("nft");
+    let _proxy = listen(&lab.pod, 2102, &["127.0.0.1:4140"]);
     for (line, code) in [
         ("outbound --to 192.0.2.1:80 --expect proxy", 0),
         ("outbound --to 192.0.2.1:80 --expect bypass", 3),
@@ -966,7 +971,7 @@ fn an_unprivileged_user_is_told_what_is_not_seen() {
     let said = run(&["net_admin"]).success();
     assert!(
         said.starts_with(
-            "not known: the legacy tables cannot be seen (only root can list legacy tables); by all others it goes to the \
+            "not known: the legacy tables cannot be seen (only root and group 0 can list legacy tables); by all others it goes to the \
              proxy, port 4143\n"
         ),
         "{said}"

@@ -35,5 +35,6 @@ mod traffic;
 mod truth;
 mod valgrind;
 mod validate;
+mod verdict;
 mod versions;
 mod xtables;

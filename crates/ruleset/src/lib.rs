@@ -40,7 +40,7 @@ pub use self::field::{Field, FieldFacts, IptablesOption};
 pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
 pub use self::intervals::Intervals;
 pub use self::line::Line;
-pub use self::listener::Listener;
+pub use self::listener::{Listener, Queue};
 pub use self::name::{Name, is_hidden};
 pub use self::network::{Address, Device, Network, Settings};
 pub use self::rule::{

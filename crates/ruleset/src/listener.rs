@@ -16,6 +16,22 @@ pub struct Listener {
     pub is_ipv6_only: bool,
     /// The user that owns it, by its number in the asking process's user namespace.
     pub uid: u32,
+    pub queue: Queue,
+}
+
+/// The connections that a listener hasn't accepted yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Queue {
+    pub waiting: u32,
+    /// What the program asked for in listen(2), at most net.core.somaxconn.
+    pub limit: u32,
+}
+
+impl Queue {
+    /// Whether the kernel drops further connections (`sk_acceptq_is_full` in net/sock.h).
+    pub fn is_full(self) -> bool {
+        self.waiting > self.limit
+    }
 }
 
 impl Listener {
@@ -45,7 +61,14 @@ mod tests {
     use super::*;
 
     fn accepted(address: &str, is_ipv6_only: bool, device: u32) -> Vec<(Direction, Family)> {
-        let listener = Listener { address: address.parse().unwrap(), port: 4143, device, is_ipv6_only, uid: 2102 };
+        let listener = Listener {
+            address: address.parse().unwrap(),
+            port: 4143,
+            device,
+            is_ipv6_only,
+            uid: 2102,
+            queue: Queue::default(),
+        };
         let all = Direction::ALL.into_iter().flat_map(|direction| Family::ALL.map(|family| (direction, family)));
         all.filter(|&(direction, family)| listener.accepts(direction, family)).collect()
     }

@@ -179,6 +179,12 @@ impl Network {
         Device::names(having.filter_map(|known| self.device(known.device)))
     }
 
+    /// The addresses of this family that other hosts beyond the link know: not lo's, nor those of one link.
+    pub fn wide_addresses(&self, family: Family) -> impl Iterator<Item = &Address> {
+        let is_of_link = |known: &Address| matches!(known.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        self.addresses_of(family).filter(move |known| known.device != LOOPBACK_INDEX && !is_of_link(known))
+    }
+
     fn addresses_of(&self, family: Family) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |known| Family::of(known.address) == family)
     }

@@ -14,6 +14,7 @@ use ruleset::{Ruleset, Table, Unseen};
 use crate::config::{Config, Mode, OwnerId, Port, PortRange};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
 use crate::diagnose::other_programs::{signs_in_namespace, signs_on_node};
+use crate::diagnose::ownership::has_rules;
 use crate::diagnose::snapshot::{self, network, traces, user_namespaces};
 use crate::error::{Error, ModeError};
 use crate::install::choose::{Found, Reason, choose, try_out};
@@ -111,7 +112,7 @@ fn look_around() -> Detected {
         hints: hints(&ruleset),
         binaries: binaries(),
         user_namespaces: user_namespaces(),
-        installed: holders(&ruleset).collect(),
+        installed: if has_rules(&ruleset) { holders(&ruleset).collect() } else { Vec::new() },
         not_known: ruleset.unseen_subsystems(),
         auto,
     }
@@ -134,6 +135,8 @@ fn signs(ruleset: &Ruleset, features: &[Feature]) -> Vec<String> {
     });
     let devices = network().devices;
     let mut signs = signs_in_namespace(ruleset, &devices);
+    let empty = holders(ruleset).filter(|_| !has_rules(ruleset));
+    signs.extend(empty.map(|mode| format!("proxy-init's chains are here without rules, in {mode} mode")));
     signs.extend(signs_on_node(ruleset, &devices, &traces(), is_refused));
     signs
 }

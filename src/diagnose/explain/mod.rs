@@ -5,7 +5,7 @@ mod print;
 mod routing;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use ruleset::{Context, Direction, Facts, Family, Field, Name, Network, Rule, Ruleset};
@@ -45,6 +45,8 @@ pub struct Explained<'a> {
     exceptions: Vec<String>,
     /// The rules on whose limits it depends, in words.
     limits: Vec<String>,
+    /// The destination of a connection that is redirected, if this namespace doesn't have it.
+    stray: Option<IpAddr>,
     at: Option<Place<'a>>,
     ports: Vec<u16>,
 }
@@ -79,15 +81,6 @@ impl fmt::Display for Decider {
 pub enum Expected {
     Proxy,
     Bypass,
-}
-
-impl Expected {
-    pub fn is(self, verdict: &Verdict) -> bool {
-        match self {
-            Self::Proxy => matches!(verdict, Verdict::Proxy(_)),
-            Self::Bypass => *verdict == Verdict::Bypass,
-        }
-    }
 }
 
 /// True if the connection matches; none: not known.
@@ -137,6 +130,8 @@ pub fn explain<T: Send>(
         }
         let answer = answer::doubt_if_unseen(&ruleset, routing.doubt_if_unasked(answer));
         let mut explained = Explained::new(&ruleset, &routed.connection, answer);
+        let goes_to_proxy = matches!(explained.verdict, Verdict::Proxy(_));
+        explained.stray = routed.stray_destination(&asked).filter(|_| goes_to_proxy);
         let config = holders(&ruleset).next().and_then(|mode| config(mode, &ruleset).ok());
         explained.warnings = config.map(|config| warnings(&config, &routing.network)).unwrap_or_default();
         explained.warnings.retain(|warning| warning.is_about(&routed.connection, &explained.verdict));
@@ -198,6 +193,18 @@ fn answer_by_routing<'a>(
 }
 
 impl<'a> Explained<'a> {
+    /// Returns true if the answer is this one. A connection that the proxy's port refuses doesn't get to the proxy.
+    pub(crate) fn is(&self, expected: Expected) -> bool {
+        match expected {
+            Expected::Proxy => {
+                matches!(self.verdict, Verdict::Proxy(_))
+                    && self.stray.is_none()
+                    && !self.warnings.iter().any(ProxyWarning::is_refusal)
+            }
+            Expected::Bypass => self.verdict == Verdict::Bypass,
+        }
+    }
+
     /// Explains by what was read, without routing.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn of(ruleset: &'a Ruleset, connection: &Connection) -> Self {
@@ -219,6 +226,7 @@ impl<'a> Explained<'a> {
         Self {
             exceptions: exceptions.map(|(field, numbers)| words::numbers(*field, numbers)).collect(),
             limits,
+            stray: None,
             steps: answer.steps,
             at: answer.at,
             ports: answer::proxy_ports(&ruleset.tables),

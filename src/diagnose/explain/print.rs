@@ -27,6 +27,9 @@ impl Explained<'_> {
     /// the connection may be theirs.
     pub fn answer(&self) -> String {
         let mut answer = self.verdict.to_string();
+        if let Some(stray) = self.stray {
+            answer += &format!(", if other hosts send it here: this network namespace does not have {stray}");
+        }
         if !self.exceptions.is_empty() {
             answer += &format!(", except {}", self.exceptions.join(" and "));
         }

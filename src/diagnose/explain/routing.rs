@@ -137,7 +137,11 @@ impl Routing {
         }
     }
 
-    fn route_inbound(&self, connection: Connection) -> Result<Routed<'_>, Error> {
+    fn route_inbound(&self, mut connection: Connection) -> Result<Routed<'_>, Error> {
+        let family = Family::of(connection.to.ip());
+        if let Some(own) = self.network.wide_addresses(family).next().filter(|_| connection.to.ip().is_unspecified()) {
+            connection.to.set_ip(own.address);
+        }
         let to = connection.to.ip();
         if connection.from.is_some_and(|from| self.is_source_dropped(from, &connection)) {
             let why = "the kernel drops packets from that source address that arrive on another device than lo: \
@@ -236,6 +240,11 @@ fn packet(to: SocketAddr, connection: &Connection) -> Packet {
 }
 
 impl<'r> Routed<'r> {
+    /// The destination, if this namespace doesn't have it, and no device is named by which it may come to be forwarded.
+    pub(super) fn stray_destination(&self, asked: &Connection) -> Option<IpAddr> {
+        (self.destination == Destination::NotHere && asked.device.is_none()).then(|| self.connection.to.ip())
+    }
+
     pub(super) fn network(&self) -> &'r Network {
         &self.routing.network
     }

@@ -2,7 +2,9 @@
 
 use ruleset::flags::{SYN, SYN_ACK, Tracked};
 use ruleset::nftables::{element, interface_name, is_implied};
-use ruleset::{Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Rule, Table, Values};
+use ruleset::{
+    Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Rule, Subsystem, Table, Unseen, Values,
+};
 use trace::Reason;
 
 use crate::config::Mode;
@@ -24,6 +26,15 @@ pub(in crate::diagnose) fn several_modes(holders: impl Iterator<Item = Mode>) ->
         modes.join(" and ")
     );
     (modes.len() > 1).then_some(words)
+}
+
+/// The line which says that tables may hold our rules that could not be seen, with the cure.
+pub(in crate::diagnose) fn unseen(unseen: &Unseen) -> String {
+    let reason = &unseen.reason;
+    if unseen.not_permitted && unseen.subsystem == Subsystem::Legacy {
+        return format!("not known: {reason} here: run as root (kubectl proxy-init --root)");
+    }
+    format!("not known: {reason}")
 }
 
 /// Describes the connections that a rule matches.

@@ -22,6 +22,9 @@ pub enum NoConfig {
     /// No rule redirects the connections of this direction, so the proxy's port isn't known.
     #[display("no rule of proxy-init's redirects {_0} connections")]
     NoRedirect(Direction),
+    /// No rule redirects connections of either direction, as after `iptables -F`.
+    #[display("proxy-init's chains are there, and no rule redirects connections, inbound or outbound,")]
+    Flushed,
 }
 
 /// The config that comes closest to what was found. If that is one complete, untouched installation, installing the config
@@ -34,18 +37,49 @@ pub fn config(mode: Mode, ruleset: &Ruleset) -> Result<Config, NoConfig> {
     // Both families should have the same ports, owners and interfaces. Where they don't, a rule is more likely gone than new.
     let first = tables.into_iter().flatten().rev().max_by_key(|table| count_without_subnets(table));
     let first = first.ok_or(NoConfig::Nothing)?;
-    let mut config = Config::new(port(tables, Direction::Inbound)?, port(tables, Direction::Outbound)?);
+    let mut config = match (port(tables, Direction::Inbound), port(tables, Direction::Outbound)) {
+        (Err(_), Err(_)) => return Err(NoConfig::Flushed),
+        (inbound, outbound) => Config::new(inbound?, outbound?),
+    };
     config.ipv6 = tables.last().is_some_and(Option::is_some);
     config.ignored_inbound_subnets = subnets(tables, Direction::Inbound, is_exemption);
     config.ignored_outbound_subnets = subnets(tables, Direction::Outbound, is_exemption);
     config.redirected_outbound_subnets = subnets(tables, Direction::Outbound, redirects_subnets);
     config.redirected_outbound_ports = listed_ports(first);
-    for direction in Direction::ALL {
-        for rule in known_rules(first, direction) {
-            add_setting(&mut config, direction, first, rule);
-        }
+    add_settings(&mut config, first);
+    for other in tables.into_iter().flatten().filter(|other| !std::ptr::eq(*other, first)) {
+        let mut of_other = Config::new(config.inbound_port, config.outbound_port);
+        add_settings(&mut of_other, other);
+        add_missing(&mut config, of_other);
     }
     Ok(config)
+}
+
+/// Adds the settings of one family that the other lacks altogether: a rule under our comment was meant for both.
+fn add_missing(config: &mut Config, other: Config) {
+    if config.proxy_uid.is_none() && config.proxy_gid.is_none() {
+        (config.proxy_uid, config.proxy_gid) = (other.proxy_uid, other.proxy_gid);
+    }
+    fill(&mut config.ignored_inbound_ports, other.ignored_inbound_ports);
+    fill(&mut config.ignored_outbound_ports, other.ignored_outbound_ports);
+    fill(&mut config.ignored_uids, other.ignored_uids);
+    fill(&mut config.ignored_gids, other.ignored_gids);
+    fill(&mut config.ignored_inbound_interfaces, other.ignored_inbound_interfaces);
+    fill(&mut config.ignored_outbound_interfaces, other.ignored_outbound_interfaces);
+}
+
+fn fill<T>(list: &mut Vec<T>, other: Vec<T>) {
+    if list.is_empty() {
+        *list = other;
+    }
+}
+
+fn add_settings(config: &mut Config, table: &Table) {
+    for direction in Direction::ALL {
+        for rule in known_rules(table, direction) {
+            add_setting(config, direction, table, rule);
+        }
+    }
 }
 
 /// The tables with a mode's rules for IPv4 and for IPv6. Native mode has one for both, which may be for IPv4 alone.

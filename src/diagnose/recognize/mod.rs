@@ -5,14 +5,14 @@ pub mod config;
 use std::fmt;
 use std::path::Path;
 
-use ruleset::Subsystem;
-use ruleset::{Network, Ruleset};
+use ruleset::{Listener, Network, Ruleset, Subsystem, Unseen};
 use serde_json::Value;
 
 use crate::config::settings::arguments;
-use crate::config::{Config, Mode, ModeChoice};
+use crate::config::{Config, Mode, ModeChoice, OwnerId, Port};
+use crate::diagnose::Outcome;
 use crate::diagnose::output::json::{object, strings};
-use crate::diagnose::output::words::{fill_lines, wrap_flags};
+use crate::diagnose::output::words::{self, fill_lines, wrap_flags};
 use crate::diagnose::recognize::config::{NoConfig, config};
 use crate::diagnose::snapshot::Snapshot;
 use crate::diagnose::verify::{Verification, verdict};
@@ -43,12 +43,28 @@ pub struct Recognized {
     pub others: Vec<Mode>,
     /// The parts that could not be seen, and may hold our rules too.
     pub not_known: Vec<Subsystem>,
+    /// The first of these parts, if no rules were found elsewhere, and no mode was named.
+    pub unseen: Option<Unseen>,
 }
 
 impl Recognized {
     /// Returns true if the rules are one complete, untouched installation.
     pub fn is_in_place(&self) -> bool {
         self.closest.as_ref().is_ok_and(|closest| closest.verification.is_in_place())
+    }
+
+    /// The answer for scripts: as expected only if, beside the rules, nothing certainly loses connections.
+    pub fn outcome(&self) -> Outcome {
+        match (&self.closest, &self.unseen) {
+            (_, Some(_)) => Outcome::NotKnown,
+            (Ok(closest), None) => closest.verification.outcome(),
+            (Err(_), None) => Outcome::Differs,
+        }
+    }
+
+    /// Returns true if anything is doubtful.
+    pub(super) fn warns(&self) -> bool {
+        self.closest.as_ref().is_ok_and(|closest| closest.verification.warns())
     }
 
     /// The flags that install what was found or, if it isn't in place, come closest to it, as far as that can be told.
@@ -63,7 +79,7 @@ impl Recognized {
             Ok(closest) => closest.verification.pairs(),
             Err(reason) => vec![
                 ("schema", 1.into()),
-                ("in_place", false.into()),
+                ("in_place", self.outcome().in_json()),
                 ("mode", self.mode.map(|mode| mode.to_string()).into()),
                 ("findings", nothing.clone()),
                 ("other_backends", nothing.clone()),
@@ -81,7 +97,7 @@ impl fmt::Display for Recognized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.closest {
             Ok(Closest { flags, verification }) => {
-                let which = if verification.is_in_place() {
+                let which = if self.is_in_place() {
                     "these flags install what was found:"
                 } else {
                     "the flags that come closest to what was found:"
@@ -89,6 +105,9 @@ impl fmt::Display for Recognized {
                 write!(f, "{verification}{which}\n{}\n", wrap_flags(flags))
             }
             Err(reason) => {
+                if let Some(unseen) = &self.unseen {
+                    return f.write_str(&fill_lines(&words::unseen(unseen)));
+                }
                 let mode = self.mode.map_or(String::new(), |mode| format!(" in {mode} mode"));
                 f.write_str(&fill_lines(&format!("not in place: {reason}{mode}")))?;
                 for subsystem in &self.not_known {
@@ -113,12 +132,15 @@ pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized,
     })
 }
 
-fn of(ruleset: &Ruleset, network: &Network, mode: Option<Mode>) -> Result<Recognized, Error> {
-    let mode = mode.or_else(|| holders(ruleset).next());
+fn of(ruleset: &Ruleset, network: &Network, named: Option<Mode>) -> Result<Recognized, Error> {
+    let mode = named.or_else(|| holders(ruleset).next());
     let looked_at = mode.unwrap_or(Mode::Nft);
     must_see(ruleset, looked_at)?;
     let closest = match config(looked_at, ruleset) {
-        Ok(config) => {
+        Ok(mut config) => {
+            if config.proxy_uid.is_none() && config.proxy_gid.is_none() {
+                config.proxy_uid = user_who_listens(network, config.outbound_port);
+            }
             let verification = verdict(looked_at, &expected(looked_at, &config), ruleset, network)?;
             let verification = verification.with_signs(&config, ruleset, network);
             Ok(Closest { flags: spell_flags(&config, looked_at), verification })
@@ -130,7 +152,15 @@ fn of(ruleset: &Ruleset, network: &Network, mode: Option<Mode>) -> Result<Recogn
         closest,
         others: holders(ruleset).filter(|&other| other != looked_at).collect(),
         not_known: ruleset.unseen_subsystems(),
+        unseen: ruleset.not_known.first().filter(|_| mode.is_none()).cloned(),
     })
+}
+
+/// The only user who listens on this port, if that isn't root: where the rules exempt nobody, that is the proxy's user.
+fn user_who_listens(network: &Network, port: Port) -> Option<OwnerId> {
+    let mut uids = network.listeners.iter().filter(|listener| listener.port == port.get()).map(|listener| listener.uid);
+    let first = uids.next()?;
+    OwnerId::new(first).filter(|_| first != Listener::UNMAPPED && uids.all(|uid| uid == first))
 }
 
 /// The flags of a config, the mode first.
@@ -145,7 +175,6 @@ mod tests {
     use ruleset::{Direction, Table};
 
     use super::*;
-    use crate::config::OwnerId;
     use crate::plan::ChainName;
     use crate::plan::tables::expected;
 

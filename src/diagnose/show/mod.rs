@@ -10,16 +10,16 @@ use ruleset::{Line, Network, Ruleset, Unseen};
 use trace::{Slot, chains_at, first_hooks};
 
 use crate::config::{Config, Mode};
-use crate::diagnose::detect;
 use crate::diagnose::explain::answer::proxy_ports;
 use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::words;
-use crate::diagnose::proxy::{ProxyWarning, warnings};
+use crate::diagnose::proxy::ProxyWarning;
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::recognize::spell_flags;
-use crate::diagnose::snapshot::{Snapshot, signs};
+use crate::diagnose::snapshot::{Snapshot, warnings};
 use crate::diagnose::verify::difference::differences;
 use crate::diagnose::verify::finding::Finding;
+use crate::diagnose::{Outcome, detect};
 use crate::error::Error;
 use crate::install::choose::{Found, Reason, choose, try_out};
 use crate::netns;
@@ -138,10 +138,8 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
         let Snapshot { ruleset, network } = Snapshot::read()?;
         let mut shown = Shown::of(&ruleset, &network);
         if let Some(backend) = shown.backends.first() {
-            (shown.warnings, shown.signs) = match &backend.config {
-                Some(config) => (warnings(config, &network), signs(config, &ruleset, &network)),
-                None => (Vec::new(), signs_in_namespace(&ruleset, &network.devices)),
-            };
+            shown.warnings = backend.config.as_ref().map(|config| warnings(config, &network)).unwrap_or_default();
+            shown.signs = signs_in_namespace(&ruleset, &network.devices);
         } else {
             let everything = detect::config_of_every_kind();
             let found = Found::of(&ruleset, &ruleset);
@@ -152,6 +150,11 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
 }
 
 impl<'a> Shown<'a> {
+    /// The answer for scripts: it is none if no rules were found where all could be seen.
+    pub(crate) fn outcome(&self) -> Outcome {
+        if self.backends.is_empty() && !self.not_known.is_empty() { Outcome::NotKnown } else { Outcome::AsExpected }
+    }
+
     fn of(ruleset: &'a Ruleset, network: &Network) -> Self {
         Self {
             backends: holders(ruleset).map(|mode| backend(mode, ruleset, network)).collect(),

@@ -10,7 +10,7 @@ use trace::Slot;
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hook_in_words};
 use crate::diagnose::output::json::object;
 use crate::diagnose::output::style::Style;
-use crate::diagnose::output::words::{WIDTH, fill_lines, length, several_modes, split_in_lines, wrap_flags};
+use crate::diagnose::output::words::{self, WIDTH, fill_lines, length, several_modes, split_in_lines, wrap_flags};
 use crate::diagnose::verify::finding::{Finding, FindingKind};
 
 /// The most rules of other programs that are listed for a chain; there may be thousands.
@@ -58,10 +58,11 @@ impl Shown<'_> {
         }
         let mut about = String::new();
         if self.backends.is_empty() {
-            about += if self.not_known.is_empty() {
-                "no rules of proxy-init's were found in this network namespace\n"
-            } else {
-                "not known whether this network namespace has rules of proxy-init's: what could be seen has none\n"
+            about += &match self.not_known.first() {
+                Some(unseen) => {
+                    format!("{}\nno rules of proxy-init's are in what could be seen\n", words::unseen(unseen))
+                }
+                None => "no rules of proxy-init's were found in this network namespace\n".to_owned(),
             };
         }
         match &self.auto {
@@ -72,7 +73,8 @@ impl Shown<'_> {
         for warning in self.all_warnings() {
             about += &format!("warning: {warning}\n");
         }
-        for unseen in &self.not_known {
+        // Where no rules were found, the first line has the first reason.
+        for unseen in self.not_known.iter().skip(usize::from(self.backends.is_empty())) {
             about += &format!(
                 "not known: what {} tables hold, whether proxy-init's rules or others ({})\n",
                 unseen.subsystem, unseen.reason
@@ -314,6 +316,9 @@ impl Backend<'_> {
             if shown.not_known.is_empty() {
                 heading += ", whose connections bypass the proxy";
             }
+        }
+        if !self.chains.iter().flat_map(|chain| &chain.rules).any(|rule| matches!(rule.effect, Effect::Proxy(_))) {
+            heading += ": no rule redirects connections";
         }
         screen.add_line(Style::Bold, heading);
         if self.flags.is_none() {
@@ -872,8 +877,8 @@ inbound
         let shown = Shown::of(&ruleset, &Network::default());
         assert_eq!(
             shown.text(false),
-            "not known whether this network namespace has rules of proxy-init's: what could\n  be seen has none\n\
-             not known: what legacy tables hold, whether proxy-init's rules or others (for a\n  reason)\n"
+            "not known: for a reason here: run as root (kubectl proxy-init --root)\n\
+             no rules of proxy-init's are in what could be seen\n"
         );
         assert_eq!(
             serde_json::from_str::<Value>(&shown.json()).unwrap(),

@@ -6,16 +6,18 @@ pub mod finding;
 use std::fmt;
 
 use ruleset::{Family, NAT, Policy, Subsystem, Table, TableFamily};
-use ruleset::{Network, Ruleset};
+use ruleset::{Network, Ruleset, Unseen};
 use serde_json::Value;
 
 use crate::config::{Config, Mode, ModeChoice};
+use crate::diagnose::Outcome;
+use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::json::{object, strings};
-use crate::diagnose::output::words::fill_lines;
+use crate::diagnose::output::words::{self, fill_lines};
 use crate::diagnose::ownership::has_rules;
-use crate::diagnose::proxy::{self, ProxyWarning};
+use crate::diagnose::proxy::{self, ProxyWarning, first_fatal};
 use crate::diagnose::recognize::config::config as closest_config;
-use crate::diagnose::snapshot::{Snapshot, devices_that_ask, signs, unread_tables};
+use crate::diagnose::snapshot::{Snapshot, devices_that_ask, unread_tables, warnings};
 use crate::diagnose::verify::difference::{differences, discovery_findings};
 use crate::diagnose::verify::finding::{Finding, Problem};
 use crate::error::Error;
@@ -53,6 +55,9 @@ pub struct Verification {
     /// True if the rules are as expected, and no other rule decides about connections: until the rules change,
     /// [`verify`] finds the same, whatever else changes.
     pub is_alone: bool,
+    /// The tables that could not be seen, if no rules were found elsewhere, and no mode was named: then it isn't known if
+    /// the rules are in place.
+    pub unseen: Option<Unseen>,
     /// If the rules aren't in place, but are one complete, untouched installation of another config, such as an earlier one:
     /// that config. Removing a rule that a config may do without leaves such an installation too.
     pub other_config: Option<Config>,
@@ -64,6 +69,20 @@ impl Verification {
         self.findings.is_empty() && self.others.is_empty()
     }
 
+    /// The answer for scripts: as expected only if, beside the rules, nothing certainly loses connections.
+    pub fn outcome(&self) -> Outcome {
+        match (&self.unseen, first_fatal(&self.warnings)) {
+            (Some(_), _) => Outcome::NotKnown,
+            (None, None) if self.is_in_place() => Outcome::AsExpected,
+            _ => Outcome::Differs,
+        }
+    }
+
+    /// Returns true if anything is doubtful.
+    pub(super) fn warns(&self) -> bool {
+        !self.all_warnings().is_empty()
+    }
+
     /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
         object(self.pairs()).to_string()
@@ -72,7 +91,7 @@ impl Verification {
     pub(super) fn pairs(&self) -> Vec<(&'static str, Value)> {
         vec![
             ("schema", 1.into()),
-            ("in_place", self.is_in_place().into()),
+            ("in_place", self.outcome().in_json()),
             ("mode", self.mode.to_string().into()),
             ("findings", self.findings.iter().map(finding_json).collect()),
             ("other_backends", strings(&self.others)),
@@ -136,7 +155,9 @@ impl fmt::Display for Verification {
                 format!("not known: whether {subsystem} tables hold rules of proxy-init's too\n")
             };
         }
-        for warning in self.all_warnings() {
+        // The first line has it.
+        let fatal = first_fatal(&self.warnings).filter(|_| self.is_in_place()).map(ToString::to_string);
+        for warning in self.all_warnings().iter().filter(|warning| fatal.as_ref() != Some(warning)) {
             text += &format!("warning: {warning}\n");
         }
         f.write_str(&fill_lines(&text))
@@ -146,11 +167,17 @@ impl fmt::Display for Verification {
 impl Verification {
     fn headline(&self) -> String {
         let mode = self.mode;
+        if let Some(unseen) = &self.unseen {
+            return format!("{}\n", words::unseen(unseen));
+        }
         if !self.others.is_empty() && self.findings.is_empty() {
             return format!("not in place: rules complete in {mode} mode, but other modes hold some too\n");
         }
         if !self.is_in_place() {
             return format!("not in place: in {mode} mode, - is expected and + was found\n");
+        }
+        if let Some(fatal) = first_fatal(&self.warnings) {
+            return format!("not in place: rules complete in {mode} mode, but {fatal}\n");
         }
         let seen = if !self.not_known.is_empty() {
             "nothing that could be seen before or after them drops connections"
@@ -218,6 +245,8 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
     }
     if others_unseen {
         verdict.not_known.push(Subsystem::Legacy);
+    } else if !verdict.finds_rules && !matches!(install.mode, ModeChoice::Mode(_)) {
+        verdict.unseen = ruleset.not_known.first().cloned();
     }
     Ok(verdict.with_signs(&install.config, &ruleset, &network))
 }
@@ -227,8 +256,8 @@ impl Verification {
     pub(super) fn with_signs(mut self, config: &Config, ruleset: &Ruleset, network: &Network) -> Self {
         // Warnings are about the rules that are there.
         let installed = self.other_config.as_ref().unwrap_or(config);
-        self.warnings = proxy::warnings(installed, network);
-        self.signs = signs(installed, ruleset, network);
+        self.warnings = warnings(installed, network);
+        self.signs = signs_in_namespace(ruleset, &network.devices);
         for &family in config.families() {
             match devices_that_ask(network, family) {
                 Ok(devices) => {
@@ -270,6 +299,7 @@ pub(crate) fn verdict(
         signs: Vec::new(),
         finds_rules: has_rules(ruleset),
         is_alone,
+        unseen: None,
         other_config: None,
     })
 }
@@ -290,7 +320,6 @@ fn complete_config(mode: Mode, ruleset: &Ruleset, network: &Network) -> Option<C
 
 #[cfg(test)]
 mod tests {
-    use ruleset::Unseen;
     use ruleset::{Action, Hook, Kind, testing};
 
     use super::*;

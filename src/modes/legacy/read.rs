@@ -151,7 +151,7 @@ fn unseen_lists(error: &io::Error) -> Unseen {
         subsystem: Subsystem::Legacy,
         not_permitted,
         reason: if not_permitted {
-            "only root can list legacy tables".to_owned()
+            "only root and group 0 can list legacy tables".to_owned()
         } else {
             format!("cannot list legacy tables in {}/net: {}", proc_of_thread(), Errno::of_io(error))
         },

@@ -2,7 +2,7 @@
 
 use mnl::Bus;
 use nix::errno::Errno;
-use ruleset::Listener;
+use ruleset::{Listener, Queue};
 
 use super::message::{Malformed, Message, address, put, u8_at, u16_at, u32_at};
 use super::sockopt::has_ipv6;
@@ -60,11 +60,12 @@ pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
     let is_ipv6_only = message.attributes_after(ANSWER)?.find(INET_DIAG_SKV6ONLY)?;
     Ok(Listener {
         address: address(bytes.get(8..8 + length).ok_or(Malformed)?)?,
-        // `idiag_sport`, in network byte order; `idiag_if`, `idiag_uid`.
+        // `idiag_sport`, in network byte order; `idiag_if`, `idiag_uid`, `idiag_rqueue`, `idiag_wqueue`.
         port: u16::from_be(u16_at(bytes, 4)?),
         device: u32_at(bytes, 40)?,
         is_ipv6_only: is_ipv6_only.is_some_and(|value| value != [0]),
         uid: u32_at(bytes, 64)?,
+        queue: Queue { waiting: u32_at(bytes, 56)?, limit: u32_at(bytes, 60)? },
     })
 }
 
@@ -82,6 +83,8 @@ mod tests {
         bytes[4..6].copy_from_slice(&4143u16.to_be_bytes());
         bytes[8..8 + address.len()].copy_from_slice(address);
         bytes[40..44].copy_from_slice(&7u32.to_ne_bytes());
+        bytes[56..60].copy_from_slice(&3u32.to_ne_bytes());
+        bytes[60..64].copy_from_slice(&2u32.to_ne_bytes());
         bytes[64..68].copy_from_slice(&2102u32.to_ne_bytes());
         bytes.extend(attributes);
         bytes
@@ -92,8 +95,10 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_has_an_address_a_port_and_a_user() {
-        let want = Listener { address: [127, 0, 0, 1].into(), port: 4143, device: 7, is_ipv6_only: false, uid: 2102 };
+    fn a_listener_has_an_address_a_port_a_user_and_a_queue() {
+        let queue = Queue { waiting: 3, limit: 2 };
+        let address = [127, 0, 0, 1].into();
+        let want = Listener { address, port: 4143, device: 7, is_ipv6_only: false, uid: 2102, queue };
         assert_eq!(read(&answer(libc::AF_INET, &[127, 0, 0, 1], &[])), Ok(want));
         // struct nlattr: a length of 5, the type, and a byte with its padding.
         let mut v6_only = 5u16.to_ne_bytes().to_vec();

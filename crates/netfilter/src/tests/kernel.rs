@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
-use ruleset::Listener;
 use ruleset::testing::{ports, rule, to_port};
 use ruleset::{Action, Condition, Family, Field, Hook, NAT, Policy, Rule, TCP, TableFamily};
+use ruleset::{Listener, Queue};
 
 use super::namespace::{CHILDREN, in_a_namespace};
 use super::replay::replayed;
@@ -157,7 +157,14 @@ fn who_listens_is_listed() {
         assert_eq!(listeners().unwrap(), []);
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 4143)).unwrap();
         let uid = nix::unistd::geteuid().as_raw();
-        let listed = Listener { address: [0; 4].into(), port: 4143, device: 0, is_ipv6_only: false, uid };
+        let listed = Listener {
+            address: [0; 4].into(),
+            port: 4143,
+            device: 0,
+            is_ipv6_only: false,
+            uid,
+            queue: Queue::default(),
+        };
         assert_eq!(listeners().unwrap(), [listed]);
         drop(listener);
     });

@@ -4,7 +4,7 @@ use super::*;
 use crate::connections::names_except_lo;
 use crate::step::Matched;
 use ruleset::testing::{self, base, effect_of, not, rule, table, to_port};
-use ruleset::{Address, Device};
+use ruleset::{Address, Device, Queue};
 use ruleset::{Bits, Chain, Condition, Effect, Kind, NatKind, Opaque, Rule, TCP, Table, Values, address, flags};
 
 /// The IPv4 connections of a direction from a client's port to port 80, by any interface except lo.
@@ -368,8 +368,14 @@ fn whether_a_connection_is_translated_is_known_only_if_it_surely_changes() {
 /// Whose the answering process is, by what listens and what the rules say of the proxy.
 #[test]
 fn the_server_is_whoever_listens_or_the_proxy() {
-    let listener =
-        |port, uid| Listener { address: Ipv4Addr::UNSPECIFIED.into(), port, device: 0, is_ipv6_only: false, uid };
+    let listener = |port, uid| Listener {
+        address: Ipv4Addr::UNSPECIFIED.into(),
+        port,
+        device: 0,
+        is_ipv6_only: false,
+        uid,
+        queue: Queue::default(),
+    };
     let proxy = Environment { ports: Intervals::one(4143), uids: Intervals::one(2102), ..Environment::default() };
     let drop_of = |uid: u128, port: u16, around: &Environment<'_>| {
         let rules = drop_if(Condition::is(Field::Uid, uid));
@@ -814,7 +820,14 @@ fn neighbours_have_addresses_of_one_host() {
 /// At input, an ACK has the socket of the server, unless the kernel remembers no connection before it.
 #[test]
 fn the_socket_is_found_before_a_packet_is_delivered() {
-    let listener = Listener { address: Ipv4Addr::UNSPECIFIED.into(), port: 80, device: 0, is_ipv6_only: false, uid: 7 };
+    let listener = Listener {
+        address: Ipv4Addr::UNSPECIFIED.into(),
+        port: 80,
+        device: 0,
+        is_ipv6_only: false,
+        uid: 7,
+        queue: Queue::default(),
+    };
     let of_servers = || drop_if(Condition::is(Field::Uid, 7));
     let ends = |settings: Settings| {
         let network = Network { settings, ..listening(&[listener]) };
@@ -830,7 +843,14 @@ fn the_socket_is_found_before_a_packet_is_delivered() {
 /// The server's first reply has no socket where that is a cookie; what follows has one.
 #[test]
 fn a_reply_with_a_cookie_is_nobodys() {
-    let listener = Listener { address: Ipv4Addr::UNSPECIFIED.into(), port: 80, device: 0, is_ipv6_only: false, uid: 7 };
+    let listener = Listener {
+        address: Ipv4Addr::UNSPECIFIED.into(),
+        port: 80,
+        device: 0,
+        is_ipv6_only: false,
+        uid: 7,
+        queue: Queue::default(),
+    };
     let ends = |always_sends_cookies, rules| {
         let settings = Settings { always_sends_cookies, ..Settings::default() };
         let network = Network { settings, ..listening(&[listener]) };

@@ -668,12 +668,12 @@ fn what_cannot_be_seen_may_decide() {
     ruleset.not_known.push(Unseen {
         subsystem: Subsystem::Legacy,
         not_permitted: true,
-        reason: "only root can list legacy tables".to_owned(),
+        reason: "only root and group 0 can list legacy tables".to_owned(),
     });
     let answer = explain(&ruleset, &inbound("10.0.0.1:80"));
     assert_eq!(
         answer.verdict.to_string(),
-        "not known: the legacy tables cannot be seen (only root can list legacy tables); by all others it goes to the \
+        "not known: the legacy tables cannot be seen (only root and group 0 can list legacy tables); by all others it goes to the \
          proxy, port 4143"
     );
     assert!(!answer.steps.is_empty());

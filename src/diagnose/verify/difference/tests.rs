@@ -526,6 +526,7 @@ fn replies_are_of_whoever_listens() {
         device: 0,
         is_ipv6_only: false,
         uid: 7,
+        queue: ruleset::Queue::default(),
     };
     let loses_replies = |uid, listeners: &[Listener]| {
         let network = Network { listeners: listeners.to_vec(), ..Network::default() };
