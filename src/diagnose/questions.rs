@@ -287,10 +287,10 @@ pub fn explain(given: &Given<'_>) -> Result<Question, String> {
 /// what is asked.
 pub fn verify(given: &Given<'_>) -> Result<Question, String> {
     let is_strict = given.is_on(STRICT.name)?;
-    if given.is_about_rules() {
+    if given.values.iter().any(|(name, _)| Flag::about_rules().any(|flag| flag.name == *name)) {
         return Ok(Question::Verify { install: Box::new(install(given)?), is_strict });
     }
-    let given = given.without_environment();
+    let given = Given { environment: &|_| None, ..given.clone() };
     given.is_on(NO_FALLBACK.name)?;
     let mode = match named_mode(&given)? {
         Some(ModeChoice::Mode(mode)) => Some(mode),

@@ -29,8 +29,9 @@ pub enum LegacyError {
 
     /// An iptables command refused, for a reason that has no error of its own here.
     #[error(
-        "{command} failed ({status}): {stderr}: the kernel may lack an extension that a rule needs (xt_multiport, \
-         xt_owner, xt_REDIRECT; dmesg may tell), or use nft mode"
+        "{command} failed ({status}){}: the kernel may lack an extension that a rule needs (xt_multiport, \
+         xt_owner, xt_REDIRECT; dmesg may tell), or use nft mode",
+        if stderr.is_empty() { " without a word".to_owned() } else { format!(": {stderr}") }
     )]
     CommandRefused { command: PathBuf, status: String, stderr: String },
 

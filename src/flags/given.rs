@@ -37,25 +37,13 @@ pub struct Given<'a> {
     /// One of those that the subcommand's [`Word`](super::Word) lists; empty if there is none.
     pub word: &'static str,
     /// The flags that the subcommand takes.
-    taken: Vec<Flag>,
+    pub taken: Vec<Flag>,
     /// Flags by name with their values, in the order of the arguments.
-    values: Vec<(&'static str, &'a OsStr)>,
+    pub values: Vec<(&'static str, &'a OsStr)>,
     pub environment: Variables<'a>,
 }
 
 impl Given<'_> {
-    /// The same, as if the environment had no variable.
-    #[must_use]
-    pub fn without_environment(&self) -> Self {
-        Self { environment: &|_| None, ..self.clone() }
-    }
-
-    /// Returns true if a flag says which rules to install.
-    pub fn is_about_rules(&self) -> bool {
-        let mut about_rules = self.taken.iter().filter(|flag| flag.heading == RULES);
-        about_rules.any(|flag| self.values.iter().any(|(name, _)| *name == flag.name))
-    }
-
     /// The settings of rules.
     ///
     /// # Errors

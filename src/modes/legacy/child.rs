@@ -1,20 +1,20 @@
 //! Runs iptables commands: with the capabilities that they need and no others, and for a limited time.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, PipeReader, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use caps::{CapSet, Capability, CapsHashSet};
 use netfilter::netlink::signals::keep_ended_children;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::environment::handed_on;
@@ -25,27 +25,21 @@ use crate::netns::on_a_thread;
 /// iptables-legacy needs NET_ADMIN to change tables, and NET_RAW for the raw socket that it does so on.
 const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
 
-/// How long commands may take; they take milliseconds.
+/// The time that a command may take; commands take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// How much is kept of a command's words: more than iptables ever writes.
-const LONGEST: usize = 4096;
+/// The most bytes that are kept of a command's words: more than iptables ever writes.
+const LONGEST: u64 = 4096;
 
-/// How long to sleep between two checks whether a command has ended that has closed its pipe.
-const PAUSE: Duration = Duration::from_micros(30);
-
-/// How long to wait for a killed command to be gone.
-const DEATH: Duration = Duration::from_secs(1);
-
-/// A restore command, and what it reads.
+/// A restore command, and its input.
 #[derive(Debug)]
 pub(super) struct Restore {
     pub(super) program: PathBuf,
     pub(super) input: Vec<u8>,
 }
 
-/// Runs restore commands side by side, and returns when all have ended. They get their input once all have started: if one
-/// can't be started, or this process is killed meanwhile, none commits anything.
+/// Runs restore commands, each to its end before the next gets its input. All are started first: if one can't be started,
+/// none commits anything.
 ///
 /// `lock` is the locked file of the xtables lock. The commands inherit the file, so that it stays locked until they have
 /// ended even if this process is killed.
@@ -53,27 +47,12 @@ pub(super) struct Restore {
 /// # Errors
 /// The first command's that failed. Commands may have changed their tables all the same.
 pub(super) fn run_restores(restores: &[&Restore], lock: &File) -> Result<(), Error> {
-    let deadline = Instant::now() + LIMIT;
     let mut started = Vec::new();
     for restore in restores {
         started.push(start_restore(restore, lock).map_err(|error| not_run(&restore.program, error))?);
     }
-    let feeds: Vec<_> = started.iter_mut().map(|running| running.child.stdin.take()).zip(restores).collect();
-    let ended: Vec<io::Result<Option<Ended>>> = thread::scope(|scope| {
-        // A command that hangs does not read, and this thread has to see to it that it ends.
-        let feed = || {
-            for (stdin, restore) in feeds {
-                // A command that ends before it has read everything has failed, and says why.
-                let _ = stdin.map(|mut stdin| stdin.write_all(&restore.input));
-            }
-        };
-        match thread::Builder::new().spawn_scoped(scope, feed) {
-            Ok(_) => started.into_iter().map(|running| running.end(deadline)).collect(),
-            Err(error) => vec![Err(error)],
-        }
-    });
-    for (ended, restore) in ended.into_iter().zip(restores) {
-        succeed(&restore.program, ended)?;
+    for (running, restore) in started.into_iter().zip(restores) {
+        succeed(&restore.program, running.end(&restore.input))?;
     }
     Ok(())
 }
@@ -103,7 +82,7 @@ pub(super) fn version(program: &Path) -> Result<String, Error> {
         let (said, stdout) = io::pipe()?;
         let mut command = prepare(program);
         command.arg("--version").stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null());
-        Running::start(command, said)?.end(Instant::now() + LIMIT)
+        Running::start(command, said)?.end(&[])
     };
     succeed(program, start())
 }
@@ -157,11 +136,6 @@ fn refusal(program: &Path, ended: &Ended) -> Error {
 struct Running {
     child: Child,
     pipe: PipeReader,
-    /// The first words that came from the pipe.
-    said: Vec<u8>,
-    /// How many bytes came after those.
-    more: usize,
-    ended: bool,
 }
 
 impl Running {
@@ -173,73 +147,60 @@ impl Running {
             confine()?;
             command.spawn()
         })??;
-        Ok(Self { child, pipe, said: Vec::new(), more: 0, ended: false })
+        Ok(Self { child, pipe })
     }
 
-    /// Waits for its end; none: it has not ended in time, and was killed.
-    fn end(mut self, deadline: Instant) -> io::Result<Option<Ended>> {
-        let Some(status) = self.wait(deadline)? else {
-            return Ok(None);
-        };
-        let mut said = String::from_utf8_lossy(&self.said).trim().to_owned();
-        if self.more > 0 {
-            said += &format!("… (and {} bytes more)", self.more);
-        }
-        Ok(Some(Ended { status, said }))
+    /// Hands the command its input, and waits until it has ended and nobody has its pipe any more; none: it has not ended
+    /// in time, and was killed.
+    fn end(mut self, input: &[u8]) -> io::Result<Option<Ended>> {
+        let group = self.group();
+        let (ended, is_ended) = channel::<()>();
+        let (said, is_late) = thread::scope(|scope| {
+            let watch = thread::Builder::new().spawn_scoped(scope, move || {
+                let is_late = is_ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
+                if is_late {
+                    let _ = killpg(group, Signal::SIGKILL);
+                }
+                is_late
+            })?;
+            let said = self.converse(input);
+            // Its number is its own as long as nobody has asked how it ended.
+            drop(ended);
+            io::Result::Ok((said?, watch.join().unwrap_or(false)))
+        })?;
+        let status = self.child.wait()?;
+        Ok((!is_late).then_some(Ended { status, said }))
     }
 
-    /// Waits until it has ended and nobody has its pipe any more; none: not in time.
-    fn wait(&mut self, deadline: Instant) -> io::Result<Option<ExitStatus>> {
-        let mut is_closed = false;
-        loop {
-            if is_closed && let Some(status) = self.child.try_wait()? {
-                self.ended = true;
-                return Ok(Some(status));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            if is_closed {
-                thread::sleep(PAUSE);
-            } else {
-                is_closed = self.listen(left)?;
-            }
+    fn converse(&mut self, input: &[u8]) -> io::Result<String> {
+        if let Some(mut stdin) = self.child.stdin.take() {
+            // A command that ends before it has read everything has failed, and says why.
+            let _ = stdin.write_all(input);
         }
+        let mut said = Vec::new();
+        self.pipe.by_ref().take(LONGEST).read_to_end(&mut said)?;
+        let more = io::copy(&mut self.pipe, &mut io::sink())?;
+        while waitid(Id::Pid(self.group()), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::EINTR) {}
+        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        Ok(if more > 0 { format!("{said}… (and {more} bytes more)") } else { said })
     }
 
-    /// Waits this long for words, keeps them, and tells whether the pipe is closed.
-    fn listen(&mut self, wait: Duration) -> io::Result<bool> {
-        let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)], wait) {
-            Ok(0) | Err(Errno::EINTR) => return Ok(false),
-            Ok(_) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let mut words = [0; 4096];
-        match self.pipe.read(&mut words) {
-            Ok(length) => {
-                let kept = length.min(LONGEST - self.said.len());
-                self.said.extend_from_slice(words.get(..kept).unwrap_or_default());
-                self.more += length - kept;
-                Ok(length == 0)
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
-            Err(error) => Err(error),
-        }
+    /// The number of the command's process, which leads a group of its own.
+    fn group(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.ended {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        let _ = killpg(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGKILL);
+        let _ = killpg(self.group(), Signal::SIGKILL);
         // A killed process finishes the system call that it is in. When the last one that had this pipe is gone, nothing
         // can change any more.
-        let _ = self.wait(Instant::now() + DEATH);
-        let _ = self.child.try_wait();
+        let _ = io::copy(&mut self.pipe, &mut io::sink());
+        let _ = self.child.wait();
     }
 }
 

@@ -1,7 +1,7 @@
 //! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process per family.
 //!
 //! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables
-//! lock: both families are read, both commands run side by side, and both tables are read again. If anything fails, both
+//! lock: both families are read, their commands run one after the other, and both tables are read again. If anything fails, both
 //! tables are put back.
 
 mod child;
