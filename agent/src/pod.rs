@@ -63,7 +63,7 @@ struct Addresses(Vec<IpAddr>);
 #[derive(Debug, Clone, Copy, Default)]
 struct Started {
     is_any: bool,
-    /// True if the validator found no rules in its last run.
+    /// Whether the validator found no rules, last time it ran.
     has_failed: bool,
 }
 
@@ -92,7 +92,7 @@ impl Meshed {
         Uid::new(&self.metadata.uid)
     }
 
-    /// Returns true if the pod's users are others than the node's: the pod has a user namespace of its own.
+    /// Whether its users are others than the node's: it has a user namespace of its own.
     pub(crate) fn has_own_users(&self) -> bool {
         self.spec.host_users == Some(false)
     }

@@ -64,7 +64,7 @@ pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Health)
     }
 }
 
-/// Returns true if there was a taint.
+/// Whether there was one.
 async fn remove(key: &str, name: &str, server: &Server) -> Result<bool, String> {
     let api: Api<Tainted> = Api::all_with(server.client.clone(), &ApiResource::erase::<Node>(&()));
     let words = |error: Error| match error {

@@ -9,6 +9,8 @@ use std::process::Command;
 use lab::linkerd::{CHARTS, Flags, commands as linkerd_inits_commands};
 use lab::network::{Lab, Namespace, Server};
 use lab::page::{Page, matches};
+use lab::recording::{FILE, record};
+use lab::shell::target;
 
 use crate::show::connections;
 use crate::support::{Folder, PROXY_INIT, chart_in, install};
@@ -174,4 +176,16 @@ fn headings(text: &str) -> BTreeSet<String> {
         made.insert(letters.collect());
     }
     made
+}
+
+/// The recording is what the program prints today.
+#[test]
+fn the_recording_is_of_this_program() {
+    let recorded = record(Path::new(PROXY_INIT.as_str()));
+    let shown = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE)).unwrap_or_default();
+    if recorded != shown {
+        let made = target("recording.svg");
+        fs::write(&made, recorded).unwrap();
+        panic!("{FILE} is out of date: cp {} {FILE}", made.display());
+    }
 }

@@ -157,7 +157,7 @@ impl Sequence {
             for _ in 0..steps {
                 self.step();
             }
-            // The last agent's removals are back with the next agent.
+            // What was to be removed with an agent that was the last one is back with the next.
             self.start("remove");
             let done = &self.done;
             let last = self.agents.last().unwrap();

@@ -1,4 +1,4 @@
-//! A configuration that the plugin's own STATUS refuses replaces nothing that works.
+//! What the plugin's own STATUS refuses takes the place of nothing that works.
 
 use std::fs;
 use std::thread::sleep;

@@ -1,7 +1,13 @@
-//! The command line as users write it: Linkerd's chart, Go's ways, and mistakes.
+//! The flags' values: Linkerd's chart, Go's ways of writing them, variables of the environment, and mistakes.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 
 use lab::network::Namespace;
+use lab::settings::VALUES;
+use proxy_init::SETTINGS;
 
+use super::CHART_PORTS;
 use crate::support::{PORTS, Run, chart, chart_in, install, saved};
 
 #[test]
@@ -207,106 +213,6 @@ fn a_failed_install_takes_the_timeout_back() {
     assert_eq!(namespace.sh(file), before);
 }
 
-#[test]
-fn the_log_is_what_was_done() {
-    let plain = install(&Namespace::new(), &chart_in("nft"));
-    for line in plain.lines() {
-        assert!(line.starts_with("time=\"20") && line.contains("Z\" level=info msg=\""), "{line}");
-    }
-    let rule = "iptables-nft -t nat -A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment \
-                proxy-init/ignore-proxy-user-id -j RETURN";
-    assert!(plain.contains(&format!("msg=\"{rule}\"")), "{plain}");
-    assert!(plain.contains(&format!("msg=\"ip6tables{}\"", rule.strip_prefix("iptables").unwrap())));
-    let summary = plain.lines().last().unwrap();
-    assert!(summary.contains("installed 16 rules in nft mode for IPv4 and IPv6 in "), "{summary}");
-
-    let json = install(&Namespace::new(), &format!("{} --log-format json", chart_in("nft")));
-    for line in json.lines() {
-        assert!(line.starts_with("{\"level\":\"info\",\"msg\":\"") && line.ends_with("Z\"}"), "{line}");
-    }
-    let other = install(&Namespace::new(), &format!("{} --log-format text", chart_in("nft")));
-    let mut lines = other.lines();
-    let warning = "level=warning msg=\"log format \\\"text\\\" is neither plain nor json: this log is plain\"";
-    assert!(lines.next().unwrap().ends_with(warning), "{other}");
-    assert_eq!(lines.count(), plain.lines().count());
-    let quiet = install(&Namespace::new(), &format!("{} --log-level error", chart_in("nft")));
-    assert_eq!(quiet, "");
-}
-
-#[test]
-fn help_and_version_tell() {
-    let stdout = |line: &str| install(&Namespace::new(), line);
-    let help = stdout("--help");
-    for flag in [
-        "--incoming-proxy-port",
-        "--outgoing-proxy-port",
-        "--proxy-uid",
-        "--proxy-gid",
-        "--ports-to-redirect",
-        "--inbound-ports-to-ignore",
-        "--outbound-ports-to-ignore",
-        "--subnets-to-ignore",
-        "--simulate",
-        "--netns",
-        "--use-wait-flag",
-        "--timeout-close-wait-secs",
-        "--log-format",
-        "--log-level",
-        "--ipv6",
-        "--iptables-mode",
-        "--firewall-bin-path",
-        "--firewall-save-bin-path",
-        "Example:",
-    ] {
-        assert!(help.contains(flag), "{flag}");
-    }
-    let version = stdout("--version");
-    assert!(version.contains("libnftnl 1.") && version.contains("libmnl 1."), "{version}");
-}
-
-#[test]
-fn the_man_page_and_completions_know_the_flags() {
-    let stdout = |line: &str| install(&Namespace::new(), line);
-    let page = stdout("man");
-    // Name, section, date, source and manual; a page without a date says so.
-    let title = concat!(".TH proxy-init 8 \"\" \"proxy-init ", env!("CARGO_PKG_VERSION"), "\" \"proxy-init manual\"\n");
-    assert!(page.contains(title) && page.contains("inbound\\-ports\\-to\\-ignore"), "{page}");
-    for shell in ["bash", "zsh", "fish"] {
-        assert!(stdout(&format!("completions {shell}")).contains("outbound-subnets-to-ignore"), "{shell}");
-    }
-    let output = Run::new("completions cmd.exe").output(&Namespace::new());
-    assert_eq!(output.code(), Some(2));
-}
-
-/// A question without an answer is an error; an installation's log is not an answer.
-#[test]
-fn an_answer_that_cannot_be_printed_is_an_error() {
-    let namespace = Namespace::new();
-    namespace.sh("ip link set lo up");
-    install(&namespace, &format!("{PORTS} --iptables-mode nft"));
-    for (redirection, words) in [(">/dev/full", "No space left"), (">&-", "Bad file descriptor")] {
-        let run = |line: &str| {
-            let script = format!("exec \"$@\" {redirection}");
-            Run::new(line).under(["sh", "-c", &script, "sh"]).output(&namespace)
-        };
-        for line in [
-            "show",
-            "show --output json",
-            "detect",
-            "explain outbound --to 127.0.0.1:80",
-            &format!("verify {PORTS}"),
-            &format!("{PORTS} --simulate"),
-            "--help",
-        ] {
-            let finished = run(line);
-            assert_eq!(finished.code(), Some(1), "{line} {redirection}: {}", finished.stderr());
-            let want = format!("error: cannot write to stdout: {words}");
-            assert!(finished.stderr().starts_with(&want), "{line} {redirection}: {}", finished.stderr());
-        }
-        run(&format!("{PORTS} --iptables-mode nft")).success();
-    }
-}
-
 /// `--netns "$POD"` on a node, where the variable is not set.
 #[test]
 fn an_empty_netns_is_not_the_current_one() {
@@ -328,4 +234,136 @@ fn an_empty_netns_is_not_the_current_one() {
         }
     }
     assert_eq!(namespace.sh("nft list ruleset"), "");
+}
+
+#[test]
+fn a_value_that_is_not_text_names_its_flag_and_cannot_steer_a_terminal() {
+    let namespace = Namespace::new();
+    for (joined, flag) in [(false, "--proxy-uid"), (true, "--inbound-ports-to-ignore")] {
+        let bytes = OsStr::from_bytes(b"\xff\x1b[31m\n7");
+        let arguments = if joined {
+            let mut argument = OsString::from(format!("{flag}="));
+            argument.push(bytes);
+            vec![argument]
+        } else {
+            vec![flag.into(), bytes.to_owned()]
+        };
+        let finished = Run::new(CHART_PORTS).arguments(arguments).output(&namespace);
+        let text = finished.stderr();
+        assert_eq!(finished.code(), Some(2), "{text}");
+        assert!(text.contains(flag) && text.contains("is not UTF-8 text"), "{text}");
+        assert!(text.contains("\\u{1b}[31m\\n7") && text.lines().count() == 1, "{text}");
+    }
+    // A path need not be text.
+    let finished = Run::new("detect --netns").arguments([OsStr::from_bytes(b"/run/\xff")]).output(&namespace);
+    assert_eq!(finished.code(), Some(1), "{finished:?}");
+    assert!(finished.stderr().contains("ENOENT"), "{finished:?}");
+    let path = "/run/\u{1b}]0;title\u{7}\nsecond line";
+    let finished = Run::new("verify -p 1 -o 2 --netns").arguments([path]).output(&namespace);
+    let text = finished.stderr();
+    assert_eq!(finished.code(), Some(1), "{text}");
+    assert!(text.contains("\\u{1b}]0;title\\u{7}\\nsecond line"), "{text}");
+    assert_eq!(text.trim_end().chars().filter(|it| it.is_control()).count(), 0, "{text}");
+}
+
+#[test]
+fn linkerds_word_for_legacy_mode_is_understood() {
+    for (environment, arguments) in [("", "--iptables-mode iptables"), ("iptables", "")] {
+        let namespace = Namespace::new();
+        Run::new(&format!("{CHART_PORTS} {arguments}"))
+            .environment("IPTABLES_MODE", environment)
+            .output(&namespace)
+            .success();
+        assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
+    }
+}
+
+#[test]
+fn a_variable_of_the_environment_makes_the_rules_that_its_flag_makes() {
+    let rules = |run: Run| {
+        let namespace = Namespace::new();
+        run.output(&namespace).success();
+        saved(&namespace, "nft")
+    };
+    // All settings but the two ports, which come last.
+    assert_eq!(VALUES.len() + 1, SETTINGS.len() - 2);
+    for (flag, value) in VALUES.into_iter().chain([("ipv6", "false")]) {
+        let setting = SETTINGS.iter().find(|setting| setting.flag == flag).unwrap();
+        let line = "--iptables-mode nft -p 4143 -o 4140";
+        let by_flag = rules(Run::new(&format!("{line} --{flag}={value}")));
+        assert_ne!(by_flag, rules(Run::new(line)), "{flag}");
+        assert_eq!(by_flag, rules(Run::new(line).environment(setting.variable, value)), "{flag}");
+    }
+    // The ports too.
+    let by_variables = Run::new("--iptables-mode nft -u 2102")
+        .environment("PROXY_INIT_INCOMING_PROXY_PORT", "4143")
+        .environment("PROXY_INIT_OUTGOING_PROXY_PORT", "4140");
+    assert_eq!(rules(by_variables), rules(Run::new(&format!("--iptables-mode nft {CHART_PORTS}"))));
+}
+
+#[test]
+fn a_flag_goes_before_its_variable_and_a_bad_value_is_refused_with_its_name() {
+    const VARIABLE: &str = "PROXY_INIT_OUTBOUND_SUBNETS_TO_IGNORE";
+    let namespace = Namespace::new();
+    let run = |arguments: &str, value: &str| {
+        Run::new(&format!("--iptables-mode nft {CHART_PORTS} {arguments}"))
+            .environment(VARIABLE, value)
+            .output(&namespace)
+    };
+    let output_rules = || -> Vec<String> {
+        let saved = namespace.sh("iptables-nft-save -t nat");
+        saved.lines().filter(|line| line.contains("-d ")).map(ToOwned::to_owned).collect()
+    };
+    run("", "10.0.0.0/8").success();
+    let rule =
+        "-A PROXY_INIT_OUTPUT -d 10.0.0.0/8 -m comment --comment \"proxy-init/ignore-subnet-10.0.0.0/8\" -j RETURN";
+    assert_eq!(output_rules(), [rule]);
+    let verified = Run::new(&format!("verify {CHART_PORTS}")).environment(VARIABLE, "10.0.0.0/8").output(&namespace);
+    assert!(verified.success().starts_with("in place"));
+
+    run("--outbound-subnets-to-ignore 192.0.2.0/24", "10.0.0.0/8").success();
+    assert_eq!(output_rules(), [rule.replace("10.0.0.0/8", "192.0.2.0/24")]);
+
+    let before = saved(&namespace, "nft");
+    let finished = run("", "10.0.0.0/33");
+    assert_eq!(finished.code(), Some(2));
+    assert_eq!(
+        finished.stderr(),
+        format!(
+            "error: {VARIABLE} in the environment 10.0.0.0/33 is not a valid CIDR address (such as 10.0.0.0/8 or fd00::/8)\n"
+        )
+    );
+    assert_eq!(saved(&namespace, "nft"), before);
+    // A service's variables, which kubelet makes, are nobody's.
+    let service = Run::new(&format!("--iptables-mode nft {CHART_PORTS}"));
+    let service =
+        service.environment("PROXY_INIT_PORT", "tcp://10.0.0.1:80").environment("PROXY_INIT_SERVICE_HOST", "x");
+    service.output(&namespace).success();
+}
+
+#[test]
+fn what_is_probably_a_mistake_is_one_warning_each() {
+    let warnings = |arguments: &str| -> Vec<String> {
+        let log = install(&Namespace::new(), &format!("--iptables-mode nft {arguments}"));
+        let lines = log.lines().filter(|line| line.contains("level=warning"));
+        lines.map(ToOwned::to_owned).collect()
+    };
+    assert_eq!(warnings(CHART_PORTS), [""; 0]);
+    assert_eq!(warnings(&format!("{CHART_PORTS} --subnets-to-ignore fd00::/8")), [""; 0]);
+    for (arguments, words) in [
+        ("-p 4143 -o 4140 -u 0 -g -1", "proxy-uid and proxy-gid are 0 or not given"),
+        ("-p 4143 -o 4143 -g 7", "incoming-proxy-port and outgoing-proxy-port are both 4143"),
+        (
+            "-p 4143 -o 4140 -u 7 --subnets-to-ignore 0.0.0.0/0",
+            "inbound-subnets-to-ignore 0.0.0.0/0: inbound IPv6 connections bypass the proxy too, as with linkerd-init",
+        ),
+        (
+            "-p 4143 -o 4140 -u 7 --ipv6=false --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8",
+            "subnet fd00::/8 has no effect: with ipv6=false there are no rules for IPv6",
+        ),
+    ] {
+        let lines = warnings(arguments);
+        assert_eq!(lines.len(), 1, "{arguments}: {lines:?}");
+        assert!(lines[0].contains(words), "{lines:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use lab::linkerd::Flags;
 use lab::network::Namespace;
 
-use crate::any_flags::for_any_flags;
+use crate::support::any_flags::for_any_flags;
 use crate::support::{PORTS, Run, chart_in, feed, handles, install};
 
 fn chart() -> String {

@@ -1,5 +1,7 @@
 //! The tests' common parts: a run of the program, a scratch folder, and iptables' listing afterwards.
 
+pub(crate) mod any_flags;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;

@@ -95,7 +95,7 @@ fn run(pod: &Namespace, script: &Path, mode: &str) {
 }
 
 fn scripts() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/judge/programs");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/explain/random/programs");
     let entries = fs::read_dir(folder).unwrap();
     let mut scripts: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     scripts.sort();

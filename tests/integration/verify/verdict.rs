@@ -3,7 +3,7 @@
 use lab::network::{Lab, Namespace, POD, ROOT, Reached, Server, connect};
 use serde_json::Value;
 
-use crate::proxy::listen;
+use super::proxy::listen;
 use crate::support::{Run, chart, chart_in, install, unfolded};
 
 /// As Linkerd's proxy listens.

@@ -1,15 +1,11 @@
-//! Other people's tables, chains and rules, and those that are as they should be, stay as they are.
+//! Uninstalling: our rules go, and other people's tables, chains and rules stay.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::process::Stdio;
 
 use lab::linkerd::Flags;
 use lab::network::Namespace;
 
-use crate::support::{PORTS, Run, chart_in, install, saved};
+use crate::support::{Finished, Run, chart_in, install, saved, saved_by};
 
 /// nft's listing of everything.
 fn ruleset(namespace: &Namespace) -> String {
@@ -151,87 +147,55 @@ fn check_foreign_jump(mode: &str, jump: &str) {
 }
 
 #[test]
-fn a_dormant_table_is_not_woken_up() {
-    for (mode, table) in [("nft", "ip nat"), ("nft", "ip6 nat"), ("native", "inet proxy-init")] {
-        let namespace = Namespace::new();
-        namespace.sh(&format!("nft add table {table} {{ flags dormant; }}"));
-        namespace.sh(&format!("nft add chain {table} theirs {{ type filter hook input priority 0; policy drop; }}"));
-        let before = ruleset(&namespace);
-        let line = Run::new(&chart_in(mode)).output(&namespace).last_line();
-        assert!(line.contains("nothing was changed") && line.contains("dormant"), "{line}");
-        assert!(line.contains(&format!("table {table}")), "{line}");
-        assert_eq!(ruleset(&namespace), before);
-    }
-}
+fn uninstall_leaves_nothing_of_ours_and_all_of_strangers() {
+    let namespace = Namespace::new();
+    install(&namespace, "uninstall");
+    assert_eq!(namespace.sh("nft list ruleset"), "", "nothing there is success, and makes nothing");
+    install(&namespace, &chart_in("nft"));
+    install(&namespace, "uninstall");
+    assert_eq!(namespace.sh("nft list ruleset"), "", "no empty leftovers");
+    install(&namespace, "uninstall");
 
-/// nft's monitor of the commits in a namespace.
-struct Monitor<'a> {
-    namespace: &'a Namespace,
-    nft: Child,
-    lines: mpsc::Receiver<String>,
-    /// Each commit of the test's own makes another table.
-    tables: u32,
-}
-
-impl<'a> Monitor<'a> {
-    fn start(namespace: &'a Namespace) -> Self {
-        let mut command = Command::new("nft");
-        command.arg("monitor").stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut nft = namespace.run(|| command.spawn().unwrap());
-        let output = BufReader::new(nft.stdout.take().unwrap());
-        let (sender, lines) = mpsc::channel();
-        // It ends with nft, or when the test wants no more.
-        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let mut monitor = Self { namespace, nft, lines, tables: 0 };
-        // At its start it misses commits: until it tells of one, others are made.
-        while monitor.tables < 100 {
-            monitor.commit();
-            if monitor.lines.recv_timeout(Duration::from_millis(100)).is_ok() {
-                monitor.told();
-                return monitor;
-            }
+    for line in [
+        "nft add table ip nat",
+        "nft add chain ip nat OUTPUT { type nat hook output priority -100 ; policy drop ; }",
+        "nft add set ip6 nat addresses { type ipv6_addr ; }",
+        "iptables-nft -t nat -A PREROUTING -s 192.0.2.9 -j ACCEPT",
+        "ip6tables-nft -t nat -A POSTROUTING -j MASQUERADE",
+    ] {
+        if line.contains("ip6 nat addresses") {
+            namespace.sh("nft add table ip6 nat");
         }
-        panic!("nft monitor tells nothing");
+        namespace.sh(line);
     }
+    let before = namespace.sh("nft list ruleset");
+    install(&namespace, &chart_in("nft"));
+    install(&namespace, "uninstall");
+    assert_eq!(namespace.sh("nft list ruleset"), before);
 
-    /// Makes a table, and returns the line that tells of it.
-    fn commit(&mut self) -> String {
-        self.tables += 1;
-        let table = format!("add table ip test-{}", self.tables);
-        self.namespace.sh(&format!("nft {table}"));
-        table
-    }
-
-    /// The events since the last question.
-    fn told(&mut self) -> Vec<String> {
-        let last = self.commit();
-        let next = || self.lines.recv_timeout(Duration::from_secs(10)).unwrap();
-        let told = std::iter::repeat_with(next).take_while(|line| *line != last).collect();
-        // The generation that this commit began.
-        next();
-        told
-    }
-}
-
-impl Drop for Monitor<'_> {
-    fn drop(&mut self) {
-        self.nft.kill().unwrap();
-        self.nft.wait().unwrap();
-    }
+    let legacy = Namespace::new();
+    legacy.sh("iptables-legacy -t nat -A PREROUTING -s 192.0.2.9 -j ACCEPT");
+    let before = saved_by(&legacy, "iptables-legacy-save");
+    install(&legacy, &chart_in("legacy"));
+    install(&legacy, "uninstall -w");
+    assert_eq!(saved_by(&legacy, "iptables-legacy-save"), before);
+    assert_eq!(saved_by(&legacy, "ip6tables-legacy-save").matches("-A").count(), 0);
 }
 
 #[test]
-fn the_same_flags_again_commit_nothing() {
-    for mode in ["nft", "native"] {
-        let namespace = Namespace::new();
-        let flags = format!("--iptables-mode {mode} {PORTS} -u 2102");
-        install(&namespace, &flags);
-        let mut monitor = Monitor::start(&namespace);
-        install(&namespace, &flags);
-        assert_eq!(monitor.told(), [""; 0], "{mode}");
-        install(&namespace, &format!("{flags} -r 80"));
-        let told = monitor.told();
-        let generations = told.iter().filter(|line| line.contains("new generation"));
-        assert_eq!(generations.count(), 1, "{mode}: {told:?}");
+fn installing_and_uninstalling_at_once_leaves_all_or_nothing() {
+    let namespace = Namespace::new();
+    let whole = Namespace::new();
+    let flags = chart_in("nft");
+    install(&whole, &flags);
+    let start = |index| {
+        let run = Run::new(if index % 2 == 0 { &flags } else { "uninstall" });
+        run.spawn(&namespace, Stdio::piped())
+    };
+    let children: Vec<_> = (0..24).map(start).collect();
+    for child in children {
+        Finished(child.wait_with_output().unwrap()).success();
     }
+    let left = saved(&namespace, "nft");
+    assert!(!left.contains("PROXY_INIT") || left == saved(&whole, "nft"), "{left}");
 }

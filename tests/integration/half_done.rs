@@ -1,11 +1,14 @@
 //! The errors when something fails after rules have changed, or while they are changed back.
 
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use lab::linkerd::Flags;
 use lab::network::Namespace;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-use crate::support::{Calls, Folder, Run, chart_in, install, saved};
+use crate::support::{Calls, Finished, Folder, Run, chart_in, install, saved};
 
 /// The program's own calls of this name, without those of the commands that it starts: which of them, counted from 1,
 /// have these words.
@@ -279,5 +282,81 @@ fn of_many_in_three_modes_at_once_none_succeeds_in_vain() {
         let done = together(&namespace, &lines);
         let left = complete(&namespace);
         assert_eq!(left.len(), usize::from(done.contains(&true)), "{round}: {done:?} {left:?}");
+    }
+}
+
+/// After a batch has been sent, an error on receiving says nothing about the commit.
+#[test]
+fn a_lost_answer_is_looked_into() {
+    let want = {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in("nft"));
+        saved(&namespace, "nft")
+    };
+    for error in ["ENOMEM", "EAGAIN", "EPERM"] {
+        let namespace = Namespace::new();
+        let once = format!("error={error}:when=1");
+        Run::new(&chart_in("nft")).inject("recvfrom", &once).output(&namespace).success();
+        assert_eq!(saved(&namespace, "nft"), want);
+
+        let namespace = Namespace::new();
+        let line = Run::new(&chart_in("nft")).failing("recvfrom", error).output(&namespace).last_line();
+        assert!(
+            line.contains("not known whether the rules are installed") && !line.contains("nothing was changed"),
+            "{line}"
+        );
+        assert_eq!(saved(&namespace, "nft"), want, "and so they are");
+    }
+}
+
+/// Two modes at once: one of them has to give way, and say so.
+#[test]
+fn of_two_modes_at_once_one_gives_way() {
+    for modes in [["nft", "native"], ["nft", "legacy"], ["native", "legacy"]] {
+        for _ in 0..8 {
+            let namespace = Namespace::new();
+            let children = modes.map(|mode| Run::new(&chart_in(mode)).spawn(&namespace, Stdio::null()));
+            let done = children.map(|mut child| child.wait().unwrap().success());
+            assert!(done.iter().filter(|&&done| done).count() <= 1, "{modes:?}: {done:?}");
+            let held = [
+                namespace.sh("nft list ruleset").contains("table inet proxy-init"),
+                saved(&namespace, "nft").contains("PROXY_INIT_OUTPUT"),
+                saved(&namespace, "legacy").contains("PROXY_INIT_OUTPUT"),
+            ];
+            let held = held.iter().filter(|&&held| held).count();
+            assert_eq!(held, usize::from(done.contains(&true)), "{modes:?}: {done:?}");
+        }
+    }
+}
+
+/// Of several runs in two modes: one that finds its rules installed already leaves them to the run that installed them.
+#[test]
+fn a_run_that_changed_nothing_removes_nothing() {
+    for mode in ["native", "nft"] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in(mode));
+        let before = namespace.sh("nft list ruleset");
+        assert!(before.contains("4143"), "{before}");
+        // It looks at legacy tables before it sends its first batch, and after it has committed: it stops in between.
+        let folder = Folder::new(&format!("stopped-{mode}"));
+        let trace = folder.join("trace");
+        let stops = Run::new(&chart_in(mode))
+            .under(["strace", "--trace=sendto", "--inject=sendto:signal=STOP:when=1", "--output"])
+            .under([&trace]);
+        let child = namespace.run(|| stops.command().stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+        let has_stopped = || std::fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("stopped by SIGSTOP"));
+        let end = Instant::now() + Duration::from_secs(60);
+        while !has_stopped() {
+            assert!(Instant::now() < end, "{mode}: it sends no batch");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Flags::default().add_with_iptables(&namespace, "legacy");
+        let traced = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+        kill(Pid::from_raw(traced.trim().parse().unwrap()), Signal::SIGCONT).unwrap();
+        let finished = Finished(child.wait_with_output().unwrap());
+        let stderr = finished.stderr();
+        assert_eq!(finished.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("legacy mode holds proxy-init's rules already"), "{stderr}");
+        assert_eq!(namespace.sh("nft list ruleset"), before);
     }
 }

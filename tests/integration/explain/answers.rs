@@ -11,8 +11,8 @@ use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server,
 use lab::wait;
 use serde_json::Value;
 
-use crate::proxy::listen;
 use crate::support::{Folder, Run, chart_in, feed, install, unfolded};
+use crate::verify::proxy::listen;
 
 /// A pod with Linkerd's rules.
 fn pod_with_chart(mode: &str) -> Lab {

@@ -1,0 +1,138 @@
+//! `detect`: the machine's features, the tables of both backends, and other programs.
+
+use lab::network::Namespace;
+use serde_json::Value;
+
+use crate::support::{Run, chart, chart_in, install};
+use crate::verify::verify;
+
+pub(crate) fn detect(namespace: &Namespace) -> Value {
+    serde_json::from_str(&install(namespace, "detect --output json")).unwrap()
+}
+
+#[test]
+fn detect_tells_what_is_there_and_makes_nothing() {
+    let namespace = Namespace::new();
+    let report = detect(&namespace);
+    assert_eq!(report["auto"]["mode"], "nft");
+    assert!(report["features"].as_array().unwrap().iter().all(|feature| feature["works"] == true), "{report}");
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+    assert_eq!(namespace.sh("cat /proc/thread-self/net/ip_tables_names"), "");
+
+    for line in [
+        "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY",
+        "iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT",
+        "ip6tables-legacy -t filter -A INPUT -j ACCEPT",
+        "ip6tables-legacy -t filter -N EMPTY",
+        "iptables-nft -t mangle -N KUBE-IPTABLES-HINT",
+        "iptables-nft -t filter -N KUBE-FORWARD",
+        "iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT",
+    ] {
+        namespace.sh(line);
+    }
+    let report = detect(&namespace);
+    assert_eq!(report["both_backends_in_use"], true);
+    for (backend, save) in [("legacy", "legacy-save"), ("nf_tables", "nft-save")] {
+        let count = |command: String| namespace.sh(&command).lines().filter(|line| line.starts_with("-A")).count();
+        let theirs = count(format!("iptables-{save}")) + count(format!("ip6tables-{save}"));
+        let tables = report[backend]["tables"].as_array().unwrap();
+        let ours: u64 = tables.iter().map(|table| table["rules"].as_u64().unwrap()).sum();
+        assert_eq!(ours as usize, theirs, "{backend}");
+    }
+    let hints = report["kubernetes"].to_string();
+    for hint in [
+        "KUBE-KUBELET-CANARY in legacy table ip mangle",
+        "KUBE-IPTABLES-HINT in nf_tables table ip mangle",
+        "1 KUBE- chains in nf_tables table ip filter",
+    ] {
+        assert!(hints.contains(hint), "{hints}");
+    }
+    let text = install(&namespace, "detect");
+    for words in ["--iptables-mode nft", "IPTABLES_MODE=nft", "proxyInit.iptablesMode", "both backends hold rules"] {
+        assert!(text.contains(words), "{text}");
+    }
+    assert!(text.lines().count() < 25, "{text}");
+}
+
+#[test]
+fn other_programs_are_named() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    assert_eq!(detect(&namespace)["neighbours"], Value::Array(vec![]));
+    let (code, said) = verify(&namespace, &chart());
+    assert!(code == 0 && !said.contains(" is here"), "{said}");
+    for line in [
+        "iptables-nft -t nat -N ISTIO_OUTPUT",
+        "iptables-nft -t nat -A ISTIO_OUTPUT -p tcp --dport 7 -j RETURN",
+        "iptables-nft -t nat -A OUTPUT -p tcp --dport 7 -j ISTIO_OUTPUT",
+        "nft add table inet kube-proxy",
+        "ip link add cilium_host type veth peer name cilium_net",
+        "ip link set lo up",
+    ] {
+        namespace.sh(line);
+    }
+    let istio = "Istio is here (chain ISTIO_OUTPUT in ip nat)";
+    let cilium = "Cilium is here (device cilium_";
+    let report = detect(&namespace)["neighbours"].to_string();
+    let text = install(&namespace, "detect");
+    let users = "a pod with hostUsers: false gets native mode from outside of it,\n            whichever is asked for";
+    assert!(text.contains(&format!("users       {users}")), "{text}");
+    for words in [istio, cilium, "kube-proxy is in nftables mode"] {
+        assert!(report.contains(words), "{report}");
+        assert!(text.contains(&format!("neighbour   {words}")), "{text}");
+    }
+    for flags in ["", &chart()] {
+        let (code, said) = verify(&namespace, flags);
+        assert_eq!(code, 0, "{said}");
+        for words in [istio, cilium] {
+            assert!(said.contains(&format!("warning: {words}")), "{said}");
+        }
+    }
+    let said = install(&namespace, "explain outbound --to 127.0.0.1:7");
+    assert!(said.contains("\n      ISTIO_OUTPUT (Istio's)\n"), "{said}");
+}
+
+/// Discarding a batch takes milliseconds, so all features are tried in one. Where nothing is, a namespace of detect's own
+/// takes one that is committed.
+#[test]
+fn detect_tries_everything_in_one_batch() {
+    let namespace = Namespace::new();
+    let calls = Run::new("detect").calls(&namespace);
+    assert_eq!(calls.trials(), 0, "{}", calls.0);
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+    let text = Run::new("detect").output(&namespace).success();
+    for run in [
+        Run::new("detect").failing("unshare", "EPERM"),
+        Run::new("detect").failing("clone,clone3", "EAGAIN"),
+        Run::new("detect").root_without("sys_admin"),
+    ] {
+        let said = run.clone().output(&namespace).success();
+        let features = |text: &str| text.lines().skip(1).take(3).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(features(&said), features(&text));
+    }
+    let calls = Run::new("detect").root_without("sys_admin").calls(&namespace);
+    assert_eq!(calls.trials(), 1, "{}", calls.0);
+    namespace.sh("nft add table ip other");
+    let calls = Run::new("detect").calls(&namespace);
+    assert_eq!(calls.trials(), 1, "{}", calls.0);
+    assert_eq!(namespace.sh("nft list ruleset"), "table ip other {\n}\n");
+}
+
+/// A feature that fails is told from those that work in the same batch.
+#[test]
+fn detect_tells_features_apart() {
+    let namespace = Namespace::new();
+    // A base chain that is not hooked as iptables' own, for IPv6 alone.
+    namespace.sh("nft add table ip6 nat");
+    namespace.sh("nft add chain ip6 nat OUTPUT { type filter hook output priority 0 ; }");
+    let report = detect(&namespace);
+    for feature in report["features"].as_array().unwrap() {
+        let name = feature["name"].as_str().unwrap();
+        let works = !name.starts_with("IPv6");
+        assert_eq!(feature["works"], works, "{feature}");
+        if !works {
+            let reason = feature["reason"].as_str().unwrap();
+            assert!(reason.contains("ip6 nat") || reason.contains("OUTPUT"), "{reason}");
+        }
+    }
+}
