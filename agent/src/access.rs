@@ -1,5 +1,5 @@
-//! Whether the API server answers the plugin, where that asks about every pod (`"pod-info": "api"`): by the plugin's own
-//! code, with the kubeconfig that is on the node.
+//! Checks if the API server answers the plugin, where the plugin asks about every pod (`"pod-info": "api"`): by the
+//! plugin's own code, with the kubeconfig that is on the node.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;

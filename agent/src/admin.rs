@@ -46,7 +46,7 @@ pub(crate) enum Served {
 pub(crate) struct Health {
     /// Every metric.
     pub(crate) metrics: Metrics,
-    /// Whether pods can be set up.
+    /// True if pods can be set up.
     pub(crate) ready: watch::Sender<bool>,
 }
 

@@ -64,7 +64,7 @@ impl Entry {
         self.0.pointer("/linkerd/pod-info")
     }
 
-    /// Whether the plugin asks the API server, for which it needs a kubeconfig.
+    /// Returns true if the plugin asks the API server, for which it needs a kubeconfig.
     pub fn needs_kubeconfig(&self) -> bool {
         self.pod_info().is_none_or(|info| info != "annotations")
     }
@@ -112,7 +112,7 @@ struct List<'a> {
     others: Vec<String>,
     /// The texts of the plugin's entries.
     entries: Vec<String>,
-    /// Whether an entry, and only one, is there and last.
+    /// True if there is exactly one entry, and it is the last.
     is_last: bool,
 }
 
@@ -219,12 +219,12 @@ pub(crate) fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
     }
 }
 
-/// Whether a text names the plugin.
+/// Returns true if a text names the plugin.
 pub(crate) fn names_plugin(text: &str) -> bool {
     matches!(unchain(text), Ok(Some(_)) | Err(Unusable::Alone))
 }
 
-/// Whether a runtime that takes this list has the plugin set up pods. An error says why a runtime can't take it
+/// Checks that a runtime with this list has the plugin set up pods. An error says why a runtime can't take it
 /// (`NetworkConfFromBytes` in containernetworking/cni), or why the plugin would fail.
 pub(crate) fn has_plugin(text: &str) -> Result<bool, Unusable> {
     let list = List::read(text)?;

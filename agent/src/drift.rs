@@ -49,7 +49,7 @@ pub(crate) struct Drift {
     pub(crate) line: String,
     /// The config whose rules they are, if they are all of its rules and nothing else.
     pub(crate) config: Option<Config>,
-    /// Whether rules are gone, and nothing is there that shouldn't be: putting them back undoes nothing that anybody made.
+    /// True if rules are gone and nothing was added: putting rules back undoes nobody's work.
     is_loss: bool,
 }
 
@@ -100,7 +100,7 @@ impl Drift {
         })
     }
 
-    /// Whether a running pod gets the rules that it should have.
+    /// Returns true if a running pod gets the rules that it should have.
     pub(crate) fn is_mended(&self, on_drift: OnDrift) -> bool {
         self.is_loss || on_drift == OnDrift::Repair
     }
@@ -111,7 +111,7 @@ impl Drift {
 pub(crate) struct Told(Option<(Reason, Instant)>);
 
 impl Told {
-    /// Whether it is to be told now, for it is news, or was told long ago; if so, it counts as told.
+    /// Returns true if the drift is to be told now, because it is news or was told long ago; then it counts as told.
     pub(crate) fn tells(&mut self, reason: Reason, now: Instant) -> bool {
         let is_old = |(told, when): (Reason, Instant)| told != reason || now.duration_since(when) >= AGAIN;
         let tells = self.0.is_none_or(is_old);

@@ -209,7 +209,7 @@ where
     }
 }
 
-/// Whether that is the API server's word that it has no such object (`NewNotFound` in
+/// Returns true if this is the API server's word that it has no such object (`NewNotFound` in
 /// apimachinery/pkg/api/errors/errors.go). For a path that it doesn't serve, it names none, and a proxy's 404 is no
 /// `Status` at all.
 fn is_gone(status: &Status, group: &str, kind: &str, name: &str) -> bool {

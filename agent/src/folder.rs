@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File, Metadata, Permissions};
-use std::io::{self, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -33,10 +33,7 @@ const LONGEST_NAME: usize = 255;
 
 /// The name that a file has while it is being written.
 fn unfinished(name: &str) -> String {
-    let mut end = name.len().min(LONGEST_NAME - 1 - UNFINISHED.len());
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = name.floor_char_boundary(LONGEST_NAME - 1 - UNFINISHED.len());
     format!(".{}{UNFINISHED}", name.get(..end).unwrap_or_default())
 }
 
@@ -59,12 +56,6 @@ pub(crate) enum Content {
     File(Text),
     /// Something that can't be a configuration, and why.
     Other(String),
-}
-
-impl Content {
-    fn other(reason: &str) -> Self {
-        Self::Other(reason.to_owned())
-    }
 }
 
 /// A regular file's content.
@@ -140,7 +131,7 @@ impl Folder {
             let Some(text) = name.to_str() else {
                 let shown = name.to_string_lossy().into_owned();
                 if is_meant(&shown) {
-                    found.entry(shown).or_insert(Content::other("its name is not UTF-8"));
+                    found.entry(shown).or_insert(Content::Other("its name is not UTF-8".to_owned()));
                 }
                 continue;
             };
@@ -158,9 +149,11 @@ impl Folder {
         let file = match openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::ENOENT) => return None,
-            Err(Errno::ELOOP) => return Some(Content::other("it is a symbolic link, which is not followed")),
+            Err(Errno::ELOOP) => {
+                return Some(Content::Other("it is a symbolic link, which is not followed".to_owned()));
+            }
             // A socket, or a device without a driver.
-            Err(Errno::ENXIO) => return Some(Content::other("it is no regular file")),
+            Err(Errno::ENXIO) => return Some(Content::Other("it is no regular file".to_owned())),
             Err(errno) => {
                 let reason = format!("it cannot be opened: {}", io::Error::from(errno));
                 return Some(Content::Other(reason));
@@ -171,24 +164,27 @@ impl Folder {
 
     /// Whether a regular file of this name has the same bytes as `source`; its stamp if it has, and these permissions.
     /// A file that can't be opened hasn't.
-    pub(crate) fn same(&self, name: &str, source: &mut impl io::Read, mode: u32) -> io::Result<Option<Stamp>> {
+    pub(crate) fn same(&self, name: &str, source: impl io::Read, mode: u32) -> io::Result<Option<Stamp>> {
         let Ok(here) = openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) else {
             return Ok(None);
         };
-        let mut here = File::from(here);
+        let here = File::from(here);
         let metadata = here.metadata()?;
         if !metadata.is_file() || metadata.mode() & 0o7777 != mode {
             return Ok(None);
         }
-        let (mut one, mut other) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        let (mut one, mut other) = (BufReader::new(here), BufReader::new(source));
         loop {
-            let length = read_full(&mut here, &mut one)?;
-            if length != read_full(source, &mut other)? || one.get(..length) != other.get(..length) {
+            let (left, right) = (one.fill_buf()?, other.fill_buf()?);
+            let length = left.len().min(right.len());
+            if left.get(..length) != right.get(..length) || left.is_empty() != right.is_empty() {
                 return Ok(None);
             }
             if length == 0 {
                 return Ok(Some(Stamp::from(&metadata)));
             }
+            one.consume(length);
+            other.consume(length);
         }
     }
 
@@ -208,7 +204,7 @@ impl Folder {
         name: &str,
         source: &mut impl io::Read,
         mode: u32,
-        expected: Option<Option<&Text>>,
+        expected: Option<&Option<Text>>,
     ) -> io::Result<bool> {
         let unfinished = unfinished(name);
         self.remove(&unfinished)?;
@@ -295,27 +291,14 @@ fn content(file: &File) -> io::Result<Option<Content>> {
         return Ok(None);
     }
     if !metadata.is_file() {
-        return Ok(Some(Content::other("it is no regular file")));
+        return Ok(Some(Content::Other("it is no regular file".to_owned())));
     }
     let mut bytes = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST {
-        return Ok(Some(Content::other("it is longer than a MiB")));
+        return Ok(Some(Content::Other("it is longer than a MiB".to_owned())));
     }
     Ok(Some(Content::File(Text { bytes, mode: metadata.mode() & 0o7777 })))
-}
-
-fn read_full(source: &mut impl io::Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut length = 0;
-    while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
-        match source.read(rest) {
-            Ok(0) => break,
-            Ok(more) => length += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(length)
 }
 
 #[cfg(test)]

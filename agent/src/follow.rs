@@ -68,7 +68,7 @@ struct Follower<T> {
     news: mpsc::Sender<News<T>>,
     /// The version after which a watch goes on, once the first objects are known.
     version: Option<String>,
-    /// Whether the server sends the first objects in pages alone.
+    /// True if the server sends the first objects only in pages.
     pages: bool,
 }
 

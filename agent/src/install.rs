@@ -70,13 +70,11 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
                 unwatched = trouble;
             }
             let start = Instant::now();
-            let (state, mut again) = keeper.pass();
+            let state = keeper.pass();
             health.metrics.pass.observe(start.elapsed().as_secs_f64());
-            if unwatched.is_some() {
-                again = again.min(UNWATCHED);
-            }
+            let again = if unwatched.is_some() { state.again.min(UNWATCHED) } else { state.again };
             // The agent that owns the files has the socket, too.
-            if let Some(log) = plugin_log.as_mut().filter(|_| state.binary && !state.standby) {
+            if let Some(log) = plugin_log.as_mut().filter(|_| state.has_program && !state.standby) {
                 log.keep();
             }
             let ready = state.is_installed() && *access.borrow_and_update() == Access::Given;

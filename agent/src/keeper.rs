@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::conflist::{self, Entry, PLUGIN};
 use crate::folder::{Content, Folder, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
 use crate::owner::{self, Lock};
-use crate::plan::{self, Change, Files, First, Look, Step};
+use crate::plan::{self, Change, Files, Look, Step};
 use crate::settings::Installation;
 use crate::status::{self, Answer, Inquiry, Subject};
 use crate::throttle::{Throttle, Trouble};
@@ -36,58 +36,62 @@ const HANDOVER: Duration = Duration::from_secs(2);
 /// How often a plan is made anew because somebody else wrote at the same time.
 const TRIES: usize = 5;
 
-/// How it stands after a pass.
+/// How it stands after a pass. Texts are for people.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
-    /// Whether the plugin's programs are in place.
-    pub(crate) binary: bool,
+    /// When to look again even if nothing changes.
+    pub(crate) again: Duration,
+    pub(crate) has_program: bool,
     /// Whether the kubeconfig is in place, or isn't needed.
-    pub(crate) kubeconfig: bool,
+    pub(crate) has_kubeconfig: bool,
     /// How many configurations have the entry.
     pub(crate) configurations: usize,
-    /// Whether that which runtimes take first has it.
+    /// Whether the configuration that runtimes take first has it.
     pub(crate) is_first: bool,
     /// Whether the plugin says that it could set up a pod, with what is to be installed.
     pub(crate) is_accepted: bool,
-    /// Why it says that it couldn't, for people.
+    /// Why it says that it couldn't.
     pub(crate) refused: Option<String>,
     /// Whether another agent of the node owns the folder.
     pub(crate) standby: bool,
-    /// The obstacles, in words for people.
+    /// The obstacles.
     pub(crate) trouble: Vec<String>,
-    /// The events that the agent waits for, in words for people.
+    /// The events that the agent waits for.
     pub(crate) notes: Vec<String>,
-    /// The files that are left as they are, and why, for people.
+    /// The files that are left as they are, and why.
     pub(crate) skipped: BTreeMap<String, String>,
-    /// The files that another program rewrites again and again, and what to do, for people.
+    /// The files that another program rewrites again and again, and what to do.
     pub(crate) contested: BTreeMap<String, String>,
 }
 
 impl State {
-    /// Whether all files are there that a pod takes to be set up.
+    /// Returns true if all files are there that a pod takes to be set up.
     pub(crate) fn is_installed(&self) -> bool {
-        self.binary && self.kubeconfig && self.is_first && self.is_accepted && self.contested.is_empty()
+        self.has_program && self.has_kubeconfig && self.is_first && self.is_accepted && self.contested.is_empty()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.again = self.again.min(time);
     }
 
     fn look_at(&mut self, net: &Folder, folder: &Files) {
         self.configurations = plan::count_chained(folder);
-        let first = plan::first(folder);
-        self.is_first = first == First::Plugin;
-        match first {
-            First::Nothing => self.notes.push(format!(
+        let Some((name, has_plugin)) = plan::first(folder) else {
+            self.notes.push(format!(
                 "{} has no network configuration yet that the plugin could be added to; waiting for one",
                 net.path().display()
-            )),
-            First::Unusable(name, reason) => self.comes_first(net, &name, &reason),
-            First::Without(name) if self.skipped.contains_key(&name) => {
-                self.comes_first(net, &name, "the plugin cannot be added to it");
+            ));
+            return;
+        };
+        let reason = match has_plugin {
+            Ok(has_plugin) if has_plugin || !self.skipped.contains_key(name) => {
+                // Why a file has no entry yet is said elsewhere.
+                self.is_first = has_plugin;
+                return;
             }
-            // Why it isn't changed yet is said elsewhere.
-            First::Without(_) | First::Plugin => {}
-        }
-    }
-
-    fn comes_first(&mut self, net: &Folder, name: &str, reason: &str) {
+            Ok(_) => "the plugin cannot be added to it".to_owned(),
+            Err(reason) => reason,
+        };
         self.trouble.push(format!(
             "{} comes first by name, so that runtimes take it, or start no pod: {reason}",
             net.path().join(name).display()
@@ -95,24 +99,39 @@ impl State {
     }
 }
 
-/// A look at everything.
-struct Pass {
-    /// How it stands.
-    state: State,
-    /// When to look again even if nothing changes.
-    again: Duration,
-}
-
-impl Pass {
-    fn wait(&mut self, time: Duration) {
-        self.again = self.again.min(time);
-    }
-}
-
-/// The node's folders.
+/// The node's folders, and the lock on them if this agent has it.
 struct Folders {
     net: Folder,
     bin: Folder,
+    lock: Option<Lock>,
+}
+
+impl Folders {
+    fn open(installation: &Installation) -> Result<Self, String> {
+        let open = |path: &Path| {
+            Folder::open(path).map_err(|error| {
+                format!("{} cannot be opened: {error}: is the node's folder mounted there?", path.display())
+            })
+        };
+        Ok(Self { net: open(&installation.net())?, bin: open(&installation.bin())?, lock: None })
+    }
+
+    /// Takes the lock, unless another agent has it, and removes the files that a killed predecessor had not finished. Returns
+    /// true if this agent has the lock.
+    fn own(&mut self) -> Result<bool, String> {
+        if self.lock.as_ref().is_none_or(Lock::is_void) {
+            self.lock = Lock::take(&self.net).map_err(|error| {
+                let path = self.net.path().join(owner::FILE);
+                format!("{} cannot be locked: {error}: is the folder writable?", path.display())
+            })?;
+            for folder in [&self.net, &self.bin].into_iter().filter(|_| self.lock.is_some()) {
+                if let Err(error) = folder.remove_unfinished() {
+                    warn!("{}: {error}", folder.path().display());
+                }
+            }
+        }
+        Ok(self.lock.is_some())
+    }
 }
 
 /// The image's program.
@@ -135,8 +154,7 @@ impl Source {
 /// Keeps the plugin on the node.
 pub(crate) struct Keeper {
     installation: Installation,
-    folders: Option<Arc<Folders>>,
-    lock: Option<Lock>,
+    folders: Option<Folders>,
     /// Whether another agent had the lock when this one last tried to take it.
     stands_by: bool,
     /// The image's program and the node's, when they were last found to have the same bytes.
@@ -152,12 +170,10 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Nothing is done yet.
     pub(crate) fn new(installation: Installation, health: Arc<Health>) -> Self {
         Self {
             installation,
             folders: None,
-            lock: None,
             stands_by: false,
             known: None,
             throttle: Throttle::default(),
@@ -169,7 +185,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until the plugin has answered what the last pass asked.
+    /// Waits until the plugin has answered the question of the last pass.
     pub(crate) async fn answered(&mut self) {
         self.inquiry.answered().await;
     }
@@ -177,22 +193,26 @@ impl Keeper {
     /// Looks at everything and mends what differs: first the programs, then the kubeconfig, then the configurations, so
     /// that none ever names a program that isn't there. What works is replaced once the plugin says that it could set up
     /// pods with what takes its place.
-    ///
-    /// Returns how it stands, and when to look again even if nothing changes.
-    pub(crate) fn pass(&mut self) -> (State, Duration) {
-        let mut pass = Pass { state: State::default(), again: QUIET };
-        if let Err(trouble) = self.try_pass(&mut pass) {
-            pass.state.trouble.push(trouble);
-            pass.wait(SOON);
+    pub(crate) fn pass(&mut self) -> State {
+        let mut state = State { again: QUIET, ..State::default() };
+        // Others may have the places of the node's folders by now.
+        let folders = self.folders.take().filter(|folders| !folders.net.is_gone() && !folders.bin.is_gone());
+        let done = folders.map_or_else(|| Folders::open(&self.installation), Ok).and_then(|mut folders| {
+            let done = self.keep(&mut state, &mut folders);
+            self.folders = Some(folders);
+            done
+        });
+        if let Err(trouble) = done {
+            state.trouble.push(trouble);
+            state.wait(SOON);
         }
         for (name, trouble, rest) in self.throttle.troubles(Instant::now()) {
             match trouble {
-                Trouble::Contested(line) => drop(pass.state.contested.insert(name, line)),
-                Trouble::Failed(reason) => pass.state.trouble.push(reason),
+                Trouble::Contested(line) => drop(state.contested.insert(name, line)),
+                Trouble::Failed(reason) => state.trouble.push(reason),
             }
-            pass.wait(rest);
+            state.wait(rest);
         }
-        let Pass { state, again } = pass;
         say(
             &mut self.said,
             state.trouble.iter().chain(&state.refused).chain(state.contested.values()),
@@ -205,40 +225,30 @@ impl Keeper {
             |line| warn!("{line}"),
             |line| debug!("no longer: {line}"),
         );
-        (state, again)
+        state
     }
 
-    fn try_pass(&mut self, pass: &mut Pass) -> Result<(), String> {
-        let folders = self.folders()?;
-        let Folders { net, bin } = &*folders;
-        if self.lock.as_ref().is_none_or(Lock::is_void) {
-            self.lock = lock(net)?;
-            if self.lock.is_some() {
-                if std::mem::take(&mut self.stands_by) {
-                    info!("the agent that owned {} is gone; this one takes over", net.path().display());
-                }
-                take_possession(net, bin);
-            }
+    fn keep(&mut self, state: &mut State, folders: &mut Folders) -> Result<(), String> {
+        state.standby = !folders.own()?;
+        let Folders { net, bin, .. } = folders;
+        let stood_by = std::mem::replace(&mut self.stands_by, state.standby);
+        if state.standby {
+            state.wait(SOON);
+            return self.look(state, net, bin);
         }
-        if self.lock.is_none() {
-            self.stands_by = true;
-            pass.wait(SOON);
-            pass.state.standby = true;
-            return self.look(pass, &folders);
+        if stood_by {
+            info!("the agent that owned {} is gone; this one takes over", net.path().display());
         }
         let source = Source::read(&self.installation)?;
         if bin.stamp(PLUGIN).is_none() {
-            self.program(pass, bin, &source);
+            self.program(state, bin, &source);
         }
-        let (folder, _) = read_all(net)?;
-        self.kept = plan::entry_of(&folder).or(self.kept.take());
+        self.kept = plan::entry_of(&read_all(net)?.0).or(self.kept.take());
         let wanted = self.installation.entry();
-        let entries = wanted.as_ref().ok().into_iter().chain(&self.kept);
-        let needs_kubeconfig = entries.clone().any(Entry::needs_kubeconfig);
-        self.kubeconfig(pass, net, needs_kubeconfig);
+        let needs_kubeconfig = wanted.as_ref().ok().into_iter().chain(&self.kept).any(Entry::needs_kubeconfig);
+        self.kubeconfig(state, net, needs_kubeconfig);
         let has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
-        let is_new = wanted.as_ref().ok() != self.kept.as_ref();
-        let mut is_replaced = is_new && self.kept.is_some();
+        let mut is_replaced = self.kept.is_some() && wanted.as_ref().ok() != self.kept.as_ref();
         let answer = match &wanted {
             Err(reason) => Answer::Refused(reason.clone()),
             // Without a kubeconfig, the plugin would only say so.
@@ -247,51 +257,75 @@ impl Keeper {
                 let is_there = self.is_in_place(bin, &source);
                 is_replaced |= !is_there;
                 let program = if is_there { bin.path().join(PLUGIN) } else { source.path.clone() };
-                self.inquire(pass, source.stamp, &program, entry, has_kubeconfig)
+                self.inquire(state, source.stamp, &program, entry, has_kubeconfig)
             }
         };
         let entry = match (answer, wanted) {
             (Answer::Fine, Ok(entry)) => {
-                pass.state.is_accepted = true;
-                pass.state.binary = self.program(pass, bin, &source);
+                state.is_accepted = true;
+                state.has_program = self.program(state, bin, &source);
                 Some(entry)
             }
             (answer, _) => {
                 if let Answer::Refused(reason) = answer {
-                    pass.state.refused = Some(if is_replaced {
+                    state.refused = Some(if is_replaced {
                         format!("what is on the node stays as it is: with what is to be installed, {reason}")
                     } else {
                         reason
                     });
                 }
-                pass.state.binary = bin.stamp(PLUGIN).is_some();
+                state.has_program = bin.stamp(PLUGIN).is_some();
                 self.kept.clone()
             }
         };
         // No configuration names what isn't there.
         match entry.filter(|_| has_kubeconfig && bin.stamp(PLUGIN).is_some()) {
-            Some(entry) => self.configurations(pass, net, &entry),
+            Some(entry) => self.configurations(state, net, &entry),
             None => {
-                pass.state.look_at(net, &read_all(net)?.0);
+                state.look_at(net, &read_all(net)?.0);
                 Ok(())
             }
         }
     }
 
+    /// Finds out which files are in place, without touching them.
+    fn look(&mut self, state: &mut State, net: &Folder, bin: &Folder) -> Result<(), String> {
+        let (folder, _) = read_all(net)?;
+        let has_kubeconfig = net.stamp(&self.installation.kubeconfig).is_some();
+        if let (Some(stamp), Some(entry)) = (bin.stamp(PLUGIN), plan::entry_of(&folder)) {
+            state.has_program = true;
+            state.has_kubeconfig = has_kubeconfig || !entry.needs_kubeconfig();
+            match self.inquire(state, stamp, &bin.path().join(PLUGIN), &entry, has_kubeconfig) {
+                Answer::Fine => state.is_accepted = true,
+                Answer::Refused(reason) => state.refused = Some(reason),
+                Answer::Awaited => {}
+            }
+        }
+        state.look_at(net, &folder);
+        Ok(())
+    }
+
     /// Asks the plugin whether it could set up a pod with this entry.
-    fn inquire(&mut self, pass: &mut Pass, stamp: Stamp, program: &Path, entry: &Entry, kubeconfig: bool) -> Answer {
-        let subject =
-            Subject { program: stamp, configuration: status::configuration(&self.installation, entry), kubeconfig };
-        let (answer, wait) = self.inquiry.plugin_status(subject, program, Instant::now());
-        pass.wait(wait);
+    fn inquire(
+        &mut self,
+        state: &mut State,
+        stamp: Stamp,
+        program: &Path,
+        entry: &Entry,
+        has_kubeconfig: bool,
+    ) -> Answer {
+        let configuration = status::configuration(&self.installation, entry);
+        let subject = Subject { program: stamp, configuration, has_kubeconfig };
+        let (answer, wait) = self.inquiry.ask(subject, program, Instant::now());
+        state.wait(wait);
         answer
     }
 
-    /// Changes a file, unless that is held back: `line` is what there is to say if another program rewrites it again and
-    /// again. None if nothing was done.
+    /// Changes a file, unless that is held back: `line` is for a file that another program rewrites again and again. None if
+    /// nothing was done.
     fn change<T>(
         &mut self,
-        pass: &mut Pass,
+        state: &mut State,
         name: &str,
         line: impl FnOnce() -> String,
         work: impl FnOnce() -> Result<T, String>,
@@ -306,62 +340,27 @@ impl Keeper {
                 Err(reason) => self.throttle.failed(name, now, reason),
             }
         }
-        pass.wait(self.throttle.wait(name, now));
+        state.wait(self.throttle.wait(name, now));
         None
     }
 
-    /// The node's folders, opened again if others have their places by now.
-    fn folders(&mut self) -> Result<Arc<Folders>, String> {
-        match &self.folders {
-            Some(folders) if !folders.net.is_gone() && !folders.bin.is_gone() => Ok(Arc::clone(folders)),
-            _ => {
-                self.folders = None;
-                // Of the folder that is gone.
-                self.lock = None;
-                let folders = open(&self.installation)?;
-                Ok(Arc::clone(self.folders.insert(Arc::new(folders))))
-            }
-        }
-    }
-
-    /// Finds out which files are in place, without touching them.
-    fn look(&mut self, pass: &mut Pass, folders: &Folders) -> Result<(), String> {
-        let Folders { net, bin } = folders;
-        let (folder, _) = read_all(net)?;
-        let kubeconfig = net.stamp(&self.installation.kubeconfig).is_some();
-        if let (Some(stamp), Some(entry)) = (bin.stamp(PLUGIN), plan::entry_of(&folder)) {
-            pass.state.binary = true;
-            pass.state.kubeconfig = kubeconfig || !entry.needs_kubeconfig();
-            let program = bin.path().join(PLUGIN);
-            match self.inquire(pass, stamp, &program, &entry, kubeconfig) {
-                Answer::Fine => pass.state.is_accepted = true,
-                Answer::Refused(reason) => pass.state.refused = Some(reason),
-                Answer::Awaited => {}
-            }
-        }
-        pass.state.look_at(net, &folder);
-        Ok(())
-    }
-
-    /// Whether the image's program is in its place.
+    /// Returns true if the image's program is in its place.
     fn is_in_place(&mut self, bin: &Folder, source: &Source) -> bool {
         let here = bin.stamp(PLUGIN);
         if here.is_some() && self.known == here.map(|here| (source.stamp, here)) {
             return true;
         }
-        let same = File::open(&source.path).and_then(|mut file| bin.same(PLUGIN, &mut file, source.mode));
-        let same = same.unwrap_or_default();
-        self.known = same.map(|here| (source.stamp, here));
-        same.is_some()
+        let same = File::open(&source.path).and_then(|file| bin.same(PLUGIN, file, source.mode));
+        self.known = same.unwrap_or_default().map(|here| (source.stamp, here));
+        self.known.is_some()
     }
 
-    /// Puts the image's program in its place; whether it is there.
-    fn program(&mut self, pass: &mut Pass, bin: &Folder, source: &Source) -> bool {
+    /// Puts the image's program in its place. Returns true if the program is there.
+    fn program(&mut self, state: &mut State, bin: &Folder, source: &Source) -> bool {
         if self.is_in_place(bin, source) {
             return true;
         }
         let path = bin.path().join(PLUGIN);
-        let line = || rewritten(&path);
         let write = || {
             let written = File::open(&source.path).and_then(|mut file| bin.write(PLUGIN, &mut file, source.mode, None));
             written.map_err(|error| {
@@ -372,7 +371,7 @@ impl Keeper {
                 )
             })
         };
-        if self.change(pass, PLUGIN, line, write).is_none() {
+        if self.change(state, PLUGIN, || rewritten(&path), write).is_none() {
             return false;
         }
         self.health.metrics.count("program", 1);
@@ -382,35 +381,33 @@ impl Keeper {
     }
 
     /// Writes the kubeconfig, if the plugin needs one and it isn't what it should be.
-    fn kubeconfig(&mut self, pass: &mut Pass, net: &Folder, is_needed: bool) {
+    fn kubeconfig(&mut self, state: &mut State, net: &Folder, is_needed: bool) {
+        state.has_kubeconfig = !is_needed;
         if !is_needed {
-            pass.state.kubeconfig = true;
             return;
         }
-        let text = match self.kubeconfig_text() {
-            Ok(text) => text,
+        let bytes = match self.kubeconfig_text() {
+            Ok(text) => text.into_bytes(),
             Err(reason) => {
-                pass.state.trouble.push(reason);
-                pass.wait(SOON);
-                return;
+                state.trouble.push(reason);
+                return state.wait(SOON);
             }
         };
         let name = self.installation.kubeconfig.clone();
-        let wanted = Content::File(Text { bytes: text.clone().into_bytes(), mode: KUBECONFIG_MODE });
+        let wanted = Content::File(Text { bytes: bytes.clone(), mode: KUBECONFIG_MODE });
         if net.read(&name) == Some(wanted) {
-            pass.state.kubeconfig = true;
+            state.has_kubeconfig = true;
             return;
         }
         let path = net.path().join(&name);
-        let line = || rewritten(&path);
         let write = || {
-            let written = net.write(&name, &mut text.as_bytes(), KUBECONFIG_MODE, None);
+            let written = net.write(&name, &mut bytes.as_slice(), KUBECONFIG_MODE, None);
             written.map_err(|error| format!("the kubeconfig cannot be written: {}: {error}", path.display()))
         };
-        if self.change(pass, &name, line, write).is_some() {
+        if self.change(state, &name, || rewritten(&path), write).is_some() {
             self.health.metrics.count("kubeconfig", 1);
             info!("wrote {}", path.display());
-            pass.state.kubeconfig = true;
+            state.has_kubeconfig = true;
         }
     }
 
@@ -423,32 +420,30 @@ impl Keeper {
         text.text().map_err(|reason| format!("no kubeconfig can be written: {reason}"))
     }
 
-    fn configurations(&mut self, pass: &mut Pass, net: &Folder, entry: &Entry) -> Result<(), String> {
+    fn configurations(&mut self, state: &mut State, net: &Folder, entry: &Entry) -> Result<(), String> {
         for _ in 0..TRIES {
-            // That of the last try.
-            pass.state.skipped.clear();
             let (folder, saved) = read_all(net)?;
-            let look = Look { folder: &folder, saved: &saved, entry };
-            let plan = look.install();
-            for (name, reason) in plan.skipped {
+            let plan = Look { folder: &folder, saved: &saved, entry }.install();
+            let line = |(name, reason): (String, String)| {
                 let line = format!("{} is left as it is: {reason}", net.path().join(&name).display());
-                pass.state.skipped.insert(name, line);
-            }
+                (name, line)
+            };
+            state.skipped = plan.skipped.into_iter().map(line).collect();
             let mut is_done = true;
             for change in plan.changes {
                 let line = || contested(net, &folder, &change.name);
-                let written = self.change(pass, &change.name, line, || make(net, &change));
+                let written = self.change(state, &change.name, line, || make(net, &change));
                 is_done &= written.is_none();
                 self.health.metrics.count("configuration", written.unwrap_or_default());
             }
             if is_done {
-                pass.state.look_at(net, &folder);
+                state.look_at(net, &folder);
                 return Ok(());
             }
         }
         debug!("somebody else writes to {} at the same time", net.path().display());
-        pass.wait(SOON);
-        pass.state.look_at(net, &read_all(net)?.0);
+        state.wait(SOON);
+        state.look_at(net, &read_all(net)?.0);
         Ok(())
     }
 
@@ -459,52 +454,29 @@ impl Keeper {
             info!("the plugin stays on the node");
             return Ok(());
         }
-        let Some(folders) = self.folders.take() else {
+        let Some(mut folders) = self.folders.take() else {
             return Ok(());
         };
-        let Folders { net, bin } = &*folders;
-        if self.lock.take().is_some() {
+        if folders.lock.take().is_some() {
             // Another agent on the node takes the lock meanwhile.
             sleep(HANDOVER);
         }
-        let Some(_lock) = lock(net)? else {
+        if !folders.own()? {
             info!("another agent is on this node: the plugin is left to it");
             return Ok(());
-        };
-        remove_all(&self.installation, net, bin)
+        }
+        remove_all(&self.installation, &folders)
     }
 }
 
-/// Takes the lock on the node's folders; none if another agent has it.
-fn lock(net: &Folder) -> Result<Option<Lock>, String> {
-    Lock::take(net).map_err(|error| {
-        let path = net.path().join(owner::FILE);
-        format!("{} cannot be locked: {error}: is the folder writable?", path.display())
-    })
-}
-
-/// Opens the node's folders.
-fn open(installation: &Installation) -> Result<Folders, String> {
-    let open = |path: &Path| {
-        Folder::open(path).map_err(|error| {
-            format!("{} cannot be opened: {error}: is the node's folder mounted there?", path.display())
-        })
-    };
-    Ok(Folders { net: open(&installation.net())?, bin: open(&installation.bin())? })
-}
-
-/// Takes everything back, where no agent is left that could.
+/// Takes everything back, where no agent is left that could, and where none runs, which would put it back.
 pub(crate) fn uninstall(installation: &Installation) -> Result<(), String> {
-    let Folders { net, bin } = open(installation)?;
-    let Some(_lock) = lock(&net)? else {
-        return Err(
-            "an agent runs on this node, and would put the plugin back: take the node out of its DaemonSet, or \
-                    delete that, and the agent removes the plugin itself"
-                .to_owned(),
-        );
-    };
-    take_possession(&net, &bin);
-    remove_all(installation, &net, &bin)
+    let mut folders = Folders::open(installation)?;
+    if folders.own()? {
+        return remove_all(installation, &folders);
+    }
+    let advice = "take the node out of its DaemonSet, or delete that, and the agent removes the plugin itself";
+    Err(format!("an agent runs on this node, and would put the plugin back: {advice}"))
 }
 
 /// The words for a file of the agent's that another program rewrites again and again.
@@ -516,7 +488,7 @@ fn rewritten(path: &Path) -> String {
     )
 }
 
-/// The words for a configuration of which that is so.
+/// The words for a configuration that another program rewrites again and again.
 fn contested(net: &Folder, folder: &Files, name: &str) -> String {
     let text = match folder.get(name) {
         Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
@@ -529,7 +501,8 @@ fn contested(net: &Folder, folder: &Files, name: &str) -> String {
     )
 }
 
-/// Makes a change, until somebody else is faster; how many configurations were written.
+/// Makes a change, until somebody else is faster: then another plan has to be made. Returns how many configurations were
+/// written.
 fn make(net: &Folder, change: &Change) -> Result<u64, String> {
     let mut written = 0;
     for step in &change.steps {
@@ -537,71 +510,50 @@ fn make(net: &Folder, change: &Change) -> Result<u64, String> {
             let path = net.path().join(&change.name);
             format!("{} cannot be changed: {error}", path.display())
         })?;
-        // Another plan has to be made.
         if !is_made {
             break;
         }
-        written += u64::from(matches!(step, Step::Write { .. }));
+        written += u64::from(step.after.is_some() && step.before.is_some());
     }
     Ok(written)
 }
 
-/// Takes a step; false: somebody else was faster.
-fn take(net: &Folder, step: &Step) -> io::Result<bool> {
-    let path = |name: &str| net.path().join(name).display().to_string();
-    match step {
-        Step::Write { name, text, mode, before } => {
-            let is_made = net.write(name, &mut text.as_bytes(), *mode, Some(before.as_ref()))?;
-            if is_made {
-                info!("wrote {}", path(name));
-            }
-            Ok(is_made)
-        }
-        Step::Remove { name, before } => {
-            let is_made = net.remove_expected(name, before)?;
-            if is_made {
-                info!("removed {}", path(name));
-            }
-            Ok(is_made)
-        }
-        Step::Save { name, text, mode } => net.write(name, &mut text.as_bytes(), *mode, None),
-        Step::Discard { name } => {
-            net.remove(name)?;
-            info!("removed {}", path(name));
-            Ok(true)
-        }
+/// Takes a step. Returns false if somebody else was faster.
+fn take(net: &Folder, Step { name, before, after }: &Step) -> io::Result<bool> {
+    let is_made = match (after, before) {
+        (Some(Text { bytes, mode }), _) => net.write(name, &mut bytes.as_slice(), *mode, before.as_ref())?,
+        (None, Some(Some(before))) => net.remove_expected(name, before)?,
+        (None, _) => net.remove(name).map(|()| true)?,
+    };
+    if is_made {
+        let did = if after.is_some() { "wrote" } else { "removed" };
+        info!("{did} {}", net.path().join(name).display());
     }
+    Ok(is_made)
 }
 
 /// The configurations, and the files that keep some.
 fn read_all(net: &Folder) -> Result<(Files, Files), String> {
-    let unreadable = |error: io::Error| format!("{} cannot be read: {error}", net.path().display());
     let is_meant = |name: &str| plan::is_configuration(name) || plan::saved_of(name).is_some();
-    let files = net.files(is_meant).map_err(unreadable)?;
+    let files = net.files(is_meant).map_err(|error| format!("{} cannot be read: {error}", net.path().display()))?;
     Ok(files.into_iter().partition(|(name, _)| plan::is_configuration(name)))
 }
 
 /// Takes everything back, and tries each part even if another failed.
-fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result<(), String> {
+fn remove_all(installation: &Installation, Folders { net, bin, .. }: &Folders) -> Result<(), String> {
+    // By hand, it may be done without the configuration.
+    let entry = installation.entry().unwrap_or_else(|_| Entry::bare());
     let mut named = false;
     let mut done = Err("somebody else writes the configurations at the same time".to_owned());
     for _ in 0..TRIES {
         let (folder, saved) = read_all(net)?;
-        let look = Look {
-            folder: &folder,
-            saved: &saved,
-            // By hand, it may be done without the configuration.
-            entry: &installation.entry().unwrap_or_else(|_| Entry::bare()),
-        };
-        let plan = look.remove();
+        let plan = Look { folder: &folder, saved: &saved, entry: &entry }.remove();
         named |= !plan.changes.is_empty();
-        let made = plan.changes.iter().map(|change| make(net, change));
-        // Each is tried.
-        let failure = made.fold(None, |failure, made| failure.or(made.err()));
-        if plan.changes.is_empty() || failure.is_some() {
-            let unknown = plan.skipped.into_iter().next();
-            let unknown = unknown.map(|(name, reason)| format!("{}: {reason}", net.path().join(name).display()));
-            done = failure.or(unknown).map_or(Ok(()), Err);
+        let failures: Vec<String> = plan.changes.iter().filter_map(|change| make(net, change).err()).collect();
+        if plan.changes.is_empty() || !failures.is_empty() {
+            let unknown = |(name, reason): (String, String)| format!("{}: {reason}", net.path().join(name).display());
+            let failure = failures.into_iter().chain(plan.skipped.into_iter().map(unknown)).next();
+            done = failure.map_or(Ok(()), Err);
             break;
         }
     }
@@ -611,26 +563,17 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
         sleep(GRACE);
     }
     let mut failures = Vec::new();
-    let mut remove = |folder: &Folder, name: &str| match folder.remove(name) {
-        Ok(()) => info!("removed {}", folder.path().join(name).display()),
-        Err(error) => failures.push(format!("{}: {error}", folder.path().join(name).display())),
-    };
-    remove(net, &installation.kubeconfig);
-    remove(bin, PLUGIN);
-    remove(net, owner::FILE);
+    for (folder, name) in [(net, installation.kubeconfig.as_str()), (bin, PLUGIN), (net, owner::FILE)] {
+        let path = folder.path().join(name);
+        match folder.remove(name) {
+            Ok(()) => info!("removed {}", path.display()),
+            Err(error) => failures.push(format!("{}: {error}", path.display())),
+        }
+    }
     if failures.is_empty() {
         return Ok(());
     }
     Err(format!("not everything could be removed: {}", failures.join("; ")))
-}
-
-/// Removes the files that a killed predecessor had not finished.
-fn take_possession(net: &Folder, bin: &Folder) {
-    for folder in [net, bin] {
-        if let Err(error) = folder.remove_unfinished() {
-            warn!("{}: {error}", folder.path().display());
-        }
-    }
 }
 
 /// Says what is new, and what is over.
@@ -647,7 +590,6 @@ fn say<'a>(
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    use std::io::Read as _;
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
     read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;

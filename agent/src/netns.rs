@@ -199,7 +199,7 @@ impl Processes {
     }
 }
 
-/// Whether reading a process' files failed because the process has ended, or is about to.
+/// Returns true if reading a process' files failed because the process has ended, or is about to.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
@@ -212,7 +212,7 @@ fn uid(process: &File) -> Option<Uid> {
     Uid::in_cgroup(&text)
 }
 
-/// Whether the network namespace that the thread is in has one of these addresses. A socket can be bound to no other, and
+/// Checks if the thread's network namespace has one of these addresses. A socket can be bound to no other, and
 /// unlike a list of all addresses, that is short whatever a pod has.
 fn has_any(addresses: &[IpAddr]) -> io::Result<bool> {
     for address in addresses {

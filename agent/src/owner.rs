@@ -35,7 +35,7 @@ impl Lock {
         }
     }
 
-    /// Whether somebody has removed the file: the lock keeps nobody out any more.
+    /// Returns true if somebody has removed the file: the lock keeps nobody out any more.
     pub(crate) fn is_void(&self) -> bool {
         self.0.metadata().is_ok_and(|file| file.nlink() == 0)
     }

@@ -8,53 +8,26 @@ use crate::folder::{Content, Text};
 /// Files by their names.
 pub(crate) type Files = BTreeMap<String, Content>;
 
-/// A change of one file.
+/// A file that becomes another, whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Write a configuration whole.
-    Write {
-        /// Its name.
-        name: String,
-        /// Its new content.
-        text: String,
-        /// Its permissions.
-        mode: u32,
-        /// Its content when the plan was made.
-        before: Option<Text>,
-    },
-    /// Remove a configuration.
-    Remove {
-        /// Its name.
-        name: String,
-        /// Its content when the plan was made.
-        before: Text,
-    },
-    /// Write a file of the agent's own, which no runtime reads.
-    Save {
-        /// Its name.
-        name: String,
-        /// Its new content.
-        text: String,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// Remove a file of the agent's own.
-    Discard {
-        /// Its name.
-        name: String,
-    },
+pub(crate) struct Step {
+    pub(crate) name: String,
+    /// The file when the plan was made, or none: if that isn't so any more, another plan has to be made. A file of the agent's
+    /// own is changed whatever it is.
+    pub(crate) before: Option<Option<Text>>,
+    /// The file afterwards, if there is to be one.
+    pub(crate) after: Option<Text>,
 }
 
-/// The change of one configuration, step by step: at no moment is there less than before.
+/// The change of one configuration, step by step: at no moment is there less than before. Where a step fails, those after it
+/// are left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// The configuration.
     pub(crate) name: String,
-    /// The steps. Where one fails, those after it are left.
     pub(crate) steps: Vec<Step>,
 }
 
-/// The changes, and what is left alone.
+/// The changes, and the files that are left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
     /// Each stands alone. There may be more to do once these are made.
@@ -64,19 +37,17 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn change(&mut self, name: &str, steps: Vec<Step>) {
-        if !steps.is_empty() {
-            let name = name.to_owned();
-            self.changes.push(Change { name, steps });
+    fn add(&mut self, name: &str, steps: Result<Vec<Step>, String>) {
+        let name = name.to_owned();
+        match steps {
+            Ok(steps) if steps.is_empty() => {}
+            Ok(steps) => self.changes.push(Change { name, steps }),
+            Err(reason) => drop(self.skipped.insert(name, reason)),
         }
-    }
-
-    fn skip(&mut self, name: &str, reason: impl ToString) {
-        self.skipped.insert(name.to_owned(), reason.to_string());
     }
 }
 
-/// Whether runtimes read a file of this name, hidden or not: containerd and CRI-O take the first of them by name
+/// Returns true if runtimes read a file of this name, hidden or not: containerd and CRI-O take the first of them by name
 /// (`loadFromConfDir` in containerd/go-cni, `loadNetworks` in cri-o/ocicni, `ConfFiles` in libcni). A `.conflist` is a
 /// list of plugins, the others are one plugin's.
 pub(crate) fn is_configuration(name: &str) -> bool {
@@ -89,7 +60,7 @@ fn is_list(name: &str) -> bool {
 
 const SAVED: &str = ".before-linkerd-cni";
 
-/// The file that keeps what was in a configuration whose place a list took.
+/// The file that keeps a configuration whose place a list took.
 fn saved_name(name: &str) -> String {
     format!(".{name}{SAVED}")
 }
@@ -120,14 +91,11 @@ fn text_of<'a>(files: &'a Files, name: &str) -> Option<(&'a Text, &'a str)> {
     files.get(name).and_then(|content| text(content).ok())
 }
 
-/// The facts that a plan is made from.
+/// The facts that a plan is made from: the configurations, the files that keep some, and the plugin's entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look<'a> {
-    /// The configurations that there are.
     pub(crate) folder: &'a Files,
-    /// The files that keep some.
     pub(crate) saved: &'a Files,
-    /// The plugin's entry.
     pub(crate) entry: &'a Entry,
 }
 
@@ -138,53 +106,46 @@ impl Look<'_> {
         let (lists, singles): (Vec<_>, Vec<_>) = self.folder.iter().partition(|(name, _)| is_list(name));
         let mut made = BTreeSet::new();
         for (name, content) in singles {
-            match self.promote(name, content, &made) {
-                Ok((list, steps)) => {
-                    made.insert(list);
-                    plan.change(name, steps);
-                }
-                Err(reason) => plan.skip(name, reason),
-            }
+            let steps = self.promote(name, content, &mut made);
+            plan.add(name, steps);
         }
         for (name, content) in lists.into_iter().filter(|(name, _)| !made.contains(*name)) {
-            match chain(name, content, self.entry) {
-                Ok(steps) => plan.change(name, steps),
-                Err(reason) => plan.skip(name, reason),
-            }
+            plan.add(
+                name,
+                text(content).and_then(|(file, text)| {
+                    let chained = conflist::chain(text, self.entry).map_err(|unusable| unusable.to_string())?;
+                    Ok(chained.map(|text| rewrite(name, text, file)).into_iter().collect())
+                }),
+            );
         }
         // As runtimes read them.
         plan.changes.sort_by(|one, other| one.name.cmp(&other.name));
         plan
     }
 
-    /// Makes a list of one plugin's configuration, whose name it gives. `taken` are those that the plan makes already.
+    /// Makes a list of one plugin's configuration. `taken` are the lists that the plan makes already.
     ///
     /// The list comes before the file that is to be put back when the plugin leaves. So whatever is killed in between: a
     /// list that was made here is known by one of the two.
-    fn promote(&self, name: &str, content: &Content, taken: &BTreeSet<String>) -> Result<(String, Vec<Step>), String> {
+    fn promote(&self, name: &str, content: &Content, taken: &mut BTreeSet<String>) -> Result<Vec<Step>, String> {
         let (file, text) = text(content)?;
         let list = conflist::list(text, self.entry).map_err(|unusable| unusable.to_string())?;
         let names = list_names(name);
         let is_free = |name: &&String| !self.folder.contains_key(*name) && !taken.contains(*name);
-        let made = self.made_list(name);
-        let Some(list_name) = made.as_ref().or_else(|| names.iter().find(is_free)) else {
-            return Err(format!("{} is another configuration's", names.join(" or ")));
-        };
-        let before = text_of(self.folder, list_name);
+        let list_name = self.made_list(name).or_else(|| names.iter().find(is_free).cloned());
+        let list_name = list_name.ok_or_else(|| format!("{} is another configuration's", names.join(" or ")))?;
+        taken.insert(list_name.clone());
+        let before = text_of(self.folder, &list_name);
         let mut steps = Vec::new();
         if before.is_none_or(|(_, before)| before != list) {
-            steps.push(Step::Write {
-                name: list_name.clone(),
-                text: list,
-                mode: file.mode,
-                before: before.map(|(file, _)| file.clone()),
-            });
+            let list = Text { bytes: list.into_bytes(), mode: file.mode };
+            steps.push(Step { name: list_name, before: Some(before.map(|(file, _)| file.clone())), after: Some(list) });
         }
         if self.saved.get(&saved_name(name)) != Some(content) {
-            steps.push(Step::Save { name: saved_name(name), text: text.to_owned(), mode: file.mode });
+            steps.push(Step { name: saved_name(name), before: None, after: Some(file.clone()) });
         }
-        steps.push(Step::Remove { name: name.to_owned(), before: file.clone() });
-        Ok((list_name.clone(), steps))
+        steps.push(Step { name: name.to_owned(), before: Some(Some(file.clone())), after: None });
+        Ok(steps)
     }
 
     /// The list that was made of one plugin's configuration, of what it is now or of what was saved, entries apart. One
@@ -212,14 +173,18 @@ impl Look<'_> {
         for name in singles.into_iter().filter(|name| !is_list(name)) {
             let list = self.made_list(name);
             match self.restore(name, list.as_deref()) {
-                Ok(steps) => plan.change(name, steps),
+                Ok(steps) => plan.add(name, Ok(steps)),
                 // It may be all that is left of somebody's file.
-                Err(reason) => plan.skip(&saved_name(name), reason),
+                Err(reason) => plan.add(&saved_name(name), Err(reason)),
             }
             done.extend(list);
         }
         for (name, content) in self.folder.iter().filter(|(name, _)| !done.contains(*name)) {
-            take_out(&mut plan, name, content);
+            if let Ok((file, text)) = text(content)
+                && let Ok(Some(without)) = conflist::unchain(text)
+            {
+                plan.add(name, Ok(vec![rewrite(name, without, file)]));
+            }
         }
         plan
     }
@@ -234,26 +199,17 @@ impl Look<'_> {
             if let Some((kept, text)) = kept
                 && !self.folder.contains_key(name)
             {
-                steps.push(Step::Write {
-                    name: name.to_owned(),
-                    text: conflist::unchain(text).ok().flatten().unwrap_or_else(|| text.to_owned()),
-                    mode: kept.mode,
-                    before: None,
-                });
+                let text = conflist::unchain(text).ok().flatten().unwrap_or_else(|| text.to_owned());
+                let after = Text { bytes: text.into_bytes(), mode: kept.mode };
+                steps.push(Step { name: name.to_owned(), before: Some(None), after: Some(after) });
             }
-            steps.push(Step::Remove { name: list.to_owned(), before: file.clone() });
+            steps.push(Step { name: list.to_owned(), before: Some(Some(file.clone())), after: None });
         }
         if kept.is_some() {
-            steps.push(Step::Discard { name: saved_name(name) });
+            steps.push(Step { name: saved_name(name), before: None, after: None });
         }
         Ok(steps)
     }
-}
-
-fn chain(name: &str, content: &Content, entry: &Entry) -> Result<Vec<Step>, String> {
-    let (file, text) = text(content)?;
-    let chained = conflist::chain(text, entry).map_err(|unusable| unusable.to_string())?;
-    Ok(chained.map(|text| write(name, text, file)).into_iter().collect())
 }
 
 fn without_entry(list: &str) -> Option<serde_json::Value> {
@@ -261,46 +217,21 @@ fn without_entry(list: &str) -> Option<serde_json::Value> {
     serde_json::from_str(without.as_deref().unwrap_or(list)).ok()
 }
 
-fn take_out(plan: &mut Plan, name: &str, content: &Content) {
-    if let Ok((file, text)) = text(content)
-        && let Ok(Some(without)) = conflist::unchain(text)
-    {
-        plan.change(name, vec![write(name, without, file)]);
-    }
+fn rewrite(name: &str, text: String, before: &Text) -> Step {
+    let after = Text { bytes: text.into_bytes(), mode: before.mode };
+    Step { name: name.to_owned(), before: Some(Some(before.clone())), after: Some(after) }
 }
 
-fn write(name: &str, text: String, before: &Text) -> Step {
-    Step::Write { name: name.to_owned(), text, mode: before.mode, before: Some(before.clone()) }
-}
-
-/// The configuration that runtimes take for each pod, the first by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum First {
-    /// There is none.
-    Nothing,
-    /// One with the plugin.
-    Plugin,
-    /// One without the plugin, of this name.
-    Without(String),
-    /// One of this name of which can't be told what runtimes make of it, and why.
-    Unusable(String, String),
-}
-
-/// Finds the configuration that runtimes take for each pod.
-pub(crate) fn first(folder: &Files) -> First {
-    let Some((name, content)) = folder.first_key_value() else {
-        return First::Nothing;
-    };
+/// Finds the configuration that runtimes take for each pod, the first by name. An error says why it can't be told whether
+/// it has the plugin.
+pub(crate) fn first(folder: &Files) -> Option<(&str, Result<bool, String>)> {
+    let (name, content) = folder.first_key_value()?;
     let has_plugin = match text(content) {
         Ok((_, text)) if is_list(name) => conflist::has_plugin(text).map_err(|unusable| unusable.to_string()),
         Ok(_) => Ok(false),
         Err(reason) => Err(reason),
     };
-    match has_plugin {
-        Ok(true) => First::Plugin,
-        Ok(false) => First::Without(name.clone()),
-        Err(reason) => First::Unusable(name.clone(), reason),
-    }
+    Some((name, has_plugin))
 }
 
 /// The entry of the first configuration that has one.
@@ -341,12 +272,9 @@ mod tests {
     fn after(folder: &Files, plan: &Plan, steps: usize) -> Files {
         let mut folder = folder.clone();
         for step in plan.changes.iter().flat_map(|change| &change.steps).take(steps) {
-            match step {
-                Step::Write { name, text, mode, .. } | Step::Save { name, text, mode } => {
-                    let bytes = text.clone().into_bytes();
-                    folder.insert(name.clone(), Content::File(Text { bytes, mode: *mode }));
-                }
-                Step::Remove { name, .. } | Step::Discard { name } => drop(folder.remove(name)),
+            match step.after.clone() {
+                Some(after) => drop(folder.insert(step.name.clone(), Content::File(after))),
+                None => drop(folder.remove(&step.name)),
             }
         }
         folder
@@ -405,7 +333,7 @@ mod tests {
         assert_eq!(skipped, ["20-half.conflist", "30-none.conf", "40-link.conf", "50-bytes.conf"]);
         let [Change { name, steps }] = &plan.changes[..] else { panic!("{plan:?}") };
         assert_eq!(name, "10-calico.conflist");
-        assert!(matches!(&steps[..], [Step::Write { mode: 0o600, .. }]));
+        assert!(matches!(&steps[..], [Step { after: Some(Text { mode: 0o600, .. }), .. }]));
         assert_eq!(count_chained(&installed(&files)), 1);
     }
 
@@ -422,19 +350,19 @@ mod tests {
         let chained = r#"{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#;
         let alone = r#"{"name": "n", "plugins": [{"type": "linkerd-cni"}]}"#;
         let mut files = folder(&[("10-a.conflist", chained), ("20-b.conflist", CALICO)]);
-        assert_eq!(first(&Files::new()), First::Nothing);
-        assert_eq!(first(&files), First::Plugin);
+        assert_eq!(first(&Files::new()), None);
+        assert_eq!(first(&files), Some(("10-a.conflist", Ok(true))));
         files.insert("05.conflist".to_owned(), file(CALICO));
-        assert_eq!(first(&files), First::Without("05.conflist".to_owned()));
+        assert_eq!(first(&files), Some(("05.conflist", Ok(false))));
         for (text, reason) in [
             (alone, "its only plugin is linkerd-cni, which makes no network"),
             (r#"{"plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#, "it has no name"),
         ] {
             files.insert("05.conflist".to_owned(), file(text));
-            assert_eq!(first(&files), First::Unusable("05.conflist".to_owned(), reason.to_owned()));
+            assert_eq!(first(&files), Some(("05.conflist", Err(reason.to_owned()))));
         }
         files.insert(".0.conf".to_owned(), file(chained));
-        assert_eq!(first(&files), First::Without(".0.conf".to_owned()));
+        assert_eq!(first(&files), Some((".0.conf", Ok(false))));
     }
 
     #[test]

@@ -63,7 +63,7 @@ struct Addresses(Vec<IpAddr>);
 #[derive(Debug, Clone, Copy, Default)]
 struct Started {
     is_any: bool,
-    /// Whether the validator found no rules, last time it ran.
+    /// True if the validator found no rules in its last run.
     has_failed: bool,
 }
 
@@ -92,7 +92,7 @@ impl Meshed {
         Uid::new(&self.metadata.uid)
     }
 
-    /// Whether its users are others than the node's: it has a user namespace of its own.
+    /// Returns true if the pod's users are others than the node's: the pod has a user namespace of its own.
     pub(crate) fn has_own_users(&self) -> bool {
         self.spec.host_users == Some(false)
     }

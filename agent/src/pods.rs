@@ -46,7 +46,7 @@ struct Watcher<'a> {
     pods: BTreeMap<Uid, (Meshed, Tracked)>,
     /// The pods of a list that isn't complete yet.
     listed: BTreeSet<Uid>,
-    /// Whether it was said that there are too many.
+    /// True if the log has said that there are too many pods.
     said_too_many: bool,
 }
 
@@ -175,7 +175,7 @@ impl Watcher<'_> {
         self.count();
     }
 
-    /// Whether the rules of a pod decide what becomes of it.
+    /// Returns true if a pod's rules decide its fate.
     fn looks_at_rules(&self, uid: &Uid) -> bool {
         match self.pods.get(uid).map(|(pod, _)| pod::case(pod)) {
             Some(Case::Running) => self.settings.verify_every().is_some(),

@@ -31,7 +31,7 @@ pub(crate) struct Subject {
     /// Its standard input.
     pub(crate) configuration: Value,
     /// Whether the kubeconfig is there.
-    pub(crate) kubeconfig: bool,
+    pub(crate) has_kubeconfig: bool,
 }
 
 /// The plugin's answer, as far as it is known.
@@ -61,7 +61,7 @@ pub(crate) struct Inquiry {
 impl Inquiry {
     /// The plugin's answer about a subject, of which `program` is the path, and when to ask again. Must be called in
     /// tokio's runtime.
-    pub(crate) fn plugin_status(&mut self, subject: Subject, program: &Path, now: Instant) -> (Answer, Duration) {
+    pub(crate) fn ask(&mut self, subject: Subject, program: &Path, now: Instant) -> (Answer, Duration) {
         if self.subject.as_ref() != Some(&subject) {
             if let Some(other) = self.under_way.take() {
                 other.abort();

@@ -64,7 +64,7 @@ pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Health)
     }
 }
 
-/// Whether there was one.
+/// Returns true if there was a taint.
 async fn remove(key: &str, name: &str, server: &Server) -> Result<bool, String> {
     let api: Api<Tainted> = Api::all_with(server.client.clone(), &ApiResource::erase::<Node>(&()));
     let words = |error: Error| match error {

@@ -27,7 +27,7 @@ struct File {
     trouble: Option<Trouble>,
 }
 
-/// The trouble with a file.
+/// The trouble with a file, in words for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// Another program rewrites the file again and again.
@@ -42,17 +42,15 @@ impl Throttle {
         self.files.get(name).map_or(Duration::ZERO, |file| file.end.saturating_duration_since(now))
     }
 
-    /// Notes a write. `line` is what there is to say if the file is contested.
+    /// Notes a write. `line` is for a file that is contested.
     pub(crate) fn wrote(&mut self, name: &str, now: Instant, line: impl FnOnce() -> String) {
         if self.files.get(name).is_some_and(|file| matches!(file.trouble, Some(Trouble::Failed(_)))) {
             // The pauses after failures say nothing about another program.
             self.files.remove(name);
         }
         let file = self.pause(name, now, AFTER_WRITE);
-        match &file.trouble {
-            Some(Trouble::Contested(_)) => {}
-            _ if file.pause >= CONTESTED => file.trouble = Some(Trouble::Contested(line())),
-            _ => file.trouble = None,
+        if file.pause >= CONTESTED && file.trouble.is_none() {
+            file.trouble = Some(Trouble::Contested(line()));
         }
     }
 
@@ -69,14 +67,13 @@ impl Throttle {
         file
     }
 
-    /// The files in trouble, and when that will be over if nothing more happens. What is over is forgotten.
+    /// The files in trouble, and when that will be over if nothing more happens. Trouble that is over is forgotten.
     pub(crate) fn troubles(&mut self, now: Instant) -> Vec<(String, Trouble, Duration)> {
         self.files.retain(|_, file| file.end + CALM > now);
-        let troubles = self.files.iter().filter_map(|(name, file)| {
-            let trouble = file.trouble.clone()?;
-            Some((name.clone(), trouble, (file.end + CALM).saturating_duration_since(now)))
-        });
-        troubles.collect()
+        let trouble = |(name, file): (&String, &File)| {
+            Some((name.clone(), file.trouble.clone()?, (file.end + CALM).saturating_duration_since(now)))
+        };
+        self.files.iter().filter_map(trouble).collect()
     }
 }
 

@@ -137,7 +137,7 @@ impl Tracked {
         };
         if self.start == Start::NotKnown {
             self.start = Start::Today;
-            // Whoever takes away a rule that a config may do without leaves whole rules of another config, too. So only
+            // Taking away a rule that a config may do without leaves complete rules of another config, too. So only
             // what the pod had when it was first looked at is taken for an earlier configuration's.
             if let (Wanted::Plugins(install), Some(config), false) = (&wanted, &drift.config, failed) {
                 info!("{pod}: its rules are whole, and of another configuration: it gets today's when it starts anew");

@@ -73,12 +73,12 @@ pub struct ConfigureResponse {
 pub struct SynchronizeRequest {
     #[prost(message, repeated, tag = "1")]
     pub pods: Vec<PodSandbox>,
-    /// Whether others follow, in a request of their own.
+    /// True if other pods follow, in a request of their own.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
 
-/// Whether the agent takes the rest, too.
+/// True if the agent takes the rest, too.
 #[derive(Clone, PartialEq, Message)]
 pub struct SynchronizeResponse {
     #[prost(bool, tag = "2")]

@@ -132,7 +132,7 @@ impl fmt::Display for Sandbox {
     }
 }
 
-/// Whether another one is kept beside these. If not, it says so.
+/// Returns true if another sandbox is kept beside these. If not, logs so.
 pub(crate) fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox) -> bool {
     let fits = kept.map(|sandbox| sandbox.size).sum::<usize>() + other.size <= MOST;
     if !fits {

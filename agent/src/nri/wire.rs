@@ -249,7 +249,7 @@ mod tests {
         Message { connection, stream, kind, body: (0..=u8::MAX).cycle().take(length).collect() }
     }
 
-    /// What comes of these bytes, in pieces of this size, and what it ends with.
+    /// The messages from these bytes, in pieces of this size, and the end of the connection.
     fn received(bytes: &[u8], piece: usize) -> (Vec<Message>, Result<(), Broken>) {
         let (mut input, mut messages) = (Input::default(), Vec::new());
         for piece in bytes.chunks(piece) {

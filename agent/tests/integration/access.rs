@@ -10,7 +10,7 @@ use lab::api_double::Plan;
 use crate::cluster::Cluster;
 use crate::node::{CALICO, ENTRY, Node, until};
 
-/// Whether kubelet would take the agent for ready.
+/// Returns true if kubelet would take the agent for ready.
 fn is_ready(node: &Node) -> bool {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--fail", "http://127.0.0.1:9991/readyz"]);

@@ -45,7 +45,7 @@ fn status(address: &str, path: &str) -> Option<u16> {
     head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
 }
 
-/// What a client does that uses up a server's connections.
+/// A client's ways to use up a server's connections.
 #[derive(Debug, Clone, Copy)]
 enum Abuse {
     /// It connects, and that is all.

@@ -1,4 +1,4 @@
-//! What comes from the API server: pods that are long or many, and watches that end.
+//! Answers of the API server: pods that are long or many, and watches that end.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, Sandbox};
 use crate::node::{until, until_within};
 use crate::watch::{Watched, failed, rules, running, uid};
 
-/// What the agent's container may have, in KiB: `limits` in deploy/cni/base/daemonset.yaml.
+/// The memory of the agent's container, in KiB: `limits` in deploy/cni/base/daemonset.yaml.
 const LIMIT: u64 = 64 << 10;
 
 /// A pod as long as etcd takes: most of it is in what nobody asks for.

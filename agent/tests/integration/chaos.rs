@@ -157,7 +157,7 @@ impl Sequence {
             for _ in 0..steps {
                 self.step();
             }
-            // What was to be removed with an agent that was the last one is back with the next.
+            // The last agent's removals are back with the next agent.
             self.start("remove");
             let done = &self.done;
             let last = self.agents.last().unwrap();

@@ -169,12 +169,12 @@ impl Cluster {
         self.server.object("nodes/node-1").unwrap()["spec"].clone()
     }
 
-    /// What an authorizer would have been asked.
+    /// The questions that an authorizer would have been asked.
     pub(crate) fn asked(&self) -> BTreeSet<Asked> {
         self.server.asked()
     }
 
-    /// What was asked for with each list of pods.
+    /// The query of each list of pods.
     pub(crate) fn lists(&self) -> Vec<String> {
         self.server.lists()
     }

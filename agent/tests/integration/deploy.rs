@@ -244,7 +244,7 @@ fn by_nri_the_agent_has_the_socket_and_the_namespaces_and_nothing_else() {
     assert_eq!(mounts[1].mount_propagation.as_deref(), Some("HostToContainer"));
 }
 
-/// What kustomize itself makes of it.
+/// kustomize's own rendering.
 #[test]
 fn kubectl_renders_the_overlay_as_these_tests_do() {
     let kubectl = apt::unpack("trixie", "kubectl").unwrap().join("usr/bin/kubectl");
@@ -265,7 +265,7 @@ fn kubectl_renders_the_overlay_as_these_tests_do() {
     assert_eq!(spec(&rendered), spec(&expected));
 }
 
-/// What the agent makes of a container's arguments.
+/// The agent's settings from a container's arguments.
 pub(crate) fn settings(container: &Container) -> Settings {
     let command = container.command.iter().flatten().take(1);
     let arguments = command.chain(container.args.iter().flatten());
@@ -273,7 +273,7 @@ pub(crate) fn settings(container: &Container) -> Settings {
     Settings::read(arguments.map(OsString::from).chain(["--node-name=node-1".into()])).unwrap()
 }
 
-/// Whoever doesn't ask for the taint gives nobody the right to change nodes.
+/// Without the taint's component, nobody has the right to change nodes.
 #[test]
 fn only_the_component_of_the_taint_may_change_nodes_and_its_flag_is_one_of_the_agents() {
     let changes_nodes = |objects: &[Value]| {
@@ -336,7 +336,7 @@ fn an_update_goes_on_to_the_next_node_only_if_the_agent_stays_ready() {
     }
 }
 
-/// What `# TYPE` lines describe.
+/// The metrics that `# TYPE` lines describe.
 fn described() -> BTreeSet<String> {
     let metrics = Metrics::default();
     // A family that has no member yet isn't described.
@@ -369,7 +369,7 @@ fn asks_for_what_there_is(expression: &str) {
     let named: Vec<&str> = words.filter(|word| word.starts_with("linkerd_") || word.starts_with("kube_")).collect();
     assert!(!named.is_empty(), "{expression}");
     for name in named {
-        // What OpenMetrics appends to the names of counters, histograms and what was built.
+        // The suffixes of OpenMetrics for counters, histograms and the build's information.
         let suffixes = ["", "_total", "_count", "_bucket", "_info"];
         let is_described = |suffix: &&str| name.strip_suffix(*suffix).is_some_and(|name| described.contains(name));
         assert!(OF_THE_CLUSTER.contains(&name) || suffixes.iter().any(is_described), "{name} is none of {described:?}");

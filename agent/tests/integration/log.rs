@@ -1,4 +1,4 @@
-//! What others chose, in the agent's log and in events.
+//! Text that others chose, in the agent's log and in events.
 
 use std::time::Duration;
 

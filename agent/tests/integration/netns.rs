@@ -1,4 +1,4 @@
-//! Which network namespace is a pod's: processes that made others, copies of it, and what a runtime leaves in a pod's
+//! Recognises a pod's network namespace: processes that made others, copies of it, and a runtime's leftovers in a pod's
 //! cgroup.
 
 use std::process::Command;
@@ -17,7 +17,7 @@ fn of_own_users() -> Namespace {
     Namespace::of_user_namespace(100_000)
 }
 
-/// What the agent says of a pod that it leaves alone, once it has done so.
+/// The agent's words about a pod that it has left alone.
 fn said_of(watched: Watched, name: &str) -> String {
     until("it isn't known", || watched.pods("not_known").as_deref() == Some("1"));
     let said = watched.agent.terminate();
@@ -135,7 +135,7 @@ fn however_fast_processes_change_networks_the_agents_own_gets_no_rules() {
     const TOGGLE: &str = r#"open my $a, "<", $ARGV[1] or die; open my $b, "<", $ARGV[2] or die;
         while (1) { for ($a, $b) { syscall($ARGV[0], fileno($_), 0x40000000) == 0 or die $! } }"#;
     const PODS: usize = 12;
-    // What a look at /proc says is old by the time that it is heard.
+    // A look at /proc is old by the time of the answer.
     let watched = Watched::start_slow("statx");
     let mut pods = Vec::new();
     for number in 0..PODS {

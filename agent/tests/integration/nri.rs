@@ -225,7 +225,7 @@ fn a_pod_has_its_rules_when_the_runtime_is_answered_however_it_tells_of_the_pod(
         assert_eq!(answer, Ok(Vec::new()));
     }
     assert_eq!(node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).unwrap(), "0");
-    // What later versions may bring.
+    // Later versions may have such a call.
     assert!(plugin.call("Other", &PodRequest { pod: None }).unwrap_err().contains("Other"));
     assert!(plugin.call("RunPodSandbox", &PodRequest { pod: None }).unwrap_err().contains("no pod"));
     drop(plugin);
@@ -386,7 +386,7 @@ fn untouched_rules_are_not_listed_again_and_whatever_changes_is_seen() {
         network.sh(line);
         until("they are back", || rules(&network).contains("-j PROXY_INIT_REDIRECT"));
     }
-    // What legacy tables drop is no change of nf_tables.
+    // Packets that legacy tables drop are no change of nf_tables.
     let dropped = || {
         let metric = node.metric(r#"linkerd_cni_agent_pods_drifted{reason="dropped"}"#);
         metric.as_deref() == Some("1")
@@ -475,7 +475,7 @@ fn it_registers_again_whatever_becomes_of_the_runtime() {
     agent.terminate();
 }
 
-/// What a runtime that isn't one does with each connection.
+/// A false runtime's treatment of each connection.
 type Hostility = fn(&mut Plugin);
 
 #[test]

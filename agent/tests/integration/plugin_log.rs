@@ -1,4 +1,4 @@
-//! What the plugin logs, in the agent's log.
+//! The plugin's lines in the agent's log.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
@@ -25,7 +25,7 @@ fn socket(node: &Node) -> PathBuf {
     node.path().join("host/run/linkerd-cni/log.sock")
 }
 
-/// Whether a socket is there that somebody listens to.
+/// Returns true if there is a socket with a listener.
 fn is_heard(node: &Node) -> bool {
     let sender = UnixDatagram::unbound().unwrap();
     sender.send_to(b"{}", socket(node)).is_ok()
@@ -53,7 +53,7 @@ fn the_agent_says_what_the_plugin_logs_whoever_takes_the_socket_away() {
     log(&node, Level::Info, "16 rules are in place");
     until("it says so", || agent.says("16 rules are in place"));
     log(&node, Level::Debug, "nothing to do");
-    // What others chose stays in its line.
+    // Text that others chose stays in its line.
     log(&node, Level::Error, "\u{1b}[1m\n\u{202e}2026-01-01 ERROR 'forged'");
     until("the error is there", || agent.says("'forged'"));
     // By a name of its own again, without writing through a link.
@@ -63,7 +63,7 @@ fn the_agent_says_what_the_plugin_logs_whoever_takes_the_socket_away() {
     symlink(&outside, socket(&node)).unwrap();
     until("it listens again", || is_heard(&node));
     assert_eq!(fs::read_to_string(&outside).unwrap(), "as it was");
-    // What is no line of the plugin's is nothing.
+    // A line of another program counts as nothing.
     let sender = UnixDatagram::unbound().unwrap();
     for datagram in [&b""[..], b"no JSON", b"[1]", &[0xff; 60_000], br#"{"level": 1}"#] {
         sender.send_to(datagram, socket(&node)).unwrap();
@@ -154,7 +154,7 @@ fn it_counts_how_the_plugins_commands_end() {
         end("ADD", Level::Debug, 0);
         end("ADD", Level::Error, 104);
         end("CHECK", Level::Error, 101);
-        // What isn't the plugin's makes no series.
+        // Other programs' lines make no series.
         end("add", Level::Error, 104);
         end("ADD", Level::Error, 1_000_000);
         log(&node, Level::Info, "no end");

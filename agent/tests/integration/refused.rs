@@ -1,4 +1,4 @@
-//! What the plugin's own STATUS refuses takes the place of nothing that works.
+//! A configuration that the plugin's own STATUS refuses replaces nothing that works.
 
 use std::fs;
 use std::thread::sleep;

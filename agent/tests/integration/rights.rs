@@ -1,4 +1,4 @@
-//! Whether the roles in deploy/cni allow what agent and plugin ask for, and nothing else.
+//! Compares the roles in deploy/cni with the requests of agent and plugin: they allow these, and nothing else.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn texts(list: &Value) -> Vec<String> {
     list.map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-/// What the agent's account may do, by what kustomize makes. Every role has to be bound to it.
+/// The rights of the agent's account, by kustomize's objects. Every role has to be bound to the account.
 fn rights(objects: &[Value]) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     for role in objects {

@@ -159,7 +159,7 @@ fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
         until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
         agent.terminate();
     }
-    // What comes later is nobody's, and runtimes pass over folders.
+    // A later file is nobody's, and runtimes pass over folders.
     let node = Node::new();
     node.write("10-calico.conflist", CALICO);
     node.write("20-half.conflist", "{");

@@ -1,4 +1,4 @@
-//! What the agent says of the node at the API server: events, and the taint that it removes.
+//! The agent's words about the node at the API server: events, and the removed taint.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -30,7 +30,7 @@ fn the_taint_goes_once_the_node_is_ready_and_nothing_else_does() {
     node.write("10-calico.conflist", CALICO);
     until_within(LIMIT, "the taint is gone", || cluster.node()["taints"] == json!([other]));
     assert_eq!(cluster.node()["podCIDR"], "10.0.0.0/24");
-    // Whoever taints the node while it is ready has a reason.
+    // A user who taints the node while it is ready has a reason.
     cluster.taint(&tainted);
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(cluster.node()["taints"], tainted);

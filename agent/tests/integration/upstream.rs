@@ -1,4 +1,4 @@
-//! What upstream's installer does to a node's folders, in the cases that its own tests have (internal/cni/*_test.go in
+//! Compares with upstream's installer on a node's folders, in the cases of its own tests (internal/cni/*_test.go in
 //! linkerd2-proxy-init): the same files before, and the same files afterwards.
 //!
 //! Only what both installers read is used here, so LINKERD_CNI_AGENT may name upstream's program as well, if its
@@ -43,7 +43,7 @@ fn chained(list: &str, entry: &Value) -> Value {
     list
 }
 
-/// What becomes of a plugin alone.
+/// The list made of a single plugin.
 fn promoted(alone: &str, entry: &Value) -> Value {
     let mut alone = parsed(alone);
     alone.as_object_mut().unwrap().remove("cniVersion");
@@ -132,7 +132,7 @@ fn each_variable_moves_what_it_is_about() {
     fs::write(at("programs/linkerd-cni"), PROGRAM).unwrap();
     fs::set_permissions(at("programs/linkerd-cni"), fs::Permissions::from_mode(0o750)).unwrap();
     symlink("linkerd-cni", at("programs/link")).unwrap();
-    // What has the plugin's name is overwritten.
+    // A file of the plugin's name is overwritten.
     fs::write(at("prefix/var/plugins/linkerd-cni"), "").unwrap();
     fs::write(at("prefix/var/networks/10-list.conflist"), LIST).unwrap();
     fs::write(at("another-ca"), "another\n").unwrap();

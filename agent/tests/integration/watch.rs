@@ -191,7 +191,7 @@ impl Connection {
         (Self { client, server }, index)
     }
 
-    /// Whether it carries bytes, there and back.
+    /// Returns true if the connection carries bytes, there and back.
     fn lives(&mut self) -> bool {
         let mut byte = [0];
         let there = self.client.write_all(b"x").and_then(|()| self.server.read_exact(&mut byte));
