@@ -41,7 +41,7 @@ pub enum ProxyWarning {
         uid: u32,
         /// The user that the rules exempt; none if they exempt nobody.
         exempt: Option<OwnerId>,
-        /// That is the port of outbound connections, so the proxy's own certainly come back.
+        /// True for the port of outbound connections, so the proxy's own certainly come back.
         is_outbound: bool,
     },
     /// The rules skip every connection of this direction.

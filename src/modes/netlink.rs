@@ -149,7 +149,7 @@ pub(crate) struct Done {
     pub(crate) changed: bool,
     /// The other such mode, if its rules were removed.
     pub(crate) replaced: Option<Mode>,
-    /// What was known was still so: of an untouched namespace, that nothing has ever been committed to nf_tables.
+    /// True if the earlier knowledge still held: in an untouched namespace, nothing was ever committed to nf_tables.
     pub(crate) is_as_known: bool,
 }
 

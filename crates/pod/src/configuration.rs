@@ -127,8 +127,8 @@ impl Configuration {
         }
     }
 
-    /// Whether a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as NAMESPACE/NAME. Such a
-    /// pod has to start whatever the API server says, for it is what renews the plugin's token.
+    /// Returns true if a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as
+    /// NAMESPACE/NAME. Such a pod has to start whatever the API server says, for it is what renews the plugin's token.
     pub fn is_agent(&self, pod: &PodName) -> bool {
         let Some((namespace, name)) = self.linkerd.agent.split_once('/') else {
             return false;

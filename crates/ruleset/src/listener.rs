@@ -28,7 +28,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Whether the kernel drops further connections (`sk_acceptq_is_full` in net/sock.h).
+    /// Returns true if the kernel drops further connections (`sk_acceptq_is_full` in net/sock.h).
     pub fn is_full(self) -> bool {
         self.waiting > self.limit
     }

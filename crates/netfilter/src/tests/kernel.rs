@@ -1,4 +1,4 @@
-//! What the kernel itself answers.
+//! The kernel's own answers.
 
 use std::fs::File;
 use std::io::Read as _;

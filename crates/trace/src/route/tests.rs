@@ -26,7 +26,7 @@ fn listening(listeners: &[Listener]) -> Network {
     Network { listeners: listeners.to_vec(), ..Network::default() }
 }
 
-/// What was decided about those connections, and what becomes of them in the end, a line each.
+/// The decisions about those connections, and their fate in the end, a line each.
 fn ends_around(direction: Direction, tables: Vec<Table>, around: &Environment<'_>) -> Vec<String> {
     let ruleset = Ruleset { tables, not_known: vec![] };
     let walk = there_and_back(&ruleset, Family::V4, direction, to_80(direction), around, None);
@@ -174,7 +174,7 @@ fn nat_chains_are_asked_until_something_is_settled() {
         ["First Untracked by raw", "at last Reply Accepted by raw"],
         "the server's next packet has to get through too"
     );
-    // That is taken for the first packet of a connection, which nat chains are asked about.
+    // This packet is taken for the first one of a connection, which nat chains are asked about.
     let redirecting = nat("nat", Hook::Prerouting, vec![redirect(1)]);
     assert_eq!(outbound(vec![untracking(), redirecting]), ["First Untracked by raw", "Reply Dropped by nat"]);
 }
@@ -224,7 +224,7 @@ fn what_is_sent_elsewhere_goes_where_routing_says() {
     assert_eq!(at(inbound, Hook::Input, Some("lo")), [dropped]);
     let perhaps = ["perhaps First Dropped by f", "at last perhaps Ack Translated by nat"];
     assert_eq!(at(inbound, Hook::Forward, None), perhaps);
-    // What is forwarded leaves by a device, and not by lo.
+    // A forwarded packet leaves by a device other than lo.
     for (device, drops) in [(&b"lo"[..], false), (b"eth1", true)] {
         let leaves_by_it = Condition::is(Field::OutInterface, interface(device));
         let tables = vec![
@@ -285,7 +285,7 @@ fn what_is_redirected_on_its_way_in_goes_to_an_address_of_its_device() {
     };
     assert!(is_lost(&known, own));
     assert!(!is_lost(&known, Ipv4Addr::new(10, 77, 0, 3)));
-    // Which address that is isn't known, but no device has such a one.
+    // The address isn't known, but no device has such an address.
     assert!(is_lost(&Network::default(), own));
     assert!(!is_lost(&Network::default(), Ipv4Addr::LOCALHOST));
 }
@@ -483,7 +483,7 @@ fn a_rule_that_is_asked_several_times_is_one_step() {
     assert_eq!(said, [(1, "perhaps"), (2, "perhaps"), (3, "perhaps"), (4, "no"), (5, "yes")]);
 }
 
-/// What becomes of the packets by which neighbours find each other, where this is hooked.
+/// The fate of the packets by which neighbours find each other, where this is hooked.
 fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String> {
     let chains = chains
         .iter()
@@ -751,7 +751,7 @@ fn the_reply_to_another_device_s_address_may_come_by_any() {
     }
 }
 
-/// What nobody could send, or nothing could carry, is no connection that a rule takes from anybody.
+/// A rule that takes only impossible connections takes nothing from anybody.
 #[test]
 fn connections_live_between_hosts_and_by_devices_that_are_there() {
     let own = Ipv4Addr::new(10, 77, 0, 2);
@@ -886,7 +886,7 @@ fn connection_tracking_tells_the_reply_from_the_packets_of_the_client() {
     }
 }
 
-/// What the server sends after its first reply is another step only where something becomes of it.
+/// The server's packet after its first reply is another step only where something becomes of it.
 #[test]
 fn later_data_is_told_only_where_something_is_decided_about_it() {
     for (flags, steps) in [(flags::DATA, 2), (flags::SYN[0], 1)] {
@@ -920,7 +920,7 @@ fn where_a_source_is_changed_the_answer_has_to_find_it() {
         let ends = ends_around(Direction::Inbound, vec![table("ip snat", vec![chain])], &around);
         assert_eq!(ends[0].contains("NotUnderstood"), is_open, "{address} {routes:?}: {ends:?}");
     }
-    // That there are no addresses is something else than that they aren't known.
+    // No addresses aren't the same as unknown addresses.
     for (links_not_known, is_open) in [(None, true), (Some("a filter".to_owned()), false)] {
         let network = Network { links_not_known, ..Network::default() };
         let around = Environment { network: &network, ..Environment::default() };
@@ -928,7 +928,7 @@ fn where_a_source_is_changed_the_answer_has_to_find_it() {
         let ends = ends_around(Direction::Inbound, vec![table("ip snat", vec![chain])], &around);
         assert_eq!(ends[0].contains("NotUnderstood"), is_open, "{ends:?}");
     }
-    // What stays on lo has to come from an address of this host.
+    // A packet that stays on lo has to come from an address of this host.
     for (address, is_redirected, is_open) in
         [(Ipv4Addr::new(10, 77, 0, 2), true, true), (to, true, false), (Ipv4Addr::new(10, 77, 0, 2), false, false)]
     {
