@@ -42,10 +42,9 @@ pub fn without_time(rule: &Rule) -> Option<Rule> {
 
 /// Returns true if a rule of this base chain is our own jump from there, or linkerd-init's.
 pub fn is_own_jump(rule: &HeldRule, base: ChainName) -> bool {
-    let comment = rule.comment.as_ref().and_then(|comment| std::str::from_utf8(comment.as_bytes()).ok());
     rule.is_unconditional
         && rule.target.as_ref().is_some_and(|target| *target == *base.counterpart().as_str())
-        && comment.and_then(Purpose::from_comment) == Some(base.jump_purpose())
+        && base.jump_purpose().is_in(rule.comment.as_ref())
 }
 
 /// The chain of ours to which a rule leads, by a jump, a goto or an entry of a verdict map; none if to none.
@@ -71,7 +70,7 @@ pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
             let is_ours = line.chain.name == *goal.counterpart().as_str()
                 && line.rule.conditions.is_empty()
                 && line.rule.action == Action::Jump(Name::from(goal.as_str()))
-                && Purpose::of(line.rule) == Some(goal.jump_purpose());
+                && goal.jump_purpose().is_in(line.rule.comment.as_ref());
             !is_ours
         })
     })

@@ -15,6 +15,7 @@ pub mod questions;
 pub mod recognize;
 pub mod show;
 pub mod snapshot;
+mod trial;
 #[cfg(feature = "cli")]
 pub mod validate;
 pub mod verify;

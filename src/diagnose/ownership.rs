@@ -1,10 +1,10 @@
 //! Recognises our tables and rules in the kernel, beyond [`crate::ownership`].
 
-use ruleset::{Direction, Family, Ruleset, Subsystem, Table};
+use ruleset::{Direction, Family, Rule, Ruleset, Subsystem, Table};
 
-use crate::config::Mode;
+use crate::config::{Mode, PortRange};
 use crate::ownership::{holds_rules, own_lines};
-use crate::plan::{ChainName, Purpose};
+use crate::plan::{ChainName, Multiport, Purpose, Words};
 
 impl ChainName {
     /// proxy-init's chain that redirects connections of a direction.
@@ -16,11 +16,63 @@ impl ChainName {
     }
 }
 
+/// The words of comments that name something, and the purpose for a name.
+type Naming = (Words, fn(&str) -> Option<Purpose>);
+
+/// Comments that name ports or subnets; native mode's list several.
+const LISTING: [Naming; 4] = [
+    (Purpose::IGNORE_PORT, |ports| multiport(ports).map(Purpose::IgnorePorts)),
+    (Purpose::IGNORE_SUBNET, |subnet| subnet.parse().ok().map(Purpose::IgnoreSubnet)),
+    (Purpose::REDIRECT_PORT, |port| port.parse().ok().map(Purpose::RedirectPort)),
+    (Purpose::REDIRECT_SUBNET, |subnet| subnet.parse().ok().map(Purpose::RedirectSubnet)),
+];
+
+/// Comments that name one thing.
+const NAMING: [Naming; 3] = [
+    (Purpose::IGNORE_USERS, |ids| ids.parse().ok().map(Purpose::IgnoreUsers)),
+    (Purpose::IGNORE_GROUPS, |ids| ids.parse().ok().map(Purpose::IgnoreGroups)),
+    (Purpose::IGNORE_INTERFACE, |name| name.parse().ok().map(Purpose::IgnoreInterface)),
+];
+
+/// Ports as iptables writes them: `4190,8000:8100`.
+fn multiport(text: &str) -> Option<Multiport> {
+    let mut ports = Vec::new();
+    for item in text.split(',') {
+        let (first, last) = item.split_once(':').unwrap_or((item, item));
+        ports.push(PortRange::new(first.parse().ok()?, last.parse().ok()?)?);
+    }
+    Multiport::new(ports)
+}
+
 impl Purpose {
+    pub fn of(rule: &Rule) -> Option<Self> {
+        Self::from_comment(std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?)
+    }
+
+    pub fn from_comment(comment: &str) -> Option<Self> {
+        let comment = Self::without_time(comment);
+        let fixed = [
+            Self::IgnoreUser,
+            Self::IgnoreGroup,
+            Self::IgnoreLoopback,
+            Self::IgnoreUnlistedPorts,
+            Self::RedirectInbound,
+            Self::RedirectOutbound,
+            Self::LookAtInbound,
+            Self::LookAtOutbound,
+        ];
+        if let Some(purpose) = fixed.into_iter().find(|purpose| purpose.to_string() == comment) {
+            return Some(purpose);
+        }
+        let text = comment.strip_prefix(Self::PREFIX)?;
+        let mut all = LISTING.iter().chain(&NAMING);
+        all.find_map(|((before, after), of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
+    }
+
     /// The ports or subnets that a comment lists, with the text before and after them; none if it lists nothing.
     pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
         let comment = Self::without_time(comment);
-        Self::LISTING.into_iter().find_map(|(before, after, _)| {
+        LISTING.into_iter().find_map(|((before, after), _)| {
             let rest = comment.strip_prefix(Self::PREFIX)?.strip_prefix(before)?;
             let names = rest.strip_suffix(after)?;
             let (before, _) = comment.split_at_checked(Self::PREFIX.len() + before.len())?;
@@ -115,6 +167,57 @@ mod tests {
             ("other/ignore-port-25", None),
         ] {
             assert_eq!(Purpose::list(comment), parts, "{comment}");
+        }
+    }
+
+    #[test]
+    fn ports_are_read_as_iptables_writes_them() {
+        for text in ["4190", "4190,8000:8100", "0:65535"] {
+            assert_eq!(multiport(text).unwrap().to_string(), text);
+        }
+        for text in ["", ",", "80,", "8100:8000", "80-90", "65536", "http"] {
+            assert_eq!(multiport(text), None, "{text}");
+        }
+    }
+
+    /// The comments of linkerd-init's rules.
+    #[test]
+    fn purposes_are_read_from_their_comments() {
+        let port = crate::config::Port::new(80).unwrap();
+        for (purpose, comment) in [
+            (Purpose::IgnorePorts(multiport("25,80:90").unwrap()), "ignore-port-25,80:90"),
+            (Purpose::IgnoreSubnet("10.1.2.3/8".parse().unwrap()), "ignore-subnet-10.1.2.3/8"),
+            (Purpose::IgnoreUser, "ignore-proxy-user-id"),
+            (Purpose::IgnoreGroup, "ignore-proxy-group-id"),
+            (Purpose::IgnoreUsers("1000-1999".parse().unwrap()), "ignore-user-id-1000-1999"),
+            (Purpose::IgnoreGroups("0".parse().unwrap()), "ignore-group-id-0"),
+            (Purpose::IgnoreInterface("net1".parse().unwrap()), "ignore-interface-net1"),
+            (Purpose::IgnoreUnlistedPorts, "ignore-unlisted-ports"),
+            (Purpose::RedirectSubnet("10.1.2.3/8".parse().unwrap()), "redirect-subnet-10.1.2.3/8-to-proxy-port"),
+            (Purpose::IgnoreLoopback, "ignore-loopback"),
+            (Purpose::RedirectPort(port), "redirect-port-80-to-proxy-port"),
+            (Purpose::RedirectInbound, "redirect-all-incoming-to-proxy-port"),
+            (Purpose::RedirectOutbound, "redirect-all-outgoing-to-proxy-port"),
+            (Purpose::LookAtInbound, "install-proxy-init-prerouting"),
+            (Purpose::LookAtOutbound, "install-proxy-init-output"),
+        ] {
+            let comment = format!("proxy-init/{comment}");
+            assert_eq!(purpose.to_string(), comment);
+            assert_eq!(Purpose::from_comment(&format!("{comment}/1700000000")), Some(purpose.clone()));
+            assert_eq!(Purpose::from_comment(&comment), Some(purpose));
+        }
+        for comment in [
+            "ignore-loopback",
+            "proxy-init/",
+            "proxy-init/ignore-port-",
+            "proxy-init/ignore-subnet-10.0.0.0",
+            "proxy-init/redirect-port-0-to-proxy-port",
+            "proxy-init/redirect-port-80",
+            "proxy-init/ignore-loopback/170000000",
+            "proxy-init/ignore-loopback/170000000x",
+            "other/ignore-loopback",
+        ] {
+            assert_eq!(Purpose::from_comment(comment), None, "{comment}");
         }
     }
 }

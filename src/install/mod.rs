@@ -221,7 +221,7 @@ impl Install {
         })
     }
 
-    fn legacy(&self) -> Legacy {
+    pub(super) fn legacy(&self) -> Legacy {
         let is_plain = self.mode == ModeChoice::Plain;
         Legacy { is_plain, folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() }
     }
@@ -230,15 +230,9 @@ impl Install {
     ///
     /// # Errors
     /// [`LegacyError::NoCommand`]
-    fn find_commands(&self, legacy: &Legacy) -> Result<(), Error> {
+    pub(super) fn find_commands(&self, legacy: &Legacy) -> Result<(), Error> {
         let mut families = self.config.families().iter().filter(|&&family| has_sockets(family));
         families.try_for_each(|&family| legacy.restore(family).map(drop))
-    }
-
-    /// Returns true if legacy mode has all the commands that it needs.
-    #[cfg(feature = "diagnose")]
-    pub(super) fn has_commands(&self) -> bool {
-        self.find_commands(&self.legacy()).is_ok()
     }
 
     /// The error about what this host lacks for a mode, if another mode does without it. Nothing is installed.

@@ -1,7 +1,5 @@
 //! Committing changes: each applies to exactly the ruleset that was read or not at all, whatever other programs do.
 
-use std::ops::Range;
-
 use netfilter::netlink::{CommitError, Generation, Socket};
 use netfilter::nf_tables::edit::{self, Edit};
 use netfilter::nf_tables::held::{self, HeldRule};
@@ -38,7 +36,7 @@ pub(crate) fn fresh_batch(edits: &[Edit<'_>]) -> Result<Vec<u8>, ModeError> {
 }
 
 /// Commits the edits if the ruleset is at this generation, and returns whether it was; otherwise none has taken effect.
-fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<bool, ModeError> {
+pub(crate) fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<bool, ModeError> {
     refusal::refuse_outside(edits)?;
     let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten_error(&error))?;
     match socket.send_batch(&batch) {
@@ -48,52 +46,12 @@ fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result
     }
 }
 
-/// Commits the edits if nothing has ever been committed in this namespace, and returns whether that was so.
-#[cfg(feature = "diagnose")]
-pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<bool, ModeError> {
-    commit(&open()?, edits, Generation::FRESH)
-}
-
-/// Asks if the kernel would accept each of these lists of edits. The kernel checks all of them in one batch as it would
-/// before a commit, but commits nothing. A message that fails has its own error, and the others are still checked;
-/// discarding the batch takes milliseconds, however many messages there are. A list that is an error already keeps that
-/// error.
-pub(crate) fn check_each<'a>(
-    lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeError>>,
-) -> Vec<Result<(), ModeError>> {
-    let mut edits = Vec::new();
-    let mut parts = Vec::new();
-    for list in lists {
-        // Each is written by itself first, so that the others are tried even if one can't be written.
-        let list = list.and_then(|list| {
-            refusal::refuse_outside(&list)?;
-            edit::batch(&list, None).map_err(|error| refusal::unwritten_error(&error))?;
-            Ok(list)
-        });
-        let first = edits.len();
-        parts.push(list.map(|list| {
-            edits.extend(list);
-            first..edits.len()
-        }));
-    }
-    let batch = edit::batch(&edits, None);
-    let socket = Socket::open();
-    let refused = match (&socket, &batch) {
-        (Ok(socket), Ok(batch)) if !edits.is_empty() => socket.send_batch(batch).err(),
-        _ => None,
-    };
-    let mut outcomes = Vec::new();
-    for part in parts {
-        outcomes.push(part.and_then(|range: Range<usize>| {
-            let batch = batch.as_ref().map_err(refusal::unwritten_error)?;
-            let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
-            match refused.as_ref().and_then(|error| error.about_messages(range)) {
-                Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
-                None => Ok(()),
-            }
-        }));
-    }
-    outcomes
+/// Asks if the kernel would accept the edits. The kernel checks them as it would before a commit, but commits nothing.
+pub(crate) fn check(edits: &[Edit<'_>]) -> Result<(), ModeError> {
+    refusal::refuse_outside(edits)?;
+    let batch = edit::batch(edits, None).map_err(|error| refusal::unwritten_error(&error))?;
+    let socket = open()?;
+    socket.send_batch(&batch).map_err(|error| refusal::explain(&socket, edits, &batch, error))
 }
 
 /// Changes the ruleset from what it is to what it should be. `plan` is given the tables that may hold our rules, and returns

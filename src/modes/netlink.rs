@@ -181,10 +181,9 @@ pub(crate) fn install(
     Ok(Done { changed, replaced, is_as_known: is_known && tries == 1 })
 }
 
-/// Asks if the kernel would accept each of these modes' tables. The kernel checks all of them in one batch as it would
-/// before a commit, but nothing is committed.
-pub(crate) fn check_each(wanted: &[(Mode, Vec<Table>)]) -> Vec<Result<(), Error>> {
-    let edits = wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables));
-    let results = commit::check_each(edits).into_iter().zip(wanted);
-    results.map(|(result, (mode, _))| result.map_err(|error| error.in_mode(*mode))).collect()
+/// Asks if the kernel would accept a mode's tables. The kernel checks them as it would before a commit, but nothing is
+/// committed.
+pub(crate) fn check(mode: Mode, wanted: &[Table]) -> Result<(), Error> {
+    let edits = install_edits(mode, &[], wanted);
+    edits.and_then(|edits| commit::check(&edits)).map_err(|error| error.in_mode(mode))
 }

@@ -133,7 +133,7 @@ pub(crate) fn unmapped(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeErr
 
 /// Refuses what the kernel would refuse, in milliseconds: xtables' rules on owners from outside of the user namespace that
 /// the network namespace belongs to (`owner_check`, net/netfilter/xt_owner.c).
-pub(super) fn refuse_outside(edits: &[Edit<'_>]) -> Result<(), ModeError> {
+pub(crate) fn refuse_outside(edits: &[Edit<'_>]) -> Result<(), ModeError> {
     if !is_known_to_be_outside() {
         return Ok(());
     }

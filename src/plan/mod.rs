@@ -6,9 +6,8 @@ pub mod tables;
 use ipnet::IpNet;
 use ruleset::Family;
 
-use self::names::Multiport;
-pub use self::names::{ChainName, Purpose};
-pub(crate) use self::names::{chain_of, is_on_owner, owner, rules_of};
+pub use self::names::{ChainName, Multiport, Purpose};
+pub(crate) use self::names::{Words, chain_of, is_on_owner, owner, rules_of};
 use crate::config::{Config, IdRange, Interface, Port, PortRange, Subnet};
 
 /// The rules that a config asks for in one family.

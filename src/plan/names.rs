@@ -128,6 +128,9 @@ pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
     })
 }
 
+/// The words of a comment, after the prefix, before and after the name in it.
+pub(crate) type Words = (&'static str, &'static str);
+
 /// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
@@ -148,38 +151,28 @@ pub enum Purpose {
     LookAtOutbound,
 }
 
-/// How comments that name something begin and end, and the purpose for a name.
-type Naming = (&'static str, &'static str, fn(&str) -> Option<Purpose>);
-
 impl Purpose {
     /// The beginning of every comment.
     pub const PREFIX: &'static str = "proxy-init/";
 
-    /// Comments, after the prefix, that name ports or subnets; native mode's list several.
-    pub(crate) const LISTING: [Naming; 4] = [
-        ("ignore-port-", "", |ports| Multiport::from_iptables(ports).map(Self::IgnorePorts)),
-        ("ignore-subnet-", "", |subnet| subnet.parse().ok().map(Self::IgnoreSubnet)),
-        ("redirect-port-", "-to-proxy-port", |port| port.parse().ok().map(Self::RedirectPort)),
-        ("redirect-subnet-", "-to-proxy-port", |net| net.parse().ok().map(Self::RedirectSubnet)),
-    ];
-
-    /// Comments, after the prefix, that name one thing.
-    const NAMING: [Naming; 3] = [
-        ("ignore-user-id-", "", |ids| ids.parse().ok().map(Self::IgnoreUsers)),
-        ("ignore-group-id-", "", |ids| ids.parse().ok().map(Self::IgnoreGroups)),
-        ("ignore-interface-", "", |name| name.parse().ok().map(Self::IgnoreInterface)),
-    ];
+    pub(crate) const IGNORE_PORT: Words = ("ignore-port-", "");
+    pub(crate) const IGNORE_SUBNET: Words = ("ignore-subnet-", "");
+    pub(crate) const REDIRECT_PORT: Words = ("redirect-port-", "-to-proxy-port");
+    pub(crate) const REDIRECT_SUBNET: Words = ("redirect-subnet-", "-to-proxy-port");
+    pub(crate) const IGNORE_USERS: Words = ("ignore-user-id-", "");
+    pub(crate) const IGNORE_GROUPS: Words = ("ignore-group-id-", "");
+    pub(crate) const IGNORE_INTERFACE: Words = ("ignore-interface-", "");
 
     /// The words of its comment, after the prefix, before and after its [`name`](Self::name).
-    fn words(&self) -> (&'static str, &'static str) {
+    fn words(&self) -> Words {
         match self {
-            Self::IgnorePorts(_) => ("ignore-port-", ""),
-            Self::IgnoreSubnet(_) => ("ignore-subnet-", ""),
-            Self::RedirectPort(_) => ("redirect-port-", "-to-proxy-port"),
-            Self::RedirectSubnet(_) => ("redirect-subnet-", "-to-proxy-port"),
-            Self::IgnoreUsers(_) => ("ignore-user-id-", ""),
-            Self::IgnoreGroups(_) => ("ignore-group-id-", ""),
-            Self::IgnoreInterface(_) => ("ignore-interface-", ""),
+            Self::IgnorePorts(_) => Self::IGNORE_PORT,
+            Self::IgnoreSubnet(_) => Self::IGNORE_SUBNET,
+            Self::RedirectPort(_) => Self::REDIRECT_PORT,
+            Self::RedirectSubnet(_) => Self::REDIRECT_SUBNET,
+            Self::IgnoreUsers(_) => Self::IGNORE_USERS,
+            Self::IgnoreGroups(_) => Self::IGNORE_GROUPS,
+            Self::IgnoreInterface(_) => Self::IGNORE_INTERFACE,
             Self::IgnoreUser => ("ignore-proxy-user-id", ""),
             Self::IgnoreGroup => ("ignore-proxy-group-id", ""),
             Self::IgnoreUnlistedPorts => ("ignore-unlisted-ports", ""),
@@ -204,9 +197,12 @@ impl Purpose {
     }
 
     /// The words of its comment around a list of names, if native mode's rules list several.
-    pub(crate) fn around_list(&self) -> Option<(&'static str, &'static str)> {
-        let words = self.words();
-        Self::LISTING.iter().any(|(before, after, _)| (*before, *after) == words).then_some(words)
+    pub(crate) fn around_list(&self) -> Option<Words> {
+        let lists = matches!(
+            self,
+            Self::IgnorePorts(_) | Self::IgnoreSubnet(_) | Self::RedirectPort(_) | Self::RedirectSubnet(_)
+        );
+        lists.then(|| self.words())
     }
 
     pub(crate) fn comment(&self) -> Name {
@@ -215,10 +211,6 @@ impl Purpose {
         // Writing to a String can't fail.
         let _ = write!(comment, "{self}");
         Name::of(comment)
-    }
-
-    pub fn of(rule: &Rule) -> Option<Self> {
-        Self::from_comment(std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?)
     }
 
     /// A comment without the time in seconds with which linkerd-init before 2.4.0 ends it (`formatComment` in its
@@ -230,24 +222,10 @@ impl Purpose {
         }
     }
 
-    pub fn from_comment(comment: &str) -> Option<Self> {
-        let comment = Self::without_time(comment);
-        let fixed = [
-            Self::IgnoreUser,
-            Self::IgnoreGroup,
-            Self::IgnoreLoopback,
-            Self::IgnoreUnlistedPorts,
-            Self::RedirectInbound,
-            Self::RedirectOutbound,
-            Self::LookAtInbound,
-            Self::LookAtOutbound,
-        ];
-        if let Some(purpose) = fixed.into_iter().find(|purpose| purpose.to_string() == comment) {
-            return Some(purpose);
-        }
-        let text = comment.strip_prefix(Self::PREFIX)?;
-        let mut all = Self::LISTING.iter().chain(&Self::NAMING);
-        all.find_map(|(before, after, of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
+    /// Returns true if a rule's comment is the purpose's.
+    pub(crate) fn is_in(&self, comment: Option<&Name>) -> bool {
+        let text = comment.and_then(|comment| std::str::from_utf8(comment.as_bytes()).ok());
+        text.is_some_and(|text| Self::without_time(text) == self.to_string())
     }
 }
 
@@ -258,27 +236,25 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// The ports of one multiport match: at least one port reference and at most [`Multiport::MAX_REFERENCES`], where a range
-/// counts two.
+/// The ports of one multiport match: at least one port reference and at most [`MULTIPORT_REFERENCES`], where a range counts
+/// two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Multiport(Vec<PortRange>);
 
 impl Multiport {
-    pub const MAX_REFERENCES: usize = MULTIPORT_REFERENCES;
-
     /// A match on these ports, if they fit.
     pub fn new(ports: Vec<PortRange>) -> Option<Self> {
         let references: usize = ports.iter().copied().map(Self::references).sum();
-        (1..=Self::MAX_REFERENCES).contains(&references).then_some(Self(ports))
+        (1..=MULTIPORT_REFERENCES).contains(&references).then_some(Self(ports))
     }
 
     /// Cuts a list of any length into matches, keeping its order and filling each as far as possible.
     pub fn pieces(ports: &[PortRange]) -> Vec<Self> {
-        let mut pieces = Vec::with_capacity(ports.len() / Self::MAX_REFERENCES + 1);
+        let mut pieces = Vec::with_capacity(ports.len() / MULTIPORT_REFERENCES + 1);
         let mut piece = Vec::new();
         let mut used = 0;
         for &range in ports {
-            if used + Self::references(range) > Self::MAX_REFERENCES {
+            if used + Self::references(range) > MULTIPORT_REFERENCES {
                 pieces.push(Self(std::mem::take(&mut piece)));
                 used = 0;
             }
@@ -289,16 +265,6 @@ impl Multiport {
             pieces.push(Self(piece));
         }
         pieces
-    }
-
-    /// The ports as iptables writes them: `4190,8000:8100`.
-    pub fn from_iptables(text: &str) -> Option<Self> {
-        let mut ports = Vec::new();
-        for item in text.split(',') {
-            let (first, last) = item.split_once(':').unwrap_or((item, item));
-            ports.push(PortRange::new(first.parse().ok()?, last.parse().ok()?)?);
-        }
-        Self::new(ports)
     }
 
     pub fn ranges(&self) -> &[PortRange] {
@@ -366,16 +332,6 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_read_as_iptables_writes_them() {
-        for text in ["4190", "4190,8000:8100", "0:65535"] {
-            assert_eq!(Multiport::from_iptables(text).unwrap().to_string(), text);
-        }
-        for text in ["", ",", "80,", "8100:8000", "80-90", "65536", "http"] {
-            assert_eq!(Multiport::from_iptables(text), None, "{text}");
-        }
-    }
-
-    #[test]
     fn chains_have_two_ends() {
         use ChainName::{Output, Prerouting, ProxyInitOutput, ProxyInitRedirect};
         for (base, own, hook, names) in [
@@ -404,47 +360,6 @@ mod tests {
             (Field::DestinationPort, 2102.into(), None),
         ] {
             assert_eq!(owner_in(field, values), ruleset, "{field:?}");
-        }
-    }
-
-    /// The comments of linkerd-init's rules.
-    #[test]
-    fn purposes_are_read_from_their_comments() {
-        let port = Port::new(80).unwrap();
-        for (purpose, comment) in [
-            (Purpose::IgnorePorts(Multiport::from_iptables("25,80:90").unwrap()), "ignore-port-25,80:90"),
-            (Purpose::IgnoreSubnet("10.1.2.3/8".parse().unwrap()), "ignore-subnet-10.1.2.3/8"),
-            (Purpose::IgnoreUser, "ignore-proxy-user-id"),
-            (Purpose::IgnoreGroup, "ignore-proxy-group-id"),
-            (Purpose::IgnoreUsers("1000-1999".parse().unwrap()), "ignore-user-id-1000-1999"),
-            (Purpose::IgnoreGroups("0".parse().unwrap()), "ignore-group-id-0"),
-            (Purpose::IgnoreInterface("net1".parse().unwrap()), "ignore-interface-net1"),
-            (Purpose::IgnoreUnlistedPorts, "ignore-unlisted-ports"),
-            (Purpose::RedirectSubnet("10.1.2.3/8".parse().unwrap()), "redirect-subnet-10.1.2.3/8-to-proxy-port"),
-            (Purpose::IgnoreLoopback, "ignore-loopback"),
-            (Purpose::RedirectPort(port), "redirect-port-80-to-proxy-port"),
-            (Purpose::RedirectInbound, "redirect-all-incoming-to-proxy-port"),
-            (Purpose::RedirectOutbound, "redirect-all-outgoing-to-proxy-port"),
-            (Purpose::LookAtInbound, "install-proxy-init-prerouting"),
-            (Purpose::LookAtOutbound, "install-proxy-init-output"),
-        ] {
-            let comment = format!("proxy-init/{comment}");
-            assert_eq!(purpose.to_string(), comment);
-            assert_eq!(Purpose::from_comment(&format!("{comment}/1700000000")), Some(purpose.clone()));
-            assert_eq!(Purpose::from_comment(&comment), Some(purpose));
-        }
-        for comment in [
-            "ignore-loopback",
-            "proxy-init/",
-            "proxy-init/ignore-port-",
-            "proxy-init/ignore-subnet-10.0.0.0",
-            "proxy-init/redirect-port-0-to-proxy-port",
-            "proxy-init/redirect-port-80",
-            "proxy-init/ignore-loopback/170000000",
-            "proxy-init/ignore-loopback/170000000x",
-            "other/ignore-loopback",
-        ] {
-            assert_eq!(Purpose::from_comment(comment), None, "{comment}");
         }
     }
 }

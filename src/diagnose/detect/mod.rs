@@ -9,17 +9,16 @@ use netfilter::netlink::user_namespace::owns_network;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::utsname::uname;
 use ruleset::{Name, Subsystem};
-use ruleset::{Ruleset, Table, Unseen};
+use ruleset::{Ruleset, Unseen};
 
 use crate::config::{Config, Mode, OwnerId, Port, PortRange};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
 use crate::diagnose::other_programs::{signs_in_namespace, signs_on_node};
 use crate::diagnose::ownership::has_rules;
 use crate::diagnose::snapshot::{self, network, traces, user_namespaces};
+use crate::diagnose::trial::{check_each, choose, commits};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Found, Reason, choose, try_out};
-use crate::modes::commit::commit_fresh;
-use crate::modes::netlink;
+use crate::install::choose::{Found, Reason, try_out};
 use crate::netns::{self, on_a_thread};
 use crate::ownership::holders;
 use crate::plan::tables::{expected, nat};
@@ -192,24 +191,11 @@ fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option
         parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
     } else {
         parts.extend(whole);
-        netlink::check_each(&parts)
+        check_each(&parts)
     };
     let nft = results.pop();
     let features = names.into_iter().zip(results);
     (features.map(|(name, works)| Feature { name, works }).collect(), nft)
-}
-
-/// Returns true if the kernel commits all of these modes' tables together, in a namespace without any earlier commit.
-/// If it doesn't, [`netlink::check_each`] finds out which of them it refuses.
-fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
-    let mut edits = Vec::new();
-    for (mode, tables) in wanted {
-        match netlink::install_edits(*mode, &[], tables) {
-            Ok(more) => edits.extend(more),
-            Err(_) => return false,
-        }
-    }
-    matches!(commit_fresh(&edits), Ok(true))
 }
 
 /// Runs `work` in a new network namespace, which ends with it and belongs to the user namespace that the process is in. None:

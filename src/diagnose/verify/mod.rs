@@ -18,11 +18,12 @@ use crate::diagnose::ownership::has_rules;
 use crate::diagnose::proxy::{self, ProxyWarning, first_fatal};
 use crate::diagnose::recognize::config::config as closest_config;
 use crate::diagnose::snapshot::{Snapshot, devices_that_ask, unread_tables, warnings};
+use crate::diagnose::trial::choose;
 use crate::diagnose::verify::difference::{differences, discovery_findings};
 use crate::diagnose::verify::finding::{Finding, Problem};
 use crate::error::Error;
 use crate::install::Install;
-use crate::install::choose::{Found, Reason, choose, try_out};
+use crate::install::choose::{Found, Reason, try_out};
 use crate::modes::legacy::read::read_table;
 use crate::modes::legacy::{self, has_sockets};
 use crate::modes::netlink::must_see;
@@ -219,7 +220,9 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
         (ModeChoice::Mode(mode), Some(holder)) if install.falls_back(mode, holder) => holder,
         (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
         _ => match chosen_mode(install, &ruleset) {
-            Ok((Mode::Legacy, _)) if !install.no_fallback && !install.has_commands() => Mode::Nft,
+            Ok((Mode::Legacy, _)) if !install.no_fallback && install.find_commands(&install.legacy()).is_err() => {
+                Mode::Nft
+            }
             // If choosing fails, so would installing.
             chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
         },

@@ -1,0 +1,220 @@
+//! Asks the kernel which modes' rules it would take.
+
+use std::ops::Range;
+
+use netfilter::netlink::{Generation, Socket};
+use netfilter::nf_tables::edit::{self, Edit};
+use ruleset::Table;
+
+use crate::config::Mode;
+use crate::error::{Error, ModeError};
+use crate::install::choose::Reason;
+use crate::modes::commit::{commit, open};
+use crate::modes::netlink::install_edits;
+use crate::modes::refusal;
+
+/// The mode that would be used, and why, if this one is `first`. `check` says if the kernel would take the rules in a mode,
+/// and is asked only about modes that are to be tried.
+///
+/// # Errors
+/// As of [`Reason::next`].
+pub fn choose(
+    first: (Mode, Reason),
+    mut check: impl FnMut(Mode) -> Result<(), Error>,
+) -> Result<(Mode, Reason), Error> {
+    let (mut mode, mut reason) = first;
+    while reason.is_trial()
+        && let Err(error) = check(mode)
+    {
+        (mode, reason) = reason.next(error)?;
+    }
+    Ok((mode, reason))
+}
+
+/// Returns true if the kernel commits all of these modes' tables together, in a namespace without any earlier commit.
+/// If it doesn't, [`check_each`] finds out which of them it refuses.
+pub fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
+    let mut edits = Vec::new();
+    for (mode, tables) in wanted {
+        match install_edits(*mode, &[], tables) {
+            Ok(more) => edits.extend(more),
+            Err(_) => return false,
+        }
+    }
+    open().is_ok_and(|socket| matches!(commit(&socket, &edits, Generation::FRESH), Ok(true)))
+}
+
+/// Asks if the kernel would accept each of these modes' tables. The kernel checks all of them in one batch as it would
+/// before a commit, but nothing is committed.
+pub fn check_each(wanted: &[(Mode, Vec<Table>)]) -> Vec<Result<(), Error>> {
+    let edits = wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables));
+    let results = check_lists(edits).into_iter().zip(wanted);
+    results.map(|(result, (mode, _))| result.map_err(|error| error.in_mode(*mode))).collect()
+}
+
+/// Asks if the kernel would accept each of these lists of edits. The kernel checks all of them in one batch as it would
+/// before a commit, but commits nothing. A message that fails has its own error, and the others are still checked;
+/// discarding the batch takes milliseconds, however many messages there are. A list that is an error already keeps that
+/// error.
+fn check_lists<'a>(lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeError>>) -> Vec<Result<(), ModeError>> {
+    let mut edits = Vec::new();
+    let mut parts = Vec::new();
+    for list in lists {
+        // Each is written by itself first, so that the others are tried even if one can't be written.
+        let list = list.and_then(|list| {
+            refusal::refuse_outside(&list)?;
+            edit::batch(&list, None).map_err(|error| refusal::unwritten_error(&error))?;
+            Ok(list)
+        });
+        let first = edits.len();
+        parts.push(list.map(|list| {
+            edits.extend(list);
+            first..edits.len()
+        }));
+    }
+    let batch = edit::batch(&edits, None);
+    let socket = Socket::open();
+    let refused = match (&socket, &batch) {
+        (Ok(socket), Ok(batch)) if !edits.is_empty() => socket.send_batch(batch).err(),
+        _ => None,
+    };
+    let mut outcomes = Vec::new();
+    for part in parts {
+        outcomes.push(part.and_then(|range: Range<usize>| {
+            let batch = batch.as_ref().map_err(refusal::unwritten_error)?;
+            let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
+            match refused.as_ref().and_then(|error| error.about_messages(range)) {
+                Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
+                None => Ok(()),
+            }
+        }));
+    }
+    outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::Unseen;
+    use ruleset::{Action, Chain, Family, NAT, Name, Rule, Ruleset, Subsystem, TableFamily};
+
+    use super::*;
+    use crate::config::NATIVE;
+    use crate::error::{Errno, Lack, Privilege};
+    use crate::install::choose::Found;
+
+    /// A table with one chain of as many rules.
+    fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {
+        let rule = Rule::new(vec![], Action::Return);
+        Table {
+            objects: 1,
+            chains: vec![Chain::new(Name::from(chain), None, vec![rule; rules])],
+            ..Table::new(subsystem, family, Name::from(name))
+        }
+    }
+
+    fn ruleset(tables: &[Table]) -> Ruleset {
+        Ruleset { tables: tables.to_vec(), not_known: vec![] }
+    }
+
+    fn nat(subsystem: Subsystem, chain: &str, rules: usize) -> Table {
+        table(subsystem, TableFamily::Ip(Family::V4), NAT, chain, rules)
+    }
+
+    fn unseen(subsystem: Subsystem) -> Ruleset {
+        Ruleset {
+            tables: vec![],
+            not_known: vec![Unseen { subsystem, not_permitted: true, reason: "for a reason".to_owned() }],
+        }
+    }
+
+    fn lack(mode: Mode) -> Error {
+        let (lack, errno) = (Lack::NfTables, Errno::from_raw(libc::EOPNOTSUPP));
+        ModeError::Lacks { lack, errno }.in_mode(mode)
+    }
+
+    /// The choice, as it is logged; the kernel answers for nft and native mode.
+    fn chosen(
+        ruleset: &Ruleset,
+        nft: fn(Mode) -> Result<(), Error>,
+        native: fn(Mode) -> Result<(), Error>,
+    ) -> Result<String, Error> {
+        choose(Found::of(ruleset, ruleset)?.first(), |mode| match mode {
+            Mode::Nft => nft(mode),
+            Mode::Native => native(mode),
+            Mode::Legacy => panic!("nothing to try"),
+        })
+        .map(|(mode, reason)| format!("{mode}: {reason}"))
+    }
+
+    #[test]
+    fn rules_that_are_there_decide_without_asking_the_kernel() {
+        let nft = |rules| nat(Subsystem::NfTables, "PREROUTING", rules);
+        let legacy = |rules| nat(Subsystem::Legacy, "PREROUTING", rules);
+        let our_nft = nat(Subsystem::NfTables, "PROXY_INIT_OUTPUT", 1);
+        let our_native = table(Subsystem::NfTables, TableFamily::Inet, NATIVE, "OUTPUT", 1);
+        let our_legacy = nat(Subsystem::Legacy, "PROXY_INIT_REDIRECT", 1);
+        for (ruleset, want) in [
+            (ruleset(&[our_nft]), "nft: it holds proxy-init's rules already"),
+            (ruleset(std::slice::from_ref(&our_native)), "native: it holds proxy-init's rules already"),
+            (ruleset(std::slice::from_ref(&our_legacy)), "legacy: it holds proxy-init's rules already"),
+            // proxy-init's own count for more than those of others.
+            (ruleset(&[legacy(9), our_native]), "native: it holds proxy-init's rules already"),
+            (ruleset(&[nft(9), our_legacy]), "legacy: it holds proxy-init's rules already"),
+            (ruleset(&[nft(1)]), "nft: nf_tables holds nat rules (1), legacy tables none"),
+            (ruleset(&[legacy(2), nft(0)]), "legacy: legacy tables hold nat rules (2), nf_tables none"),
+        ] {
+            let untouched = |_| panic!("the kernel was asked");
+            assert_eq!(chosen(&ruleset, untouched, untouched).unwrap(), want, "{ruleset:?}");
+        }
+    }
+
+    #[test]
+    fn otherwise_the_first_mode_that_the_kernel_supports() {
+        let both = ruleset(&[nat(Subsystem::NfTables, "OUTPUT", 3), nat(Subsystem::Legacy, "OUTPUT", 4)]);
+        let works: fn(Mode) -> _ = |_| Ok(());
+        let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
+        let all = "nft: the kernel has all that it needs";
+        for (ruleset, nft, native, want) in [
+            (Ruleset::default(), works, works, all.to_owned()),
+            (both, works, works, all.to_owned()),
+            (
+                unseen(Subsystem::Legacy),
+                works,
+                works,
+                format!(
+                    "{all} (only root and group 0 can list legacy tables, so it is not known whether they hold rules)"
+                ),
+            ),
+            (
+                Ruleset::default(),
+                lacks,
+                works,
+                format!("native: the kernel has all that it needs, and nft mode cannot be used: {}", lack(Mode::Nft)),
+            ),
+            (
+                Ruleset::default(),
+                lacks,
+                lacks,
+                format!("legacy: neither nft nor native mode can be used: {}", lack(Mode::Nft)),
+            ),
+        ] {
+            assert_eq!(chosen(&ruleset, nft, native).unwrap(), want, "{ruleset:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_no_other_mode_mends_is_an_error() {
+        let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
+        let works: fn(Mode) -> _ = |_| Ok(());
+        let refused: fn(Mode) -> _ = |mode| Err(ModeError::NotPermitted(Privilege::Change).in_mode(mode));
+        let failed = |nft, native| chosen(&Ruleset::default(), nft, native).unwrap_err();
+        let refused_in = |error| match error {
+            Error::InMode(mode, ModeError::NotPermitted(_)) => Some(mode),
+            _ => None,
+        };
+        assert_eq!(refused_in(failed(refused, works)), Some(Mode::Nft));
+        assert_eq!(refused_in(failed(lacks, refused)), Some(Mode::Native));
+        let blind = chosen(&unseen(Subsystem::NfTables), works, works);
+        assert!(matches!(blind, Err(Error::CannotChoose { .. })), "{blind:?}");
+    }
+}
