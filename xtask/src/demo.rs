@@ -3,9 +3,7 @@
 //! The namespaces have no names: they are gone when the demo ends, also when it is interrupted.
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use lab::architecture::Architecture;
 use lab::linkerd;
@@ -65,7 +63,6 @@ pub(crate) fn run() -> Result<()> {
             println!("  {line}");
         }
     }
-    times(&binary);
     let file = target("recording.svg");
     std::fs::write(&file, recording::record(&binary))?;
     println!("\nThe recording that the README shows, made now: {}", file.display());
@@ -112,58 +109,4 @@ fn connections(lab: &Lab) {
     }
     let documentation = |last: &str| SocketAddr::new(last.parse().unwrap_or(DISTANT[0]), 80);
     show("pod, app (uid 1000)", &lab.pod, app, documentation("203.0.113.1"), "an ignored outbound subnet");
-}
-
-/// Whole processes, from spawn to exit, ours and linkerd-init's in turns, each in a fresh namespace.
-fn times(binary: &Path) {
-    const ROUNDS: usize = 15;
-    println!("\nTime from spawn to exit, fresh namespace, median of {ROUNDS} in turns:");
-    for (families, ipv6) in [("IPv4, as in Linkerd's charts", false), ("IPv4 and IPv6", true)] {
-        let mut ours = Vec::new();
-        let mut theirs = Vec::new();
-        let commands = linkerd::commands("nft", ipv6);
-        for _ in 0..ROUNDS {
-            let mut command = Command::new(binary);
-            command.args(["--iptables-mode", "nft", &format!("--ipv6={ipv6}")]);
-            command.args(linkerd::CHART_ARGUMENTS);
-            ours.push(time(&mut [command]));
-            let mut commands: Vec<Command> = commands
-                .iter()
-                .filter_map(|words| {
-                    let (program, arguments) = words.split_first()?;
-                    let mut command = Command::new(program);
-                    command.args(arguments);
-                    Some(command)
-                })
-                .collect();
-            theirs.push(time(&mut commands));
-        }
-        ours.sort_unstable();
-        theirs.sort_unstable();
-        let (ours, theirs) = (ours[ROUNDS / 2], theirs[ROUNDS / 2]);
-        println!("  {families}");
-        println!("    proxy-init                            {:>8.2} ms", milliseconds(ours));
-        println!(
-            "    linkerd-init's {} iptables-nft commands {:>8.2} ms  ({:.0} times as long)",
-            commands.len(),
-            milliseconds(theirs),
-            milliseconds(theirs) / milliseconds(ours)
-        );
-    }
-}
-
-fn time(commands: &mut [Command]) -> Duration {
-    let namespace = Namespace::new();
-    namespace.run(|| {
-        let start = Instant::now();
-        for command in commands {
-            let status = command.stdout(Stdio::null()).status();
-            assert!(status.is_ok_and(|status| status.success()), "{command:?} failed");
-        }
-        start.elapsed()
-    })
-}
-
-fn milliseconds(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
 }

@@ -45,9 +45,8 @@ To build:
                musl. Where musl can't be had, why is said; the first two are
                linked with glibc then, and the other two aren't built.
                  --arch ARCH  without proxy-init-bench, for amd64 or arm64
-  image        Build the Dockerfile's scratch image from the binary here, and
-               run it with runc as Kubernetes would (needs root).
-                 --layout FOLDER  only put there what the Dockerfile copies
+  image        Put what the Dockerfile's stages copy into a folder:
+                 --layout FOLDER
   release      Make target/release-VERSION: static programs and images for amd64
                and arm64, manual pages, completions, licences, SBOMs, checksums
                and notes (needs root).
@@ -91,17 +90,15 @@ To test more:
                and, where they can be had, advisories
 
 To measure, and to keep lists up to date:
-  bench        Run the benchmarks, and make docs/benchmarks.md and its charts
-               (needs root; takes some 10 minutes).
-                 --quick      whole processes only, into target/bench: a minute
-                 --only WORD  the tables with that word in their heading
-                 --pods       what a pod waits for, by containerd: into the page,
-                              in ten minutes.
+  bench        Measure whole processes by proxy-init-bench, which takes the
+               other arguments: its table, its JSON and its chart go to
+               target/bench (needs root).
+                 --plugin     the CNI plugin's ADD
+                 --pods       what a pod waits for, by containerd, in ten minutes.
                    --upstream FOLDER  beside Linkerd's own linkerd-cni and
                               proxy-init; its file `how` says where from
-                 --save-baseline NAME, --baseline NAME
-                              keep what criterion measures inside the process,
-                              and compare with it
+                 --inside     what happens inside the process, by criterion,
+                              which takes the other arguments
 
 Example: cargo xtask demo
 
@@ -128,7 +125,6 @@ fn main() -> ExitCode {
         ("test", [flag]) if flag == "--slow" => setup::for_tests().and_then(|()| test::slow()),
         ("demo", []) => setup::for_tests().and_then(|()| demo::run()),
         ("audit", []) => audit(),
-        ("image", []) => setup::for_tests().and_then(|()| image::run()),
         ("image", [flag, folder]) if flag == "--layout" => {
             setup::for_build().and_then(|()| image::lay_out(folder.as_ref(), Architecture::here()?))
         }

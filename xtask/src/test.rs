@@ -3,6 +3,7 @@
 use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use lab::architecture::Architecture;
 use lab::install::find;
@@ -20,11 +21,15 @@ const SEED: &str = "20261124";
 /// Integration tests with packages of other Debian releases, which are downloaded.
 const OF_DEBIANS_PACKAGES: [&str; 2] = ["versions::", "beside_debians_programs"];
 
-/// Integration tests that take minutes.
-const SLOW: [&str; 3] = [OF_DEBIANS_PACKAGES[0], OF_DEBIANS_PACKAGES[1], "valgrind::"];
+/// Integration tests that take minutes; the last ones ask for the memory of the agent that ships.
+const SLOW: [&str; 4] =
+    [OF_DEBIANS_PACKAGES[0], OF_DEBIANS_PACKAGES[1], "valgrind::", "take_no_more_memory_than_the_agent_may_have"];
 
 /// Runs tests of several programs side by side, each test in a process of its own.
 const NEXTEST: &str = "cargo-nextest";
+
+/// Many tests wait, so this many of them share a core.
+const TESTS_A_CORE: usize = 2;
 
 /// Formatting, lints, unit tests, and the integration tests on the programs that cargo builds with them.
 pub(crate) fn quick() -> Result<()> {
@@ -37,7 +42,7 @@ pub(crate) fn quick() -> Result<()> {
             .args(["--", "-D", "warnings"])
             .run()?;
     }
-    let mut tests = tests(&target("debug"));
+    let mut tests = tests(&target("debug"))?;
     tests.arg("--");
     for test in SLOW {
         tests.args(["--skip", test]);
@@ -62,7 +67,7 @@ pub(crate) fn slow() -> Result<()> {
     for build in [build::run, build::cni, build::agent] {
         build()?;
     }
-    let mut tests = tests(&target("dist"));
+    let mut tests = tests(&target("dist"))?;
     tests.args(["--test", "integration", "--", "--include-ignored"]);
     if let Err(reason) = lab::apt::mirror() {
         skipped.push(format!(
@@ -90,14 +95,16 @@ pub(crate) fn slow() -> Result<()> {
 }
 
 /// A command that runs the workspace's tests on the programs in this folder.
-fn tests(programs: &Path) -> Command {
+fn tests(programs: &Path) -> Result<Command> {
     let runner: &[&str] = if find(NEXTEST).is_some() { &["nextest", "run"] } else { &["test"] };
     let mut tests = cargo(runner);
     tests.args(["--locked", "--workspace", "--all-features"]).env(PROGRAMS_TO_TEST, programs);
+    let threads = thread::available_parallelism()?.get() * TESTS_A_CORE;
+    tests.env("NEXTEST_TEST_THREADS", threads.to_string());
     if env::var_os(SEED_NAME).is_none() {
         tests.env(SEED_NAME, SEED);
     }
-    tests
+    Ok(tests)
 }
 
 /// The programs that ship, where they can't be linked with musl as they ship.
