@@ -66,7 +66,7 @@ pub enum Error {
     #[error("cannot write the close-wait timeout, {seconds} seconds, to {path}: {errno}: {advice}")]
     Sysctl { seconds: u32, path: &'static str, errno: Errno, advice: &'static str },
 
-    /// Another backend was given rules of proxy-init's while this one installed them.
+    /// Another backend was given rules of ours while this one installed them.
     #[error(
         "{mode} mode: {other} mode was given proxy-init's rules at the same time, and both together would redirect \
          connections twice, so those of {mode} mode {}: run one proxy-init at a time, or all in one mode",
@@ -93,7 +93,7 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// Some of proxy-init's rules were removed, and then something failed.
+    /// Some of our rules were removed, and then something failed.
     #[error("the rules of {} mode were removed, but others may be left", list(removed))]
     PartlyUninstalled {
         removed: Vec<Mode>,

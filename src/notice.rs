@@ -23,7 +23,7 @@ pub enum OperationNotice<'a> {
         /// True if the commands wait for the lock.
         waits: bool,
     },
-    /// proxy-init's rules were removed from this backend.
+    /// Our rules were removed from this backend.
     Removed(Mode),
 }
 
@@ -38,11 +38,11 @@ pub enum Warning {
     /// This mode was used instead of another, which needs what is missing here.
     #[display("{}; falling back to {mode} mode", reason(missing))]
     FellBack { missing: Error, mode: Mode },
-    /// Legacy tables could not be seen, so whether they hold proxy-init's rules is not known; they are left unchanged.
+    /// Legacy tables could not be seen, so whether they hold our rules is not known; they are left unchanged.
     #[display("not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
         _0.reason)]
     LegacyUnseen(Unseen),
-    /// A rule that led to a chain of proxy-init's and was not proxy-init's own was removed with that chain.
+    /// A rule that led to our chain and was not our own was removed with that chain.
     #[display(
         "{mode} mode: removed a rule that another program added, because it led to a chain of proxy-init's: {rule}"
     )]

@@ -20,7 +20,7 @@ pub fn holders<R>(ruleset: &Ruleset<R>) -> impl Iterator<Item = Mode> {
     Mode::ALL.iter().copied().filter(|&mode| holds_rules(ruleset, mode))
 }
 
-/// The rules of a table that are in proxy-init's chains or lead there.
+/// The rules of a table that are in our chains or lead there.
 pub fn own_lines(table: &Table) -> impl Iterator<Item = Line<'_>> {
     let lines = table.chains.iter().flat_map(|chain| Line::all(table, chain));
     lines.filter(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, line.table).is_some())
@@ -59,8 +59,8 @@ pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
     outcomes.find_map(|action| ChainName::own(action.target()?))
 }
 
-/// The rules of a table that lead to a chain of proxy-init's and aren't proxy-init's own jumps to it, in nat tables as
-/// xtables has them. Those within proxy-init's chains don't count.
+/// The rules of a table that lead to our chain and aren't our own jumps to it, in nat tables as
+/// xtables has them. Those within our chains don't count.
 pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
     let is_nat = table.is_xtables() && table.name == *NAT;
     own_lines(table).filter(move |line| {
@@ -162,7 +162,7 @@ mod tests {
             vec![
                 chain("OUTPUT", vec![ours.clone(), rule([], to("MINE")), rule([to_port(80)], to("PROXY_INIT_OUTPUT"))]),
                 chain("MINE", vec![rule([], Action::Goto(Name::from("PROXY_INIT_REDIRECT")))]),
-                // Within proxy-init's own.
+                // Within our own.
                 chain("PROXY_INIT_OUTPUT", vec![rule([], to("PROXY_INIT_REDIRECT"))]),
             ]
         };

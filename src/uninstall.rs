@@ -1,4 +1,4 @@
-//! Removing proxy-init's rules from every backend.
+//! Removing our rules from every backend.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::netns;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
 
-/// Where to remove proxy-init's rules, and how. Every field has a default, and can be set.
+/// Where to remove our rules, and how. Every field has a default, and can be set.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Uninstall {
@@ -36,7 +36,7 @@ pub struct Uninstalled {
 }
 
 impl Uninstall {
-    /// Removes proxy-init's rules from every backend that has them. Those of other programs stay.
+    /// Removes our rules from every backend that has them. Those of other programs stay.
     ///
     /// # Errors
     /// The error of the first backend that fails; the rules of the others are removed all the same.

@@ -7,7 +7,7 @@ use crate::ownership::{holds_rules, own_lines};
 use crate::plan::{ChainName, Multiport, Purpose, Words};
 
 impl ChainName {
-    /// proxy-init's chain that redirects connections of a direction.
+    /// Our chain that redirects connections of a direction.
     pub(crate) fn of(direction: Direction) -> Self {
         match direction {
             Direction::Inbound => Self::ProxyInitRedirect,

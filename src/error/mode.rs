@@ -25,7 +25,7 @@ pub enum ModeError {
     )]
     OtherBaseChain { family: Family, chain: String, errno: Errno },
 
-    /// Another program made a base chain with the name of one of proxy-init's chains, which rules cannot jump to.
+    /// Another program made a base chain with the name of one of our chains, which rules cannot jump to.
     #[error(
         "the {family} nat table has a base chain {chain}, so no rule can jump to a chain of that name ({errno}): \
          look at it with `nft list chain {} nat {chain}`, and remove or rename it",
@@ -44,7 +44,7 @@ pub enum ModeError {
         table: String,
     },
 
-    /// A chain of proxy-init's cannot be deleted, because something else leads to it.
+    /// Our chain cannot be deleted, because something else leads to it.
     #[error(
         "the kernel refused `{what}` (EBUSY), because a rule or a verdict map in the table {table} still leads to \
          that chain: find it with `nft list table {table}`, delete it, and run proxy-init again"
@@ -145,7 +145,7 @@ pub enum ModeError {
     )]
     Dormant(String),
 
-    /// Another backend holds proxy-init's rules already, and connections would be redirected twice. This mode has them.
+    /// Another backend holds our rules already, and connections would be redirected twice. This mode has them.
     #[error(
         "{0} mode holds proxy-init's rules already, and both together would redirect connections twice: remove those \
          with `proxy-init uninstall`, or in the same run with replace-other-backend"

@@ -43,7 +43,7 @@ pub struct Install {
     pub iptables_dir: Option<PathBuf>,
     /// Wait for the xtables lock, however long another program holds it. Only legacy mode needs the lock.
     pub wait_for_lock: bool,
-    /// Remove proxy-init's rules from other backends. Otherwise, finding any is an error.
+    /// Remove our rules from other backends. Otherwise, finding any is an error.
     pub replace_other_backend: bool,
     /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The
     /// calling thread stays where it is.
@@ -405,7 +405,7 @@ impl Run<'_, '_> {
         error
     }
 
-    /// The other modes that hold proxy-init's rules, among those that a commit in this mode doesn't exclude.
+    /// The other modes that hold our rules, among those that a commit in this mode doesn't exclude.
     fn other_modes(&self, mode: Mode) -> Result<Vec<Mode>, Error> {
         let others = match mode {
             Mode::Legacy => netlink::nf_tables_modes(),

@@ -42,7 +42,7 @@ impl From<ChainName> for ChainId {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Removed {
     pub any: bool,
-    /// The rules that led to a chain of proxy-init's and were not proxy-init's own, each with its table and chain.
+    /// The rules that led to our chain and were not our own, each with its table and chain.
     pub foreign: Vec<String>,
 }
 

@@ -19,7 +19,7 @@ use crate::modes::refusal;
 use crate::ownership::holds_rules;
 use crate::plan::tables::expected;
 
-/// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains
+/// Removes our rules and chains in this mode, in both families, and every rule that leads to them. Base chains
 /// and tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of
 /// `legacy`.
 ///
@@ -40,7 +40,7 @@ pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
     Ok(Removed { any, foreign: if any { foreign } else { Vec::new() } })
 }
 
-/// The modes in which nf_tables holds proxy-init's rules.
+/// The modes in which nf_tables holds our rules.
 ///
 /// # Errors
 /// nf_tables could not be read, although the kernel has it.

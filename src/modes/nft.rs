@@ -37,7 +37,7 @@ pub(super) fn remove_edits(tables: &[Table<HeldRule>]) -> Vec<Edit<'static>> {
     edits
 }
 
-/// Adds the edits after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
+/// Adds the edits after which each of our chains holds its rules, and one correct jump leads to each.
 fn refill<'a>(
     held: Option<&Table<HeldRule>>,
     family: Family,
@@ -69,7 +69,7 @@ fn refill<'a>(
     Ok(())
 }
 
-/// Adds the edits that remove proxy-init's chains and every rule that leads to them, and also the base chains and the
+/// Adds the edits that remove our chains and every rule that leads to them, and also the base chains and the
 /// table if proxy-init made them and they hold nothing else.
 fn remove_family(table: Option<&Table<HeldRule>>, family: Family, edits: &mut Vec<Edit<'_>>) {
     let Some(table) = table else {

@@ -81,7 +81,7 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
         }
         (Edit::DeleteChain(..), _, Errno::EBUSY) => ModeError::ChainInUse { what, table: table.to_string() },
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
-        // has the name of proxy-init's.
+        // has the name of ours.
         (Edit::AddRule(NewRule { chain, rule, .. }), TableFamily::Ip(family), Errno::EOPNOTSUPP)
             if chain.hook.is_some() =>
         {

@@ -8,17 +8,17 @@ use ruleset::{Base, Chain, Condition, Field, Hook, Kind, NAT_PRIORITY, Name, Pol
 
 use crate::config::{IdRange, Interface, Port, PortRange, Subnet};
 
-/// The chains of the nat table that hold proxy-init's rules.
+/// The chains of the nat table that hold our rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display("{}", self.as_str())]
 pub enum ChainName {
-    /// The base chain that inbound packets enter. It jumps to proxy-init's chain, and may hold rules of other programs.
+    /// The base chain that inbound packets enter. It jumps to our chain, and may hold rules of other programs.
     Prerouting,
     /// The base chain that the pod's own packets enter, with such a jump too.
     Output,
-    /// proxy-init's chain for inbound packets.
+    /// Our chain for inbound packets.
     ProxyInitRedirect,
-    /// proxy-init's chain for outbound packets.
+    /// Our chain for outbound packets.
     ProxyInitOutput,
 }
 
@@ -45,7 +45,7 @@ impl ChainName {
         Self::ALL.into_iter().find(|chain| chain.as_str().as_bytes() == name)
     }
 
-    /// proxy-init's own chain with this name, if it is one.
+    /// Our own chain with this name, if it is one.
     pub(crate) fn own(name: &Name) -> Option<Self> {
         Self::from_name(name.as_bytes()).filter(|chain| chain.is_ours())
     }
@@ -69,7 +69,7 @@ impl ChainName {
         Chain::new(Name::from(self.as_str()), self.base(), rules)
     }
 
-    /// The other end of the jump: the chain of proxy-init's to which a base chain jumps, or the base chain that jumps there.
+    /// The other end of the jump: our chain to which a base chain jumps, or the base chain that jumps there.
     pub(crate) fn counterpart(self) -> Self {
         match self {
             Self::Prerouting => Self::ProxyInitRedirect,

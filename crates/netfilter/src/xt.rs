@@ -15,7 +15,7 @@ use ruleset::{
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
 
-/// An xt match or target that proxy-init's rules use, as the kernel finds it.
+/// An xt match or target that our rules use, as the kernel finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extension {
     /// `struct xt_multiport_v1`, linux/netfilter/xt_multiport.h

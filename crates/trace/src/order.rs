@@ -32,7 +32,7 @@ pub(super) fn chains_of(ruleset: &Ruleset, hook: Hook, is_seen_by: impl Fn(Table
 /// reaches (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c). A nat chain alone doesn't.
 pub(super) fn tracks(ruleset: &Ruleset, family: Family) -> bool {
     let tables = ruleset.tables.iter().filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
-    // proxy-init's tables, whose redirects need it, are among the last.
+    // Our tables, whose redirects need it, are among the last.
     let mut rules = tables.rev().flat_map(Table::rules);
     rules.any(|rule| needs_tracking(rule, family))
 }

@@ -40,7 +40,7 @@ pub struct Detected {
     /// Signs of other programs in the namespace, the kernel and the node.
     pub(crate) signs: Vec<String>,
     pub(crate) binaries: Vec<Binary>,
-    /// The modes that hold proxy-init's rules.
+    /// The modes that hold our rules.
     pub installed: Vec<Mode>,
     /// How pods with `hostUsers: false` fare.
     pub user_namespaces: UserNamespaces,

@@ -106,7 +106,7 @@ pub struct Answer<'a> {
     pub action: Option<&'a Action>,
     /// Every rule and policy that it was compared with, in the kernel's order.
     pub steps: Vec<Step<'a>>,
-    /// The users, groups or devices that proxy-init's rules exempt, that were left open, and for which the answer differs.
+    /// The users, groups or devices that our rules exempt, that were left open, and for which the answer differs.
     pub exceptions: Vec<(Field, Intervals)>,
     /// The rules on whose limits it depends, which must not be reached.
     pub limits: Vec<Place<'a>>,
@@ -185,7 +185,7 @@ pub fn follow_connection<'a>(
     answer
 }
 
-/// The users, groups or devices, apart from the proxy's, that proxy-init's rules exempt, if the connection leaves its own
+/// The users, groups or devices, apart from the proxy's, that our rules exempt, if the connection leaves its own
 /// open.
 pub fn open_exemptions(ruleset: &Ruleset, connection: &Connection, field: Field) -> Intervals {
     let is_left_open = match field {
@@ -254,18 +254,18 @@ fn connections(ruleset: &Ruleset, network: &Network, family: Family, connection:
     set.narrowed(field, &devices)
 }
 
-/// proxy-init's rules in these tables.
+/// Our rules in these tables.
 fn own_rules(tables: &[Table]) -> impl Iterator<Item = &Rule> {
     let tables = tables.iter().filter(|table| mode_of(table).is_some());
     tables.flat_map(Table::rules).filter(|rule| is_ours(rule))
 }
 
-/// The proxy's ports: those to which proxy-init's rules redirect. Any other rule that redirects to them counts as well.
+/// The proxy's ports: those to which our rules redirect. Any other rule that redirects to them counts as well.
 pub fn proxy_ports(tables: &[Table]) -> Vec<u16> {
     own_rules(tables).filter_map(Rule::redirects_to).collect()
 }
 
-/// The proxy, as far as proxy-init's rules in these tables name it.
+/// The proxy, as far as our rules in these tables name it.
 pub fn proxy(tables: &[Table]) -> Environment<'static> {
     Environment {
         ports: Intervals::each(proxy_ports(tables)),
@@ -275,12 +275,12 @@ pub fn proxy(tables: &[Table]) -> Environment<'static> {
     }
 }
 
-/// The users or groups that proxy-init's rules exempt as the proxy's.
+/// The users or groups that our rules exempt as the proxy's.
 fn proxy_ids(tables: &[Table], wanted: Field) -> Intervals {
     exempted_numbers(tables, wanted, |rule| !Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others()))
 }
 
-/// The users, groups or devices that these rules of proxy-init's exempt.
+/// The users, groups or devices that these rules of ours exempt.
 fn exempted_numbers(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Intervals {
     let mut numbers = Vec::new();
     for rule in own_rules(tables).filter(|rule| counts(rule)) {
@@ -381,7 +381,7 @@ fn in_syntax(end: &Outcome<'_>) -> String {
     }
 }
 
-/// The rule that lets a connection bypass the proxy: in proxy-init's chains, or before them.
+/// The rule that lets a connection bypass the proxy: in our chains, or before them.
 fn bypassing_rule<'a>(ruleset: &'a Ruleset, steps: &[Step<'a>]) -> Option<Place<'a>> {
     let (mut in_own_chain, mut before) = (None, None);
     for step in steps {

@@ -59,7 +59,7 @@ pub struct Decider {
     pub rule: String,
     /// The rule's place, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
     pub place: String,
-    /// The mode of proxy-init whose table it is in, if the rule is proxy-init's.
+    /// The mode of proxy-init whose table it is in, if the rule is ours.
     pub mode: Option<Mode>,
 }
 

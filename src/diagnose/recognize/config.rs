@@ -98,7 +98,7 @@ fn tables(mode: Mode, ruleset: &Ruleset) -> [Option<&Table>; 2] {
     })
 }
 
-/// The rules of a direction with conditions like those of proxy-init's: for a rule with another condition, it isn't known
+/// The rules of a direction with conditions like those of ours: for a rule with another condition, it isn't known
 /// for which connections it is.
 fn known_rules(table: &Table, direction: Direction) -> impl Iterator<Item = &Rule> {
     rules_of(table, ChainName::of(direction)).iter().filter(|rule| {

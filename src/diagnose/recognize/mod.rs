@@ -35,11 +35,11 @@ pub(crate) struct Closest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recognized {
-    /// The mode that was looked at: the one that was named, or else the first that holds proxy-init's rules.
+    /// The mode that was looked at: the one that was named, or else the first that holds our rules.
     pub mode: Option<Mode>,
     /// The differences from an installation of these flags; or the reason why too little was found to tell the flags.
     pub(crate) closest: Result<Closest, NoConfig>,
-    /// The other modes that hold rules of proxy-init's.
+    /// The other modes that hold rules of ours.
     pub others: Vec<Mode>,
     /// The parts that could not be seen, and may hold our rules too.
     pub not_known: Vec<Subsystem>,
@@ -121,7 +121,7 @@ impl fmt::Display for Recognized {
 
 /// Checks if the rules in the network namespace at `netns`, or in the calling thread's, are one complete,
 /// untouched installation, whatever flags it was made with; `mode` is the mode to look at, if not the one that holds
-/// proxy-init's rules.
+/// our rules.
 ///
 /// # Errors
 /// The namespace cannot be entered, or what the mode's rules are kept in cannot be read.

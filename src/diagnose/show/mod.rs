@@ -1,4 +1,4 @@
-//! Showing what redirects connections here, as data: each of proxy-init's rules and what runs before them, in the order
+//! Showing what redirects connections here, as data: each of our rules and what runs before them, in the order
 //! in which the kernel runs it.
 
 mod print;
@@ -39,11 +39,11 @@ pub struct Shown<'a> {
     pub warnings: Vec<ProxyWarning>,
     /// Signs of other programs that affect where connections go.
     pub(crate) signs: Vec<String>,
-    /// If no mode holds proxy-init's rules: the mode that `auto` would choose, and why; or why it could not choose.
+    /// If no mode holds our rules: the mode that `auto` would choose, and why; or why it could not choose.
     pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
 }
 
-/// proxy-init's rules in a mode.
+/// Our rules in a mode.
 #[derive(Debug)]
 pub(crate) struct Backend<'a> {
     mode: Mode,
@@ -204,7 +204,7 @@ fn backend<'a>(mode: Mode, ruleset: &'a Ruleset, network: &Network) -> Backend<'
     Backend { mode, config, flags, others: others.unwrap_or_default(), chains, later }
 }
 
-/// The note on proxy-init's own chain if no rule leads there.
+/// The note on our own chain if no rule leads there.
 const UNUSED: &str = "unused: nothing leads here";
 
 /// The hooks that redirected connections and their replies pass.
@@ -233,7 +233,7 @@ fn hook_in_words(base: Base, chain: &Chain) -> String {
 
 /// Collects the chains that a direction's connections pass.
 struct ChainWalk<'a> {
-    /// The table of proxy-init's rules.
+    /// The table of our rules.
     ours: &'a Table,
     proxy: Vec<u16>,
     direction: Direction,
@@ -241,7 +241,7 @@ struct ChainWalk<'a> {
 }
 
 impl<'a> ChainWalk<'a> {
-    /// Adds proxy-init's chains, and those that run before them.
+    /// Adds our chains, and those that run before them.
     fn follow(&mut self, ruleset: &'a Ruleset, family: Family) {
         let own = ChainName::of(self.direction);
         let hooks = first_hooks(self.direction).iter();
@@ -271,7 +271,7 @@ impl<'a> ChainWalk<'a> {
         }
     }
 
-    /// Adds a chain and then the chains to which its rules lead, up to the jump to proxy-init's, each once.
+    /// Adds a chain and then the chains to which its rules lead, up to the jump to ours, each once.
     fn add(&mut self, table: &'a Table, chain: &'a Chain, note: Option<&'static str>) {
         let jump = chain.rules.iter().position(|rule| {
             chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()
@@ -303,7 +303,7 @@ impl<'a> ChainWalk<'a> {
     fn effect(&self, line: Line<'_>) -> Effect {
         let Line { table, chain, rule, .. } = line;
         let is_own_table = table.is(self.ours);
-        // Here, a return ends what proxy-init's table does with the connection.
+        // Here, a return ends what our table does with the connection.
         let is_own_chain =
             is_own_table && (chain.base.is_some() || ChainName::from_name(chain.name.as_bytes()).is_some());
         match (&rule.action, rule.redirects_to()) {

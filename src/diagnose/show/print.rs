@@ -502,7 +502,7 @@ fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     format!("{} ({})", first.title(), about.join(", "))
 }
 
-/// The rules of a chain in both families up to the jump to proxy-init's, those that are the same side by side.
+/// The rules of a chain in both families up to the jump to ours, those that are the same side by side.
 fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> Vec<Row<'a>> {
     let Some(second) = second else {
         return before_jump(first).map(|rule| Row::of(first, rule)).collect();

@@ -1,6 +1,6 @@
 //! Compares what is expected with what was found: a pure function, the same for every mode.
 //!
-//! It compares proxy-init's chains rule by rule, and then asks the [walk](trace) whether anything that runs
+//! It compares our chains rule by rule, and then asks the [walk](trace) whether anything that runs
 //! before them, or instead of them, takes connections away.
 
 use std::borrow::Cow;
@@ -386,7 +386,7 @@ fn shadows(
         };
         let (table, name) = (at.table(), &at.chain().name);
         let is_ours = table.is(expected);
-        // proxy-init's rules in another mode are reported separately.
+        // Our rules in another mode are reported separately.
         if !is_ours && ChainName::own(name).is_some() {
             continue;
         }
@@ -396,8 +396,8 @@ fn shadows(
             && matches!(outcome.action, Some(Action::Redirect(_)))
             && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood);
         if outcome.after_watched && !is_lost {
-            // Chains after proxy-init's see the connections that bypass the proxy, and may decide about them. The policy
-            // of the base chain with proxy-init's jump is the exception: it counts as part of the rules.
+            // Chains after ours see the connections that bypass the proxy, and may decide about them. The policy
+            // of the base chain with our jump is the exception: it counts as part of the rules.
             if base.as_ref() == Some(&subject) && matches!(at, Place::Policy(_)) {
                 findings.push(Finding { family: TableFamily::Ip(family), subject, problem: Problem::Policy });
             }

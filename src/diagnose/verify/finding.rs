@@ -18,7 +18,7 @@ pub struct Finding {
 /// The subject of a [`Finding`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Display)]
 pub(crate) enum Subject {
-    /// A table in which proxy-init's rules are, or should be.
+    /// A table in which our rules are, or should be.
     #[display("table {_0}")]
     Table(String),
     /// A chain of that table.
@@ -58,7 +58,7 @@ impl Finding {
 #[non_exhaustive]
 #[display(rename_all = "kebab-case")]
 pub enum FindingKind {
-    /// The family has none of proxy-init's rules.
+    /// The family has none of our rules.
     NoRules,
     /// The chain, or native mode's table, was not found.
     NoChain,
@@ -74,13 +74,13 @@ pub enum FindingKind {
     Different,
     /// All rules were found, but in another order.
     OutOfOrder,
-    /// The jump to proxy-init's chain was found more than once.
+    /// The jump to our chain was found more than once.
     Doubled,
-    /// Another program's rule keeps connections from proxy-init's chain.
+    /// Another program's rule keeps connections from our chain.
     Shadowed,
     /// The base chain's policy drops what bypasses the proxy.
     Policy,
-    /// Another program's rule drops what proxy-init's rules have redirected.
+    /// Another program's rule drops what our rules have redirected.
     Dropped,
 }
 
@@ -106,7 +106,7 @@ pub(crate) enum Problem {
     Doubled(String),
     /// `by` is the other rule, or the policy. If it isn't certain, it depends on something that isn't understood.
     Shadowed {
-        /// The jump to proxy-init's chain; none if there is none.
+        /// The jump to our chain; none if there is none.
         jump: Option<String>,
         by: String,
         fate: Fate,

@@ -42,9 +42,9 @@ pub struct Verification {
     /// Rules that may drop redirected connections, depending on something that isn't understood, and rules that keep out hosts
     /// by name.
     pub doubts: Vec<Finding>,
-    /// Other modes that hold rules of proxy-init's: connections are redirected twice.
+    /// Other modes that hold rules of ours: connections are redirected twice.
     pub others: Vec<Mode>,
-    /// The subsystems that could not be seen, and may hold proxy-init's rules too; in the subsystem that was checked, the
+    /// The subsystems that could not be seen, and may hold our rules too; in the subsystem that was checked, the
     /// tables other than nat, whose rules may come first.
     pub not_known: Vec<Subsystem>,
     /// Probable defects of the proxy, beside correct rules.
@@ -195,7 +195,7 @@ impl Verification {
 }
 
 /// Compares what is installed with what `install` would install. If no mode is named, checks the one that holds
-/// proxy-init's rules, or else the one that installing would choose.
+/// our rules, or else the one that installing would choose.
 ///
 /// # Errors
 /// The kernel cannot be asked.

@@ -94,7 +94,7 @@ impl Legacy {
         Ok(Removed::from(!before.is_empty(), &before))
     }
 
-    /// Takes each family from what it holds to its wanted table, or to no rules of proxy-init's. Returns the tables that were
+    /// Takes each family from what it holds to its wanted table, or to no rules of ours. Returns the tables that were
     /// changed, as they were before.
     fn change(&self, wanted: &[Table]) -> Result<Vec<Table>, Error> {
         let lock = lock::take(self.wait).map_err(|error| match error {
@@ -168,7 +168,7 @@ impl Change {
     }
 }
 
-/// The rules that neither are in a chain of proxy-init's nor lead to one.
+/// The rules that neither are in our chains nor lead to one.
 fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
     let others = table.chains.iter().filter(|chain| ChainName::own(&chain.name).is_none());
     others.flat_map(|chain| &chain.rules).filter(|rule| leads_to(rule, table).is_none())
@@ -260,7 +260,7 @@ fn lacks_extension(family: Family, extension: Extension, chain: &Name, rule: &Ru
     ModeError::Lacks { lack, errno: error::Errno::of(Errno::ENOENT) }.in_mode(Mode::Legacy)
 }
 
-/// The input after which proxy-init's chains hold exactly these rules, and one jump leads to each. What is right already is
+/// The input after which our chains hold exactly these rules, and one jump leads to each. What is right already is
 /// left alone, with its counters.
 fn install_input(wanted: &Table, table: &Table) -> Input {
     let mut input = Input::new();

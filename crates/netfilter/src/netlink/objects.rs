@@ -10,7 +10,7 @@ use nftnl::expr::{Expression, Register};
 use nftnl::nftnl_sys as sys;
 use nftnl::set::{Set, SetKey};
 
-/// The register that every expression of proxy-init's loads into and compares, as the crate nftnl's do.
+/// The register that every expression of ours loads into and compares, as the crate nftnl's do.
 const REGISTER: u32 = Register::Reg1 as u32;
 
 /// The value of an expression's attribute.

@@ -45,12 +45,12 @@ fn prerouting(rules: Vec<Rule>) -> Chain {
     base("PREROUTING", Kind::Nat, Hook::Prerouting, -100, rules)
 }
 
-/// proxy-init's own chain, which redirects everything.
+/// Our own chain, which redirects everything.
 fn redirecting() -> Chain {
     chain(REDIRECT, vec![any(redirect(4143))])
 }
 
-/// The nat table with these rules before the jump to proxy-init's chain, and other chains.
+/// The nat table with these rules before the jump to our chain, and other chains.
 fn nat(before: Vec<Rule>, others: Vec<Chain>) -> Table {
     let mut rules = before;
     rules.push(any(jump(REDIRECT)));
@@ -65,7 +65,7 @@ fn mangle(name: &str, rules: Vec<Rule>) -> Table {
 }
 
 /// The decisions about connections as text, one a line: `TABLE CHAIN RULE: FATE of CONNECTIONS`, with `perhaps`
-/// where it isn't certain, and `after` where they have been in proxy-init's chain.
+/// where it isn't certain, and `after` where they have been in our chain.
 fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec<String> {
     let ruleset = Ruleset { tables, not_known: vec![] };
     let nat = table("ip nat", vec![]);
@@ -478,7 +478,7 @@ fn once_mapped_no_nat_chain_is_asked_but_filter_chains_are() {
         inbound(vec![nat(vec![], vec![]), later(Kind::Filter)]),
         [ALL_WELL[0], "inet later late 1: Dropped after of to port 4143"]
     );
-    // An earlier nat chain has mapped them: proxy-init's isn't asked.
+    // An earlier nat chain has mapped them: ours isn't asked.
     let earlier = base("dstnat", Kind::Nat, Hook::Prerouting, -110, vec![any(redirect(1))]);
     assert_eq!(
         inbound(vec![nat(vec![], vec![]), table("ip mine", vec![earlier])]),
@@ -506,7 +506,7 @@ fn between_tables_of_equal_priority_the_other_may_run_first() {
         let rules = vec![any(redirect(2))];
         table("ip last", vec![base("dstnat", Kind::Nat, Hook::Prerouting, -99, rules)])
     };
-    // In one order proxy-init's chain redirects all of them, in the other one all but those.
+    // In one order our chain redirects all of them, in the other one all but those.
     let want = [
         "ip mine dstnat 1: Translated perhaps of to port 80",
         "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of all TCP connections",
@@ -755,12 +755,12 @@ fn a_doubt_before_a_certain_drop_does_not_hide_it() {
     assert_eq!(got.last().unwrap(), by_policy[1]);
 }
 
-/// The ports of the connections that pass proxy-init's chain by, where each port has a rule of its own that accepts
+/// The ports of the connections that pass our chain by, where each port has a rule of its own that accepts
 /// it, and how many decisions say so.
 fn accepted(ports: impl Iterator<Item = u16>) -> (usize, Vec<u128>) {
     let before = ports.map(|port| rule([to_port(port)], Action::Accept)).collect();
     let mut table = nat(before, vec![]);
-    // Some more that nothing decides about, but that have been in proxy-init's chain.
+    // Some more that nothing decides about, but that have been in our chain.
     table.chains[1].rules.insert(0, rule([to_port(1001)], Action::Return));
     let ruleset = Ruleset { tables: vec![table], not_known: vec![] };
     let nat = &ruleset.tables[0];

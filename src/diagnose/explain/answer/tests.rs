@@ -271,7 +271,7 @@ fn the_ack_is_told_of_where_something_depends_on_it() {
     assert!(verdict.starts_with("not known") && has_ack, "{verdict}");
 }
 
-/// A rule in proxy-init's table before its jump, and not one of another table.
+/// A rule in our table before its jump, and not one of another table.
 #[test]
 fn what_lets_a_connection_bypass_the_proxy_is_in_its_table() {
     for action in [Action::Accept, Action::Return, Action::Goto(Name::from("empty"))] {
@@ -334,7 +334,7 @@ fn a_foreign_redirection_to_the_proxys_port_is_one_to_the_proxy() {
         said(&beside(redirecting(15006)), &inbound("10.0.0.1:80")),
         "goes elsewhere: redirected to port 15006 of this host"
     );
-    // Without rules of proxy-init's nobody knows the proxy's ports.
+    // Without rules of ours nobody knows the proxy's ports.
     let alone = Ruleset { tables: redirecting(4143), not_known: vec![] };
     assert!(said(&alone, &inbound("10.0.0.1:80")).starts_with("goes elsewhere"));
     let several = |ports| vec![nat(Hook::Prerouting, -110, vec![rule([], Action::Redirect(ports))])];
@@ -644,7 +644,7 @@ fn a_reply_goes_back_as_it_is_translated() {
         (outbound("10.0.0.1:80"), Hook::Input, 0, from_port(4140), false),
         (outbound("10.0.0.1:80"), Hook::Input, 0, from_port(80), true),
         (outbound("10.0.0.1:80"), Hook::Egress, 0, by_lo(), true),
-        // By no rule of proxy-init's: from another host, which answers it.
+        // By no rule of ours: from another host, which answers it.
         (outbound("10.0.0.1:25"), Hook::Input, 0, from_port(25), true),
         (outbound("10.0.0.1:25"), Hook::Ingress, 0, from_port(25), true),
     ] {

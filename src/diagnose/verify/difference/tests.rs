@@ -216,7 +216,7 @@ fn a_broken_way_is_not_blamed_on_rules_that_let_connections_pass() {
             shadowed("PREROUTING", "lets connections pass by: to port 80", "-A PREROUTING -m tcp --dport 80 -j ACCEPT"),
         ]
     );
-    // A rule that is missing in proxy-init's own chain doesn't break the way to it.
+    // A rule that is missing in our own chain doesn't break the way to it.
     let said = accept("PROXY_INIT_REDIRECT");
     assert_eq!(said.len(), 3, "{said:?}");
     let dormant = after(|table| {
@@ -367,7 +367,7 @@ fn policies_that_drop() {
     };
     assert_eq!(with_policy(-150, "inet mine"), [want, back("")]);
     assert_eq!(with_policy(0, "inet mine"), [back("to port 4143; ")]);
-    // The other table's base chain has the same name as proxy-init's.
+    // The other table's base chain has the same name as ours.
     let mut other = table("ip mine", vec![base("OUTPUT", Kind::Filter, Hook::Output, 0, vec![])]);
     other.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
     let mut tables = installed();
