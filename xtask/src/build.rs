@@ -70,7 +70,7 @@ pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf>
     stripped(&built, architecture)
 }
 
-/// Whether a program's file says that it can be loaded anywhere: `e_type` is `ET_DYN` (elf(5)).
+/// Returns true if a program can be loaded at any address: `e_type` is `ET_DYN` (elf(5)).
 fn has_no_address(program: &[u8]) -> bool {
     program.get(16..18) == Some(&[3, 0])
 }
@@ -90,7 +90,7 @@ fn stripped(built: &Path, architecture: Architecture) -> Result<PathBuf> {
     let new = stripped.with_extension("new");
     let mut strip = Command::new(c_libraries::strip(architecture));
     strip.arg("--strip-all").arg("-o").args([&new, built]).run()?;
-    // What carries it is built again when it has changed.
+    // The program that carries this one is built again when this one has changed.
     if fs::read(&stripped).ok() == Some(fs::read(&new)?) {
         fs::remove_file(new)?;
     } else {
@@ -128,7 +128,7 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
         Libc::Musl(rust, libraries) => {
             rust.compile(&mut build);
             let specs = root().join(libraries.specs());
-            // What crates have of C, by the crate cc, and the C programs that the benchmark carries.
+            // The C code of crates, by the crate cc, and the C programs that the benchmark carries.
             build.env(format!("CFLAGS_{name}"), format!("-specs={}", specs.display()));
             build.env("MUSL_SPECS", specs);
             (libraries, with_musl(libraries, &rust.library()?))
@@ -181,14 +181,14 @@ fn placed(package: &str, target: &Target) -> &'static str {
     }
 }
 
-/// Whether it runs on nodes and not in pods: it reads what comes over the network.
+/// Returns true if the program runs on nodes and not in pods: it reads from the network.
 fn is_of_a_node(package: &str) -> bool {
     ["linkerd-cni", "linkerd-cni-agent"].contains(&package)
 }
 
 /// rustc's flags for musl: of Debian's package, not of rustc's own.
 fn with_musl(libraries: &Libraries, source: &Path) -> String {
-    // What is in the checkout, cargo names from there.
+    // cargo names files of the checkout from there.
     let source = source.strip_prefix(root()).unwrap_or(source);
     format!(
         "-C link-self-contained=no -C link-arg=-specs={} --remap-path-prefix={}=/rust",

@@ -20,7 +20,7 @@ pub(crate) const RELEASE: &str = "trixie";
 /// Debian's package of musl: the library, what a program starts with, and the headers.
 const MUSL: &str = "musl-dev";
 
-/// What glibc's headers make of fprintf and snprintf, and musl has not. Of what is in use, libnftnl copies the names of xt's
+/// The functions that glibc's headers make of fprintf and snprintf, and musl lacks. libnftnl copies the names of xt's
 /// extensions by snprintf; the rest prints.
 const FORTIFIED: &str = "\
 #include <stdarg.h>
@@ -144,7 +144,7 @@ impl Libraries {
         Ok(libraries)
     }
 
-    /// What tells gcc of musl.
+    /// The file that tells gcc of musl.
     pub(crate) fn specs(&self) -> PathBuf {
         self.folder.join("gcc.specs")
     }
@@ -170,7 +170,7 @@ impl Library {
         Self::of_debian(RELEASE, "libmnl-dev", "libmnl.a", architecture)
     }
 
-    /// That pkg-config finds.
+    /// The library that pkg-config finds.
     fn of_system(name: &str) -> Result<Self> {
         let ask = |what: &str| Command::new("pkg-config").args([what, name]).read();
         let file = Path::new(ask("--variable=libdir")?.trim()).join(format!("{name}.a"));
@@ -205,7 +205,7 @@ fn of_compiler(architecture: Architecture, name: &str) -> Result<PathBuf> {
     Ok(fs::canonicalize(path.trim()).map_err(|error| format!("{compiler} has no {name}: {error}"))?)
 }
 
-/// What this machine's release of Debian is called.
+/// The name of this machine's release of Debian.
 fn debian_release() -> Result<String> {
     let release = fs::read_to_string("/etc/os-release")?;
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));

@@ -92,7 +92,7 @@ pub(crate) fn lay_out(folder: &Path, architecture: Architecture) -> Result<()> {
 }
 
 impl Stage {
-    /// What is linked into its programs.
+    /// The libraries linked into its programs.
     fn components(&self, architecture: Architecture) -> Result<Vec<licences::Component>> {
         let mut components = Vec::new();
         for (program, _) in self.programs {
@@ -122,7 +122,7 @@ pub(crate) fn build(
     Ok(())
 }
 
-/// What the labels org.opencontainers.image.* say; the Dockerfile takes each as an argument of its name.
+/// The labels org.opencontainers.image.*; the Dockerfile takes each as an argument of its name.
 pub(crate) fn labels(
     stage: &Stage,
     architecture: Architecture,

@@ -1,4 +1,4 @@
-//! What is linked into a static program, and under which licences.
+//! The parts of a static program, and their licences.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ pub(crate) enum Origin {
 }
 
 impl Component {
-    /// What its licence comes to, given the licences that may be chosen.
+    /// The requirements of its licence, given the licences that may be chosen.
     fn requirements(&self, allowed: &[Licensee]) -> Result<Vec<String>> {
         let error =
             |error: &dyn std::fmt::Display| format!("{} {}: {}: {error}", self.name, self.version, self.licence);

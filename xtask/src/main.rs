@@ -161,7 +161,7 @@ fn build_all() -> Result<()> {
     Ok(())
 }
 
-/// What containers of the laboratory's run.
+/// Lays out the programs for the laboratory's containers.
 fn lay_out(folder: &Path) -> Result<()> {
     let here = Architecture::here()?;
     image::lay_out(folder, here)?;
@@ -171,7 +171,7 @@ fn lay_out(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What its guests run.
+/// Builds the programs for the laboratory's guests.
 fn build_for_guests(architecture: Architecture) -> Result<Programs> {
     Ok(Programs {
         proxy_init: build::program("proxy-init", architecture)?,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::setup;
 
-/// What the unit tests alone can hold to its word.
+/// The files that the unit tests alone can judge.
 const FILES: [&str; 5] = ["crates/*/src/**", "src/config/**", "src/diagnose/**", "src/ownership.rs", "src/plan/**"];
 
 /// Of this many viable mutants, one may survive.

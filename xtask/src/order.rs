@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::build::{self, ORDER};
 use lab::architecture::Architecture;
 
-/// What runs before `main` and at the exit, and what has no sections by its functions' names.
+/// The code that runs before `main` and at the exit, or has no sections by its functions' names.
 const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libmnl.a:nlmsg.o(.text) *libmnl.a:attr.o(.text)
 *libnftnl.a:common.o(.text) *libnftnl.a:table.o(.text) *libnftnl.a:chain.o(.text) *libnftnl.a:rule.o(.text)
 *libnftnl.a:expr.o(.text) *libnftnl.a:expr_ops.o(.text) *libnftnl.a:meta.o(.text) *libnftnl.a:cmp.o(.text)
@@ -30,8 +30,8 @@ const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket
 *libc.a:__set_thread_area.lo(.text) *libc.a:_Exit.lo(.text.*) KEEP(*(.fini))
 *libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 
-/// What the allocator cuts up first (crates/start-up/src/allocator.rs), after all other data: the pages that hold those are the
-/// first that it uses.
+/// The memory that the allocator cuts up first (crates/start-up/src/allocator.rs), after all other data: these pages
+/// are the first that it uses.
 const FIRST: &str = "SECTIONS { .bss.last (NOLOAD) : { *(.bss._RNv*8start_up5FIRST) } }\nINSERT AFTER .bss;\n";
 
 /// Runs each mode and the plugin's ADD under callgrind, and lists what they execute.

@@ -73,7 +73,7 @@ impl Rust {
         }
     }
 
-    /// Who made it, its name and its version.
+    /// The compiler's maker, name and version.
     pub(crate) fn maker(&self) -> Result<[String; 3]> {
         let words = match self {
             Self::OnPath => {

@@ -1,4 +1,4 @@
-//! What programs are linked with: one decision, which every command goes by, and which says what it took.
+//! The C library of programs: one decision, which every command goes by, and which says its choice.
 //!
 //! musl, because an empty program starts in a third of the time that it takes with glibc. glibc only where musl can't
 //! be had.
@@ -11,7 +11,7 @@ use crate::c_libraries::Libraries;
 use crate::rust::Rust;
 use lab::architecture::Architecture;
 
-/// What programs for an architecture are linked with.
+/// The C library and linker of programs for an architecture.
 pub(crate) struct Target {
     pub(crate) architecture: Architecture,
     pub(crate) libc: Libc,

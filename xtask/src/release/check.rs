@@ -20,7 +20,7 @@ pub(super) fn compare_with_a_clone(here: &Path) -> Result<usize> {
     // Downloads are the same for all.
     fs::create_dir_all(clone.join("target"))?;
     std::os::unix::fs::symlink(target("apt"), clone.join("target/apt"))?;
-    // What it prints is of a folder that will be gone.
+    // The clone's output names a folder that will be gone.
     cargo(&["xtask", "release"]).current_dir(&clone).stdout(Stdio::null()).run()?;
     let there = clone.join("target").join(here.file_name().ok_or("a release without a name")?);
     let different = differences(here, &there)?;

@@ -1,4 +1,5 @@
-//! What a release has beside programs and images: manual pages, completions, the kubectl plugin, notes and the source.
+//! The files of a release beside programs and images: manual pages, completions, the kubectl plugin, notes and the
+//! source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ pub(super) fn add_kubectl_plugin(version: &str, folder: &Path) -> Result<()> {
     Ok(fs::write(folder.join("krew.yaml"), manifest)?)
 }
 
-/// What CHANGELOG.md says of this version.
+/// Adds CHANGELOG.md's section of this version.
 pub(super) fn add_notes(version: &str, folder: &Path) -> Result<()> {
     let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
     let section = changelog.split("\n## ").find(|section| section.starts_with(&format!("[{version}]")));

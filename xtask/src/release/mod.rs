@@ -48,7 +48,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// What it consists of, and how to publish it.
+/// Prints the release's files, and the way to publish them.
 fn print(folder: &Path) -> Result<()> {
     files::print(folder)?;
     images::print_how_to_push(folder)

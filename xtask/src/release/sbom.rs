@@ -56,7 +56,7 @@ pub(super) fn of(
     Ok(format!("{sbom:#}\n"))
 }
 
-/// What cargo-cyclonedx says of a program.
+/// cargo-cyclonedx's components of a program.
 fn crates(program: &str, architecture: Architecture, commit: &Commit) -> Result<Value> {
     setup::cargo_tool("cargo-cyclonedx")?;
     cargo(&["cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5"])
@@ -86,7 +86,7 @@ fn crates(program: &str, architecture: Architecture, commit: &Commit) -> Result<
     Ok(serde_json::from_str(&text)?)
 }
 
-/// What isn't a crate.
+/// A component that isn't a crate.
 fn entry(component: &Component, architecture: Architecture) -> Option<Value> {
     let Component { name, version, .. } = component;
     let reference = match &component.origin {
