@@ -37,7 +37,7 @@ fn a_foreign_rule_keeps_its_chain_and_no_other() {
     let before = ruleset(&namespace);
     install(&namespace, &chart_in("nft"));
     let between = ruleset(&namespace);
-    // Of each family: two base chains and two of proxy-init's own.
+    // Of each family: two base chains and two of our own.
     assert_eq!(between.matches("comment \"made by proxy-init\"").count(), 8, "{between}");
     install(&namespace, "uninstall");
     assert_eq!(ruleset(&namespace), before);
@@ -93,7 +93,7 @@ fn without_a_mark_base_chains_and_tables_stay() {
     }
 }
 
-/// A jump with other conditions, or another comment, than proxy-init's own.
+/// A jump with other conditions, or another comment, than our own.
 #[test]
 fn a_foreign_jump_stays_until_what_it_leads_to_goes() {
     for mode in ["nft", "legacy"] {

@@ -70,7 +70,7 @@ fn connect(lab: &Lab, handshakes: &Handshakes, probe: Probe) -> (End, String) {
     (end, answer)
 }
 
-/// A pod in which proxy-init's rules are, beside those of another program.
+/// A pod in which our rules are, beside those of another program.
 fn pod(flags: &str, lines: &[&str]) -> (Lab, Handshakes) {
     let lab = Lab::new();
     install(&lab.pod, flags);
@@ -158,7 +158,7 @@ fn before_connection_tracking_no_packet_from_outside_is_new() {
 #[test]
 fn what_is_tracked_is_not_untracked_and_notrack_ends_no_rule() {
     check(&[&chain("prerouting", -150, "tcp dport 80 notrack")], Proxy, Proxy);
-    // Of its answer the second packet is taken for a new connection, which proxy-init's rules redirect.
+    // Of its answer the second packet is taken for a new connection, which our rules redirect.
     check(&[&chain("prerouting", -300, "tcp dport 80 notrack")], Lost, Proxy);
     let answer = "nft table inet back { chain c { type filter hook output priority -300 ; tcp sport 80 notrack ; } ; }";
     check(&[&chain("prerouting", -300, "tcp dport 80 notrack"), answer], Bypass, Proxy);

@@ -360,7 +360,7 @@ pub(crate) fn saved(namespace: &Namespace, mode: &str) -> String {
     saved_by(namespace, &format!("iptables-{mode}-save")) + &saved_by(namespace, &format!("ip6tables-{mode}-save"))
 }
 
-/// The handles of rules and the comments by which they are told apart, in the order of proxy-init's chains.
+/// The handles of rules and the comments by which they are told apart, in the order of our chains.
 pub(crate) fn handles(namespace: &Namespace) -> Vec<(String, String)> {
     let listed = namespace.sh("nft -a list ruleset");
     let rule = |line: &str| {

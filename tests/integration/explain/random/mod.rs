@@ -1,4 +1,4 @@
-//! `explain` and `verify` against the kernel: random rules of proxy-init's in every mode, random rules of other
+//! `explain` and `verify` against the kernel: random rules of ours in every mode, random rules of other
 //! programs before, between and after them, and for each of many real connections, who answers it.
 //!
 //! `EXPLAIN_CONNECTIONS` says how many there are in each mode, and `PROPTEST_RNG_SEED` which. A wrong answer is printed
@@ -196,7 +196,7 @@ impl Rules {
         }
         for family in 0..families() {
             let command = format!("{}-{variant}-restore --noflush", ["iptables", "ip6tables"][family]);
-            // The chains of a family that has no rules of proxy-init's are not there.
+            // The chains of a family that has no rules of ours are not there.
             let mut rules = rules.clone();
             if family == 1 && !self.flags.ipv6 {
                 rules.retain(|rule| !matches!(rule.spot, Spot::Between(..)));

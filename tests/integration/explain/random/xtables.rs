@@ -11,10 +11,10 @@ use super::pod::ELSEWHERE;
 /// Where a rule goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spot {
-    /// Before proxy-init's jump, or after it.
+    /// Before our jump, or after it.
     First(&'static str),
     Last(&'static str),
-    /// In proxy-init's own chain, at this place.
+    /// In our own chain, at this place.
     Between(&'static str, usize),
     /// In a chain of its own, to which others lead.
     Own,
