@@ -47,35 +47,6 @@ pub fn table<'a>(rows: impl IntoIterator<Item = (&'a Samples, f64)>) -> String {
     text
 }
 
-/// Names are `WHAT/PORTS`: a row a number of ports, a column a contender, in the order in which they come.
-pub fn by_ports(samples: &[Samples]) -> String {
-    let split = |samples: &Samples| {
-        let (name, ports) = samples.name.rsplit_once('/')?;
-        Some((name.to_owned(), ports.parse::<u32>().ok()?, samples.p50()))
-    };
-    let cells: Vec<_> = samples.iter().filter_map(split).collect();
-    let mut names: Vec<&str> = Vec::new();
-    for (name, _, _) in &cells {
-        if !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
-    let mut ports: Vec<u32> = cells.iter().map(|(_, ports, _)| *ports).collect();
-    ports.sort_unstable();
-    ports.dedup();
-    let mut text =
-        format!("| ports |{}\n|--:|", names.iter().fold(String::new(), |text, name| text + " " + name + " |"));
-    text += &"--:|".repeat(names.len());
-    for ports in ports {
-        let _ = write!(text, "\n| {ports} |");
-        for name in &names {
-            let cell = cells.iter().find(|cell| cell.0 == *name && cell.1 == ports);
-            let _ = write!(text, " {} |", cell.map_or_else(|| "–".to_owned(), |cell| time(cell.2)));
-        }
-    }
-    text + "\n"
-}
-
 /// From the one to the other, with one unit where both have the same.
 fn span(from: f64, to: f64) -> String {
     let (from, to) = (time(from), time(to));

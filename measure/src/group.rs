@@ -1,7 +1,10 @@
-//! Compares contenders by runs that take turns.
+//! Compares contenders by runs that take turns, of one pod or of a storm of pods.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
 
 use lab::network::Namespace;
 use lab::samples::Samples;
@@ -49,16 +52,11 @@ impl Contender {
         self
     }
 
-    /// The timed steps.
-    pub(crate) fn timed(&self) -> &[Step] {
-        &self.timed
-    }
-
     /// Runs it once to see that it works here and does what it should.
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn try_out(&self, tools: &Tools) -> Result<()> {
+    fn try_out(&self, tools: &Tools) -> Result<()> {
         let namespace = self.namespace()?;
         namespace.run(|| {
             tools.launch(None, 0, &self.timed)?;
@@ -84,6 +82,37 @@ impl Contender {
         let processes = cgroup.as_ref().map(|cgroup| cgroup.processes());
         namespace.run(|| tools.launch(processes.as_deref(), 0, &self.timed))
     }
+
+    /// As when a node starts: [`PODS`] pods, so many of them at a time. The time is that of all, divided by the pods.
+    fn storm(&self, tools: &Tools, at_once: usize) -> Result<Sample> {
+        let namespaces: std::io::Result<Vec<Namespace>> = (0..PODS).map(|_| Namespace::untouched()).collect();
+        let namespaces = namespaces?;
+        let next = AtomicUsize::new(0);
+        let worker = |number: usize| -> Result<Vec<Sample>> {
+            let mut samples = Vec::new();
+            while let Some(namespace) = namespaces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                interrupt::check()?;
+                // A pod has a lock of its own; pods of one worker run one after another.
+                samples.push(namespace.run_here(|| tools.launch(None, number, &self.timed))?);
+            }
+            Ok(samples)
+        };
+        let start = Instant::now();
+        let results: Vec<Result<Vec<Sample>>> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..at_once).map(|number| scope.spawn(move || worker(number))).collect();
+            let join = |worker: thread::ScopedJoinHandle<'_, _>| {
+                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            workers.into_iter().map(join).collect()
+        });
+        let wall = start.elapsed().as_secs_f64() * 1e6 / PODS as f64;
+        let samples = results.into_iter().collect::<Result<Vec<_>>>()?.concat();
+        Ok(Sample {
+            wall,
+            processor: samples.iter().map(|sample| sample.processor).sum::<f64>() / PODS as f64,
+            memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
+        })
+    }
 }
 
 /// How many runs each contender has.
@@ -93,17 +122,26 @@ pub(crate) struct Rounds {
     pub(crate) full: usize,
 }
 
-/// A table to be.
+/// How many pods start in one storm.
+const PODS: usize = 100;
+
+/// The condition of each run.
+#[derive(Debug)]
+pub(crate) enum Condition {
+    Alone,
+    /// With this limit on processor time.
+    Limited(Controller),
+    /// In a storm of pods, so many of which start at a time.
+    Storm(usize),
+}
+
+/// Contenders that are compared.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// Its heading.
     pub(crate) title: &'static str,
-    /// The table's meaning, in one sentence.
-    pub(crate) says: String,
     pub(crate) rounds: Rounds,
     contenders: Vec<Contender>,
-    /// Under which limit it runs.
-    limit: Option<Controller>,
+    condition: Condition,
     /// Contenders that could not be measured here, with the reasons.
     left_out: Vec<String>,
 }
@@ -111,42 +149,38 @@ pub(crate) struct Group {
 /// A contender's runs.
 #[derive(Debug)]
 pub(crate) struct Row {
+    pub(crate) group: &'static str,
     pub(crate) samples: Samples,
     against: String,
+    /// The mean of all runs, in microseconds.
+    pub(crate) processor: f64,
     /// The most that any run had, in KiB.
     pub(crate) memory: u64,
 }
 
-/// A table that was measured.
-#[derive(Debug)]
+/// Everything that was measured.
+#[derive(Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) rows: Vec<Row>,
     pub(crate) left_out: Vec<String>,
 }
 
 impl Measured {
-    /// The row of this name.
-    pub(crate) fn row(&self, name: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.samples.name == name)
-    }
-
-    /// The rows, each with the median that it is compared with.
-    pub(crate) fn compared(&self) -> impl Iterator<Item = (&Samples, f64)> {
-        self.rows.iter().map(|row| {
-            let reference = self.row(&row.against);
-            (&row.samples, reference.map_or(f64::NAN, |row| row.samples.p50()))
-        })
+    /// How many times as long a row's median is as that of the row of its group that it is compared with.
+    pub(crate) fn times(&self, row: &Row) -> f64 {
+        let is_reference = |other: &&Row| other.group == row.group && other.samples.name == row.against;
+        self.rows.iter().find(is_reference).map_or(f64::NAN, |reference| row.samples.p50() / reference.samples.p50())
     }
 }
 
 impl Group {
-    pub(crate) fn new(title: &'static str, says: impl Into<String>, rounds: Rounds) -> Self {
-        Self { title, says: says.into(), rounds, contenders: vec![], limit: None, left_out: vec![] }
+    pub(crate) fn new(title: &'static str, rounds: Rounds) -> Self {
+        Self { title, rounds, contenders: vec![], condition: Condition::Alone, left_out: vec![] }
     }
 
-    /// With this limit on each run's processor time.
-    pub(crate) fn limit(mut self, controller: Controller) -> Self {
-        self.limit = Some(controller);
+    /// Runs under this condition.
+    pub(crate) fn under(mut self, condition: Condition) -> Self {
+        self.condition = condition;
         self
     }
 
@@ -154,7 +188,7 @@ impl Group {
     pub(crate) fn add(&mut self, name: &str, contender: Result<Contender>) {
         match contender {
             Ok(contender) => self.contenders.push(contender),
-            Err(reason) => self.left_out.push(format!("{name}: {reason}")),
+            Err(reason) => self.left_out.push(format!("{}: {name}: {reason}", self.title)),
         }
     }
 
@@ -163,34 +197,39 @@ impl Group {
     ///
     /// # Errors
     /// A run fails that succeeded before, or the user has interrupted.
-    pub(crate) fn measure(self, tools: &Tools, rounds: usize) -> Result<Measured> {
-        let mut left_out = self.left_out;
-        let mut contenders = self.contenders;
-        contenders.retain(|contender| match contender.try_out(tools) {
+    pub(crate) fn measure(mut self, tools: &Tools, rounds: usize, measured: &mut Measured) -> Result<()> {
+        measured.left_out.append(&mut self.left_out);
+        self.contenders.retain(|contender| match contender.try_out(tools) {
             Ok(()) => true,
             Err(reason) => {
-                left_out.push(format!("{}: {reason}", contender.name));
+                measured.left_out.push(format!("{}: {}: {reason}", self.title, contender.name));
                 false
             }
         });
-        let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); contenders.len()];
+        let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); self.contenders.len()];
         let random = RandomState::new();
         for round in 0..rounds {
-            let mut order: Vec<usize> = (0..contenders.len()).collect();
+            let mut order: Vec<usize> = (0..self.contenders.len()).collect();
             order.sort_by_cached_key(|contender| random.hash_one((round, contender)));
             for index in order {
                 interrupt::check()?;
-                let contender = &contenders[index];
-                let sample = contender.once(tools, self.limit.as_ref());
+                let contender = &self.contenders[index];
+                let sample = match &self.condition {
+                    Condition::Alone => contender.once(tools, None),
+                    Condition::Limited(controller) => contender.once(tools, Some(controller)),
+                    Condition::Storm(at_once) => contender.storm(tools, *at_once),
+                };
                 samples[index].push(sample.map_err(|error| format!("{}: {error}", contender.name))?);
             }
         }
-        let first = contenders.first().map(|contender| contender.name.clone());
-        let rows = contenders.into_iter().zip(samples).map(|(contender, samples)| Row {
+        let first = self.contenders.first().map(|contender| contender.name.clone());
+        measured.rows.extend(self.contenders.into_iter().zip(samples).map(|(contender, samples)| Row {
+            group: self.title,
             samples: Samples::new(&contender.name, samples.iter().map(|sample| sample.wall).collect()),
             against: contender.against.or_else(|| first.clone()).unwrap_or_default(),
+            processor: samples.iter().map(|sample| sample.processor).sum::<f64>() / rounds as f64,
             memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
-        });
-        Ok(Measured { rows: rows.collect(), left_out })
+        }));
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The tables: what each compares.
+//! What is compared with what.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -8,33 +8,37 @@ use nix::libc;
 
 use crate::cgroup::Controller;
 use crate::contenders::{Rules, linkerd_init, linkerds, ours, proxy_init, restore, restores};
-use crate::group::{Contender, Group, Rounds};
+use crate::group::{Condition, Contender, Group, Rounds};
 use crate::result::Result;
 use crate::tools::{LIBC, Step, Tools};
 
 const MODES: [&str; 2] = ["nft", "legacy"];
 
-/// The group that the first chart shows.
-pub(crate) const INSTALL: &str = "Whole process, from spawn to exit";
-
-/// The only group whose rules are always for IPv6 too.
-pub(crate) const BOTH_FAMILIES: &str = "Whole process, both families";
+/// The group that the chart shows.
+pub(crate) const INSTALL: &str = "whole process";
 
 /// How many rules other programs have in the crowded namespace.
 const CROWD: usize = 10_000;
 
-/// All but the storm and the lists of ports.
+/// All of them.
 ///
 /// # Errors
 /// A file can't be written, or the kernel makes no namespace.
 pub(crate) fn all(rules: &Rules, tools: &Tools) -> Result<Vec<Group>> {
-    Ok(vec![install(rules, tools), both_families(tools), limited(rules, tools), read_beside(rules, tools)?])
+    Ok(vec![
+        install(rules, tools),
+        both_families(tools),
+        limited(rules, tools),
+        storm(rules, tools),
+        by_ports("1,000 single ignored ports", Rounds { quick: 15, full: 75 }, &rules.with_ports(1_000), tools),
+        by_ports("10,000 single ignored ports", Rounds { quick: 8, full: 50 }, &rules.with_ports(10_000), tools),
+        read_beside(rules, tools)?,
+    ])
 }
 
+/// Floors are lower bounds for any program.
 fn install(rules: &Rules, tools: &Tools) -> Group {
-    let rounds = Rounds { quick: 30, full: 300 };
-    let says = "How long a pod waits for its rules. Floors are lower bounds for any program.";
-    let mut group = Group::new(INSTALL, says, rounds);
+    let mut group = Group::new(INSTALL, Rounds { quick: 30, full: 300 });
     let mut add = |name: &str, contender: Result<Contender>| {
         group.add(name, contender.map(|contender| contender.against(ours("nft"))));
     };
@@ -61,26 +65,18 @@ fn install(rules: &Rules, tools: &Tools) -> Group {
 }
 
 fn both_families(tools: &Tools) -> Group {
-    let rounds = Rounds { quick: 15, full: 100 };
-    let says = "The same with `disableIPv6: false` in Linkerd's charts: rules for IPv4 and IPv6.";
-    let mut group = Group::new(BOTH_FAMILIES, says, rounds);
     let rules = Rules::chart(true);
-    let mut add = |name: &str, contender: Result<Contender>| {
-        group.add(name, contender.map(|contender| contender.against(ours("nft"))));
-    };
+    let mut group = Group::new("both families", Rounds { quick: 10, full: 100 });
     for mode in MODES {
-        add(&ours(mode), proxy_init(&rules, tools, mode));
-        add(&restores(&rules, mode), restore(&rules, tools, mode));
-        add(&linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
+        group.add(&ours(mode), proxy_init(&rules, tools, mode));
+        group.add(&linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
     }
     group
 }
 
+/// Linkerd's charts give the init container the proxy's limits.
 fn limited(rules: &Rules, tools: &Tools) -> Group {
-    let rounds = Rounds { quick: 5, full: 30 };
-    let says = "Linkerd's charts give the init container the proxy's limits. 100m is 10 ms of processor time in each 100 ms; \
-                whoever needs more waits for the next 100 ms.";
-    let mut group = Group::new("Under a CPU limit of 100m", says, rounds);
+    let mut group = Group::new("CPU limit of 100m", Rounds { quick: 5, full: 30 });
     let controller = match Controller::find() {
         Ok(controller) => controller,
         Err(reason) => {
@@ -92,17 +88,31 @@ fn limited(rules: &Rules, tools: &Tools) -> Group {
         group.add(&ours(mode), proxy_init(rules, tools, mode));
         group.add(&linkerds(rules, mode), linkerd_init(rules, tools, mode));
     }
-    group.limit(controller)
+    group.under(Condition::Limited(controller))
 }
 
-/// The subcommands that only read, in a namespace with the rules of nft mode and many others.
+fn storm(rules: &Rules, tools: &Tools) -> Group {
+    let mut group = Group::new("each of 100 pods, 16 at once", Rounds { quick: 1, full: 7 });
+    for mode in MODES {
+        group.add(&ours(mode), proxy_init(rules, tools, mode));
+        group.add(&linkerds(rules, mode), linkerd_init(rules, tools, mode));
+    }
+    group.under(Condition::Storm(16))
+}
+
+fn by_ports(title: &'static str, rounds: Rounds, rules: &Rules, tools: &Tools) -> Group {
+    let mut group = Group::new(title, rounds);
+    for mode in ["nft", "native"] {
+        group.add(&ours(mode), proxy_init(rules, tools, mode));
+    }
+    group.add(&restores(rules, "nft"), restore(rules, tools, "nft"));
+    group
+}
+
+/// The subcommands that only read, beside another program's table with many rules that inbound connections pass first.
+/// The floor is the kernel's time for listing them.
 fn read_beside(rules: &Rules, tools: &Tools) -> Result<Group> {
-    let rounds = Rounds { quick: 5, full: 30 };
-    let says = format!(
-        "Looking at the rules of nft mode beside another program's table with {CROWD} rules that inbound connections pass \
-         first, compared with installing in a fresh namespace. The floor is the kernel's time for listing them."
-    );
-    let mut group = Group::new("Show, verify, explain beside 10,000 rules", says, rounds);
+    let mut group = Group::new("beside 10,000 rules", Rounds { quick: 5, full: 30 });
     group.add(&ours("nft"), proxy_init(rules, tools, "nft"));
     let namespace = Arc::new(Namespace::untouched()?);
     let crowd = tools.host("nft").and_then(|nft| {
@@ -161,34 +171,4 @@ fn crowd_script() -> String {
 
 fn nft_file(nft: &std::path::Path, file: &std::path::Path) -> Step {
     Step::new(nft, ["-f".to_owned(), file.display().to_string()])
-}
-
-/// The meaning of the tables by ports.
-pub(crate) const BY_PORTS_SAYS: &str = "Whole processes again, with that many more inbound ports to ignore, no two of \
-                                        which make a range: medians.";
-
-/// One group for each number of ports; the names end with it.
-pub(crate) fn by_ports(rules: &Rules, tools: &Tools) -> Vec<Group> {
-    let rounds = [
-        (10, "Whole process, 10 ignored ports", 20, 100),
-        (100, "Whole process, 100 ignored ports", 20, 100),
-        (1_000, "Whole process, 1,000 ignored ports", 15, 75),
-        (10_000, "Whole process, 10,000 ignored ports", 8, 50),
-    ];
-    let groups = rounds.into_iter().map(|(ports, title, quick, full)| {
-        let rules = rules.with_ports(ports);
-        let mut group = Group::new(title, BY_PORTS_SAYS, Rounds { quick, full });
-        for mode in ["nft", "native"] {
-            let name = format!("{}/{ports}", ours(mode));
-            let install = rules.install(tools, mode);
-            let contender = install.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
-            group.add(&name, contender);
-        }
-        let name = format!("{}/{ports}", restores(&rules, "nft"));
-        let restore = rules.restore(tools, "nft");
-        let contender = restore.map(|steps| Contender::new(&name, steps).check(rules.verify(tools, "nft")));
-        group.add(&name, contender);
-        group
-    });
-    groups.collect()
 }

@@ -126,11 +126,6 @@ impl Tools {
         Step::new(&self.proxy_init, arguments)
     }
 
-    /// Where proxy-init is.
-    pub(crate) fn binary(&self) -> &Path {
-        &self.proxy_init
-    }
-
     /// A static C program that sends these bytes to nf_tables and reads the answers.
     ///
     /// # Errors
