@@ -82,7 +82,7 @@ pub enum Error {
         not_removed: Option<Box<Error>>,
     },
 
-    /// The rules are installed, but whether they are alone could not be seen.
+    /// The rules are installed, but perhaps not alone: other tables could not be seen.
     #[error(
         "{mode} mode: the rules are installed, but it is not known whether another mode holds proxy-init's rules \
          too, so that connections are redirected twice: check with `proxy-init verify`"
@@ -162,7 +162,7 @@ impl Error {
         matches!(self, Error::InMode(_, ModeError::Lacks { .. } | ModeError::ForeignOwner(_)))
     }
 
-    /// The mode that does without what this says that this host lacks, after that mode failed.
+    /// The mode that does without the part that the host lacks by this error, after that mode failed.
     pub(crate) fn mode_instead(&self, failed: Mode) -> Option<Mode> {
         match self {
             Error::Legacy(LegacyError::NoCommand { .. } | LegacyError::NoTables { .. }) => failed.fallback(),

@@ -1,5 +1,5 @@
-//! The readers of what others write, for the fuzzer (fuzz/) and for the tests that run its corpus. Nothing that they
-//! are given may make them panic, or pass for a rule of ours that wouldn't be written the same.
+//! The readers of other programs' output, for the fuzzer (fuzz/) and for the tests that run its corpus. Nothing that
+//! they are given may make them panic, or pass for a rule of ours that wouldn't be written the same.
 
 use std::net::SocketAddr;
 

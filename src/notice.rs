@@ -35,10 +35,10 @@ pub enum Warning {
     /// The request is probably a mistake.
     #[display("{_0}")]
     Config(warnings::Warning),
-    /// This mode was used instead of another, which needs what is missing here.
+    /// This mode was used instead of another, which lacks something here.
     #[display("{}; falling back to {mode} mode", reason(missing))]
     FellBack { missing: Error, mode: Mode },
-    /// Legacy tables could not be seen, so whether they hold our rules is not known; they are left unchanged.
+    /// Legacy tables could not be seen, and may hold our rules; they are left unchanged.
     #[display("not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
         _0.reason)]
     LegacyUnseen(Unseen),

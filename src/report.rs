@@ -8,7 +8,7 @@ use crate::log::{Level, Log};
 use crate::notice::{OperationNotice, Warning};
 use crate::uninstall::Uninstall;
 
-/// Installs the rules, and logs what was done.
+/// Installs the rules, and logs the changes.
 pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
     let installed = install.run_with(|notice| add(log, &notice))?;
     if let Some(seconds) = install.close_wait_timeout {
@@ -33,7 +33,7 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the rules, and logs what was done.
+/// Removes the rules, and logs the changes.
 pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
     let uninstalled = uninstall.run_with(|notice| add(log, &notice))?;
     let hidden = uninstalled.warnings.iter().any(|warning| matches!(warning, Warning::LegacyUnseen(_)));

@@ -1,10 +1,10 @@
-//! Start here: what all of this is for, in one function, and a test that nft and native mode do that.
+//! Start here: the purpose of the program in one function, and a test that nft and native mode fulfil it.
 //!
-//! [`redirects`] says which connections of a pod go to its proxy. It is written from what linkerd says of its flags,
+//! [`redirects`] says which connections of a pod go to its proxy. It is written from linkerd's words about its flags,
 //! and from nothing of this program's: linkerd-init's help (`proxy-init/cmd/root.go` of linkerd/linkerd2-proxy-init)
-//! and linkerd's page "IPTables Reference"; for a flag that linkerd-init lacks, from what help says of it. The test
+//! and linkerd's page "IPTables Reference"; for a flag that linkerd-init lacks, from our help. The test
 //! below makes random configs and connections, plans the rules, writes them as nft and native mode do, reads the bytes
-//! back, has the connection go through what was read, and compares.
+//! back, has the connection go through the rules that were read, and compares.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,7 +26,7 @@ struct Connection {
 
 /// The proxy's port to which a connection is redirected; none if it bypasses the proxy.
 fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
-    // Without `..`, so that the compiler asks what a new flag redirects.
+    // Without `..`, so that the compiler asks for the effect of a new flag.
     let Config {
         inbound_port,
         outbound_port,
@@ -178,7 +178,7 @@ mod tests {
             owner in (select(&IDS[..]), select(&IDS[..])),
             device in select(&["lo", "eth0", "eth0", "eth1"][..]),
         ) -> Connection {
-            // The kernel doesn't ask for what lo brings back.
+            // The kernel doesn't ask for packets that lo brings back.
             let device = if direction == Direction::Inbound && device == "lo" { "eth0" } else { device };
             Connection { direction, from, to: SocketAddr::new(to, port), owner, device }
         }

@@ -10,7 +10,7 @@ use crate::BUILD;
 use crate::flags::install::INSTALL;
 use crate::flags::{Flag, PROGRAM, Subcommand, ValueForm, Word};
 
-/// The whole program: what help, the man page and completions are made from.
+/// The whole program, from which help, the man page and completions are made.
 fn program(all: &[&'static Subcommand]) -> Command {
     command(&INSTALL)
         .subcommands(named(all).map(command))

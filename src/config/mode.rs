@@ -87,7 +87,7 @@ pub enum ModeChoice {
     Mode(Mode),
     /// Legacy or nft, whichever `iptables-restore` on PATH works with.
     Plain,
-    /// Whichever mode fits the kernel and what the namespace holds.
+    /// The mode that fits the kernel and the namespace's content.
     Auto,
 }
 

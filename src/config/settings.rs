@@ -113,7 +113,7 @@ impl Setting {
         self.read(draft, text)
     }
 
-    /// The arguments that make the setting what it is; none if it has its default.
+    /// The arguments that give the setting its value; none if it has its default.
     fn arguments(&self, draft: &mut Draft) -> Vec<String> {
         let mut arguments = Vec::new();
         for text in (self.value)(draft).print() {
@@ -145,9 +145,9 @@ pub fn arguments(config: &Config) -> Vec<String> {
 /// The part of a config that a setting sets.
 trait Value {
     fn read(&mut self, text: &str) -> Result<(), InvalidValue>;
-    /// Drops what reading would add to.
+    /// Drops the value to which reading would add.
     fn clear(&mut self) {}
-    /// Texts which, read one after the other, make it what it is; none if it has its default.
+    /// Texts which, read one after the other, make the value; none if it has its default.
     fn print(&self) -> Vec<String>;
 }
 
@@ -163,7 +163,7 @@ impl Value for Option<Port> {
     }
 }
 
-/// A user or group. 0 and what is below stand for none, as linkerd-init has it (`ProxyUID > 0` in its
+/// A user or group. 0 and numbers below stand for none, as linkerd-init has it (`ProxyUID > 0` in its
 /// pkg/iptables/iptables.go).
 impl Value for Option<OwnerId> {
     fn read(&mut self, text: &str) -> Result<(), InvalidValue> {

@@ -1,8 +1,8 @@
-//! Answers about a network namespace: what redirects connections, whether the rules are complete, and where a connection
+//! Answers about a network namespace: the rules that redirect connections, their completeness, and the way a connection
 //! goes. A folder for each question, from the question to the printed answer.
 //!
-//! Nothing outside of this folder imports from it but the command line: without the feature `diagnose`, there is no such
-//! folder.
+//! Nothing outside of this folder imports from it but the command line: without the feature `diagnose`, there is no
+//! such folder.
 
 pub mod detect;
 pub mod explain;

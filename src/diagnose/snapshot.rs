@@ -1,4 +1,4 @@
-//! Reads the network namespace, and what the kernel and the node show about other programs.
+//! Reads the network namespace, and the signs of other programs in the kernel and on the node.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::modes::{legacy, netlink, proc_of_thread};
 
 /// Reads everything in the thread's network namespace that decides where a TCP connection goes. Reading changes nothing
-/// and starts no process; what could not be read is listed in [`Ruleset::not_known`].
+/// and starts no process; [`Ruleset::not_known`] lists the parts that could not be read.
 ///
 /// # Errors
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
@@ -55,7 +55,7 @@ impl Snapshot {
     }
 }
 
-/// The devices of the thread's network namespace, their addresses, and what listens there, as far as the kernel tells.
+/// The devices of the thread's network namespace, their addresses and listeners, as far as the kernel tells.
 pub(super) fn network() -> Network {
     let (devices, addresses, listeners) = (route::devices(), route::addresses(), listeners());
     let links_not_known = devices.as_ref().err().or(addresses.as_ref().err());

@@ -59,7 +59,7 @@ pub enum Progress {
     Connected,
 }
 
-/// Why a validation failed. The last part of each says what the rules do with such a connection.
+/// Reasons why a validation failed. The last part of each tells the rules' treatment of such a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NotValidated {
@@ -174,7 +174,7 @@ impl Validate {
         }
     }
 
-    /// Reads what has arrived. Returns whether that was the rest of the token.
+    /// Reads the bytes that have arrived. Returns true if these were the rest of the token.
     fn has_read_all(&self, client: &mut TcpStream, answer: &mut Vec<u8>, token: &str) -> Result<bool, NotValidated> {
         let mut buffer = [0; 128];
         match client.read(&mut buffer) {

@@ -62,7 +62,7 @@ pub enum LegacyError {
     )]
     NoTables { stderr: String },
 
-    /// Something failed, and what had been changed until then could not be rolled back.
+    /// Something failed, and the earlier changes could not be rolled back.
     #[error(
         "the {families} rules may be left changed: {}; afterwards they could NOT be rolled back ({}): check with \
          `proxy-init verify`, and run proxy-init again",
@@ -85,7 +85,7 @@ pub enum LegacyError {
 }
 
 impl LegacyError {
-    /// As of [`Error::is_unchanged`]. Reading has changed nothing, but was perhaps to check what was changed.
+    /// As of [`Error::is_unchanged`]. Reading has changed nothing, but was perhaps to check a change.
     pub fn is_unchanged(&self) -> bool {
         !matches!(self, Self::NotRolledBack { .. } | Self::Unreadable { .. } | Self::Unwritable { .. })
     }

@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads what follows a dash: switches, and at the end perhaps a flag with its value.
+    /// Reads the letters after a dash: switches, and at the end perhaps a flag with its value.
     fn read_shorts(&mut self, mut shorts: &'a [u8]) -> Result<(), Stop> {
         while let [name, rest @ ..] = shorts {
             let Some(flag) = self.find(|flag| flag.short == Some(char::from(*name))) else {
@@ -260,7 +260,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Says what is wrong with an argument that is neither a flag nor a flag's value nor the word.
+    /// Names the defect of an argument that is neither a flag nor a flag's value nor the word.
     fn explain_stray(&self, stray: &str) -> String {
         if !self.given.subcommand.is_program() || !self.given.values.is_empty() {
             return format!(

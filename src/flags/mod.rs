@@ -28,7 +28,7 @@ pub struct Subcommand {
     pub has_version: bool,
     /// Its flags, in the order in which help shows them.
     pub flags: fn() -> Vec<Flag>,
-    /// Command lines, each with what it does.
+    /// Command lines, each with its effect.
     pub examples: &'static [(&'static str, &'static str)],
     /// The variables of the environment that stand for no flag, each with its meaning.
     pub environment: &'static [(&'static str, &'static str)],

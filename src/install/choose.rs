@@ -19,10 +19,10 @@ pub enum Reason {
     /// The caller named none, and this is linkerd-init's default.
     #[display("it is the default")]
     Default,
-    /// It is what `iptables-restore` on PATH is.
+    /// The mode is that of `iptables-restore` on PATH.
     #[display("it is what iptables-restore on PATH uses")]
     Plain,
-    /// It does without what this mode needs and the host lacks.
+    /// The mode does without the part that this mode needs and the host lacks.
     #[display("{_0} mode cannot be used here")]
     FellBack(Mode),
     /// It holds proxy-init's rules already.
@@ -37,7 +37,7 @@ pub enum Reason {
     /// The kernel supports it, and nothing speaks for another mode.
     #[display("the kernel has all that it needs{}", if *legacy_hidden { LEGACY_HIDDEN } else { "" })]
     Supported {
-        /// This process may not list legacy tables, so it is not known whether they hold rules.
+        /// This process may not list legacy tables, which may hold rules.
         legacy_hidden: bool,
     },
     /// The kernel supports it, but not nft mode, for which it lacks this.
@@ -70,7 +70,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Of what nf_tables and the legacy tables hold.
+    /// The facts by the rules of nf_tables and the legacy tables.
     ///
     /// # Errors
     /// nf_tables could not be seen.

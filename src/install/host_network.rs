@@ -61,7 +61,7 @@ mod tests {
             // A distribution may have taken the number over.
             assert!(is_initial(Some(INITIAL), version(release), without), "{release}");
         }
-        // Nothing is claimed of what is not known.
+        // An unknown namespace is not called the machine's.
         for release in ["", "six", "6", "6.x", "99999999999.1"] {
             assert!(!is_initial(other, version(release), with), "{release}");
         }

@@ -113,7 +113,7 @@ impl Installed {
 /// How long nft and native mode wait for legacy mode, which looks at nf_tables after its commands, to give way.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long to sleep between two checks whether it has.
+/// The sleep between two checks for that.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How often rules are installed again that another run has replaced.

@@ -35,7 +35,8 @@ pub(crate) fn fresh_batch(edits: &[Edit<'_>]) -> Result<Vec<u8>, ModeError> {
     Ok(batch.map_err(|error| refusal::unwritten_error(&error))?.bytes().to_vec())
 }
 
-/// Commits the edits if the ruleset is at this generation, and returns whether it was; otherwise none has taken effect.
+/// Commits the edits if the ruleset is at this generation, and returns true if it was; otherwise no edit has taken
+/// effect.
 pub(crate) fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<bool, ModeError> {
     refusal::refuse_outside(edits)?;
     let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten_error(&error))?;
@@ -54,9 +55,9 @@ pub(crate) fn check(edits: &[Edit<'_>]) -> Result<(), ModeError> {
     socket.send_batch(&batch).map_err(|error| refusal::explain(&socket, edits, &batch, error))
 }
 
-/// Changes the ruleset from what it is to what it should be. `plan` is given the tables that may hold our rules, and returns
-/// the edits, or none if nothing needs to change. It is given first what is `known`, if anything is, and commits the edits if
-/// that is still so. Returns whether anything was changed.
+/// Changes the ruleset into the wanted one. `plan` is given the tables that may hold our rules, and returns the edits,
+/// or none if nothing needs to change. It is given first what is `known`, if anything is, and commits the edits if that
+/// is still so. Returns true if anything was changed.
 pub(crate) fn transact<'a>(
     mut known: Option<Snapshot<HeldRule>>,
     mut plan: impl FnMut(&[Table<HeldRule>]) -> Result<Vec<Edit<'a>>, ModeError>,

@@ -1,7 +1,7 @@
 //! native mode: one inet table with sets and no xtables extensions, for kernels without xtables.
 //!
 //! It needs nf_tables with NAT for the inet family (`CONFIG_NF_TABLES_INET`, nft_chain_nat, nft_redir; Linux 5.2), but
-//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch corrects it: rules and sets
+//! neither nft_compat nor any xt module. If the table is not as it should be, one batch corrects it: rules and sets
 //! that are right stay. If its chains differ too, it is deleted and made again.
 
 use netfilter::nf_tables::TableId;
@@ -21,7 +21,7 @@ const ELEMENTS: usize = 1000;
 
 const TABLE: TableId = TableId { family: TableFamily::Inet, name: NATIVE };
 
-/// The edits that turn what the namespace holds into exactly the wanted table; none if it holds it already.
+/// The edits that turn the namespace's table into exactly the wanted one; none if it is that already.
 pub(crate) fn install_edits<'a>(tables: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
     for wanted in wanted {

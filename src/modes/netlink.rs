@@ -1,4 +1,4 @@
-//! All backends together: reads what all of them hold, and installs nft or native mode in place of each other.
+//! All backends together: reads the rules of all of them, and installs nft or native mode in place of each other.
 
 use netfilter::netlink::{Generation, ReadError, Socket};
 use netfilter::nf_tables::edit::Edit;
@@ -113,8 +113,8 @@ impl Stamp {
     }
 }
 
-/// The edits that turn what nf_tables holds into exactly the tables that a mode makes; none if it holds them already, or if
-/// the mode's rules aren't in nf_tables.
+/// The edits that turn nf_tables' tables into exactly the tables that a mode makes; none if it holds them already, or
+/// if the mode's rules aren't in nf_tables.
 pub(crate) fn install_edits<'a>(
     mode: Mode,
     held: &[Table<HeldRule>],

@@ -16,7 +16,7 @@ fn nat(family: Family) -> TableId {
     TableId { family: TableFamily::Ip(family), name: NAT }
 }
 
-/// The edits that turn what the namespace holds into exactly the wanted rules; none if it holds them already.
+/// The edits that turn the namespace's rules into exactly the wanted rules; none if it holds them already.
 pub(crate) fn install_edits<'a>(held: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
     for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! Why the kernel refused, as an error that says what is missing and what to do.
+//! Turns the kernel's refusal into an error that names the missing part and the cure.
 
 use std::fmt;
 use std::fs::File;
@@ -34,7 +34,7 @@ pub(crate) fn unreadable(error: ReadError) -> ModeError {
 }
 
 /// The batch was refused. The kernel reports every bad message. The first one is the cause: later ones may fail only
-/// because the first did not make what they refer to.
+/// because the first did not make the object to which they refer.
 pub(crate) fn explain(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch, error: CommitError) -> ModeError {
     match error {
         CommitError::NotSent(Errno::EMSGSIZE) => ModeError::BatchTooLarge(batch.bytes().len()),
@@ -131,8 +131,8 @@ pub(crate) fn unmapped(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeErr
     (!is_mapped(ids, map)).then(|| ModeError::UnmappedOwner { rule: shown.to_string(), ids })
 }
 
-/// Refuses what the kernel would refuse, in milliseconds: xtables' rules on owners from outside of the user namespace that
-/// the network namespace belongs to (`owner_check`, net/netfilter/xt_owner.c).
+/// Refuses rules that the kernel would refuse, in milliseconds: xtables' rules on owners from outside of the user
+/// namespace that the network namespace belongs to (`owner_check`, net/netfilter/xt_owner.c).
 pub(crate) fn refuse_outside(edits: &[Edit<'_>]) -> Result<(), ModeError> {
     if !is_known_to_be_outside() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The names of the chains that hold rules, and what a rule's comment says of its purpose.
+//! The names of the chains that hold rules, and the purposes in rules' comments.
 
 use std::fmt::{self, Write as _};
 

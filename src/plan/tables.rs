@@ -69,7 +69,7 @@ fn numbers(ports: &Multiport) -> Vec<(u128, u128)> {
     ports.ranges().iter().map(|range| range.numbers()).collect()
 }
 
-/// Native mode's table, which does what was planned for each family.
+/// Native mode's table, which has the planned rules of each family.
 fn native(plans: &[FamilyPlan]) -> Table {
     let mut lists = Vec::new();
     let merged = ChainName::IN_ORDER.map(|name| (name, merge_families(&mut lists, name, plans)));

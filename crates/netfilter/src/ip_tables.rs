@@ -1,4 +1,4 @@
-//! Legacy tables: what the bytes of one mean.
+//! Decodes the bytes of a legacy table.
 
 use ruleset::{
     Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Opaque, Policy, Rule, Subsystem,

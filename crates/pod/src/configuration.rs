@@ -82,7 +82,7 @@ pub enum PodInfo {
 }
 
 impl Configuration {
-    /// Reads what the runtime wrote.
+    /// Reads the runtime's text.
     ///
     /// # Errors
     /// [`Error::NotJson`]; [`Error::Configuration`], which names the key.

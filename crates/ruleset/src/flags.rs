@@ -68,7 +68,7 @@ impl Tracked {
     }
 }
 
-/// The condition that `holds` is true for what connection tracking knows.
+/// The condition that `holds` is true for connection tracking's knowledge.
 pub fn tracking_condition(holds: impl Fn(Tracked) -> bool) -> Condition {
     Condition::is(Field::State, Values::Listed(numbers(holds).as_slice().to_vec()))
 }

@@ -188,7 +188,7 @@ mod tests {
     proptest! {
         #![proptest_config(random(256))]
 
-        /// Compared number by number with what the words mean.
+        /// Compared number by number with the words' meaning.
         #[test]
         fn sets_behave_as_sets(one in any_intervals(), other in any_intervals()) {
             let (both, rest, either) = (one.and(&other), one.without(&other), one.or(&other));

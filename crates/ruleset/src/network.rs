@@ -1,4 +1,4 @@
-//! The devices of a network namespace, their addresses, and what listens there.
+//! The devices of a network namespace, their addresses and listeners.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;

@@ -248,7 +248,7 @@ pub enum Effect {
     Mark {
         /// The number: [`Field::Mark`], [`Field::ConnectionMark`] or, as if it were one, [`Field::HopLimit`].
         field: Field,
-        /// To what; none: that isn't known.
+        /// The number; none: not known.
         to: Option<Bits>,
     },
     /// Something that doesn't affect where the packet goes.

@@ -14,10 +14,10 @@ use crate::set::Set;
 /// The part of the kernel that holds a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub enum Subsystem {
-    /// nf_tables: what nft and iptables-nft show.
+    /// nf_tables, which nft and iptables-nft show.
     #[display("nf_tables")]
     NfTables,
-    /// ip_tables and ip6_tables: what iptables-legacy shows.
+    /// ip_tables and ip6_tables, which iptables-legacy shows.
     #[display("legacy")]
     Legacy,
 }

@@ -122,7 +122,7 @@ impl Way {
         }
     }
 
-    /// The way of what answers.
+    /// The way of the answering side.
     fn reversed(self) -> Self {
         match self {
             Way::In => Way::Out,
@@ -431,7 +431,7 @@ fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, states: Vec<State<'a
     merge_states(passed)
 }
 
-/// Changes what a packet has when it comes to a hook.
+/// Changes a packet's facts at its coming to a hook.
 fn enter_hook(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
     let no_device = || Intervals::one(0);
     match (way, hook) {

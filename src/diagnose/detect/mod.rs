@@ -1,4 +1,4 @@
-//! Looking around: what this kernel supports and what this network namespace holds, as data.
+//! Looks around: the features of this kernel and the content of this network namespace, as data.
 
 mod print;
 pub mod user_namespaces;

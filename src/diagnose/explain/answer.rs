@@ -1,4 +1,4 @@
-//! Would a connection go to the proxy, and which rule says so? A pure function of what the kernel holds.
+//! Would a connection go to the proxy, and by which rule? A pure function of the kernel's rules.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -406,7 +406,7 @@ fn bypassing_rule<'a>(ruleset: &'a Ruleset, steps: &[Step<'a>]) -> Option<Place<
     in_own_chain.or(before)
 }
 
-/// Why it isn't known what becomes of a connection with these possible ends.
+/// The reason why the fate of a connection with these possible ends isn't known.
 fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
     if let Some(at) = unclear.and_then(|(end, _)| end.at) {

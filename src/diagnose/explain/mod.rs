@@ -31,7 +31,7 @@ use crate::ownership::{holders, is_ours};
 pub struct Explained<'a> {
     /// The fate of the connection.
     pub verdict: Verdict,
-    /// The connection, in words: what was given, and what the kernel's routing adds.
+    /// The connection, in words: the given facts, and those that the kernel's routing adds.
     pub connection: String,
     /// The rule or the policy that decides; none if no rule does.
     pub by: Option<Decider>,
@@ -92,13 +92,13 @@ fn is_match(step: &Step<'_>) -> Option<bool> {
     }
 }
 
-/// Explains what becomes of a connection in the network namespace at `netns`, or in that of the calling thread. Nothing
-/// is changed, and no connection is made. Returns what `report` makes of the explanation.
+/// Explains the fate of a connection in the network namespace at `netns`, or in the calling thread's. Nothing
+/// is changed, and no connection is made. Returns `report`'s result.
 ///
-/// The kernel's routing gives what was left open of an outbound connection.
+/// The kernel's routing gives the missing facts of an outbound connection.
 ///
 /// # Errors
-/// The namespace cannot be entered, what it holds cannot be read, or there is no such connection: the kernel has no
+/// The namespace cannot be entered or read, or there is no such connection: the kernel has no
 /// route to its destination, that is no address to which TCP connects, or there is no such device.
 pub fn explain<T: Send>(
     netns: Option<&Path>,
@@ -205,7 +205,7 @@ impl<'a> Explained<'a> {
         }
     }
 
-    /// Explains by what was read, without routing.
+    /// Explains by the rules that were read, without routing.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn of(ruleset: &'a Ruleset, connection: &Connection) -> Self {
         Self::new(ruleset, connection, answer::explain(ruleset, connection))

@@ -129,7 +129,7 @@ impl Routing {
         Ok(connection)
     }
 
-    /// The connection with what routing knows about it.
+    /// The connection, completed by routing.
     pub(super) fn route_connection(&self, connection: Connection) -> Result<Routed<'_>, Error> {
         match connection.direction {
             Direction::Inbound => self.route_inbound(connection),
@@ -321,7 +321,7 @@ impl<'r> Routed<'r> {
         routes
     }
 
-    /// Applies to an answer what routing does with a connection that the rules let through.
+    /// Applies routing's treatment of a connection that the rules let through to an answer.
     pub(super) fn deliver(&self, answer: &mut Answer<'_>) {
         let Connection { to, direction, ref device, .. } = self.connection;
         let is_inbound = direction == Direction::Inbound;

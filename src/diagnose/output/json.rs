@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// A list of what these are as text.
+/// A list of these as text.
 pub(in crate::diagnose) fn strings(list: &[impl ToString]) -> Value {
     list.iter().map(ToString::to_string).collect()
 }

@@ -1,4 +1,4 @@
-//! Recovers the config of an installation from what was found.
+//! Recovers the config of an installation from the found rules.
 
 use std::str::FromStr;
 
@@ -27,8 +27,9 @@ pub enum NoConfig {
     Flushed,
 }
 
-/// The config that comes closest to what was found. If that is one complete, untouched installation, installing the config
-/// in the same mode makes exactly that: [`differences`](crate::diagnose::verify::difference::differences) shows whether it is.
+/// The config that comes closest to the found rules. If they are one complete, untouched installation, installing the
+/// config in the same mode makes exactly that: [`differences`](crate::diagnose::verify::difference::differences) shows
+/// whether it is.
 ///
 /// # Errors
 /// Too little was found.

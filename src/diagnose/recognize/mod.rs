@@ -1,4 +1,4 @@
-//! With which flags the rules were installed, and whether it is complete and untouched.
+//! Finds the flags with which the rules were installed, and compares the rules with a complete installation.
 
 pub mod config;
 
@@ -22,7 +22,7 @@ use crate::netns;
 use crate::ownership::holders;
 use crate::plan::tables::expected;
 
-/// The installation that comes closest to what was found.
+/// The installation that comes closest to the found rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Closest {
     /// The flags that make it.
@@ -67,7 +67,7 @@ impl Recognized {
         self.closest.as_ref().is_ok_and(|closest| closest.verification.warns())
     }
 
-    /// The flags that install what was found or, if it isn't in place, come closest to it, as far as that can be told.
+    /// The flags that install the found rules or, if these aren't in place, come closest to them, if that can be told.
     pub fn flags(&self) -> Option<&[String]> {
         self.closest.as_ref().ok().map(|closest| closest.flags.as_slice())
     }
@@ -124,7 +124,7 @@ impl fmt::Display for Recognized {
 /// our rules.
 ///
 /// # Errors
-/// The namespace cannot be entered, or what the mode's rules are kept in cannot be read.
+/// The namespace cannot be entered, or the mode's tables cannot be read.
 pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized, Error> {
     netns::run_in(netns, || {
         let Snapshot { ruleset, network } = Snapshot::read()?;
@@ -221,7 +221,7 @@ mod tests {
             }) {
                 let mut tables = whole.clone();
                 let removed = tables[table].chains[chain].rules.remove(rule);
-                // Without it, what is left is an installation too, with another flag.
+                // The rest without it is an installation too, with another flag.
                 let is_optional = ["user-id", "ignore-port"]
                     .iter()
                     .any(|name| removed.comment.clone().unwrap_or_default().to_string().contains(name));
@@ -233,7 +233,7 @@ mod tests {
                     "{mode} {removed:?}: {recognized}"
                 );
             }
-            // Without one family, what is left is one for the other family alone.
+            // The rest without one family is an installation for the other family alone.
             if whole.len() == 2 {
                 let recognized = of(&ruleset(whole[..1].to_vec()), &Network::default(), None).unwrap();
                 assert!(recognized.is_in_place(), "{recognized}");

@@ -1,5 +1,5 @@
-//! Showing what redirects connections here, as data: each of our rules and what runs before them, in the order
-//! in which the kernel runs it.
+//! Shows the rules that redirect connections here, as data: each of our rules and those that run before them, in the
+//! order in which the kernel runs them.
 
 mod print;
 
@@ -47,11 +47,11 @@ pub struct Shown<'a> {
 #[derive(Debug)]
 pub(crate) struct Backend<'a> {
     mode: Mode,
-    /// The config that comes closest to what was found; none if too little was found.
+    /// The config that comes closest to the found rules; none if too little was found.
     config: Option<Config>,
-    /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
+    /// The flags that install exactly the found rules; none if these aren't one complete, untouched installation.
     flags: Option<Vec<String>>,
-    /// If it is one, what rules of other programs do to connections.
+    /// The effects of other programs' rules on connections, if it is one.
     others: Vec<Finding>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
     chains: Vec<ShownChain<'a>>,
@@ -129,11 +129,11 @@ enum Effect {
     Other,
 }
 
-/// Shows what redirects connections in the network namespace at `netns`, or in that of the calling thread. Nothing is
-/// changed, no table is made, and no process is started. Returns what `report` makes of it.
+/// Shows the rules that redirect connections in the network namespace at `netns`, or in the calling thread's. Nothing
+/// is changed, no table is made, and no process is started. Returns `report`'s result.
 ///
 /// # Errors
-/// The namespace cannot be entered, or what it holds cannot be read.
+/// The namespace cannot be entered or read.
 pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T + Send) -> Result<T, Error> {
     netns::run_in(netns, || {
         let Snapshot { ruleset, network } = Snapshot::read()?;
@@ -303,7 +303,7 @@ impl<'a> ChainWalk<'a> {
     fn effect(&self, line: Line<'_>) -> Effect {
         let Line { table, chain, rule, .. } = line;
         let is_own_table = table.is(self.ours);
-        // Here, a return ends what our table does with the connection.
+        // Here, a return ends our table's treatment of the connection.
         let is_own_chain =
             is_own_table && (chain.base.is_some() || ChainName::from_name(chain.name.as_bytes()).is_some());
         match (&rule.action, rule.redirects_to()) {

@@ -484,7 +484,7 @@ fn add_chain(screen: &mut Screen, first: &ShownChain<'_>, second: Option<&ShownC
     }
 }
 
-/// A chain's name, where it is hooked, and what is wrong with it.
+/// A chain's name, its hook, and its defect.
 fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     let mut about = Vec::new();
     about.extend(first.chain.base.map(|base| hook_in_words(base, first.chain)));

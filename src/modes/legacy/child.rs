@@ -92,7 +92,7 @@ fn prepare(program: &Path) -> Command {
     command
         .env_clear()
         .envs(handed_on())
-        // A group of its own, so that what it starts can be killed with it.
+        // A group of its own, so that the command's children can be killed with it.
         .process_group(0);
     command
 }
@@ -204,7 +204,7 @@ impl Drop for Running {
     }
 }
 
-/// Limits this thread, and what it starts, to the needed capabilities. A command may still have those that this process
+/// Limits this thread, and its children, to the needed capabilities. A command may still have those that this process
 /// lacks as file capabilities.
 fn confine() -> io::Result<()> {
     let kept: CapsHashSet = NEEDED.into_iter().filter(is_permitted).collect();

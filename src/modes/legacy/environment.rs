@@ -14,7 +14,7 @@ const DEFAULT_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where the xtables lock is, unless XTABLES_LOCKFILE says otherwise.
 const LOCK_FILE: &str = "/run/xtables.lock";
 
-/// The folders in which commands are looked for, in this order; `first` is what a flag names.
+/// The folders in which commands are looked for, in this order; `first` is the folder that a flag names.
 pub(super) fn folders(first: Option<PathBuf>) -> Vec<PathBuf> {
     let mut folders: Vec<_> = env::split_paths(&path()).collect();
     if let Some(first) = first

@@ -82,8 +82,8 @@ impl Legacy {
     }
 
     /// Installs the wanted tables: all of them or, on an error, none. Whatever was found before, afterwards proxy-init
-    /// has exactly these rules, each once, in the families that have a table, and none in the others. Rules and chains of
-    /// other programs stay as they are. Returns whether anything had to be changed.
+    /// has exactly these rules, each once, in the families that have a table, and none in the others. Rules and chains
+    /// of other programs stay as they are. Returns true if anything had to be changed.
     pub(crate) fn install(&self, wanted: &[Table]) -> Result<bool, Error> {
         Ok(!self.change(wanted)?.is_empty())
     }
@@ -94,7 +94,7 @@ impl Legacy {
         Ok(Removed::from(!before.is_empty(), &before))
     }
 
-    /// Takes each family from what it holds to its wanted table, or to no rules of ours. Returns the tables that were
+    /// Takes each family to its wanted table, or to no rules of ours. Returns the tables that were
     /// changed, as they were before.
     fn change(&self, wanted: &[Table]) -> Result<Vec<Table>, Error> {
         let lock = lock::take(self.wait).map_err(|error| match error {

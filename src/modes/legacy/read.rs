@@ -135,7 +135,7 @@ pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>,
     }
 }
 
-/// Makes a family's nat table what it was before, counters included.
+/// Puts a family's nat table back, counters included.
 pub(super) fn put_back(family: Family, before: &Held) -> Result<(), Error> {
     if read_entries(family, NAT).as_ref() == Ok(&before.entries) {
         return Ok(());

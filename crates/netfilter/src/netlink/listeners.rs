@@ -1,4 +1,4 @@
-//! Asks the kernel what listens: sock_diag(7). No privileges are needed.
+//! Asks the kernel for listeners: sock_diag(7). No privileges are needed.
 
 use mnl::Bus;
 use nix::errno::Errno;

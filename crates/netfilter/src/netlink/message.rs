@@ -15,7 +15,7 @@ const SUBHEADER: usize = 4;
 /// `NLA_TYPE_MASK` in linux/netlink.h: an attribute's type without its two flag bits.
 const TYPE_MASK: u16 = 0x3fff;
 
-/// The kernel's answer is not what the protocol allows.
+/// The protocol doesn't allow the kernel's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the kernel's answer is cut off or garbled")]
 pub struct Malformed;

@@ -173,7 +173,7 @@ impl SetKey for AnyKey {
 /// Numbers of a set.
 #[derive(Default)]
 pub(crate) struct SetShape {
-    /// nft's number for what its elements are.
+    /// nft's number for the type of its elements.
     pub(crate) key_type: u32,
     /// In bytes.
     pub(crate) key_length: u32,

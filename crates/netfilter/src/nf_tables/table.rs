@@ -13,7 +13,7 @@ use crate::netlink::message::{Attributes, Malformed, be32, string};
 /// nft shows it.
 pub const MARK: &str = "made by proxy-init";
 
-/// Reads a table of a dump, without what it holds.
+/// Reads a table of a dump, without its content.
 pub(crate) fn read<R>(family: TableFamily, attributes: Attributes<'_>) -> Result<Table<R>, Malformed> {
     let flags = attributes.find(NFTA_TABLE_FLAGS)?.map_or(Ok(0), be32)?;
     Ok(Table {

@@ -1,4 +1,4 @@
-//! The readers of what the kernel answers, for the fuzzer and for the tests that run its corpus. Nothing that they are
+//! The readers of the kernel's answers, for the fuzzer and for the tests that run its corpus. Nothing that they are
 //! given may make them panic, or pass for a rule that wouldn't be written the same.
 
 use ruleset::{Chain, Counters, Family, Name, Rule, Subsystem, Table, TableFamily};

@@ -60,7 +60,7 @@ fn said(ruleset: &Ruleset, connection: &Connection) -> String {
     explain(ruleset, connection).verdict.to_string()
 }
 
-/// The way as text: `HOOK CHAIN NUMBER` and whether it matches.
+/// The way as text: `HOOK CHAIN NUMBER` and the match.
 fn way(answer: &Answer<'_>) -> Vec<String> {
     let step = |step: &Step<'_>| {
         let chain = step.at.chain();
