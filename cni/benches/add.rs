@@ -23,7 +23,7 @@ use lab::api_double::{ApiServer, Pod};
 /// Rounds, unless `--runs` says otherwise.
 const ROUNDS: usize = 200;
 
-/// Commands that run one after another: what they read, their words, and their environment.
+/// Commands that run one after another: their input, their words, and their environment.
 struct Contender {
     name: String,
     steps: Vec<Vec<String>>,
@@ -113,7 +113,7 @@ fn main() {
     println!("{plugin}: {} bytes", fs::metadata(&plugin).unwrap().len());
 }
 
-/// Runs it once, and checks that it did what it should. Microseconds, those of processor time, and KiB of memory.
+/// Runs the commands once, and checks their result. Microseconds, those of processor time, and KiB of memory.
 fn once(run: &Path, node: &Namespace, contender: &Contender, folder: &Path) -> (f64, f64, u64) {
     let pod = Namespace::untouched().unwrap();
     let mut command = Command::new(run);
@@ -122,7 +122,7 @@ fn once(run: &Path, node: &Namespace, contender: &Contender, folder: &Path) -> (
         if number > 0 {
             command.arg(";");
         }
-        // Looked up here: what is timed is the command itself.
+        // Looked up here, so that only the command itself is timed.
         command.arg(&contender.stdin).arg(which(&step[0])).args(&step[1..]);
     }
     command.env_remove("IPTABLES_MODE").current_dir(folder);

@@ -1,7 +1,7 @@
 //! The few requests that the plugin makes of the API server.
 //!
-//! Nothing hangs: all requests of one command together have ten seconds. Within them, what may pass is tried again: a
-//! connection that is refused or lost, 429 (whose Retry-After counts) and 5xx. Everything else is an error at once.
+//! Nothing hangs: all requests of one command together have ten seconds. Within them, passing failures are tried again:
+//! a connection that is refused or lost, 429 (whose Retry-After counts) and 5xx. Everything else is an error at once.
 
 use std::fmt::Display;
 use std::io::{self, Read as _};
@@ -89,11 +89,11 @@ impl Client {
         Ok(pod)
     }
 
-    /// Asks about a pod once, as [`Client::pod`] does, for whoever wants to know whether there is an answer: also the API
-    /// server's own word that there is no such pod.
+    /// Asks about a pod once, as [`Client::pod`] does, for a caller that only asks for an answer: also the
+    /// API server's own word that there is no such pod.
     ///
     /// # Errors
-    /// [`Error::Api`], also for what may pass.
+    /// [`Error::Api`], also for a passing failure.
     pub fn try_once(&self, pod: &PodName) -> Result<(), Error> {
         let (namespace, name) = (pod.namespace(), pod.name());
         let (request, path) = (format!("pod {pod}"), format!("namespaces/{namespace}/pods/{name}"));
@@ -190,7 +190,7 @@ impl Client {
             limited.reader().read_to_end(&mut body)?;
             return Ok((status, asked, body));
         }
-        // Of a failure, the status counts; what it says about itself is for people.
+        // Of a failure, the status counts; the text is for people.
         let mut body = Vec::new();
         let _ = response.body_mut().as_reader().take(LONGEST_FAILURE).read_to_end(&mut body);
         Ok((status, asked, body))

@@ -15,7 +15,7 @@ use crate::verb::Verb;
 /// they come (containerd's pkg/cri/server/sandbox_run.go; CRI-O has the same).
 pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// Why a command failed. docs/cni.md has every code and what to do about it.
+/// Why a command failed. docs/cni.md has every code and its cure.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -64,7 +64,7 @@ pub enum Error {
     #[error("{}", chain(.0))]
     Rules(#[from] proxy_init::Error),
 
-    /// CHECK found something else than what ADD would install.
+    /// CHECK found other rules than ADD would install.
     #[error("the rules in the pod's network namespace are not those of its configuration")]
     NotInPlace(Box<Verification>),
 

@@ -1,4 +1,4 @@
-//! Everything that reads what others chose, for the fuzzer: standard input, `CNI_ARGS`, annotations and kubeconfigs.
+//! The readers of foreign input, for the fuzzer: standard input, `CNI_ARGS`, annotations and kubeconfigs.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -147,7 +147,7 @@ impl User {
     }
 }
 
-/// Refuses what the plugin doesn't do. As in client-go, an empty value is none.
+/// Refuses unsupported keys. As in client-go, an empty value is none.
 fn supported<const N: usize>(keys: [(&str, &Option<Value>); N]) -> Result<(), String> {
     let is_set = |value: &Value| match value {
         Value::Null => false,
@@ -277,7 +277,7 @@ fn trust(cluster: &Cluster, folder: &Path) -> Result<Trust, String> {
     let path = cluster.certificate_authority.as_ref().filter(|path| !path.as_os_str().is_empty());
     let (what, pem) = match (data, path) {
         (None, None) if is_insecure => return Ok(Trust::Anything),
-        // As client-go: whoever names an authority means to have it checked (transport/transport.go, TLSConfigFor).
+        // As client-go: a named authority means a check (transport/transport.go, TLSConfigFor).
         _ if is_insecure => {
             return Err("has both a certificate authority and insecure-skip-tls-verify: leave one out".to_owned());
         }

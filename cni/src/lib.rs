@@ -3,8 +3,8 @@
 //! describes it.
 //!
 //! The program is [`plugin::run`] with the process' own environment and standard input. What it reads of others is in
-//! modules of its own: [`command`] reads the environment, [`kubeconfig`] and [`api`] what Kubernetes says. The crate `pod`
-//! reads standard input and annotations, and decides which rules a pod gets.
+//! modules of its own: [`command`] reads the environment, [`kubeconfig`] and [`api`] Kubernetes' answers. The crate
+//! `pod` reads standard input and annotations, and decides which rules a pod gets.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]

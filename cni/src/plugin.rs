@@ -51,7 +51,7 @@ pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<
     }
 }
 
-/// A command, and what is known of it so far.
+/// A command, and the known facts about it so far.
 struct Command {
     log: Log,
     /// In which its answer is.
@@ -258,7 +258,7 @@ fn unavailable(error: Error) -> Error {
 /// The network namespace of a container.
 struct PodNamespace<'a> {
     path: &'a Path,
-    /// Held from the start: whoever removes its name meanwhile doesn't make this one another.
+    /// Held from the start, so that removing its name meanwhile doesn't lead to another namespace.
     namespace: Namespace,
 }
 

@@ -14,7 +14,7 @@ pub enum Verb {
     Del,
     /// Is a container's network as ADD left it?
     Check,
-    /// Undo what is left of containers that are gone.
+    /// Undo the leftovers of containers that are gone.
     Gc,
     /// Can the plugin serve an ADD?
     Status,

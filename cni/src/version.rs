@@ -1,4 +1,4 @@
-//! The versions of the CNI specification, and what its results look like in each.
+//! The versions of the CNI specification, and the form of results in each.
 
 use std::net::IpAddr;
 

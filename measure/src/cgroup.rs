@@ -11,7 +11,7 @@ use crate::result::Result;
 /// The beginning of our cgroups' names.
 const PREFIX: &str = "proxy-init-bench-";
 
-/// A limit of 100m, in microseconds of processor time in each so many microseconds: what Kubernetes makes of it
+/// A limit of 100m, in microseconds of processor time in each so many microseconds: Kubernetes' form of the limit
 /// (`MilliCPUToQuota`, pkg/kubelet/cm/helpers_linux.go).
 const QUOTA: u32 = 10_000;
 const PERIOD: u32 = 100_000;
@@ -25,7 +25,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Looks for it, and removes what an earlier run that was killed has left there.
+    /// Looks for the folder, and removes the leftovers of an earlier run that was killed.
     ///
     /// # Errors
     /// There is none that can be used here, and why.

@@ -20,7 +20,7 @@ pub(crate) struct Contender {
     /// The contender's name.
     pub(crate) name: String,
     timed: Vec<Step>,
-    /// Run once afterwards, and must succeed: that it did what the others do.
+    /// Run once afterwards, and must succeed: the check that the contender did the work of the others.
     check: Option<Step>,
     /// The contender whose median it is compared with; otherwise the group's.
     against: Option<String>,
@@ -52,7 +52,7 @@ impl Contender {
         self
     }
 
-    /// Runs it once to see that it works here and does what it should.
+    /// Runs the contender once to see that it works here and does its work.
     ///
     /// # Errors
     /// Why not.
@@ -192,8 +192,8 @@ impl Group {
         }
     }
 
-    /// Every contender once, and then as many rounds of those that work here. Each round is in another order: what ran
-    /// before, and what it left in the caches, differs too.
+    /// Every contender once, and then as many rounds of those that work here. Each round is in another order, so that
+    /// the run before, and its traces in the caches, differ too.
     ///
     /// # Errors
     /// A run fails that succeeded before, or the user has interrupted.

@@ -1,4 +1,4 @@
-//! Ctrl-C: what was begun is ended and removed.
+//! Ctrl-C: everything begun is ended and removed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,7 +23,7 @@ pub(crate) fn watch() -> Result<()> {
             INTERRUPTED.store(true, Ordering::Relaxed);
             eprintln!("\nInterrupted: cleaning up");
         }
-        // A second one does what it does by default.
+        // A second Ctrl-C has its default effect.
         let _ = signals.thread_unblock();
         loop {
             thread::park();

@@ -13,7 +13,7 @@ use crate::groups::INSTALL;
 use crate::result::Result;
 use crate::tools::{Step, Tools};
 
-/// The one table, below what it is about, and above what is left out.
+/// The one table, below its subject, and above the contenders that are left out.
 pub(crate) fn table(machine: &str, measured: &Measured) -> String {
     let mut text = format!(
         "{machine}\n\nTimes are from the first process' start to the last one's end, each run in a fresh network namespace \
@@ -57,7 +57,7 @@ pub(crate) fn json(machine: &str, measured: &Measured) -> Value {
     json!({"machine": machine, "rows": rows.collect::<Vec<_>>(), "left_out": measured.left_out})
 }
 
-/// Kernel, processor and versions, and what the host hasn't.
+/// Kernel, processor and versions, and the host's missing tools.
 ///
 /// # Errors
 /// proxy-init can't be run.

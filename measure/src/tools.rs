@@ -64,7 +64,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Unpacks what the benchmark carries; `proxy_init` takes the place of its own proxy-init.
+    /// Unpacks the programs that the benchmark carries; `proxy_init` takes the place of its own proxy-init.
     ///
     /// # Errors
     /// There is no proxy-init, or no place where programs can be run.

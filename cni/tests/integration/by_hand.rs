@@ -118,7 +118,7 @@ fn the_rules_are_linkerd_inits_and_a_second_add_leaves_the_same() {
         assert_eq!(saved(&pod, "nft"), want);
         Run::new("CHECK", &meshed(), pod.path()).output(&node).success();
     }
-    // Another configuration leaves what that one means.
+    // Another configuration keeps the meaning of this one.
     let mut configuration = meshed();
     configuration["linkerd"]["proxy-uid"] = 7.into();
     configuration["linkerd"]["ipv6"] = false.into();
@@ -137,7 +137,7 @@ fn a_pod_that_is_not_the_meshs_is_left_alone() {
         let run = Run::new("ADD", configuration, pod.path()).with("CNI_ARGS", arguments);
         run.output(&node).result()
     };
-    // No pod at all: whoever runs it is not Kubernetes, and needs neither annotations nor the proxy's ports.
+    // No pod at all: the caller is not Kubernetes, and needs neither annotations nor the proxy's ports.
     for arguments in ["", "IgnoreUnknown=1", "IgnoreUnknown=1;K8S_POD_UID=6", "K8S_POD_NAMESPACE=shop"] {
         let bare = json!({"cniVersion": "1.0.0", "name": "net", "type": "linkerd-cni"});
         assert_eq!(add(&bare, arguments), json!({"cniVersion": "1.0.0"}));

@@ -27,10 +27,10 @@ enum Reply {
     Silence,
 }
 
-/// A name, the kind of the question, and whether it came by TCP.
+/// A name, the kind of the question, and true if it came by TCP.
 type Zone = fn(&str, u16, bool) -> Reply;
 
-/// A name server; what it was asked, as `NAME KIND`, and `tcp` if it came by that.
+/// A name server, and its questions, as `NAME KIND`, and `tcp` for those by TCP.
 struct NameServer(Arc<Mutex<Vec<String>>>);
 
 impl NameServer {
@@ -200,7 +200,7 @@ fn a_name_is_found_in_dns() {
         ((|_, _, _| Reply::Has(&["127.0.0.1"])) as Zone, "127.0.0.1"),
         (|_, _, _| Reply::Has(&["::1"]), "127.0.0.1"),
         (|_, _, _| Reply::Has(&["127.0.0.1"]), "::1"),
-        // By TCP, what doesn't fit into a packet.
+        // An answer that doesn't fit into a packet comes by TCP.
         (
             |_, _, tcp| {
                 if tcp { Reply::Has(&["127.0.0.1", "::1"]) } else { Reply::Truncated }

@@ -1,4 +1,4 @@
-//! Any configuration and any annotations against what linkerd-init's commands and the init program install.
+//! Any configuration and any annotations against the rules of linkerd-init's commands and of the init program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -295,7 +295,7 @@ fn each_settings_key_and_annotations_make_the_rules_that_its_flag_makes() {
 
         annotations[setting.annotations[0]] = value.into();
         assert_eq!(by_plugin(&annotations, &linkerd), by_flag, "{flag}");
-        // It replaces what the configuration says, or adds to that.
+        // The annotation replaces the configuration's value, or adds to it.
         if setting.form == Form::Texts && !setting.adds {
             linkerd[setting.key()] = json!(["1"]);
             if ["inbound-subnets-to-ignore", "outbound-subnets-to-ignore", "outbound-subnets-to-redirect"]

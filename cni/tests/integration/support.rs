@@ -132,7 +132,7 @@ impl Finished {
 }
 
 /// The network configuration of Linkerd's chart (linkerd2-cni) with its default values, IPv6 and nft mode, in the last
-/// version; what the plugin knows of pods comes from these annotations.
+/// version; the plugin knows pods by these annotations.
 pub(crate) fn by_annotations(annotations: Value) -> Value {
     let mut configuration = by_api(Path::new("/nonexistent"));
     configuration["linkerd"]["pod-info"] = "annotations".into();
@@ -145,7 +145,7 @@ pub(crate) fn meshed() -> Value {
     by_annotations(json!({"linkerd.io/proxy-version": "edge-1"}))
 }
 
-/// The same, and what the plugin knows of pods comes from the API server.
+/// The same, but the plugin knows pods by the API server.
 pub(crate) fn by_api(kubeconfig: &Path) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -169,7 +169,7 @@ pub(crate) fn by_api(kubeconfig: &Path) -> Value {
     })
 }
 
-/// Both families' nat rules as iptables of this mode saves them, without what differs from run to run.
+/// Both families' nat rules as iptables of this mode saves them, without the parts that differ from run to run.
 pub(crate) fn saved(namespace: &Namespace, mode: &str) -> String {
     let mut text = String::new();
     for family in ["iptables", "ip6tables"] {

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(changed.proxy_gid, proxy_init::OwnerId::new(9));
     }
 
-    /// Those of a pod and of its namespace each for themselves, whoever tells of them.
+    /// The annotations of a pod and of its namespace, each for themselves.
     #[test]
     fn annotations_that_are_too_long_are_an_error_and_not_kept() {
         let of_length = |length: usize| {

@@ -43,7 +43,7 @@ pub struct Answers {
 
 /// Decides by the annotations that the runtime hands over: the injector has copied those of the namespace to the pod.
 ///
-/// They don't name the pod's containers, so they don't tell whether the pod has a linkerd-init of its own.
+/// They don't name the pod's containers, so a linkerd-init of the pod's own stays unseen.
 ///
 /// # Errors
 /// The value of the configuration or of the annotations that stands in the way.

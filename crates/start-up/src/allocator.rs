@@ -45,7 +45,7 @@ struct Memory {
     first: *mut u8,
     /// How much of the first piece has been cut off, in bytes: a multiple of the step.
     cut: usize,
-    /// How much of it ever was: what comes after is zero.
+    /// The part that was ever in use: the memory after it is zero.
     touched: usize,
     rest: Dlmalloc,
 }
@@ -65,7 +65,8 @@ impl Allocator {
         while self.is_taken.swap(true, Ordering::Acquire) {
             yield_now();
         }
-        // SAFETY: whoever has set the flag is alone here until it is cleared, and `work`, in this file, allocates nothing.
+        // SAFETY: the thread that has set the flag is alone here until it is cleared, and `work`, in this file,
+        // allocates nothing.
         let result = work(unsafe { &mut *self.memory.get() });
         self.is_taken.store(false, Ordering::Release);
         result

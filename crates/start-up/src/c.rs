@@ -14,7 +14,7 @@ use std::ptr;
 /// Before each block is its size. C's blocks are aligned to this, in bytes.
 const BEFORE: usize = 16;
 
-/// Of a block, and of what is before it.
+/// The layout of a block with the bytes before it.
 fn layout(size: usize) -> Option<Layout> {
     Layout::from_size_align(size.checked_add(BEFORE)?, BEFORE).ok()
 }
@@ -98,14 +98,14 @@ pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
     unsafe { dealloc(whole, layout) };
 }
 
-// SAFETY: it is what musl calls for itself instead of malloc.
+// SAFETY: musl itself calls this instead of malloc.
 #[cfg_attr(target_env = "musl", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
     // SAFETY: it takes any size.
     unsafe { malloc(size) }
 }
 
-// SAFETY: it is what musl calls for itself instead of free.
+// SAFETY: musl itself calls this instead of free.
 #[cfg_attr(target_env = "musl", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn __libc_free(block: *mut c_void) {
     // SAFETY: the caller has it of one of these functions.

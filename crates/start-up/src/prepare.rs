@@ -34,7 +34,7 @@ pub(crate) fn prepare() {
     }
     let net_admin = Capability::CAP_NET_ADMIN;
     let has = |set| caps::has_cap(None, set, net_admin).unwrap_or(false);
-    // For root, what is permitted is effective already.
+    // For root, permitted capabilities are effective already.
     if !geteuid().is_root() && !has(CapSet::Effective) && has(CapSet::Permitted) {
         // If this fails, the kernel refuses whatever needs the capability, and that is reported.
         let _ = caps::raise(None, CapSet::Effective, net_admin);

@@ -1,6 +1,6 @@
 //! The allocator of proxy-init with musl, and C's malloc beside it, which these tests link with whatever libc is here.
 
-// They call what a program's allocations call.
+// They call the functions that a program's allocations call.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc as _, Layout};
@@ -11,7 +11,7 @@ use lab::network::seed;
 use crate::allocator::{Allocator, First};
 use crate::c;
 
-/// A block, what every byte of it is, and its layout.
+/// A block, the value of its bytes, and its layout.
 struct Block {
     start: *mut u8,
     layout: Layout,
@@ -194,7 +194,7 @@ fn c_gets_what_it_asks_for() {
     assert!(unsafe { c::realloc(std::ptr::null_mut(), usize::MAX) }.is_null());
     // SAFETY: it takes any size.
     let block = unsafe { c::malloc(1) };
-    // SAFETY: it was allocated the line before, and what can't be made larger stays as it is.
+    // SAFETY: it was allocated the line before, and a block that can't be made larger stays as it is.
     assert!(unsafe { c::realloc(block, usize::MAX) }.is_null());
     // SAFETY: it is still in use.
     unsafe { c::free(block) };

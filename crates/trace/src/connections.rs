@@ -489,7 +489,7 @@ mod tests {
         }
     }
 
-    /// Nobody of this namespace sends what arrives. To xt's match, that is somebody else's.
+    /// Nobody of this namespace sends an arriving packet. To xt's match, that is somebody else's.
     #[test]
     fn an_owner_is_compared_without_a_socket_too_by_xt() {
         let arriving = Connections::all(Family::V4, Direction::Inbound);

@@ -1,4 +1,4 @@
-//! How much of a set of connections gets somewhere, by what the rules leave open.
+//! The share of a set of connections that gets somewhere, by the questions that the rules leave open.
 
 /// How many questions are told of one doubt.
 const MOST_QUESTIONS: usize = 8;
@@ -117,7 +117,7 @@ mod tests {
         assert!(!yes.is_none() && !no.is_none() && !yes.is(&no));
         assert!(sum(&[&yes, &no]).is_none() && sum(&[&no, &yes]).questions.is_empty());
         assert!(no.is(&Doubt::NONE.denied(1)));
-        // Of two questions, all four, or what is left of one once the other is answered either way.
+        // Of two questions, all four, or the rest of one once the other is answered either way.
         let [yes_yes, yes_no] = yes.divided(2, 2).try_into().unwrap();
         assert!(sum(&[&yes_yes, &yes_no]).is(&yes));
         assert!(sum(&[&yes_yes, &no, &yes_no]).is_none());

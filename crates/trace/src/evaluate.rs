@@ -164,7 +164,7 @@ mod tests {
             let by_eth0 = (Field::InInterface, Intervals::one(interface(b"eth0")));
             assert_eq!(held(name, hook, &back, &facts), is_known.then_some(Some(by_eth0)), "{name} {hook}");
         }
-        // Of several fields, what is said of the one that they have.
+        // Of several fields, the one that the connections have counts.
         let own =
             Facts { local: vec![(2, Family::V6, (5, 5)), (2, Family::V4, (5 << 24, 5 << 24))], ..Facts::default() };
         let to_own = Context::AddressType { is_source: false, types: 1 << 2, negated: false, is_xt: false };

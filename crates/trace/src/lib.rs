@@ -4,11 +4,12 @@
 //! the kernel's order, and splits it where a rule takes only some of them. One connection is a set of one. How the
 //! kernel decides is in docs/facts.md, with its sources.
 //!
-//! Before a connection's first packet over IPv6, neighbours find each other ([`discovery`]) by packets that pass the same
-//! chains. A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the
-//! hooks as a `State` (state.rs). The last two are translated as the first one was.
+//! Before a connection's first packet over IPv6, neighbours find each other ([`discovery`]) by packets that pass the
+//! same chains. A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way
+//! through the hooks as a `State` (state.rs). The last two are translated as the first one was.
 //!
-//! Its decisions, and what arrives, are [`Outcome`]s; it can record each [`Step`] too. There are three kinds of unknowns:
+//! Its decisions, and the arriving connections, are [`Outcome`]s; it can record each [`Step`] too. There are three
+//! kinds of unknowns:
 //! - what could not be seen ([`Unseen`](ruleset::Unseen)), about which the walk knows nothing;
 //! - what is not understood, and has that name everywhere ([`Fate::NotUnderstood`]);
 //! - what depends on an open question ([`Open`]): connections that get somewhere only by some of its answers carry a

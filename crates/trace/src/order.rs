@@ -64,7 +64,7 @@ impl PartialEq for Slot<'_> {
 impl Eq for Slot<'_> {}
 
 impl Slot<'_> {
-    /// By what the kernel orders a hook's chains.
+    /// The key by which the kernel orders a hook's chains.
     pub fn order(&self) -> (i32, i32) {
         match self.base.kind {
             Kind::Nat => (nat_priority(self.base.hook), self.base.priority),
@@ -103,8 +103,9 @@ pub(super) fn places(mut slots: Vec<Slot<'_>>) -> Vec<Vec<Slot<'_>>> {
     places.map(<[_]>::to_vec).collect()
 }
 
-/// Divides the chains of a place by what is known of their order. Whether a filter chain with the priority of netfilter's
-/// NAT hook runs before the nat chains, which all run there, isn't known: nothing records when that hook was made.
+/// Divides the chains of a place by the knowledge of their order. Whether a filter chain with the priority of
+/// netfilter's NAT hook runs before the nat chains, which all run there, isn't known: nothing records when that hook
+/// was made.
 pub(super) fn orders<'a>(place: &[Slot<'a>]) -> Vec<Orders<'a>> {
     let (nat, filter): (Vec<Slot<'_>>, Vec<Slot<'_>>) = place.iter().partition(|slot| slot.is_nat());
     if nat.is_empty() || filter.is_empty() {

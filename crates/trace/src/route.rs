@@ -138,8 +138,8 @@ impl Way {
 }
 
 /// Takes the first packet of connections, the reply and the client's ACK through all hooks that each passes. With a
-/// watched chain, this records what is decided about connections that should reach it, and what becomes of those that it
-/// redirects; what arrives has bypassed it. Without one, it records each step.
+/// watched chain, this records the decisions about connections that should reach it, and the fate of those that it
+/// redirects; arriving connections have bypassed it. Without one, it records each step.
 pub fn there_and_back<'a>(
     ruleset: &'a Ruleset,
     family: Family,
@@ -200,8 +200,8 @@ fn reads_flags(rule: &Rule) -> bool {
     decide || rule.conditions.iter().any(|condition| condition.field() == Some(Field::TcpFlags))
 }
 
-/// Takes what servers send after their first reply the same way; it differs from that in TCP's flags, and always has a
-/// socket. Returns whether any of it gets through.
+/// Takes servers' packets after their first reply the same way; they differ from it in TCP's flags, and always have a
+/// socket. Returns true if any of them gets through.
 fn gets_through<'a>(walker: &mut Walker<'a, '_>, way: Way, replies: Vec<State<'a>>) -> bool {
     let (untracked, mut data): (Vec<_>, Vec<_>) = replies.into_iter().partition(State::is_untracked);
     for state in &mut data {
@@ -446,7 +446,7 @@ fn enter_hook(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
             state.set(Field::OutInterface, no_device());
         }
         // The kernel finds the socket of a packet before it delivers it, except for a first packet, which has none
-        // (`tcp_v4_early_demux`); it doesn't look up what arrives on lo.
+        // (`tcp_v4_early_demux`); it doesn't look up packets that arrive on lo.
         (Way::In, Hook::Input) if settings.finds_sockets => match state.packet {
             Leg::First | Leg::Solicitation | Leg::Advertisement => {}
             Leg::Reply => state.join_socket(false),

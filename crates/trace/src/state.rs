@@ -59,7 +59,7 @@ pub(super) struct Flow {
     /// The connections' fields before their translation, and the fields to which they were translated.
     pub(super) original: Vec<(Field, Intervals)>,
     pub(super) translated: Vec<(Field, Intervals)>,
-    /// Fields of this packet that are still to be translated, as those of the first packet were, and to what.
+    /// Fields of this packet that are still to be translated, as those of the first packet were, and their new numbers.
     pub(super) pending: Vec<(Field, Intervals)>,
     pub(super) mark: Intervals,
     /// The port at which the first packet has arrived.
@@ -371,13 +371,13 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Sets one of the marks; returns whether the rule goes on.
+    /// Sets one of the marks; returns true if the rule goes on.
     pub(super) fn set_mark(&mut self, field: Field, to: Option<Bits>) -> bool {
         let numbers = match to {
             Some(bits) if bits.mask != 0 => match self.connections.get(bits.field).map(few_numbers) {
                 Some(Some(known)) => Intervals::each(known.into_iter().map(|number| bits.of(number))),
                 Some(None) => field.any(),
-                // Such a rule ends where it reads what isn't there (`NFT_BREAK` in `nft_ct_get_eval`).
+                // Such a rule ends where it reads something missing (`NFT_BREAK` in `nft_ct_get_eval`).
                 None => return false,
             },
             Some(bits) => Intervals::one(bits.xor),
@@ -420,8 +420,8 @@ impl<'a> State<'a> {
         self.after_watched && !self.is_settled
     }
 
-    /// Merges with another state in the same place, if both are the same connections, or if the sets of both are one that is
-    /// as certain. Returns whether it did.
+    /// Merges with another state in the same place, if both are the same connections, or if the sets of both are one
+    /// that is as certain. Returns true if it did.
     fn try_join(&mut self, other: &Self) -> bool {
         if self.kind() != other.kind() {
             return false;
@@ -450,7 +450,7 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Adds what is known about other connections of the same kind, beside their packets.
+    /// Adds the known facts about other connections of the same kind, beside their packets.
     fn widen(&mut self, other: &Self) {
         let owners = |one: &Option<Owner>, other: &Option<Owner>| {
             let ((uids, gids), (other_uids, other_gids)) = (one.as_ref()?, other.as_ref()?);
@@ -555,7 +555,7 @@ mod tests {
         State { connections: all.connections.narrowed(Field::DestinationPort, &Intervals::one(port)), ..all }
     }
 
-    /// The ports and the doubts of what these come to.
+    /// The ports and the doubts of these outcomes.
     fn merged(states: &[State<'static>]) -> Vec<(Intervals, Doubt)> {
         let merged = merge_states(states.to_vec()).into_iter();
         merged.map(|state| (state.connections.get(Field::DestinationPort).unwrap().clone(), state.doubt)).collect()
@@ -713,7 +713,7 @@ mod tests {
         ] {
             assert_eq!(new.order_to_tracking(hook, priority), side, "{hook} {priority}");
         }
-        // Of what lo brings back, it isn't the first hook.
+        // This isn't the first hook of a packet that lo brings back.
         assert_eq!(State { is_seen: true, ..new }.order_to_tracking(Hook::Ingress, 0), Ordering::Greater);
     }
 
@@ -762,7 +762,7 @@ mod tests {
         assert_eq!(set(bits(Field::DestinationPort, 1, 0)), (true, Intervals::one(0)));
         assert_eq!(set(bits(Field::SourcePort, 1, 0)), (true, any.clone()), "of too many to look at");
         assert_eq!(set(None), (true, any));
-        // The rule ends where it reads what isn't there; a constant is read nowhere.
+        // The rule ends where it reads something missing; a constant is read nowhere.
         assert!(!set(bits(Field::Uid, 1, 0)).0);
         assert_eq!(set(bits(Field::Uid, 0, 9)), (true, Intervals::one(9)));
     }

@@ -80,7 +80,7 @@ pub enum Fate {
     NotUnderstood,
 }
 
-/// One of the packets of a connection, or of what comes before it.
+/// One of the packets of a connection, or of those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Leg {
     /// The first one, a SYN.
@@ -199,7 +199,7 @@ pub enum Matched<'a> {
     Perhaps(Reason<'a>),
 }
 
-/// Why a connection doesn't match a rule, or what that depends on.
+/// The reason why a connection doesn't match a rule, or the question on which the match depends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason<'a> {
     /// A condition on these connections, by this field of theirs; none if it isn't understood.

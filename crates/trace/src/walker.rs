@@ -45,7 +45,8 @@ pub struct Walk<'a> {
     pub steps: Vec<Step<'a>>,
 }
 
-/// The result of base chains in one of the orders in which they may run: what they decide, and what they let through.
+/// The result of base chains in one of the orders in which they may run: their decisions, and the packets that they let
+/// through.
 type PassedOrder<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
 
 /// A visit to a chain, and its results.
@@ -444,7 +445,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     /// Exempts a packet from connection tracking, unless that has an entry for it already (`nft_notrack_eval` in
-    /// net/netfilter/nft_ct.c, `xt_ct_target` in xt_CT.c). Returns whether the packet goes on.
+    /// net/netfilter/nft_ct.c, `xt_ct_target` in xt_CT.c). Returns true if the packet goes on.
     fn untrack(&mut self, at: Place<'a>, state: &mut State<'a>) -> bool {
         if !state.is_invalid() {
             return true;
@@ -464,7 +465,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         true
     }
 
-    /// Drops a packet if `is_lost`; if that isn't known, leaves it open. Returns whether the packet goes on.
+    /// Drops a packet if `is_lost`; if that isn't known, leaves it open. Returns true if the packet goes on.
     fn drop_if(&mut self, is_lost: Option<bool>, at: Place<'a>, state: &mut State<'a>) -> bool {
         match is_lost {
             Some(true) => self.decide(state, at, Fate::Dropped),
@@ -474,7 +475,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         is_lost != Some(true)
     }
 
-    /// Leaves open what a rule's action makes of a packet. It goes on as if that were nothing.
+    /// Leaves the effect of a rule's action on a packet open. The packet goes on as if there were none.
     fn leave_open(&mut self, at: Place<'a>, state: &mut State<'a>) {
         self.decide(state, at, Fate::NotUnderstood);
         let question = self.add_question(Open::Other);

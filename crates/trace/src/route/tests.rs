@@ -365,7 +365,7 @@ fn whether_a_connection_is_translated_is_known_only_if_it_surely_changes() {
     assert_eq!(after(vec![rule([], Action::Accept)]), ["at last Ack Accepted"]);
 }
 
-/// Whose the answering process is, by what listens and what the rules say of the proxy.
+/// The user of the answering process, by the listeners and the rules' facts about the proxy.
 #[test]
 fn the_server_is_whoever_listens_or_the_proxy() {
     let listener = |port, uid| Listener {
@@ -840,7 +840,7 @@ fn the_socket_is_found_before_a_packet_is_delivered() {
     assert_eq!(ends(Settings { finds_sockets: false, ..Settings::default() }), arrives);
 }
 
-/// The server's first reply has no socket where that is a cookie; what follows has one.
+/// The server's first reply has no socket where it is a cookie; later packets have one.
 #[test]
 fn a_reply_with_a_cookie_is_nobodys() {
     let listener = Listener {

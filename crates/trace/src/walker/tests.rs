@@ -573,7 +573,7 @@ fn in_whichever_order_chains_run_the_same_comes_of_them_where_steps_are_recorded
     assert_eq!(dropped, [true; 3], "{:#?}", walk.decisions);
 }
 
-/// Of a rule whose verdict map decides, a step says what that says.
+/// The step of a rule whose verdict map decides has the map's verdict.
 #[test]
 fn a_step_by_a_map_matches_as_far_as_the_map_says_something() {
     let map = Set { verdicts: vec![(Intervals::one(80), Action::Accept)], ..ports("m", &[(80, 80)]) };
