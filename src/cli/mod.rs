@@ -49,6 +49,8 @@ type Read = fn(&Given<'_>) -> Result<Command, String>;
 static SUBCOMMANDS: &[(&Subcommand, Read)] = &[
     (&INSTALL, read_install),
     #[cfg(feature = "diagnose")]
+    (&questions::CHECK, |given| ask(given, questions::check)),
+    #[cfg(feature = "diagnose")]
     (&questions::SHOW, |given| ask(given, questions::show)),
     #[cfg(feature = "diagnose")]
     (&questions::EXPLAIN, |given| ask(given, questions::explain).map_err(|text| given.subcommand.see_help(&text))),

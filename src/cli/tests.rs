@@ -323,11 +323,11 @@ fn the_validators_environment_counts_where_there_is_no_flag() {
 #[test]
 fn an_output_that_the_subcommand_does_not_take_is_refused_with_those_that_it_does() {
     for (line, want) in [
-        ("show --output yaml", "--output must be text or json, or short for explain, not \"yaml\""),
-        ("show --output short", "--output short is for explain: use text or json"),
+        ("show --output yaml", "--output must be text or json, or short for check and explain, not \"yaml\""),
+        ("show --output short", "--output short is for check and explain: use text or json"),
         (
             "explain inbound --output yaml",
-            "--output must be text or json, or short for explain, not \"yaml\" (see proxy-init explain --help)",
+            "--output must be text or json, or short for check and explain, not \"yaml\" (see proxy-init explain --help)",
         ),
     ] {
         assert_eq!(try_parse(&format!("proxy-init {line}"), None).unwrap_err(), want);
@@ -349,7 +349,7 @@ fn a_mistake_is_explained_and_says_where_help_is() {
         ("detect verify", "unexpected argument \"verify\""),
         ("detect --output", "--output <FORMAT>: a value is missing"),
         ("show -p 4143", "show does not take -p: leave it out"),
-        ("man detcet", "\"detcet\" is invalid: use show, explain, verify, uninstall, detect"),
+        ("man detcet", "\"detcet\" is invalid: use check, show, explain, verify, uninstall, detect"),
         ("completions", "completions needs the name of a shell"),
     ] {
         let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
@@ -361,7 +361,7 @@ fn a_mistake_is_explained_and_says_where_help_is() {
         ("detcet", "unknown subcommand \"detcet\", did you mean detect? (see proxy-init --help)"),
         (
             "80",
-            "unknown subcommand \"80\": there are show, explain, verify, uninstall, detect, validate, help, man, completions",
+            "unknown subcommand \"80\": there are check, show, explain, verify, uninstall, detect, validate, help, man, completions",
         ),
         ("-p 1 -o 2 --output json", "proxy-init does not take --output: leave it out (see proxy-init --help)"),
         (

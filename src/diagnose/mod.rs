@@ -4,6 +4,7 @@
 //! Nothing outside of this folder imports from it but the command line: without the feature `diagnose`, there is no
 //! such folder.
 
+pub mod check;
 pub mod detect;
 pub mod explain;
 pub mod other_programs;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use self::check::{Checked, check};
 use self::detect::{Detected, detect};
 use self::explain::answer::Connection;
 use self::explain::{Expected, Explained, explain};
@@ -39,6 +41,9 @@ use crate::install::Install;
 /// A question about the network namespace at a path, or about the calling thread's.
 #[derive(Debug)]
 pub enum Question {
+    Check {
+        netns: Option<PathBuf>,
+    },
     Show {
         netns: Option<PathBuf>,
     },
@@ -108,6 +113,14 @@ impl Question {
     pub fn answer(&self, output: Output, has_colour: bool) -> Result<Printed, Error> {
         let print = Printer { output, has_colour };
         match self {
+            Self::Check { netns } => {
+                let checked = check(netns.as_deref())?;
+                let text = match output {
+                    Output::Short => format!("{}\n", checked.answer()),
+                    Output::Text | Output::Json => print.form(&checked, Checked::json),
+                };
+                Ok(Printed { text, outcome: checked.outcome() })
+            }
             Self::Show { netns } => show(netns.as_deref(), |shown| Printed {
                 text: print.form(shown, Shown::json),
                 outcome: shown.outcome(),

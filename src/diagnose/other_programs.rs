@@ -172,7 +172,7 @@ pub fn signs_on_node(ruleset: &Ruleset, devices: &[Device], traces: &Traces, is_
 }
 
 /// The mode of kube-proxy, which only the node's own network namespace shows.
-fn kube_proxy(ruleset: &Ruleset, devices: &[Device]) -> Option<String> {
+pub fn kube_proxy(ruleset: &Ruleset, devices: &[Device]) -> Option<String> {
     if let Some(table) = ruleset.tables.iter().find(|table| table.name == *"kube-proxy") {
         return Some(format!("kube-proxy is in nftables mode (table {table})"));
     }

@@ -17,6 +17,29 @@ use crate::flags::values::{self, LOG_FORMATS, named};
 use crate::flags::{Exit, FLAG, Flag, Given, SUBCOMMAND, Subcommand, ValueForm, Word};
 use crate::log::Log;
 
+pub static CHECK: Subcommand = Subcommand {
+    name: "check",
+    about: "Say what happens to each of the pod's ports, and what is wrong",
+    details: "The first line is the summary. Then comes a line for each port on which something\n\
+              listens, one for outbound connections, and each finding with its cure, under a\n\
+              code that docs/debugging.md explains. It looks at the rules as verify does\n\
+              without flags, and follows connections as explain does, from the proxy on too. It\n\
+              makes no connection and changes nothing.",
+    flags: || vec![NETNS, OUTPUT_OF_EXPLAIN],
+    examples: &[
+        ("proxy-init check", "check the pod in whose network namespace this runs"),
+        ("proxy-init check --netns /proc/4321/ns/net --output short", "print the summary for another one"),
+    ],
+    environment: COLOURS,
+    exits: &[
+        (Exit::Done, "connections go as the rules mean"),
+        (Exit::Failed, "it is not known, or the rules cannot be read"),
+        (Exit::BadInput, Exit::BAD_INPUT),
+        (Exit::Differs, "connections are lost, or pass by the proxy unasked"),
+    ],
+    ..SUBCOMMAND
+};
+
 pub static SHOW: Subcommand = Subcommand {
     name: "show",
     about: "Show the rules that redirect connections, with packet counts",
@@ -171,7 +194,7 @@ const OUTPUT: Flag = Flag {
     placeholder: "FORMAT",
     words: || vec!["text", "json"],
     heading: "Output",
-    help: "text for people, short for the answer of explain alone, or json for\n\
+    help: "text for people, short for one line of check or explain, or json for\n\
            programs, errors included [default: text]",
     ..FLAG
 };
@@ -270,6 +293,10 @@ const VALIDATING: [Flag; 5] = [
     Flag { variable: Some("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL"), ..LOG_LEVEL },
 ];
 
+pub fn check(given: &Given<'_>) -> Result<Question, String> {
+    Ok(Question::Check { netns: netns(given)? })
+}
+
 pub fn show(given: &Given<'_>) -> Result<Question, String> {
     Ok(Question::Show { netns: netns(given)? })
 }
@@ -353,11 +380,12 @@ const OUTPUTS: [(&str, Output); 3] = [("text", Output::Text), ("short", Output::
 
 pub fn output(given: &Given<'_>) -> Result<Output, String> {
     let read = |text: &str| {
-        named(text, &OUTPUTS).map_err(|_| format!("must be text or json, or short for explain, not \"{text}\""))
+        named(text, &OUTPUTS)
+            .map_err(|_| format!("must be text or json, or short for check and explain, not \"{text}\""))
     };
     let output = given.value(OUTPUT.name, read)?.unwrap_or_default();
-    if output == Output::Short && given.subcommand.name != EXPLAIN.name {
-        return Err("--output short is for explain: use text or json".to_owned());
+    if output == Output::Short && ![CHECK.name, EXPLAIN.name].contains(&given.subcommand.name) {
+        return Err("--output short is for check and explain: use text or json".to_owned());
     }
     Ok(output)
 }

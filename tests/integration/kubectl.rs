@@ -121,6 +121,15 @@ fn all_pods_of_a_workload_are_verified() {
 }
 
 #[test]
+fn each_pod_of_a_workload_is_checked_in_a_line() {
+    let namespace = Namespace::new();
+    let (checked, ..) = run(&namespace, &["check", "deploy/web"], &[]);
+    assert_eq!(checked.code(), Some(3), "{}", checked.said());
+    let line = "not well: no-rules: connections are lost, or pass by the proxy unasked";
+    assert_eq!(checked.stdout(), format!("web-1: {line}\nweb-2: {line}\n"));
+}
+
+#[test]
 fn where_pod_security_refuses_the_container_the_way_from_the_node_is_said() {
     let refused = r#"pods "web" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities"#;
     let (asked, ..) = run(&Namespace::new(), &["verify", "web"], &[("REFUSED", refused)]);

@@ -3,6 +3,7 @@
 //! The expectations come from third-party tools: the iptables commands that linkerd-init would have run, the rules that
 //! iptables and nft read back, and real connections.
 
+mod check;
 mod command_line;
 mod deploy;
 mod detect;

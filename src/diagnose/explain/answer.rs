@@ -67,7 +67,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// Returns true if the connection fails.
-    fn is_dropped(&self) -> bool {
+    pub(crate) fn is_dropped(&self) -> bool {
         matches!(self, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
     }
 

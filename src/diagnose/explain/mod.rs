@@ -8,11 +8,12 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use ruleset::{Context, Direction, Facts, Family, Field, Name, Network, Rule, Ruleset};
+use ruleset::{Context, Direction, Facts, Family, Field, Intervals, Listener, Name, Network, Rule, Ruleset};
 use trace::{Leg, Matched, Place, Step};
 
-use self::routing::{Routed, Routing};
-use crate::config::Mode;
+use self::routing::Routed;
+pub(super) use self::routing::Routing;
+use crate::config::{Config, Mode};
 use crate::diagnose::explain::answer::{Answer, Connection, Verdict};
 use crate::diagnose::other_programs::owner_of;
 use crate::diagnose::output::words;
@@ -20,10 +21,11 @@ use crate::diagnose::ownership::mode_of;
 use crate::diagnose::proxy::{ProxyWarning, warnings};
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::snapshot::{self, facts, unread_tables};
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::modes::netlink::must_see;
 use crate::netns;
 use crate::ownership::{holders, is_ours};
+use crate::plan::Purpose;
 
 /// The fate of a connection, and the reason. Its `Display` is for people, [`Explained::json`] for machines.
 #[derive(Debug, Clone)]
@@ -47,6 +49,8 @@ pub struct Explained<'a> {
     limits: Vec<String>,
     /// The destination of a connection that is redirected, if this namespace doesn't have it.
     stray: Option<IpAddr>,
+    /// The proxy's own connection to the destination, if this one goes to the proxy.
+    pub(crate) onward: Option<Onward>,
     at: Option<Place<'a>>,
     ports: Vec<u16>,
 }
@@ -108,35 +112,118 @@ pub fn explain<T: Send>(
     netns::run_in(netns, || {
         let routing = Routing::read();
         let asked = routing.check(connection)?;
-        let mut routed = routing.route_connection(asked.clone())?;
+        let routed = routing.route_connection(asked.clone())?;
         let ruleset = snapshot::ruleset()?;
         must_see(&ruleset, Mode::Nft)?;
-        if !answer::open_exemptions(&ruleset, &routed.connection, Field::InInterface).is_empty() {
+        let explained = Scene::new(&routing, &ruleset).explain(&asked, routed, true);
+        Ok(report(&explained))
+    })
+}
+
+/// A network namespace through which connections are followed.
+pub(super) struct Scene<'s> {
+    routing: &'s Routing,
+    ruleset: &'s Ruleset,
+    /// The config of the rules that are there, if they tell one.
+    config: Option<Config>,
+}
+
+impl<'s> Scene<'s> {
+    pub(super) fn new(routing: &'s Routing, ruleset: &'s Ruleset) -> Self {
+        let config = holders(ruleset).next().and_then(|mode| config(mode, ruleset).ok());
+        Self { routing, ruleset, config }
+    }
+
+    /// Follows a connection, and from the proxy on, if it goes there. Tables that could not be seen count as empty.
+    ///
+    /// # Errors
+    /// As of [`explain`].
+    pub(super) fn follow(&self, asked: &Connection) -> Result<Explained<'s>, Error> {
+        let asked = self.routing.check(asked)?;
+        let routed = self.routing.route_connection(asked.clone())?;
+        Ok(self.explain(&asked, routed, false))
+    }
+
+    /// Explains what becomes of a connection that was `asked` about; with `doubts`, tables that could not be seen make it
+    /// unknown.
+    fn explain(&self, asked: &Connection, routed: Routed<'_>, doubts: bool) -> Explained<'s> {
+        let mut explained = self.explain_leg(asked, routed, doubts);
+        explained.onward = self.follow_from_proxy(asked, &explained.verdict);
+        explained
+    }
+
+    fn explain_leg(&self, asked: &Connection, mut routed: Routed<'_>, doubts: bool) -> Explained<'s> {
+        let Self { routing, ruleset, .. } = *self;
+        if !answer::open_exemptions(ruleset, &routed.connection, Field::InInterface).is_empty() {
             routed.connection.device = routing.network.only_device().map(|device| device.name.clone());
         }
-        let facts = facts(&ruleset, &routing.network, routed.device_back());
+        let facts = facts(ruleset, &routing.network, routed.device_back());
         let network = Network { facts, ..routing.network.clone() };
-        let mut answer = answer_by_routing(&ruleset, &network, &asked, &routed);
+        let mut answer = answer_by_routing(ruleset, &network, asked, &routed);
         let has_limits = || ruleset.has_context(|context| matches!(context, Context::Limit { .. }));
         // Beyond a limit, a connection may be lost in another way.
         let may_differ = matches!(answer.verdict, Verdict::NotKnown(_) | Verdict::Dropped | Verdict::Rejected);
         if may_differ && has_limits() {
             let facts = Facts { is_below_limits: true, ..network.facts.clone() };
             let below = Network { facts, ..network };
-            let conditional = answer_by_routing(&ruleset, &below, &asked, &routed);
+            let conditional = answer_by_routing(ruleset, &below, asked, &routed);
             if !matches!(conditional.verdict, Verdict::NotKnown(_)) && conditional.verdict != answer.verdict {
                 answer = answer::add_limits(conditional);
             }
         }
-        let answer = answer::doubt_if_unseen(&ruleset, routing.doubt_if_unasked(answer));
-        let mut explained = Explained::new(&ruleset, &routed.connection, answer);
+        let mut answer = routing.doubt_if_unasked(answer);
+        if doubts {
+            answer = answer::doubt_if_unseen(ruleset, answer);
+        }
+        let mut explained = Explained::new(ruleset, &routed.connection, answer);
         let goes_to_proxy = matches!(explained.verdict, Verdict::Proxy(_));
-        explained.stray = routed.stray_destination(&asked).filter(|_| goes_to_proxy);
-        let config = holders(&ruleset).next().and_then(|mode| config(mode, &ruleset).ok());
-        explained.warnings = config.map(|config| warnings(&config, &routing.network)).unwrap_or_default();
+        explained.stray = routed.stray_destination(asked).filter(|_| goes_to_proxy);
+        explained.warnings = self.config.as_ref().map(|config| warnings(config, &routing.network)).unwrap_or_default();
         explained.warnings.retain(|warning| warning.is_about(&routed.connection, &explained.verdict));
-        Ok(report(&explained))
-    })
+        explained
+    }
+
+    /// Follows the connection that the proxy makes once this one has got to it: to the same destination, as the user who
+    /// listens there. None if this one doesn't get there, or the user isn't known.
+    fn follow_from_proxy(&self, asked: &Connection, verdict: &Verdict) -> Option<Onward> {
+        let Verdict::Proxy(port) = *verdict else {
+            return None;
+        };
+        let mut at_port = self.routing.network.listeners.iter().filter(|listener| listener.port == port);
+        let known = at_port.next().map(|listener| listener.uid).filter(|uid| *uid != Listener::UNMAPPED);
+        let proxy = answer::proxy(&self.ruleset.tables);
+        let first = |ids: &Intervals| ids.as_slice().first().and_then(|&(first, _)| u32::try_from(first).ok());
+        let uid = known.or_else(|| first(&proxy.uids))?;
+        let to = self.routing.own_address(asked.to);
+        let onward = Connection { uid: Some(uid), gid: first(&proxy.gids), ..Connection::new(Direction::Outbound, to) };
+        let routed = match self.routing.route_connection(onward.clone()) {
+            Ok(routed) => routed,
+            Err(error) => return Some(Onward { uid, verdict: Verdict::Lost(chain(&error).to_string()), by: None }),
+        };
+        let Explained { verdict, by, .. } = self.explain_leg(&onward, routed, false);
+        Some(Onward { uid, verdict, by })
+    }
+}
+
+/// The connection that the proxy makes to the destination, after another one was redirected to the proxy.
+#[derive(Debug, Clone)]
+pub(crate) struct Onward {
+    pub(crate) uid: u32,
+    pub(crate) verdict: Verdict,
+    pub(crate) by: Option<Decider>,
+}
+
+impl Onward {
+    /// Its loss in words, if it is lost or comes back to the proxy.
+    pub(crate) fn loss(&self) -> Option<String> {
+        let fate = match &self.verdict {
+            Verdict::Proxy(port) => return Some(format!("back to the proxy, port {port}, again and again")),
+            verdict if verdict.is_dropped() => verdict,
+            _ => return None,
+        };
+        let by = self.by.as_ref().map_or(String::new(), |by| format!(" by {}", by.place));
+        Some(format!("{fate}{by}"))
+    }
 }
 
 /// The fate of a connection by the rules and by routing; `asked` is the connection that was asked about.
@@ -193,12 +280,28 @@ fn answer_by_routing<'a>(
 }
 
 impl<'a> Explained<'a> {
+    /// The flag of ours by whose rule a connection bypasses the proxy, with the rule's comment; none if another rule
+    /// decides.
+    pub(crate) fn exempting_setting(&self) -> Option<String> {
+        let rule = self.at.and_then(|at| at.rule()).filter(|rule| is_ours(rule))?;
+        let comment = rule.comment.as_ref()?.to_string();
+        let purpose = Purpose::from_comment(&comment).or_else(|| Purpose::first_listed(&comment))?;
+        let flag = match purpose {
+            Purpose::IgnorePorts(_) => "--inbound-ports-to-ignore",
+            Purpose::IgnoreSubnet(_) => "--inbound-subnets-to-ignore",
+            Purpose::IgnoreInterface(_) => "--inbound-interfaces-to-ignore",
+            _ => return Some(words::purpose(rule)),
+        };
+        Some(format!("{flag} names it"))
+    }
+
     /// Returns true if the answer is this one. A connection that the proxy's port refuses doesn't get to the proxy.
     pub(crate) fn is(&self, expected: Expected) -> bool {
         match expected {
             Expected::Proxy => {
                 matches!(self.verdict, Verdict::Proxy(_))
                     && self.stray.is_none()
+                    && self.onward.as_ref().and_then(Onward::loss).is_none()
                     && !self.warnings.iter().any(ProxyWarning::is_refusal)
             }
             Expected::Bypass => self.verdict == Verdict::Bypass,
@@ -227,6 +330,7 @@ impl<'a> Explained<'a> {
             exceptions: exceptions.map(|(field, numbers)| words::numbers(*field, numbers)).collect(),
             limits,
             stray: None,
+            onward: None,
             steps: answer.steps,
             at: answer.at,
             ports: answer::proxy_ports(&ruleset.tables),

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 use trace::{Leg, Place, Step};
 
-use super::{Explained, is_match, owner_in_brackets};
+use super::{Explained, Onward, is_match, owner_in_brackets};
 use crate::diagnose::explain::answer::Verdict;
 use crate::diagnose::output::json::object;
 use crate::diagnose::output::style::Style;
@@ -30,6 +30,9 @@ impl Explained<'_> {
         if let Some(stray) = self.stray {
             answer += &format!(", if other hosts send it here: this network namespace does not have {stray}");
         }
+        if let Some(loss) = self.onward.as_ref().and_then(Onward::loss) {
+            answer += &format!("; then from the proxy: {loss}");
+        }
         if !self.exceptions.is_empty() {
             answer += &format!(", except {}", self.exceptions.join(" and "));
         }
@@ -44,22 +47,20 @@ impl Explained<'_> {
 
     /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
-        let (verdict, port) = match &self.verdict {
-            Verdict::Proxy(port) => ("proxy", Some(*port)),
-            Verdict::Bypass => ("bypass", None),
-            Verdict::Elsewhere(_) => ("elsewhere", None),
-            Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_) => ("dropped", None),
-            Verdict::NotKnown(_) => ("not-known", None),
+        let port = match &self.verdict {
+            Verdict::Proxy(port) => Some(*port),
+            _ => None,
         };
         let by = self.by.as_ref();
         object(vec![
             ("schema", 1.into()),
-            ("verdict", verdict.into()),
+            ("verdict", verdict_in_json(&self.verdict).into()),
             ("answer", self.answer().into()),
             ("port", port.into()),
             ("rule", by.map(|by| by.rule.as_str()).into()),
             ("mode", by.and_then(|by| by.mode).map(|mode| mode.to_string()).into()),
             ("connection", self.connection.as_str().into()),
+            ("then", self.onward.as_ref().map(onward_json).into()),
             ("warnings", self.all_warnings().into()),
             ("steps", self.steps.iter().map(|step| self.step_json(step)).collect()),
         ])
@@ -78,6 +79,11 @@ impl Explained<'_> {
             text += &format!("by {by:#}\n");
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
+        }
+        if let Some(onward) = &self.onward
+            && let Some(by) = onward.by.as_ref().filter(|_| onward.loss().is_some())
+        {
+            text += &format!("then as user {}, by {by:#}\n", onward.uid);
         }
         for warning in self.all_warnings() {
             text += &Style::Trouble.paint(fill_lines(&format!("warning: {warning}")).trim_end(), colour);
@@ -169,6 +175,25 @@ impl Explained<'_> {
             ("why", self.why(step).into()),
         ])
     }
+}
+
+fn verdict_in_json(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Proxy(_) => "proxy",
+        Verdict::Bypass => "bypass",
+        Verdict::Elsewhere(_) => "elsewhere",
+        Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_) => "dropped",
+        Verdict::NotKnown(_) => "not-known",
+    }
+}
+
+fn onward_json(onward: &Onward) -> Value {
+    object(vec![
+        ("uid", onward.uid.into()),
+        ("verdict", verdict_in_json(&onward.verdict).into()),
+        ("answer", onward.verdict.to_string().into()),
+        ("rule", onward.by.as_ref().map(|by| by.rule.as_str()).into()),
+    ])
 }
 
 /// A packet's name in JSON, and whose hook it is in a heading.

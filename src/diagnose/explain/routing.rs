@@ -20,10 +20,10 @@ use crate::error::{self, Error};
 /// The kernel's routing in the thread's network namespace. A question that it doesn't answer is none; then the user's
 /// answer is that it isn't known ([`Routing::doubt_if_unasked`]).
 #[derive(Debug)]
-pub(super) struct Routing {
+pub(in crate::diagnose) struct Routing {
     /// Why it did not answer a question, if there was one.
     silent: OnceCell<String>,
-    pub(super) network: Network,
+    pub(in crate::diagnose) network: Network,
 }
 
 /// A connection with its destination and its route, as far as routing knows them.
@@ -47,7 +47,7 @@ enum Destination {
 }
 
 impl Routing {
-    pub(super) fn read() -> Self {
+    pub(in crate::diagnose) fn read() -> Self {
         Self { silent: OnceCell::new(), network: network() }
     }
 
@@ -137,11 +137,14 @@ impl Routing {
         }
     }
 
+    /// The same destination, or the pod's own first address in place of the unspecified one.
+    pub(super) fn own_address(&self, to: SocketAddr) -> SocketAddr {
+        let own = self.network.wide_addresses(Family::of(to.ip())).next().filter(|_| to.ip().is_unspecified());
+        own.map_or(to, |own| SocketAddr::new(own.address, to.port()))
+    }
+
     fn route_inbound(&self, mut connection: Connection) -> Result<Routed<'_>, Error> {
-        let family = Family::of(connection.to.ip());
-        if let Some(own) = self.network.wide_addresses(family).next().filter(|_| connection.to.ip().is_unspecified()) {
-            connection.to.set_ip(own.address);
-        }
+        connection.to = self.own_address(connection.to);
         let to = connection.to.ip();
         if connection.from.is_some_and(|from| self.is_source_dropped(from, &connection)) {
             let why = "the kernel drops packets from that source address that arrive on another device than lo: \

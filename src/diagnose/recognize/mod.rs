@@ -25,6 +25,7 @@ use crate::plan::tables::expected;
 /// The installation that comes closest to the found rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Closest {
+    pub(crate) config: Config,
     /// The flags that make it.
     pub(crate) flags: Vec<String>,
     /// The differences from it.
@@ -96,7 +97,7 @@ impl Recognized {
 impl fmt::Display for Recognized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.closest {
-            Ok(Closest { flags, verification }) => {
+            Ok(Closest { flags, verification, .. }) => {
                 let which = if self.is_in_place() {
                     "these flags install what was found:"
                 } else {
@@ -132,7 +133,8 @@ pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized,
     })
 }
 
-fn of(ruleset: &Ruleset, network: &Network, named: Option<Mode>) -> Result<Recognized, Error> {
+/// As [`recognize`], by what was read.
+pub(super) fn of(ruleset: &Ruleset, network: &Network, named: Option<Mode>) -> Result<Recognized, Error> {
     let mode = named.or_else(|| holders(ruleset).next());
     let looked_at = mode.unwrap_or(Mode::Nft);
     must_see(ruleset, looked_at)?;
@@ -143,7 +145,7 @@ fn of(ruleset: &Ruleset, network: &Network, named: Option<Mode>) -> Result<Recog
             }
             let verification = verdict(looked_at, &expected(looked_at, &config), ruleset, network)?;
             let verification = verification.with_signs(&config, ruleset, network);
-            Ok(Closest { flags: spell_flags(&config, looked_at), verification })
+            Ok(Closest { flags: spell_flags(&config, looked_at), config, verification })
         }
         Err(reason) => Err(reason),
     };

@@ -102,7 +102,7 @@ fn a_mistake_is_named_with_what_to_write_instead() {
         (&["verfiy"][..], "unknown subcommand \"verfiy\", did you mean verify?"),
         (&["-p", "-5", "-o", "1"], "--incoming-proxy-port \"-5\" is not a valid TCP port (1-65535)"),
         (&["verify", "-o", "-5", "-p", "1"], "--outgoing-proxy-port"),
-        (&["help", "verfiy"], "\"verfiy\" is invalid: use show, explain, verify, uninstall"),
+        (&["help", "verfiy"], "\"verfiy\" is invalid: use check, show, explain, verify, uninstall"),
         (&["completions"], "the name of a shell"),
         (&["completions", "cmd.exe"], "\"cmd.exe\" is invalid: use bash"),
     ] {

@@ -71,7 +71,7 @@ fn the_answer_alone_is_one_line_and_the_deciding_rule_is_marked() {
     }
     let refused = Run::new("verify --output short").output(&lab.pod);
     assert_eq!(refused.code(), Some(2));
-    assert!(refused.stderr().contains("--output short is for explain"), "{refused:?}");
+    assert!(refused.stderr().contains("--output short is for check and explain"), "{refused:?}");
 }
 
 #[test]

@@ -1,0 +1,254 @@
+//! Checking a pod: what happens to each port on which something listens, what becomes of outbound connections, and what is
+//! wrong, each finding with its cure.
+
+mod print;
+mod trouble;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use ruleset::{Direction, Family, Network, Ruleset};
+
+use self::trouble::{Severity, Trouble};
+use crate::config::settings::arguments;
+use crate::config::{Config, Mode};
+use crate::diagnose::Outcome;
+use crate::diagnose::explain::answer::{Connection, Verdict};
+use crate::diagnose::explain::{Explained, Onward, Routing, Scene};
+use crate::diagnose::other_programs::{kube_proxy, signs_in_namespace};
+use crate::diagnose::output::words;
+use crate::diagnose::proxy::ProxyWarning;
+use crate::diagnose::recognize::{self, Closest, Recognized};
+use crate::diagnose::snapshot::{self, facts};
+use crate::error::{Error, chain};
+use crate::modes::netlink::must_see;
+use crate::netns;
+
+/// A pod's connections, port by port. Its `Display` is for people, [`Checked::json`] for machines.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Checked {
+    /// The mode that holds the rules; none if no rules were found.
+    pub mode: Option<Mode>,
+    /// The config of the rules, as far as they tell one.
+    config: Option<Config>,
+    /// The first line, if it isn't known if there are rules.
+    unseen: Option<String>,
+    /// Each port on which something listens for other hosts, except the proxy's two.
+    ports: Vec<CheckedPort>,
+    /// The fate of the app's connections to other hosts over each family that the pod has.
+    outbound: Vec<FamilyFate>,
+    /// The findings, the gravest first.
+    troubles: Vec<Trouble>,
+}
+
+#[derive(Debug)]
+struct CheckedPort {
+    port: u16,
+    /// The users who listen there.
+    uids: Vec<u32>,
+    /// The fate of other hosts' connections over each family for which something listens.
+    fates: Vec<FamilyFate>,
+}
+
+#[derive(Debug)]
+struct FamilyFate {
+    family: Family,
+    fate: Fate,
+}
+
+/// The fate of connections to or from the app.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Fate {
+    Proxy,
+    /// They bypass the proxy; the text says why.
+    Bypass(String),
+    /// They go elsewhere; the text says where.
+    Elsewhere(String),
+    /// The proxy's port refuses them.
+    Refused,
+    /// They are lost; the text says how.
+    Lost(String),
+    NotKnown(String),
+}
+
+impl Checked {
+    /// The answer for scripts.
+    pub fn outcome(&self) -> Outcome {
+        let gravest = self.troubles.iter().map(|trouble| trouble.severity).max();
+        match gravest {
+            Some(Severity::Lost) => Outcome::Differs,
+            Some(Severity::NotKnown) => Outcome::NotKnown,
+            Some(Severity::Note) | None => Outcome::AsExpected,
+        }
+    }
+}
+
+/// Checks the pod whose network namespace is at `netns`, or is the calling thread's. Nothing is changed, and no connection
+/// is made.
+///
+/// # Errors
+/// The namespace cannot be entered, or the kernel doesn't show its rules.
+pub fn check(netns: Option<&Path>) -> Result<Checked, Error> {
+    netns::run_in(netns, || {
+        let routing = Routing::read();
+        let ruleset = snapshot::ruleset()?;
+        must_see(&ruleset, Mode::Nft)?;
+        let facts = facts(&ruleset, &routing.network, None);
+        let network = Network { facts, ..routing.network.clone() };
+        let recognized = recognize::of(&ruleset, &network, None)?;
+        Ok(Checked::of(&routing, &ruleset, recognized))
+    })
+}
+
+impl Checked {
+    fn of(routing: &Routing, ruleset: &Ruleset, recognized: Recognized) -> Self {
+        let network = &routing.network;
+        let scene = Scene::new(routing, ruleset);
+        let config = recognized.closest.as_ref().ok().map(|closest| closest.config.clone());
+        let ports = ports(&scene, network, config.as_ref());
+        let outbound = outbound(&scene, network, config.as_ref());
+        let mut troubles = troubles(&recognized, ruleset, network);
+        troubles.extend(skipped_ports(&ports, config.as_ref()));
+        // Whatever is wrong already explains what becomes of them.
+        let explains = |trouble: &Trouble| trouble.severity != Severity::Note || trouble.code == trouble::BARRED;
+        if !troubles.iter().any(explains) {
+            troubles.extend(fates(&ports, &outbound).filter_map(Trouble::of_fate));
+        }
+        troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.severity));
+        let troubles = Trouble::merge(troubles);
+        let unseen = recognized.unseen.as_ref().map(words::unseen);
+        Self { mode: recognized.mode, config, unseen, ports, outbound, troubles }
+    }
+
+    /// The flags about outbound connections that don't go to the proxy.
+    fn outbound_exceptions(&self) -> Vec<String> {
+        let arguments = self.config.as_ref().map(arguments).unwrap_or_default();
+        let pairs = arguments.chunks(2).filter(|pair| {
+            pair.first().is_some_and(|flag| flag.starts_with("--outbound-") || flag.starts_with("--skip-"))
+        });
+        pairs.map(|pair| pair.join(" ")).collect()
+    }
+}
+
+/// Every fate, with the port of inbound connections.
+fn fates<'c>(
+    ports: &'c [CheckedPort],
+    outbound: &'c [FamilyFate],
+) -> impl Iterator<Item = (Option<u16>, &'c FamilyFate)> {
+    let inbound = ports.iter().flat_map(|port| port.fates.iter().map(|fate| (Some(port.port), fate)));
+    inbound.chain(outbound.iter().map(|fate| (None, fate)))
+}
+
+fn ports(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<CheckedPort> {
+    let is_proxys = |port: u16| {
+        config.is_some_and(|config| [config.inbound_port.get(), config.outbound_port.get()].contains(&port))
+    };
+    let mut listening: Vec<u16> = network.listeners.iter().map(|listener| listener.port).collect();
+    listening.sort_unstable();
+    listening.dedup();
+    let mut ports = Vec::new();
+    for port in listening.into_iter().filter(|&port| !is_proxys(port)) {
+        let at_port = || network.listeners.iter().filter(|listener| listener.port == port);
+        let mut fates = Vec::new();
+        for family in Family::ALL {
+            let own = network.wide_addresses(family).next().map(|own| own.address);
+            let accepts = at_port().any(|listener| listener.accepts(Direction::Inbound, family));
+            if let Some(own) = own.filter(|_| accepts) {
+                let connection = Connection::new(Direction::Inbound, SocketAddr::new(own, port));
+                fates.push(FamilyFate { family, fate: fate(scene.follow(&connection)) });
+            }
+        }
+        let mut uids: Vec<u32> = at_port().map(|listener| listener.uid).collect();
+        uids.sort_unstable();
+        uids.dedup();
+        // What listens on lo alone isn't for other hosts.
+        if !fates.is_empty() {
+            ports.push(CheckedPort { port, uids, fates });
+        }
+    }
+    ports
+}
+
+/// The fate of connections to hosts of other networks, at addresses for documentation (RFC 5737, RFC 3849), to a port that
+/// no flag names.
+fn outbound(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<FamilyFate> {
+    let is_skipped = |port: u16| {
+        let mut ranges = config.into_iter().flat_map(|config| &config.ignored_outbound_ports);
+        ranges.any(|range| (range.first()..=range.last()).contains(&port))
+    };
+    let port = (80..).find(|&port| !is_skipped(port)).unwrap_or(80);
+    let mut fates = Vec::new();
+    for family in Family::ALL {
+        let distant: IpAddr = match family {
+            Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+            Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        };
+        if network.wide_addresses(family).next().is_some() {
+            let connection = Connection::new(Direction::Outbound, SocketAddr::new(distant, port));
+            fates.push(FamilyFate { family, fate: fate(scene.follow(&connection)) });
+        }
+    }
+    fates
+}
+
+fn fate(followed: Result<Explained<'_>, Error>) -> Fate {
+    let explained = match followed {
+        Ok(explained) => explained,
+        Err(Error::NoRoute { errno, .. }) => return Fate::Lost(format!("there is no route ({errno})")),
+        Err(error) => return Fate::NotKnown(chain(&error).to_string()),
+    };
+    if let Some(loss) = explained.onward.as_ref().and_then(Onward::loss) {
+        return Fate::Lost(format!("from the proxy: {loss}"));
+    }
+    let by = explained.by.as_ref().map_or(String::new(), |by| format!(" by {}", by.place));
+    match &explained.verdict {
+        Verdict::Proxy(_) if explained.warnings.iter().any(ProxyWarning::is_refusal) => Fate::Refused,
+        Verdict::Proxy(_) => Fate::Proxy,
+        Verdict::Bypass => Fate::Bypass(match (explained.exempting_setting(), explained.by) {
+            (Some(setting), _) => setting,
+            (None, Some(by)) => by.place,
+            (None, None) => "no rule redirects it".to_owned(),
+        }),
+        Verdict::Elsewhere(place) => Fate::Elsewhere(place.clone()),
+        verdict @ (Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_)) => Fate::Lost(format!("{verdict}{by}")),
+        Verdict::NotKnown(why) => Fate::NotKnown(why.clone()),
+    }
+}
+
+/// What is wrong with the rules and beside them.
+fn troubles(recognized: &Recognized, ruleset: &Ruleset, network: &Network) -> Vec<Trouble> {
+    let mut troubles = Vec::new();
+    match (&recognized.closest, &recognized.unseen) {
+        (_, Some(unseen)) => troubles.push(Trouble::unseen(unseen, Severity::NotKnown)),
+        (Err(lack), None) => troubles.push(Trouble::lacking(lack)),
+        (Ok(Closest { verification, .. }), None) => {
+            troubles.extend(verification.findings.iter().map(Trouble::of_finding));
+            troubles.extend(verification.doubts.iter().map(Trouble::of_doubt));
+            troubles.extend(verification.warnings.iter().map(Trouble::of_warning));
+            troubles.extend(ruleset.not_known.iter().map(|unseen| Trouble::unseen(unseen, Severity::Note)));
+        }
+    }
+    troubles.extend(
+        recognized.mode.zip(recognized.others.first()).map(|(first, second)| Trouble::two_modes(first, *second)),
+    );
+    troubles.extend(kube_proxy(ruleset, &network.devices).map(Trouble::kube_proxy));
+    let signs = match &recognized.closest {
+        Ok(closest) => closest.verification.signs.clone(),
+        Err(_) => signs_in_namespace(ruleset, &network.devices),
+    };
+    troubles.extend(signs.into_iter().map(Trouble::other_program));
+    troubles
+}
+
+/// The ports of the app that inbound rules skip.
+fn skipped_ports(ports: &[CheckedPort], config: Option<&Config>) -> Vec<Trouble> {
+    let Some(config) = config else {
+        return Vec::new();
+    };
+    let is_apps = |port: &&CheckedPort| config.proxy_uid.is_none_or(|uid| !port.uids.contains(&uid.get()));
+    let is_skipped = |port: &&CheckedPort| {
+        config.ignored_inbound_ports.iter().any(|range| (range.first()..=range.last()).contains(&port.port))
+    };
+    ports.iter().filter(is_apps).filter(is_skipped).map(|port| Trouble::skipped(port.port)).collect()
+}

@@ -1,0 +1,184 @@
+//! A check as text and as JSON.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::trouble::{Severity, Trouble};
+use super::{Checked, CheckedPort, FamilyFate, Fate};
+use crate::diagnose::Outcome;
+use crate::diagnose::output::json::object;
+use crate::diagnose::output::style::Style;
+use crate::diagnose::output::words::{fill_lines, fold_line};
+
+/// For people; `{:#}` has a terminal's colours.
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(f.alternate()))
+    }
+}
+
+impl Checked {
+    /// The summary in one sentence, with the code of each finding.
+    pub fn answer(&self) -> String {
+        if let Some(unseen) = &self.unseen {
+            return unseen.clone();
+        }
+        let codes = |severity| {
+            let mut codes: Vec<&str> = Vec::new();
+            for trouble in self.troubles.iter().filter(|trouble| trouble.severity == severity) {
+                if !codes.contains(&trouble.code.as_str()) {
+                    codes.push(&trouble.code);
+                }
+            }
+            codes.join(", ")
+        };
+        let mode = self.mode.map_or(String::new(), |mode| format!(" by the rules of {mode} mode"));
+        let mut answer = match self.outcome() {
+            Outcome::AsExpected => format!("well: connections go to the proxy{mode}"),
+            Outcome::NotKnown => format!("not known: {}", codes(Severity::NotKnown)),
+            Outcome::Differs => {
+                let lost = codes(Severity::Lost);
+                format!("not well: {lost}: connections are lost, or pass by the proxy unasked")
+            }
+        };
+        let notes = codes(Severity::Note);
+        if !notes.is_empty() {
+            answer += &format!(" (beside: {notes})");
+        }
+        answer
+    }
+
+    fn text(&self, colour: bool) -> String {
+        let style = if self.outcome() == Outcome::AsExpected { Style::Proxy } else { Style::Trouble };
+        let mut text = style.paint(fill_lines(&self.answer()).trim_end(), colour) + "\n";
+        text += &self.rules();
+        text += &Style::Dim.paint("   port  user   connections of other hosts", colour);
+        text.push('\n');
+        for port in &self.ports {
+            let uids: Vec<String> = port.uids.iter().map(ToString::to_string).collect();
+            text += &row(&format!("  {:>5}  {:<5}  ", port.port, uids.join(",")), &port.fates, colour);
+        }
+        if self.ports.is_empty() {
+            text += "         nothing listens for other hosts, except perhaps the proxy\n";
+        }
+        if !self.outbound.is_empty() {
+            text += &row("  outbound      ", &self.outbound, colour);
+        }
+        for exception in self.outbound_exceptions() {
+            text += &fold_line(&format!("                except by {exception}"), 18);
+            text.push('\n');
+        }
+        for Trouble { code, severity, text: words, cure } in &self.troubles {
+            let style = if *severity == Severity::Note { Style::Bold } else { Style::Trouble };
+            let (said, cure) = (fold_line(&format!("{code}: {words}"), 2), fold_line(&format!("  cure: {cure}"), 4));
+            text += &format!("\n{}\n{cure}\n", style.paint(&said, colour));
+        }
+        text
+    }
+
+    /// The rules and the proxy in a line.
+    fn rules(&self) -> String {
+        match (&self.config, self.mode) {
+            (Some(config), Some(mode)) => {
+                let families: Vec<String> = config.families().iter().map(ToString::to_string).collect();
+                let uid = config.proxy_uid.map_or("nobody".to_owned(), |uid| format!("user {uid}"));
+                fill_lines(&format!(
+                    "rules in {mode} mode for {}; proxy: ports {} and {}, {uid}",
+                    families.join(" and "),
+                    config.inbound_port,
+                    config.outbound_port,
+                ))
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// For machines; docs/commands.md has the schema.
+    pub fn json(&self) -> String {
+        object(vec![
+            ("schema", 1.into()),
+            ("well", self.outcome().in_json()),
+            ("answer", self.answer().into()),
+            ("mode", self.mode.map(|mode| mode.to_string()).into()),
+            ("ports", self.ports.iter().map(port_json).collect()),
+            ("outbound", self.outbound.iter().map(fate_json).collect()),
+            ("findings", self.troubles.iter().map(trouble_json).collect()),
+        ])
+        .to_string()
+    }
+}
+
+/// A row: each family's fate, or one for both.
+fn row(start: &str, fates: &[FamilyFate], colour: bool) -> String {
+    let first = fates.first().map(|first| &first.fate);
+    let are_same = fates.iter().all(|other| Some(&other.fate) == first);
+    let words: Vec<String> = fates
+        .iter()
+        .take(if are_same { 1 } else { fates.len() })
+        .map(|at| if are_same { at.fate.to_string() } else { format!("{}: {}", at.family, at.fate) })
+        .collect();
+    let style = match first {
+        Some(Fate::Proxy) if are_same => Style::Proxy,
+        Some(Fate::Bypass(_)) if are_same => Style::Bypass,
+        _ => Style::Trouble,
+    };
+    let line = fold_line(&format!("{start}{}", words.join("; ")), start.len() + 2);
+    style.paint(&line, colour) + "\n"
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proxy => f.write_str("by the proxy"),
+            Self::Bypass(why) => write!(f, "bypass the proxy: {why}"),
+            Self::Elsewhere(place) => write!(f, "go elsewhere: {place}"),
+            Self::Refused => f.write_str("refused: nothing listens on the proxy's port"),
+            Self::Lost(how) => f.write_str(how),
+            Self::NotKnown(why) => write!(f, "not known: {why}"),
+        }
+    }
+}
+
+impl Fate {
+    fn in_json(&self) -> &'static str {
+        match self {
+            Self::Proxy => "proxy",
+            Self::Bypass(_) => "bypass",
+            Self::Elsewhere(_) => "elsewhere",
+            Self::Refused => "refused",
+            Self::Lost(_) => "lost",
+            Self::NotKnown(_) => "not-known",
+        }
+    }
+}
+
+fn port_json(port: &CheckedPort) -> Value {
+    object(vec![
+        ("port", port.port.into()),
+        ("users", port.uids.clone().into()),
+        ("fates", port.fates.iter().map(fate_json).collect()),
+    ])
+}
+
+fn fate_json(at: &FamilyFate) -> Value {
+    object(vec![
+        ("family", at.family.to_string().into()),
+        ("fate", at.fate.in_json().into()),
+        ("words", at.fate.to_string().into()),
+    ])
+}
+
+fn trouble_json(trouble: &Trouble) -> Value {
+    let severity = match trouble.severity {
+        Severity::Lost => "lost",
+        Severity::NotKnown => "not-known",
+        Severity::Note => "note",
+    };
+    object(vec![
+        ("code", trouble.code.as_str().into()),
+        ("severity", severity.into()),
+        ("text", trouble.text.as_str().into()),
+        ("cure", trouble.cure.as_str().into()),
+    ])
+}

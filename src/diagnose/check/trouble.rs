@@ -1,0 +1,191 @@
+//! A finding of a check: its code, which docs/debugging.md explains, its words, and its cure.
+
+use ruleset::Unseen;
+
+use super::{FamilyFate, Fate};
+use crate::config::Mode;
+use crate::config::warnings::Warning;
+use crate::diagnose::output::words;
+use crate::diagnose::proxy::ProxyWarning;
+use crate::diagnose::recognize::config::NoConfig;
+use crate::diagnose::verify::finding::{Finding, FindingKind};
+
+/// How grave a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Severity {
+    /// Worth knowing, or asked for by a flag.
+    Note,
+    /// Something decides that isn't known.
+    NotKnown,
+    /// Connections are lost, or pass by the proxy unasked.
+    Lost,
+}
+
+#[derive(Debug)]
+pub(super) struct Trouble {
+    pub(super) code: String,
+    pub(super) severity: Severity,
+    pub(super) text: String,
+    pub(super) cure: String,
+}
+
+/// The code of a rule that keeps out hosts which it names.
+pub(super) const BARRED: &str = "barred";
+
+const AGAIN: &str =
+    "install the rules again; `proxy-init verify` prints the difference, and the flags that come closest";
+const LET_PASS: &str = "let that rule pass the pod's connections, or remove it; `proxy-init verify` prints it";
+
+impl Trouble {
+    fn new(code: &str, severity: Severity, text: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), severity, text: text.into(), cure: cure.into() }
+    }
+
+    /// Tables that could not be seen.
+    pub(super) fn unseen(unseen: &Unseen, severity: Severity) -> Self {
+        let cure = "run as root: kubectl proxy-init --root, or on the node";
+        Self::new(&format!("{}-unseen", unseen.subsystem), severity, words::unseen(unseen), cure)
+    }
+
+    /// Too few rules to tell what was installed.
+    pub(super) fn lacking(lack: &NoConfig) -> Self {
+        let (code, cure) = match lack {
+            NoConfig::Nothing => (
+                "no-rules",
+                "see why proxy-init, linkerd-init or the CNI plugin made none for this pod; a pod without a proxy needs none",
+            ),
+            NoConfig::Flushed => {
+                ("flushed", "restart the pod, or install the rules again: another program flushed them")
+            }
+            NoConfig::NoRedirect(_) => ("half-gone", "restart the pod, or install the rules again"),
+        };
+        Self::new(code, Severity::Lost, format!("{lack} here").replace(", here", ""), cure)
+    }
+
+    /// A difference of the rules, or another program's rule in their way.
+    pub(super) fn of_finding(finding: &Finding) -> Self {
+        let kind = finding.kind();
+        let cure = match kind {
+            FindingKind::Shadowed | FindingKind::Dropped | FindingKind::Policy => LET_PASS,
+            _ => AGAIN,
+        };
+        // The code is the kind.
+        let text = finding.in_a_line().replacen(&format!(" {kind}:"), "", 1);
+        Self::new(&kind.to_string(), Severity::Lost, text, cure)
+    }
+
+    /// Another program's rule that may drop connections, or keeps out some hosts.
+    pub(super) fn of_doubt(finding: &Finding) -> Self {
+        let (code, severity) =
+            if finding.is_barring() { (BARRED, Severity::Note) } else { ("may-drop", Severity::NotKnown) };
+        Self::new(code, severity, finding.in_a_line(), LET_PASS)
+    }
+
+    pub(super) fn of_warning(warning: &ProxyWarning) -> Self {
+        let (code, severity, cure) = match warning {
+            ProxyWarning::Config(Warning::NoOwner) => {
+                ("no-owner", Severity::Lost, "install the rules with --proxy-uid".to_owned())
+            }
+            ProxyWarning::Config(Warning::SamePort(_)) => {
+                ("same-port", Severity::Lost, "install the rules with the proxy's two ports".to_owned())
+            }
+            ProxyWarning::Config(_) => {
+                ("doubtful-flags", Severity::Note, "install the rules with other flags, if it isn't meant".to_owned())
+            }
+            ProxyWarning::NotListening { .. } => (
+                "proxy-not-listening",
+                Severity::Lost,
+                "wait for the proxy to start, or see its container's log; a pod without a proxy needs no rules".to_owned(),
+            ),
+            ProxyWarning::OtherPort { .. } => (
+                "other-port",
+                Severity::Lost,
+                "install the rules with the ports on which the proxy listens (--incoming-proxy-port, --outgoing-proxy-port)"
+                    .to_owned(),
+            ),
+            ProxyWarning::OtherUser { uid, .. } => {
+                ("proxy-loop", Severity::Lost, format!("install the rules with --proxy-uid {uid}"))
+            }
+            ProxyWarning::EverythingSkipped(direction) => {
+                ("everything-skipped", Severity::Lost, format!("skip fewer {direction} ports and subnets"))
+            }
+            ProxyWarning::NoRulesFor { .. } => (
+                "family-without-rules",
+                Severity::Lost,
+                "install the rules without --ipv6=false (in Linkerd's chart: disableIPv6: false)".to_owned(),
+            ),
+            ProxyWarning::QueueFull { .. } => (
+                "queue-full",
+                Severity::Lost,
+                "see why the program is slow, or raise its backlog and net.core.somaxconn".to_owned(),
+            ),
+            ProxyWarning::AppAsProxy { .. } => (
+                "app-as-proxy",
+                Severity::Lost,
+                "run the app as another user (runAsUser), or the proxy (proxy.uid in Linkerd's chart)".to_owned(),
+            ),
+            ProxyWarning::NoWay { .. } => {
+                ("no-way", Severity::Lost, "see `ip address` and `ip route` in the pod, and the node's CNI plugin".to_owned())
+            }
+            ProxyWarning::Bridge { device, .. } => (
+                "bridge",
+                Severity::Lost,
+                format!("install the rules with --inbound-interfaces-to-ignore {device}, or with its subnet ignored"),
+            ),
+            ProxyWarning::NotKnown(_) | ProxyWarning::RoutesNotKnown { .. } => {
+                ("not-known", Severity::NotKnown, "allow what refuses it: a seccomp filter, or a sandbox".to_owned())
+            }
+        };
+        Self::new(code, severity, warning.to_string(), cure)
+    }
+
+    pub(super) fn two_modes(first: Mode, second: Mode) -> Self {
+        let text = format!("proxy-init's rules are in {first} and in {second} mode: connections are redirected twice");
+        Self::new("two-modes", Severity::Lost, text, "`proxy-init uninstall`, then install in one mode")
+    }
+
+    /// A sign of kube-proxy, which works for a whole node.
+    pub(super) fn kube_proxy(sign: String) -> Self {
+        let cure = "if this is the node's network namespace, look into the pod's: --netns /proc/PID/ns/net";
+        Self::new("kube-proxy", Severity::Note, sign, cure)
+    }
+
+    pub(super) fn other_program(sign: String) -> Self {
+        Self::new("other-program", Severity::Note, sign, "see that only one program redirects the pod's connections")
+    }
+
+    /// A port of the app that the rules skip.
+    pub(super) fn skipped(port: u16) -> Self {
+        let text = format!("port {port} is the app's, and the rules skip it: its connections bypass the proxy");
+        let cure =
+            "leave the port out of --inbound-ports-to-ignore (config.linkerd.io/skip-inbound-ports), if it isn't meant";
+        Self::new("port-skipped", Severity::Note, text, cure)
+    }
+
+    /// Joins findings of one kind in a row that have the same cure.
+    pub(super) fn merge(troubles: Vec<Self>) -> Vec<Self> {
+        let mut merged: Vec<Self> = Vec::new();
+        for trouble in troubles {
+            match merged.last_mut() {
+                Some(last) if last.code == trouble.code && last.cure == trouble.cure => {
+                    last.text += &format!("; {}", trouble.text);
+                }
+                _ => merged.push(trouble),
+            }
+        }
+        merged
+    }
+
+    /// The loss of a port's connections, or of outbound ones, that no other finding explains.
+    pub(super) fn of_fate((port, at): (Option<u16>, &FamilyFate)) -> Option<Self> {
+        let family = at.family;
+        let what = port.map_or_else(|| "outbound".to_owned(), |port| format!("port {port}"));
+        let (severity, text) = match &at.fate {
+            Fate::Lost(how) => (Severity::Lost, format!("{what} over {family}: {how}")),
+            Fate::NotKnown(why) => (Severity::NotKnown, format!("{what} over {family}: not known: {why}")),
+            Fate::Proxy | Fate::Bypass(_) | Fate::Elsewhere(_) | Fate::Refused => return None,
+        };
+        let code = if severity == Severity::Lost { "connections-lost" } else { "not-known" };
+        Some(Self::new(code, severity, text, "`proxy-init explain` shows every rule on the way"))
+    }
+}
