@@ -1,5 +1,5 @@
-//! Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy: what `linkerd-init` does with
-//! a dozen iptables processes for each of IPv4 and IPv6, in one netlink transaction.
+//! Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy: the work of `linkerd-init`,
+//! which runs a dozen iptables processes for each of IPv4 and IPv6, in one netlink transaction.
 //!
 //! ```toml
 //! [dependencies]
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, [`verify`]
-//! compares what is installed with it, and [`Uninstall`] removes it. Each works in the network namespace that it is
+//! compares the installed rules with it, and [`Uninstall`] removes it. Each works in the network namespace that it is
 //! told, and leaves the calling thread where it is:
 //!
 //! ```no_run
@@ -40,9 +40,9 @@
 //! error with its causes. Where one advises a setting, such as replace-other-backend, that is the field of that name
 //! here, and a flag of the program.
 //!
-//! [`explain`] tells what becomes of a connection, and which rule says so; [`show`] what redirects connections here,
-//! whichever program made the rules; [`recognize`] whether that is one complete installation; [`detect`] what this
-//! kernel supports. They change nothing:
+//! [`explain`] tells the fate of a connection, and the rule that decides; [`show`] lists the rules that redirect
+//! connections here, whichever program made them; [`recognize`] compares them with one complete installation;
+//! [`detect`] lists this kernel's features. They change nothing:
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -89,7 +89,7 @@
 //!
 //! - `cli` (default): the program, with its flags. A program that embeds the library has no use for it:
 //!   `default-features = false` leaves out clap.
-//! - `diagnose` (default): what tells about a namespace and changes nothing, such as [`verify`] and [`explain`].
+//! - `diagnose` (default): questions about a namespace that change nothing, such as [`verify`] and [`explain`].
 
 // Nothing panics, on any input, kernel answer or environment. Tests may: that is how they fail.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
@@ -133,7 +133,7 @@ pub mod internal {
     pub use crate::plan::plan;
 }
 
-/// The version, the commit and what it was built with: what `--version` says after a program's name.
+/// The version, the commit and the build: the text of `--version` after a program's name.
 #[doc(hidden)]
 pub const BUILD: &str = env!("PROXY_INIT_BUILD");
 

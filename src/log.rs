@@ -118,7 +118,7 @@ fn add_quoted(lines: &mut String, message: impl fmt::Display) {
     let start = lines.len();
     let _ = write!(lines, "{message}");
     let text = lines.as_bytes().get(start..).unwrap_or_default();
-    // Hidden characters are below the space, or DEL and what comes from the first byte beyond ASCII.
+    // Hidden characters are below the space, or DEL and bytes beyond ASCII.
     let Some(first) = text.iter().position(|&byte| matches!(byte, b'"' | b'\\') || !(b' '..0x7f).contains(&byte))
     else {
         return;

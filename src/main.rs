@@ -23,7 +23,7 @@ use proxy_init::report;
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
-    // SAFETY: these are what C's start-up passes to main.
+    // SAFETY: C's start-up passes these to main.
     let arguments = unsafe { start_up::start(count, arguments) };
     let exit = match cli::parse(arguments, |name| env::var_os(name)) {
         Ok(command) => run(command),

@@ -47,7 +47,7 @@ impl Namespace {
         Ok(Self { file, path })
     }
 
-    /// Runs `work` in the namespace and returns what it returns.
+    /// Runs `work` in the namespace and returns its result.
     ///
     /// `work` runs on a thread of its own, which ends with it: the calling thread never moves, so it is where it was
     /// whatever happens inside. Processes that `work` starts are in the namespace too. A new thread has the calling

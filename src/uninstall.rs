@@ -44,7 +44,7 @@ impl Uninstall {
         self.run_with(|_| ())
     }
 
-    /// As [`Uninstall::run`], and tells `tell` what happens while it does, also if the run then fails.
+    /// As [`Uninstall::run`], and reports each event to `tell`, also if the run then fails.
     ///
     /// # Errors
     /// As [`Uninstall::run`].

@@ -157,7 +157,7 @@ pub fn signs_on_node(ruleset: &Ruleset, devices: &[Device], traces: &Traces, is_
         );
     }
     signs.extend(kube_proxy(ruleset, devices));
-    // Cilium renames what it finds there (cni.exclusive in its chart).
+    // Cilium renames other lists there (cni.exclusive in its chart).
     if let Some(name) = traces.networks.iter().find(|name| name.ends_with(".cilium_bak")) {
         signs.push(format!(
             "Cilium has set other CNI configurations aside (/etc/cni/net.d/{name}): its chart's cni.exclusive=false leaves \

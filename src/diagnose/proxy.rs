@@ -308,7 +308,7 @@ fn other_users(config: &Config, network: &Network) -> Vec<ProxyWarning> {
     let mut known = Intervals::new(ignored).or(&Intervals::each(config.proxy_uid.map(OwnerId::get)));
     known = known.or(&Intervals::one(Listener::UNMAPPED.into()));
     let mut warnings = Vec::new();
-    // The connections come back of whoever listens on the outbound port.
+    // The connections of the listener on the outbound port come back.
     for (direction, port) in [(Direction::Outbound, config.outbound_port), (Direction::Inbound, config.inbound_port)] {
         let at_port = network.listeners.iter().filter(|listener| listener.port == port.get());
         for uid in at_port.filter(|listener| is_reached(listener, network)).map(|listener| listener.uid) {

@@ -120,7 +120,7 @@ impl Validate {
                     let _ = stream.write_all(token.as_bytes());
                     tell(Progress::Accepted(address));
                 }
-                // A client that is gone already is no failure; what keeps this process from accepting any is.
+                // A client that is gone already is no failure; an obstacle to accepting any is.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
                     return Err(NotValidated::Wait { errno: Errno::of_io(&error) });
                 }

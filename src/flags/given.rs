@@ -20,7 +20,7 @@ pub enum Stop {
         is_long: bool,
     },
     Version,
-    /// In words, with how to write what was probably meant.
+    /// In words, with the probably intended spelling.
     Mistake(String),
 }
 

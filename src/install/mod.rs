@@ -145,7 +145,7 @@ impl Install {
         self.run_with(|_| ())
     }
 
-    /// As [`Install::run`], and tells `tell` what happens while it does, also if the run then fails.
+    /// As [`Install::run`], and reports each event to `tell`, also if the run then fails.
     ///
     /// # Errors
     /// As [`Install::run`].
@@ -207,7 +207,7 @@ impl Install {
         })
     }
 
-    /// The mode that is tried first, and why. Auto goes by what was `found`.
+    /// The mode that is tried first, and the reason. Auto goes by the facts in `found`.
     pub(super) fn first_mode(&self, found: impl FnOnce() -> Result<Found, Error>) -> Result<(Mode, Reason), Error> {
         Ok(match self.mode {
             ModeChoice::Default => (Mode::Legacy, Reason::Default),
@@ -301,7 +301,7 @@ impl Run<'_, '_> {
     /// Installs in a mode.
     ///
     /// # Errors
-    /// Another mode holds our rules, which are not to be replaced; or what is missing or was refused.
+    /// Another mode holds our rules, which are not to be replaced; or something is missing or was refused.
     fn install_in(&mut self, mode: Mode) -> Result<(), Error> {
         self.tables = expected(mode, &self.install.config);
         let mut unseen = None;

@@ -15,7 +15,7 @@ struct Layout {
     family: Family,
     /// The length of an address.
     address: usize,
-    /// The flags; the byte after them has what is inverted.
+    /// The flags; the byte after them has the inverted ones.
     flags: usize,
     /// The bit among the flags that makes a jump a goto.
     goto: u8,

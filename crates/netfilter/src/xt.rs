@@ -442,11 +442,11 @@ fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed>
     Ok(conditions)
 }
 
-/// A match that counts packets or connections, with whether it holds as long as there are few.
+/// A match that counts packets or connections; true if it holds as long as there are few.
 fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malformed> {
     // `XT_HASHLIMIT_INVERT`, in `mode` of `struct hashlimit_cfg1` and those after it.
     const ABOVE: u32 = 1 << 4;
-    // `XT_RECENT_SET`, which holds for whoever is new too.
+    // `XT_RECENT_SET`, which holds for new senders too.
     const SET: u8 = 2;
     let named = Counted::Extension(Name::from(name));
     let (holds_below, of) = match (name, revision) {
@@ -660,7 +660,7 @@ mod tests {
         }
     }
 
-    /// `--set` holds for everybody; `--rcheck` and others for whoever came before.
+    /// `--set` holds for everybody; `--rcheck` and others for earlier senders.
     #[test]
     fn recent_holds_for_everybody_where_it_only_writes_down() {
         for (flags, inverted, holds_below, is_always) in

@@ -83,7 +83,7 @@ const PLAIN: FieldFacts = FieldFacts {
     open: "",
 };
 
-/// The same for what the kernel keeps with a packet beside its headers.
+/// The same for facts that the kernel keeps with a packet beside its headers.
 const IN_HOST_ORDER: FieldFacts = FieldFacts { bits: 32, is_in_host_order: true, ..PLAIN };
 
 const SOURCE: FieldFacts = FieldFacts {

@@ -140,7 +140,7 @@ impl Opaque {
     }
 }
 
-/// On what a condition depends beside the packet: on routing, or on how many packets came before.
+/// The facts beside the packet on which a condition depends: routing, or the number of earlier packets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Context {
     /// Routing gives an address one of these types.
@@ -317,7 +317,7 @@ impl Action {
     }
 }
 
-/// By what a sender is told.
+/// The packet by which a sender is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rejection {
     Reset,

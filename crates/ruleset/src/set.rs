@@ -78,7 +78,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// The fastest shape to fill for the numbers of one of native mode's sets. It doesn't change what the set means, so
+    /// The fastest shape to fill for the numbers of one of native mode's sets. It doesn't change the set's meaning, so
     /// a set of another shape is as good.
     pub fn of(set: &Set) -> Self {
         /// Filling a bitmap with more numbers takes longer than a hash table.

@@ -141,7 +141,7 @@ pub fn escaped(name: &Name) -> Name {
     Name::from(&escaped)
 }
 
-/// The place in iptables-save's order of what it doesn't write with the header's fields.
+/// The place in iptables-save's order of conditions that it doesn't write with the header's fields.
 const OTHERS: u8 = 5;
 
 /// The place in which iptables-save writes a condition.

@@ -28,7 +28,7 @@ pub enum UserNamespaces {
 }
 
 impl UserNamespaces {
-    /// By the sysctl, if it can be read, and whether it is missing from a /proc that shows namespaces.
+    /// By the sysctl, if it can be read or is missing from a /proc that shows namespaces.
     pub fn of(maximum: Option<&str>, is_missing: bool) -> Self {
         match maximum.map(|maximum| maximum.trim().parse::<u64>()) {
             Some(Ok(0)) => Self::Forbidden,

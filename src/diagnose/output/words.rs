@@ -214,7 +214,7 @@ pub(in crate::diagnose) fn doubt_in_words(reason: &Reason<'_>) -> String {
     }
 }
 
-/// Why a condition doesn't hold that depends on more than the packet, and on what it depends.
+/// The reason why a condition that depends on more than the packet doesn't hold, and the facts on which it depends.
 fn context_in_words(context: &Context) -> (&'static str, &'static str) {
     match context {
         Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),

@@ -737,7 +737,7 @@ inbound
             told,
             [(json!(false), json!("bypass")), (json!(true), json!("jump")), (json!(false), json!("other"))]
         );
-        // One colour each for the proxy, for what bypasses it and for what is foreign, and only if asked for.
+        // One colour each for the proxy, for bypasses and for foreign rules, and only if asked for.
         assert!(!text.contains('\x1b'));
         let coloured = shown.text(true);
         for want in [

@@ -1,4 +1,4 @@
-//! Compares what is expected with what was found: a pure function, the same for every mode.
+//! Compares expected with found rules: a pure function, the same for every mode.
 //!
 //! It compares our chains rule by rule, and then asks the [walk](trace) whether anything that runs
 //! before them, or instead of them, takes connections away.
@@ -99,7 +99,7 @@ fn admitting_command(at: Place<'_>, family: Family, packet: Leg) -> Option<Strin
     Some(format!("{command} -t {name} -I {chain} -p ipv6-icmp --icmpv6-type {iptables} -j ACCEPT"))
 }
 
-/// The differences, in a mode's tables, between what it would install and what was found in this network.
+/// The differences, in a mode's tables, between the rules that it would install and those found in this network.
 pub fn differences(mode: Mode, expected: &[Table], ruleset: &Ruleset, network: &Network) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in expected {
@@ -266,7 +266,7 @@ fn finding(table: &Table, subject: Subject, problem: Problem) -> Finding {
 
 /// Something that is compared: a rule, or a set's element.
 struct Comparable<'a> {
-    /// Without the time of linkerd-init before 2.4.0, which says nothing of what it does.
+    /// Without the time of linkerd-init before 2.4.0, which says nothing about the rule.
     rule: Option<Cow<'a, Rule>>,
     text: String,
 }

@@ -1,4 +1,4 @@
-//! A difference between what is expected and what was found, as a value, and its words.
+//! A difference between expected and found rules, as a value, and its words.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use derive_more::Display;
 use ruleset::{Direction, Family, Name, TableFamily};
 use trace::{Fate, Leg};
 
-/// One difference between what is expected and what was found. Rules are in iptables' syntax, those of native mode in nft's.
+/// One difference between expected and found rules. Rules are in iptables' syntax, those of native mode in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Finding {
@@ -78,9 +78,9 @@ pub enum FindingKind {
     Doubled,
     /// Another program's rule keeps connections from our chain.
     Shadowed,
-    /// The base chain's policy drops what bypasses the proxy.
+    /// The base chain's policy drops connections that bypass the proxy.
     Policy,
-    /// Another program's rule drops what our rules have redirected.
+    /// Another program's rule drops connections that our rules have redirected.
     Dropped,
 }
 
@@ -257,7 +257,7 @@ impl Problem {
         words.to_owned()
     }
 
-    /// The same, with the kind before what another program's rule does, and with the remedy, if there is one.
+    /// The same, with the kind before the other program's deed, and with the remedy, if there is one.
     fn in_full(&self, rule: &str) -> String {
         let (kind, words) = (self.kind(), self.words(rule));
         match self {
@@ -272,7 +272,8 @@ impl Problem {
 }
 
 impl Finding {
-    /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
+    /// As a sentence: the place, the defect, and the rules that were found or, if there are none, those that are
+    /// missing.
     pub fn in_a_line(&self) -> String {
         let text = format!("{}, {}: {}", self.family(), self.subject, self.problem.in_full("a rule"));
         let (expected, found) = self.problem.sides();
@@ -290,7 +291,7 @@ impl Finding {
     }
 }
 
-/// As a diff: what is missing after `-`, what was found instead after `+`.
+/// As a diff: missing rules after `-`, the rules found instead after `+`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, {}: {}", self.family(), self.subject, self.problem.in_full("the rule marked +"))?;

@@ -1,4 +1,4 @@
-//! Verifying: what the kernel holds against what the same flags would install.
+//! Verifies: compares the kernel's rules with those that the same flags would install.
 
 pub mod difference;
 pub mod finding;
@@ -49,7 +49,7 @@ pub struct Verification {
     pub not_known: Vec<Subsystem>,
     /// Probable defects of the proxy, beside correct rules.
     pub warnings: Vec<ProxyWarning>,
-    /// Signs of what affects connections beside the rules: other programs, links, routes.
+    /// Signs of other influences on connections: other programs, links, routes.
     pub signs: Vec<String>,
     /// True if any mode holds a rule of ours.
     pub finds_rules: bool,
@@ -194,7 +194,7 @@ impl Verification {
     }
 }
 
-/// Compares what is installed with what `install` would install. If no mode is named, checks the one that holds
+/// Compares the installed rules with those that `install` would install. If no mode is named, checks the one that holds
 /// our rules, or else the one that installing would choose.
 ///
 /// # Errors
@@ -255,7 +255,7 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
 }
 
 impl Verification {
-    /// Adds what the rules alone don't show: what is wrong with this config's proxy, and signs of other programs.
+    /// Adds facts that the rules alone don't show: defects of this config's proxy, and signs of other programs.
     pub(super) fn with_signs(mut self, config: &Config, ruleset: &Ruleset, network: &Network) -> Self {
         // Warnings are about the rules that are there.
         let installed = self.other_config.as_ref().unwrap_or(config);
@@ -278,7 +278,7 @@ impl Verification {
     }
 }
 
-/// Compares what was found in a network with what a mode would install.
+/// Compares the rules found in a network with those that a mode would install.
 ///
 /// # Errors
 /// The mode's tables could not be seen.

@@ -20,7 +20,7 @@ const TYPE_MASK: u16 = 0x3fff;
 #[error("the kernel's answer is cut off or garbled")]
 pub struct Malformed;
 
-/// Something that can't be written into a message: what it is.
+/// Something that can't be written into a message, by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct Unwritable(pub(crate) String);
@@ -58,7 +58,7 @@ impl<'a> Iterator for Messages<'a> {
     type Item = Result<Message<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // After what is malformed, nothing is to be had.
+        // Nothing follows a malformed message.
         let bytes = std::mem::take(&mut self.0);
         (!bytes.is_empty()).then(|| {
             let length = u32_at(bytes, 0)? as usize;

@@ -203,7 +203,7 @@ pub(crate) fn describe_set(set: &mut Set<'_, AnyKey>, shape: &SetShape, user_dat
     unsafe { sys::nftnl_set_set_data(set.as_ptr().as_ptr(), sys::NFTNL_SET_USERDATA as u16, data, length) };
 }
 
-/// Adds an element to a set: its key, of at most 16 bytes, and whether it is the end of an interval.
+/// Adds an element to a set: its key, of at most 16 bytes; `is_end` for the end of an interval.
 pub(crate) fn add_element(set: &mut Set<'_, AnyKey>, key: &[u8], is_end: bool) {
     // SAFETY: it takes nothing.
     let Some(element) = NonNull::new(unsafe { sys::nftnl_set_elem_alloc() }) else { abort() };

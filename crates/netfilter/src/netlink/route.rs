@@ -10,7 +10,7 @@ use ruleset::{Family, LOOPBACK, LOOPBACK_INDEX, Name};
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
 use super::{ReadError, Socket};
 
-/// In linux/rtnetlink.h, linux/if_link.h and linux/fib_rules.h: what libc doesn't have for musl.
+/// From linux/rtnetlink.h, linux/if_link.h and linux/fib_rules.h, which libc lacks for musl.
 const RTA_UID: u16 = 25;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
@@ -34,7 +34,7 @@ const IS_ON_ANOTHER: [&[u8]; 5] = [b"vlan", b"macvlan", b"macvtap", b"ipvlan", b
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     pub kind: RouteKind,
-    /// The number of the device by which it leaves; the loopback device's for what stays in this namespace.
+    /// The number of the device by which it leaves; the loopback device's for packets that stay in this namespace.
     pub device: u32,
     /// The source address, if the route has one.
     pub source: Option<IpAddr>,

@@ -180,8 +180,8 @@ impl Socket {
         let descriptor = self.socket.as_fd().as_raw_fd();
         let mut sent = send(descriptor, bytes, MsgFlags::empty());
         if sent == Err(Errno::EMSGSIZE) {
-            // The kernel doubles what it is given. SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a user
-            // namespace. If neither option makes the buffer large enough, sendmsg fails.
+            // The kernel doubles the given size. SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a
+            // user namespace. If neither option makes the buffer large enough, sendmsg fails.
             if setsockopt(&self.socket, sockopt::SndBufForce, &bytes.len()).is_err() {
                 let _ = setsockopt(&self.socket, sockopt::SndBuf, &bytes.len());
             }
@@ -191,7 +191,7 @@ impl Socket {
     }
 
     /// Sends a request to another part of the kernel than nfnetlink, with that part's header, to which `write` adds the
-    /// attributes; returns what `read` makes of each message of the answer.
+    /// attributes; returns `read`'s results for the messages of the answer.
     #[cfg(any(test, feature = "decode"))]
     pub(super) fn list<T>(
         &self,
@@ -221,7 +221,7 @@ impl Socket {
         let request = request.finish()?;
         self.send(&request).map_err(ReadError::NotAsked)?;
         let mut interrupted = false;
-        // Reads a datagram; returns whether the answer ends with it.
+        // Reads a datagram; returns true if the answer ends with it.
         let mut ends = |datagram: &[u8]| -> Result<bool, ReadError> {
             for message in Messages(datagram) {
                 let message = message?;

@@ -182,7 +182,7 @@ impl Options {
     }
 }
 
-/// Has the kernel fill in a socket's option; some options ask for what is in there before.
+/// Has the kernel fill in a socket's option; some options read the earlier bytes.
 pub(super) fn get_option(
     socket: &impl AsFd,
     level: libc::c_int,

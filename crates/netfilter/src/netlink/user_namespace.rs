@@ -1,6 +1,6 @@
 //! The user namespace to which a network namespace belongs, if that isn't the process's own, as in a pod with
 //! `hostUsers: false`. The kernel takes xtables' rules on owners only from inside it. Nothing enters it: a process with
-//! capabilities in there could then look into this one, and take what it has open.
+//! capabilities in there could then look into this one, and take its open descriptors.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};

@@ -308,7 +308,7 @@ impl<'a> Reader<'a> {
     fn loaded_field(&self, field: Field) -> Loaded {
         let is_set = |effect: &Effect| matches!(effect, Effect::Mark { field: set, .. } if *set == field);
         if self.rule.effects.iter().any(is_set) {
-            // Conditions are on what it was before.
+            // Conditions are on the packet before that.
             return loaded_by("meta");
         }
         Loaded::Field(Part::whole(field))

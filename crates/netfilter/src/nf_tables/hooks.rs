@@ -71,7 +71,8 @@ impl Hooked {
         Ok(hooked)
     }
 
-    /// Adds one function of the list. Without its name, as in a kernel without CONFIG_KALLSYMS, it cannot be told what it is.
+    /// Adds one function of the list. Without its name, as in a kernel without CONFIG_KALLSYMS, nobody can tell the
+    /// function.
     pub(crate) fn add(&mut self, attributes: Attributes<'_>) -> Result<(), Malformed> {
         let priority = be32(attributes.get(NFNLA_HOOK_PRIORITY)?)? as i32;
         let function = string(attributes.get(NFNLA_HOOK_FUNCTION_NAME)?)?;

@@ -13,7 +13,7 @@ use crate::netlink::Batch;
 use crate::netlink::message::{Attributes, Malformed, Unwritable, be32, number};
 use crate::netlink::objects::{self, AnyKey, SetShape, describe_set};
 
-/// An element as the kernel keeps it: a number, and whether it marks the end of an interval, which is the first number
+/// An element as the kernel keeps it: a number, which may mark the end of an interval, which is the first number
 /// after it, rather than the beginning or a single number.
 pub(crate) type Element = (u128, bool);
 
@@ -107,9 +107,9 @@ fn mapped(element: Attributes<'_>) -> Result<Option<Action>, Malformed> {
 
 #[derive(Debug, Default)]
 pub struct Elements {
-    /// Each element's number, whether it ends an interval, and what a map has for it.
+    /// Each element's number, true if it ends an interval, and a map's value for it.
     list: Vec<(u128, bool, Option<Action>)>,
-    /// The catch-all element, if there is one, and what a map has for it.
+    /// The catch-all element, if there is one, and a map's value for it.
     everything_else: Option<Option<Action>>,
     unknown: bool,
     pub(crate) expires: bool,
@@ -145,7 +145,7 @@ impl Elements {
         Ok(())
     }
 
-    /// The set's numbers and, for a map, what it has for which of them. `intervals` tells whether it is a set of intervals;
+    /// The set's numbers and, for a map, their values. `intervals` is true for a set of intervals;
     /// numbers go up to `max`.
     pub(crate) fn finish(mut self, intervals: bool, max: u128) -> (Option<Intervals>, Vec<(Intervals, Action)>) {
         if self.unknown {

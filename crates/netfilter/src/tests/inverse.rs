@@ -108,7 +108,7 @@ proptest! {
     }
 }
 
-/// Each part that a mode can't write is named, beside a part that it can; what it can write is read back.
+/// Each part that a mode can't write is named, beside a part that it can; a part that it can write is read back.
 #[test]
 fn subnets_of_the_tables_family_are_written() {
     for (family, subnet) in [(Family::V4, "10.0.0.0/8"), (Family::V6, "fd00::/8"), (Family::V4, "192.0.2.1/32")] {

@@ -6,7 +6,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Held by tests that start children, or change what is known of those that ended.
+/// Held by tests that start children, or change the known facts about ended ones.
 pub(crate) static CHILDREN: Mutex<()> = Mutex::new(());
 
 /// Runs this in a network namespace of its own.

@@ -1,4 +1,4 @@
-//! A batch's messages as the answers to requests, as if the kernel had committed it: what tests read back without root.
+//! A batch's messages as the answers to requests, as if the kernel had committed it, for tests without root.
 
 use ruleset::Table;
 

@@ -27,7 +27,7 @@ fn names_beginning_with(name: &[u8]) -> (u128, u128) {
     (first, first | (u128::MAX >> (8 * name.len())))
 }
 
-/// Each text is a line of what `nft list` (1.0.6) printed of a rule with this condition.
+/// Each text is a line of `nft list` (1.0.6) about a rule with this condition.
 #[test]
 fn conditions_are_written_as_nft_lists_them() {
     let (v4, v6) = (Family::V4, Family::V6);

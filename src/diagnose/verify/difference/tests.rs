@@ -132,7 +132,7 @@ fn rules_that_differ() {
             format!("IPv4, {output}: unexpected\n  + -A {output} -o lo -j RETURN\n"),
         ]
     );
-    // Both are compared by what they do: this condition isn't understood, though it is written alike.
+    // Both are compared by their effect: this condition isn't understood, though it is written alike.
     let same_text = after(|table| {
         rules_of(table, output)[1].conditions = vec![Condition::NotUnderstood(Opaque::expression("osf"))];
     });
@@ -313,7 +313,7 @@ fn a_rule_is_reported_once_with_all_its_connections() {
     assert_eq!(twice, [shadowed("sub", does, "-A sub -j DROP")]);
 }
 
-/// A firewall that keeps out a host is no fault of what is installed; one that keeps out the pod's own network is.
+/// A firewall that keeps out a host is no fault of the installation; one that keeps out the pod's own network is.
 #[test]
 fn a_rule_that_names_other_hosts_is_only_a_warning() {
     let network = Network {
@@ -513,7 +513,7 @@ fn native_modes_table_may_be_for_one_family() {
     assert_eq!(families(Some(Family::V6)), ["IPv6"]);
 }
 
-/// Whose the answers are, what listens tells, and otherwise whom the rules exempt.
+/// The answers' user is the listener's, and otherwise the user whom the rules exempt.
 #[test]
 fn replies_are_of_whoever_listens() {
     let dropping = |uid: u128| {
