@@ -39,22 +39,25 @@ impl Doubt {
         for answer in 1..=answers {
             let part = if answer < answers { random(question, answer) } else { rest };
             rest = subtract(rest, part);
-            parts.push(Self { share: multiply(self.share, part), questions: self.questions.clone() });
-        }
-        for part in &mut parts {
-            part.note([question]);
+            parts.push(self.part(question, part));
         }
         parts
     }
 
     /// The part by which a question is answered with yes.
     pub(super) fn affirmed(&self, question: usize) -> Self {
-        self.divided(question, 2).swap_remove(0)
+        self.part(question, random(question, 1))
     }
 
     /// The part by which a question isn't answered with yes.
     pub(super) fn denied(&self, question: usize) -> Self {
-        self.divided(question, 2).swap_remove(1)
+        self.part(question, subtract(1, random(question, 1)))
+    }
+
+    fn part(&self, question: usize, part: u64) -> Self {
+        let mut doubt = Self { share: multiply(self.share, part), questions: self.questions.clone() };
+        doubt.note([question]);
+        doubt
     }
 
     /// Adds another share of the same connections.
@@ -71,11 +74,16 @@ impl Doubt {
         }
     }
 
+    /// Adds questions; of many, the first ones are kept.
     fn note(&mut self, questions: impl IntoIterator<Item = usize>) {
-        self.questions.extend(questions);
-        self.questions.sort_unstable();
-        self.questions.dedup();
-        self.questions.truncate(MOST_QUESTIONS);
+        for question in questions {
+            if let Err(place) = self.questions.binary_search(&question)
+                && place < MOST_QUESTIONS
+            {
+                self.questions.truncate(MOST_QUESTIONS - 1);
+                self.questions.insert(place, question);
+            }
+        }
     }
 }
 

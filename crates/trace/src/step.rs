@@ -78,6 +78,8 @@ pub enum Fate {
     Untracked,
     /// It does something that isn't understood, which may be any of these.
     NotUnderstood,
+    /// The same, because it leads to more rules, or to more undecided ones, than are followed.
+    Unfollowed,
 }
 
 /// One of the packets of a connection, or of those before it.
@@ -139,13 +141,17 @@ pub(super) fn join_losses(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
             None => losses.push((vec![index], outcome.doubt.clone())),
         }
     }
-    losses.retain(|(_, doubt)| doubt.is_none());
-    let is_last = |index: usize| losses.iter().any(|(indices, _)| indices.last() == Some(&index));
-    let is_earlier = |index: usize| losses.iter().any(|(indices, _)| indices.contains(&index)) && !is_last(index);
-    let joined = outcomes.into_iter().enumerate().filter(|(index, _)| !is_earlier(*index));
-    joined
-        .map(|(index, outcome)| if is_last(index) { Outcome { doubt: Doubt::NONE, ..outcome } } else { outcome })
-        .collect()
+    let mut outcomes: Vec<Option<Outcome<'_>>> = outcomes.into_iter().map(Some).collect();
+    for (indices, _) in losses.into_iter().filter(|(_, doubt)| doubt.is_none()) {
+        let mut all = indices.into_iter().rev();
+        if let Some(last) = all.next().and_then(|last| outcomes.get_mut(last)?.as_mut()) {
+            last.doubt = Doubt::NONE;
+        }
+        for earlier in all {
+            outcomes.get_mut(earlier).and_then(Option::take);
+        }
+    }
+    outcomes.into_iter().flatten().collect()
 }
 
 /// The fate of connections.
@@ -175,7 +181,7 @@ impl Outcome<'_> {
     }
 
     pub fn is_certain(&self) -> bool {
-        self.doubt.is_none() && self.fate != Fate::NotUnderstood
+        self.doubt.is_none() && !matches!(self.fate, Fate::NotUnderstood | Fate::Unfollowed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Takes sets of connections through base chains.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
 
@@ -16,13 +17,20 @@ use ruleset::{Line, Network, Ruleset};
 
 /// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
 const DEEPEST: usize = 32;
-/// After this many rules, a walk follows no more jumps: chains that each jump to the next several times would take
-/// forever. 10,000 rules take a few times as many steps. Each step takes a hundred bytes, and less than a microsecond.
-const MOST_ASKED: usize = 300_000;
+/// The most rules that a walk asks, or so many times as many as there are: chains that each jump to the next several times
+/// would take forever. Asking takes a microsecond; where steps are recorded, each takes two hundred bytes, but they are
+/// about one connection, which is in few sets at once.
+const MOST_ASKED: usize = 200_000;
+const MOST_ASKED_OF_EACH: usize = 64;
+const MOST_RECORDED_OF_EACH: usize = 8;
+/// The most decisions of a walk. They take three hundred bytes each.
+const MOST_DECISIONS: usize = 1 << 15;
 /// With this many decisions, shares of the same one are added.
-const MOST_DECISIONS: usize = 4096;
+const MANY_DECISIONS: usize = 4096;
 /// When more sets of connections than this have left a base chain, they are merged.
 const MOST_LEFT: usize = 64;
+/// The most sets of connections that go on from a base chain to the next: each is of another kind.
+const MOST_KINDS: usize = 16;
 
 /// The chain that connections should get to.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +70,8 @@ struct Visit<'a> {
     returned: Vec<State<'a>>,
     /// Packets that have left the base chain.
     left_chain: Vec<State<'a>>,
+    /// How many of them there were when they were merged last.
+    merged: usize,
 }
 
 pub(super) struct Walker<'a, 'g> {
@@ -74,7 +84,7 @@ pub(super) struct Walker<'a, 'g> {
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
     decisions: Vec<Outcome<'a>>,
     /// With so many decisions, shares of the same one are added.
-    most_decisions: usize,
+    many_decisions: usize,
     /// How many decisions were made.
     decided: usize,
     questions: Vec<Open<'a>>,
@@ -83,8 +93,10 @@ pub(super) struct Walker<'a, 'g> {
     hook: Hook,
     packet: Leg,
     holdings: Holdings<'a, 'g>,
-    /// How many rules were asked so far.
-    asked: usize,
+    /// The chains of each table, by their names: there may be thousands.
+    chains: HashMap<(usize, &'a Name), &'a Chain>,
+    /// How many rules are still asked.
+    left_to_ask: usize,
 }
 
 impl<'a, 'g> Walker<'a, 'g> {
@@ -97,7 +109,9 @@ impl<'a, 'g> Walker<'a, 'g> {
     ) -> Self {
         // Room for the steps of two packets, so that the list isn't copied as it grows. Memory that isn't touched costs
         // nothing.
-        let steps = || Vec::with_capacity(2 * ruleset.tables.iter().flat_map(Table::rules).count());
+        let rules = ruleset.tables.iter().flat_map(Table::rules).count();
+        let steps = || Vec::with_capacity(2 * rules);
+        let of_each = if watched.is_some() { MOST_ASKED_OF_EACH } else { MOST_RECORDED_OF_EACH };
         Self {
             ruleset,
             family,
@@ -105,7 +119,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             network,
             routes: &[],
             decisions: Vec::new(),
-            most_decisions: MOST_DECISIONS,
+            many_decisions: MANY_DECISIONS,
             decided: 0,
             // See `OF_MANY`.
             questions: vec![Open::Other],
@@ -113,7 +127,12 @@ impl<'a, 'g> Walker<'a, 'g> {
             hook: Hook::Prerouting,
             packet: Leg::First,
             holdings: Holdings::new(&network.facts),
-            asked: 0,
+            chains: ruleset
+                .tables
+                .iter()
+                .flat_map(|table| table.chains.iter().map(|chain| (key(table, &chain.name), chain)))
+                .collect(),
+            left_to_ask: MOST_ASKED.max(of_each * rules),
         }
     }
 
@@ -229,9 +248,12 @@ impl<'a, 'g> Walker<'a, 'g> {
     pub(super) fn decide(&mut self, state: &State<'a>, at: Place<'a>, fate: Fate) {
         self.decided += 1;
         self.decisions.push(state.outcome(fate, Some(at)));
-        if self.decisions.len() > self.most_decisions {
+        if self.decisions.len() > self.many_decisions {
             self.decisions = add_shares(mem::take(&mut self.decisions));
-            self.most_decisions = MOST_DECISIONS.max(2 * self.decisions.len());
+            self.many_decisions = MANY_DECISIONS.max(2 * self.decisions.len());
+            if self.decisions.len() > MOST_DECISIONS {
+                self.left_to_ask = 0;
+            }
         }
     }
 
@@ -280,7 +302,11 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
         next.extend(out.left_chain);
         next.iter_mut().for_each(|state| state.show_tracking(true));
-        merge_states(next)
+        let mut next = merge_states(next);
+        for state in next.drain(MOST_KINDS.min(next.len())..) {
+            self.decide(&state, Place::Policy(slot), Fate::Unfollowed);
+        }
+        next
     }
 
     /// Returns the packets whose devices a base chain is for. All others go on.
@@ -375,7 +401,11 @@ impl<'a, 'g> Walker<'a, 'g> {
             if !line.rule.does_something() && self.steps.is_none() {
                 continue;
             }
-            self.asked += now.len();
+            let Some(left) = self.left_to_ask.checked_sub(now.len()) else {
+                now.drain(..).for_each(|state| self.decide(&state, Place::Rule(line), Fate::Unfollowed));
+                break;
+            };
+            self.left_to_ask = left;
             // Most rules are for other connections. This check doesn't move the states.
             let conditions = &line.rule.conditions;
             let are_missed =
@@ -384,15 +414,21 @@ impl<'a, 'g> Walker<'a, 'g> {
                 continue;
             }
             visit.steps_before = self.steps.as_ref().map_or(0, Vec::len);
+            let before = now.len();
             for state in now.drain(..) {
                 self.pass_rule(line, state, &mut visit);
             }
             mem::swap(&mut now, &mut visit.next);
-            now = merge_states(now);
+            if now.len() > before {
+                now = merge_states(now);
+            }
             // The base chain merges them in the end, but 10,000 rules may each let others through. Those that the watched
             // chain reports carry the rule that let them through.
-            if visit.left_chain.len() > MOST_LEFT && !visit.left_chain.iter().any(State::is_reported) {
+            if visit.left_chain.len() > MOST_LEFT.max(2 * visit.merged)
+                && !visit.left_chain.iter().any(State::is_reported)
+            {
                 visit.left_chain = merge_states(visit.left_chain);
+                visit.merged = visit.left_chain.len();
             }
         }
         visit.returned.extend(now);
@@ -517,7 +553,9 @@ impl<'a, 'g> Walker<'a, 'g> {
                 match self.watched {
                     None => visit.left_chain.push(state),
                     // Later rules' words about source ports are about clients.
-                    Some(_) if state.after_watched => visit.left_chain.push(state.with_client_ports()),
+                    Some(_) if state.after_watched && state.is_redirected() => {
+                        visit.left_chain.push(state.with_client_ports());
+                    }
                     // Where another rule has sent them doesn't matter to the watched chain.
                     Some(_) => {}
                 }
@@ -527,9 +565,10 @@ impl<'a, 'g> Walker<'a, 'g> {
                 visit.next.push(state);
             }
             Action::Jump(name) | Action::Goto(name) => {
-                let may_follow = visit.depth < DEEPEST && self.asked < MOST_ASKED;
-                let Some(target) = line.table.chain(name).filter(|_| may_follow) else {
-                    self.decide(&state, at, Fate::NotUnderstood);
+                let target = self.chains.get(&key(line.table, name)).copied();
+                let Some(target) = target.filter(|_| visit.depth < DEEPEST) else {
+                    let fate = if target.is_some() { Fate::Unfollowed } else { Fate::NotUnderstood };
+                    self.decide(&state, at, fate);
                     return visit.next.push(state);
                 };
                 let through = self.pass_chain(line.table, target, vec![state], visit.depth + 1);
@@ -593,6 +632,10 @@ fn count_deciding_rules(chain: &Chain) -> usize {
         _ => rule.does_something(),
     };
     chain.rules.iter().rposition(decides).map_or(0, |last| last + 1)
+}
+
+fn key<'a>(table: &'a Table, name: &'a Name) -> (usize, &'a Name) {
+    (std::ptr::from_ref(table).addr(), name)
 }
 
 /// Returns true if a base chain may do anything with these packets.

@@ -300,7 +300,7 @@ type End<'a> = (Outcome<'a>, Option<Verdict>);
 /// The answer to which all possible ends of a walk lead.
 fn conclude<'a>(ruleset: &'a Ruleset, around: &Environment<'_>, walk: Walk<'a>) -> Answer<'a> {
     let ended = walk.decisions.into_iter();
-    let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood));
+    let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood | Fate::Unfollowed));
     let mut ends: Vec<End<'a>> = Vec::new();
     for end in ended.chain(walk.arrived) {
         let verdict = verdict(around, &end);
@@ -409,10 +409,12 @@ fn bypassing_rule<'a>(ruleset: &'a Ruleset, steps: &[Step<'a>]) -> Option<Place<
 /// The reason why the fate of a connection with these possible ends isn't known.
 fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
-    if let Some(at) = unclear.and_then(|(end, _)| end.at) {
-        return match at.rule().and_then(|rule| rule.action.target()) {
-            Some(_) => format!("{at} leads to more rules than were followed"),
-            None => format!("{at} does something that is not understood"),
+    if let Some((end, at)) = unclear.and_then(|(end, _)| Some((end, end.at?))) {
+        let target = at.rule().and_then(|rule| rule.action.target());
+        return match (end.fate, target) {
+            (Fate::Unfollowed, Some(chain)) => format!("too many undecided rules in {chain}, to which {at} leads"),
+            (Fate::Unfollowed, None) => format!("too many undecided rules in {}", at.chain().name),
+            _ => format!("{at} does something that is not understood"),
         };
     }
     let mut first = None;

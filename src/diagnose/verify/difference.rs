@@ -394,7 +394,7 @@ fn shadows(
             if is_ours { Subject::Chain(name.clone()) } else { Subject::Other(table.to_string(), name.clone()) };
         let is_lost = outcome.after_watched
             && matches!(outcome.action, Some(Action::Redirect(_)))
-            && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood);
+            && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood | Fate::Unfollowed);
         if outcome.after_watched && !is_lost {
             // Chains after ours see the connections that bypass the proxy, and may decide about them. The policy
             // of the base chain with our jump is the exception: it counts as part of the rules.

@@ -223,6 +223,9 @@ impl Problem {
             Problem::Shadowed { fate, connections, certain, .. } => {
                 let does = match fate {
                     Fate::NotUnderstood => format!("{rule} may take connections away (it is not understood)"),
+                    Fate::Unfollowed => {
+                        format!("{rule} may take connections away (it leads to too many undecided rules)")
+                    }
                     Fate::Accepted => does("let", certain) + " connections pass by",
                     Fate::Translated => does("redirect", certain) + " connections",
                     Fate::Dropped => does("drop", certain) + " connections",
@@ -353,6 +356,7 @@ mod tests {
             (Fate::Dropped, true, "drops connections"),
             (Fate::Untracked, true, "keeps connections from being redirected"),
             (Fate::NotUnderstood, false, "may take connections away (it is not understood)"),
+            (Fate::Unfollowed, false, "may take connections away (it leads to too many undecided rules)"),
             (Fate::Accepted, false, "may let connections pass by"),
             (Fate::Translated, false, "may redirect connections"),
             (Fate::Dropped, false, "may drop connections"),

@@ -682,17 +682,17 @@ fn deep_jumps_are_followed_and_loops_end() {
     // The kernel's own limit, and this one's.
     assert_eq!(deep(16), ALL_WELL);
     assert_eq!(deep(31), ALL_WELL);
-    assert_eq!(deep(32), ["ip nat c32 1: NotUnderstood perhaps of all TCP connections"]);
+    assert_eq!(deep(32), ["ip nat c32 1: Unfollowed perhaps of all TCP connections"]);
 
     let circle = vec![chain("a", vec![any(jump("b"))]), chain("b", vec![any(goto("a"))])];
     let got = inbound(vec![nat(vec![any(jump("a"))], circle)]);
     assert_eq!(got.len(), 2, "{got:?}");
-    assert!(got[0].contains("NotUnderstood perhaps"), "{got:?}");
+    assert!(got[0].contains("Unfollowed perhaps"), "{got:?}");
 }
 
 /// Sixteen levels of chains that jump to the next four times each would be four thousand million ways.
 #[test]
-fn too_many_ways_are_not_understood() {
+fn too_many_ways_are_not_followed() {
     let level = |at: usize| {
         let next = format!("c{}", at + 1);
         chain(&format!("c{at}"), vec![any(jump(&next)); 4])
@@ -701,7 +701,7 @@ fn too_many_ways_are_not_understood() {
     chains.extend((1..16).map(level));
     chains.push(chain("c16", vec![rule([to_port(80)], Action::Return)]));
     let got = inbound(vec![table("ip nat", chains)]);
-    assert!(got.iter().any(|line| line.contains("NotUnderstood perhaps")), "{got:?}");
+    assert!(got.iter().any(|line| line.contains("Unfollowed perhaps")), "{got:?}");
 }
 
 /// Each question divides a share in two, and no memory grows with the questions before.
@@ -723,6 +723,24 @@ fn what_may_match_is_joined_with_what_it_meets_again() {
         let [arrived] = walk.arrived.as_slice() else { panic!("{:?}", walk.arrived) };
         assert_eq!(arrived.is_certain(), !is_lost);
     }
+}
+
+/// Sets that something else has become of can't be one.
+#[test]
+fn of_too_many_kinds_the_rest_is_not_followed() {
+    let to = |port: u16| rule([strange()], redirect(port));
+    let walk_of = |kinds: u16| {
+        let redirecting = base("dstnat", Kind::Nat, Hook::Prerouting, -110, (1..=kinds).map(to).collect());
+        let ruleset = Ruleset { tables: vec![table("ip mine", vec![redirecting])], not_known: vec![] };
+        let direction = Direction::Inbound;
+        let all = Connections::all(Family::V4, direction);
+        let walk = there_and_back(&ruleset, Family::V4, direction, all, &Environment::default(), None);
+        let unfollowed = walk.decisions.iter().filter(|decision| decision.fate == Fate::Unfollowed).count();
+        (walk.arrived.len(), unfollowed)
+    };
+    // One is that which nothing has taken.
+    assert_eq!(walk_of(15), (16, 0));
+    assert_eq!(walk_of(17), (16, 2));
 }
 
 /// By one rule or the policy: that all are lost is certain, wherever.

@@ -214,7 +214,7 @@ fn what_the_answer_depends_on_is_said() {
     let endless = filter(Hook::Output, vec![rule([], Action::Jump(Name::from("mine")))]);
     assert_eq!(
         said(&beside(vec![endless]), &outbound("10.0.0.1:80")),
-        "not known: `jump mine` in inet mine, chain mine leads to more rules than were followed"
+        "not known: too many undecided rules in mine, to which `jump mine` in inet mine, chain mine leads"
     );
 }
 
