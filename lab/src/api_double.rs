@@ -55,17 +55,25 @@ struct State {
     lists: Vec<String>,
     watches: Vec<String>,
     connections: usize,
-    /// Of pods, in their order: the kind of each, and the pod. A version of a pod is the number of its change.
-    changes: Vec<(&'static str, Value)>,
-    /// What was last told of the objects below a path, after which a watch goes on.
-    told: BTreeMap<String, BTreeMap<String, Value>>,
+    /// In their order. An object's version is the number of its last change.
+    changes: Vec<Change>,
     /// Whether watches don't begin with the objects that there are, as before Kubernetes 1.32.
     refuses_initial_events: bool,
     notes: Vec<Value>,
     deletions: Vec<(String, Value)>,
 }
 
-/// What connections share, and what tells watches that a pod has changed.
+#[derive(Debug)]
+struct Change {
+    /// As a watch calls it.
+    kind: &'static str,
+    path: String,
+    /// The object, and what it was before.
+    object: Value,
+    before: Option<Value>,
+}
+
+/// What connections share, and what tells watches of changes.
 type Shared = (Mutex<State>, Condvar);
 
 /// The server. It ends with the process.
@@ -173,33 +181,16 @@ impl ApiServer {
     }
 
     /// Adds an object at its path after `/api/v1/`, or at one that begins with a slash, in the place of what is there.
-    /// Whoever watches pods is told of a pod.
+    /// Whoever watches is told.
     pub fn add(&self, path: &str, object: Value) {
-        let path = full(path);
-        let mut state = self.state();
-        let is_new = !state.objects.contains_key(&path);
-        if path.contains("/pods/") {
-            state.change(if is_new { "ADDED" } else { "MODIFIED" }, &path, object);
-            self.shared.1.notify_all();
-        } else {
-            state.objects.insert(path, object);
-            self.shared.1.notify_all();
-        }
+        self.state().put(&full(path), object);
+        self.shared.1.notify_all();
     }
 
     /// Removes an object.
     pub fn remove(&self, path: &str) {
-        let path = full(path);
-        let mut state = self.state();
-        if let Some(object) = state.objects.get(&path).cloned() {
-            if path.contains("/pods/") {
-                state.change("DELETED", &path, object);
-                self.shared.1.notify_all();
-            } else {
-                state.objects.remove(&path);
-                self.shared.1.notify_all();
-            }
-        }
+        self.state().remove(&full(path));
+        self.shared.1.notify_all();
     }
 
     /// Adds a pod, which stands for all of a set whose names have a dash and a number after its name; and its
@@ -365,24 +356,20 @@ fn full(path: &str) -> String {
 }
 
 impl State {
-    /// Notes a change of a pod, and gives it a new version.
-    fn change(&mut self, kind: &'static str, path: &str, mut pod: Value) {
-        pod["metadata"]["resourceVersion"] = (self.changes.len() + 1).to_string().into();
-        self.changes.push((kind, pod.clone()));
-        if kind == "DELETED" {
-            self.objects.remove(path);
-        } else {
-            self.objects.insert(path.to_owned(), pod);
-        }
+    /// Puts an object at its path, with a new version.
+    fn put(&mut self, path: &str, mut object: Value) {
+        object["metadata"]["resourceVersion"] = (self.changes.len() + 1).to_string().into();
+        let before = self.objects.insert(path.to_owned(), object.clone());
+        let kind = if before.is_some() { "MODIFIED" } else { "ADDED" };
+        self.changes.push(Change { kind, path: path.to_owned(), object, before });
     }
 
-    /// What the pod of this change was before it.
-    fn before(&self, change: usize) -> Option<&Value> {
-        let name = |pod: &Value| (pod["metadata"]["namespace"].clone(), pod["metadata"]["name"].clone());
-        let (before, after) = self.changes.split_at(change);
-        let (_, changed) = after.first()?;
-        let (kind, pod) = before.iter().rfind(|(_, pod)| name(pod) == name(changed))?;
-        (*kind != "DELETED").then_some(pod)
+    /// Removes an object.
+    fn remove(&mut self, path: &str) {
+        if let Some(object) = self.objects.remove(path) {
+            let before = Some(object.clone());
+            self.changes.push(Change { kind: "DELETED", path: path.to_owned(), object, before });
+        }
     }
 
     /// What there is at a path. A pod of a set has a dash and a number after its name.
@@ -395,45 +382,29 @@ impl State {
         self.objects.get(path).cloned().or_else(of_set)
     }
 
-    /// The objects right below the path that was asked for, by their paths.
-    fn below(&self, request: &Request) -> BTreeMap<String, Value> {
-        let name = request.parameter("fieldSelector").map(|selector| selector.replace("%3D", "="));
-        let is_asked_for = |path: &str| {
-            let found = path.strip_prefix(&request.path).and_then(|rest| rest.strip_prefix('/'));
-            let found = found.filter(|found| !found.contains('/'));
-            found.is_some_and(|found| name.as_ref().is_none_or(|name| *name == format!("metadata.name={found}")))
-        };
-        let objects = self.objects.iter().filter(|(path, _)| is_asked_for(path));
-        let mut objects: BTreeMap<String, Value> =
-            objects.map(|(path, object)| (path.clone(), object.clone())).collect();
-        for object in objects.values_mut() {
-            object["metadata"]["resourceVersion"] = "1".into();
-        }
-        objects
-    }
-
     /// The answer's status and body.
     fn answer(&mut self, request: &Request, changed: &Condvar) -> (u16, String) {
-        let (status, body) = if request.method == "GET" && request.path == PODS {
+        if request.method == "GET" && request.is_of_many() {
             return (200, self.list(request));
-        } else {
-            self.answer_about_one(request, changed)
-        };
+        }
+        let (status, body) = self.answer_about_one(request, changed);
         (status, body.to_string())
     }
 
-    /// The pods that are asked for, or a page of them.
+    /// The objects that are asked for, or a page of them.
     fn list(&mut self, request: &Request) -> String {
-        self.lists.push(request.query.clone());
-        let pods = self.objects.iter().filter(|(path, _)| path.contains("/pods/"));
-        let pods: Vec<&Value> = pods.map(|(_, pod)| pod).filter(|pod| request.selects(pod)).collect();
+        if request.path == PODS {
+            self.lists.push(request.query.clone());
+        }
+        let found = self.objects.iter().filter(|(path, object)| request.selects(path, object));
+        let found: Vec<&Value> = found.map(|(_, object)| object).collect();
         let number = |name: &str| request.parameter(name).and_then(|number| number.parse::<usize>().ok());
-        let start = number("continue").unwrap_or_default().min(pods.len());
-        let end = number("limit").map_or(pods.len(), |limit| (start + limit).min(pods.len()));
-        let rest = if end < pods.len() { end.to_string() } else { String::new() };
-        let items: Vec<String> = pods[start..end].iter().map(|pod| pod.to_string()).collect();
+        let start = number("continue").unwrap_or_default().min(found.len());
+        let end = number("limit").map_or(found.len(), |limit| (start + limit).min(found.len()));
+        let rest = if end < found.len() { end.to_string() } else { String::new() };
+        let items: Vec<String> = found[start..end].iter().map(|object| object.to_string()).collect();
         format!(
-            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}","continue":"{rest}"}},"items":[{}]}}"#,
+            r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"{}","continue":"{rest}"}},"items":[{}]}}"#,
             self.changes.len(),
             items.join(",")
         )
@@ -443,32 +414,24 @@ impl State {
         let failure = |status: u16| (status, status_object(status));
         let path = request.path.as_str();
         match request.method.as_str() {
-            "GET" if path == NAMESPACES || path.ends_with("/daemonsets") => {
-                let objects = self.below(request);
-                let items: Vec<&Value> = objects.values().collect();
-                let list =
-                    json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items});
-                self.told.insert(path.to_owned(), objects);
-                (200, list)
-            }
             "GET" => self.object(path).map_or_else(|| (404, not_found(path)), |object| (200, object)),
             "POST" | "PATCH" if path.starts_with("/apis/events.k8s.io/v1/namespaces/") => {
                 self.notes.push(request.body.clone());
                 (if request.method == "POST" { 201 } else { 200 }, request.body.clone())
             }
             "PATCH" if path.starts_with("/api/v1/nodes/") => {
-                let Some(node) = self.objects.get_mut(path) else {
+                let Some(mut node) = self.objects.get(path).cloned() else {
                     return failure(404);
                 };
-                let version = node["metadata"]["resourceVersion"].clone();
-                if request.body["metadata"]["resourceVersion"] != version {
+                if request.body["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"] {
                     return failure(409);
                 }
-                node["metadata"]["resourceVersion"] = format!("{}0", version.as_str().unwrap_or_default()).into();
                 for (key, value) in request.body["spec"].as_object().into_iter().flatten() {
                     node["spec"][key] = value.clone();
                 }
-                (200, node.clone())
+                self.put(path, node.clone());
+                changed.notify_all();
+                (200, node)
             }
             "DELETE" if path.contains("/pods/") => {
                 let preconditions = request.body["preconditions"].clone();
@@ -476,7 +439,11 @@ impl State {
                 let Some(pod) = self.objects.get(path).cloned() else {
                     return failure(404);
                 };
-                self.change("DELETED", path, pod.clone());
+                let version = &request.body["preconditions"]["resourceVersion"];
+                if !version.is_null() && *version != pod["metadata"]["resourceVersion"] {
+                    return failure(409);
+                }
+                self.remove(path);
                 changed.notify_all();
                 (200, pod)
             }
@@ -590,9 +557,19 @@ impl Request {
         state.for_watches.clone()
     }
 
-    /// Whether a pod is one of those that were asked for: by fields that it has, or hasn't, and by a label that it has.
-    fn selects(&self, pod: &Value) -> bool {
-        let fields = self.parameter("fieldSelector").map(|selector| {
+    /// Whether this is about objects, and not about one.
+    fn is_of_many(&self) -> bool {
+        self.path == PODS || self.path == NAMESPACES || self.path.ends_with("/daemonsets")
+    }
+
+    /// Whether an object is one of those that were asked for: by its path, by fields that it has, or hasn't, and by a label
+    /// that it has.
+    fn selects(&self, path: &str, object: &Value) -> bool {
+        let is_below = match self.path.as_str() {
+            PODS => path.contains("/pods/"),
+            below => path.strip_prefix(below).is_some_and(|rest| rest.rfind('/') == Some(0)),
+        };
+        let fields = self.parameter("fieldSelector").is_none_or(|selector| {
             let selector = selector.replace("%3D", "=").replace("%21", "!").replace("%2C", ",");
             selector.split(',').all(|term| {
                 let (field, value, is_wanted) = match (term.split_once("!="), term.split_once('=')) {
@@ -600,15 +577,15 @@ impl Request {
                     (None, Some((field, value))) => (field, value, true),
                     (None, None) => panic!("{term:?} is no field selector"),
                 };
-                let found = pod.pointer(&format!("/{}", field.replace('.', "/")));
+                let found = object.pointer(&format!("/{}", field.replace('.', "/")));
                 (found.and_then(Value::as_str) == Some(value)) == is_wanted
             })
         });
-        let label = self.parameter("labelSelector").map(|label| {
-            let labels = &pod["metadata"]["labels"];
+        let label = self.parameter("labelSelector").is_none_or(|label| {
+            let labels = &object["metadata"]["labels"];
             labels.get(label.replace("%2F", "/")).is_some()
         });
-        fields.unwrap_or(true) && label.unwrap_or(true)
+        is_below && fields && label
     }
 }
 
@@ -685,7 +662,6 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
         }
         if request.is_watch() {
             stream.get_mut().write_all(CHUNKED.as_bytes()).ok()?;
-            let watch = if request.path == PODS { watch_pods } else { watch_below };
             return watch(stream.get_mut(), &request, shared);
         }
         let (status, body) = state.lock().unwrap().answer(&request, changed);
@@ -708,95 +684,43 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
 
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-fn chunk(text: &str) -> String {
-    format!("{:x}\r\n{text}\r\n", text.len())
-}
-
 /// What a watch says of an object: the type first, as Go's structs are written.
 fn line(kind: &str, object: &Value) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
-/// Sends every change of a pod after the version that was asked for, until the client goes away. A pod that was one of
-/// those that were asked for, and isn't any more, is deleted, to this client.
-fn watch_pods(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
+/// Sends every change after the version that was asked for, until the client goes away. What was one of those that were asked
+/// for, and isn't any more, is deleted, to this client.
+fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
     let version = request.parameter("resourceVersion").and_then(|version| version.parse().ok());
     let mut seen: usize = version.unwrap_or_default();
+    let mut lines = Vec::new();
     if request.wants_initial_events() {
         let state = state.lock().unwrap();
-        let pods = state.objects.iter().filter(|(path, pod)| path.contains("/pods/") && request.selects(pod));
-        let lines: Vec<String> = pods.map(|(_, pod)| line("ADDED", pod)).collect();
+        let found = state.objects.iter().filter(|(path, object)| request.selects(path, object));
+        lines.extend(found.map(|(_, object)| line("ADDED", object)));
         seen = state.changes.len();
-        drop(state);
-        for line in lines {
-            stream.write_all(chunk(&line).as_bytes()).ok()?;
-        }
-        stream.write_all(chunk(&initial_end(seen)).as_bytes()).ok()?;
-        stream.flush().ok()?;
+        let metadata =
+            json!({"resourceVersion": seen.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}});
+        lines.push(line("BOOKMARK", &json!({"apiVersion": "v1", "kind": "Any", "metadata": metadata})));
     }
     loop {
+        for line in lines.drain(..) {
+            let chunk = format!("{:x}\r\n{line}\r\n", line.len());
+            stream.write_all(chunk.as_bytes()).ok()?;
+        }
+        stream.flush().ok()?;
         let state = state.lock().unwrap();
         let (state, _) =
             changed.wait_timeout_while(state, Duration::from_millis(200), |it| it.changes.len() <= seen).unwrap();
-        let mut lines = Vec::new();
-        for (index, (kind, pod)) in state.changes.iter().enumerate().skip(seen) {
-            let kind = if request.selects(pod) {
-                kind
-            } else if state.before(index).is_some_and(|before| request.selects(before)) {
-                "DELETED"
-            } else {
-                continue;
-            };
-            lines.push(line(kind, pod));
-        }
-        seen = state.changes.len();
-        drop(state);
-        for line in lines {
-            stream.write_all(chunk(&line).as_bytes()).ok()?;
-        }
-        stream.flush().ok()?;
-    }
-}
-
-/// The end of the objects that there are at the beginning of a watch.
-fn initial_end(version: usize) -> String {
-    let metadata =
-        json!({"resourceVersion": version.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}});
-    line("BOOKMARK", &json!({"apiVersion": "v1", "kind": "Any", "metadata": metadata}))
-}
-
-/// Sends every change of an object right below the path that was asked for, until the client goes away.
-fn watch_below(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
-    let mut is_first = request.wants_initial_events();
-    let mut sent = BTreeMap::new();
-    if !is_first {
-        sent = state.lock().unwrap().told.get(&request.path).cloned().unwrap_or_default();
-    }
-    loop {
-        let is_news = |it: &mut State| is_first || it.below(request) != sent;
-        let (mut state, _) =
-            changed.wait_timeout_while(state.lock().unwrap(), Duration::from_millis(200), |it| !is_news(it)).unwrap();
-        let now = state.below(request);
-        state.told.insert(request.path.clone(), now.clone());
-        drop(state);
-        let gone = sent.iter().filter(|(path, _)| !now.contains_key(*path));
-        let mut lines: Vec<String> = gone.map(|(_, it)| line("DELETED", it)).collect();
-        for (path, object) in &now {
-            match sent.get(path) {
-                Some(before) if before == object => {}
-                Some(_) => lines.push(line("MODIFIED", object)),
-                None => lines.push(line("ADDED", object)),
+        for Change { kind, path, object, before } in state.changes.iter().skip(seen) {
+            if request.selects(path, object) {
+                lines.push(line(kind, object));
+            } else if before.as_ref().is_some_and(|before| request.selects(path, before)) {
+                lines.push(line("DELETED", object));
             }
         }
-        if is_first {
-            lines.push(initial_end(1));
-            is_first = false;
-        }
-        for line in lines {
-            stream.write_all(chunk(&line).as_bytes()).ok()?;
-        }
-        stream.flush().ok()?;
-        sent = now;
+        seen = state.changes.len();
     }
 }
 
