@@ -96,27 +96,6 @@ pub fn unpack_all(release: &str, name: &str, packages: &[&str]) -> Result<PathBu
     Ok(folder)
 }
 
-/// Downloads a file of the mirror's pool, which has to be pinned, to a folder, and returns where it is.
-pub fn download(file: &str, folder: &Path) -> Result<PathBuf> {
-    let name = file.rsplit('/').next().unwrap_or(file);
-    let sum = PINNED
-        .lines()
-        .find_map(|line| line.strip_suffix(name)?.strip_suffix("  "))
-        .ok_or_else(|| format!("{name} is not pinned in lab/src/pinned.sums"))?;
-    let to = folder.join(name);
-    // It compares the checksum. Some mirrors have sources over TLS alone.
-    let from = format!("{}/pool/{file}", mirror()?.trim_end_matches('/'));
-    let download = |from: &str| {
-        patiently(|| {
-            let mut download = Command::new("/usr/lib/apt/apt-helper");
-            download.args(["download-file", from]).arg(&to).arg(format!("SHA256:{sum}"));
-            download
-        })
-    };
-    download(&from).or_else(|_| download(&from.replacen("http://", "https://", 1)))?;
-    Ok(to)
-}
-
 /// The version of what [`unpack`] unpacked.
 pub fn version(unpacked: &Path) -> Result<String> {
     Ok(fs::read_to_string(unpacked.join(".version"))?)

@@ -256,7 +256,10 @@ fn cgroups(name: &str) -> Vec<PathBuf> {
 }
 
 /// Removes a cgroup and those in it. Their files are the kernel's and go with them.
-fn remove_cgroup(cgroup: &Path) -> Result<()> {
+///
+/// # Errors
+/// A process is in one of them.
+pub fn remove_cgroup(cgroup: &Path) -> Result<()> {
     for entry in fs::read_dir(cgroup)?.flatten() {
         if entry.file_type()?.is_dir() {
             remove_cgroup(&entry.path())?;

@@ -1,15 +1,43 @@
 //! containerd: how it is configured, and images for it from folders that hold their files.
 
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::shell::{Result, Run as _, root};
 use serde_json::json;
 
-/// Where `cargo xtask pods --newer` has the /usr of a containerd that is newer than the system's, in the folder that it
-/// fills.
-pub const NEWER: &str = "newer";
+use crate::apt;
+use crate::confined::mount_on;
+use crate::shell::{Result, Run as _, root};
+
+/// The programs of a node, and the release of Debian that has a containerd by which pods have users of their own (2.0 or
+/// later).
+const NODE: [&str; 3] = ["containerd", "runc", "containernetworking-plugins"];
+pub const RELEASE: &str = "sid";
+
+/// A link to the /usr of the node's programs, with their C library, in the folder that is filled for scenarios.
+const USR: &str = "node-usr";
+
+/// Unpacks a node's programs, for [`lay_over_usr`].
+///
+/// # Errors
+/// What apt says.
+pub fn add_node(folder: &Path) -> Result<()> {
+    let root = apt::unpack_all(RELEASE, "node", &NODE)?;
+    Ok(symlink(root.join("usr"), folder.join(USR))?)
+}
+
+/// Lays the node's programs over this mount namespace's /usr, after [`cover`](crate::confined::cover). All programs in here
+/// use their C library, which runs programs that were built for older ones too.
+///
+/// # Errors
+/// What the kernel says.
+pub fn lay_over_usr(folder: &Path) -> Result<()> {
+    // This link's name has no colon, which would end it in the option.
+    symlink(folder.join(USR), "/run/newer")?;
+    mount_on("overlay", "/usr", Some("lowerdir=/run/newer:/usr"))
+}
 
 /// A container runs one of these.
 #[derive(Debug)]

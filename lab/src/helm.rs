@@ -34,8 +34,11 @@ pub fn template(file: Option<&Path>, values: &Value, template: Option<&str>) -> 
     helm.read()
 }
 
-/// The program, which is downloaded once. Errors are what pip says, or that this machine is no amd64.
-fn program() -> Result<PathBuf> {
+/// The program, which is downloaded once.
+///
+/// # Errors
+/// What pip says, or that this machine is no amd64.
+pub fn program() -> Result<PathBuf> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err("Helm is had for amd64 alone".into());
     }

@@ -23,7 +23,6 @@ pub mod install;
 pub mod kernels;
 pub mod linkerd;
 pub mod network;
-pub mod page;
 pub mod pods;
 pub mod recording;
 pub mod rootfs;

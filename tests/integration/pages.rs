@@ -1,37 +1,66 @@
-//! The pages of docs/: where their links lead, and that their commands print what they say. (Those of kubectl's are run by
-//! `cargo xtask cluster`.)
+//! The pages of docs/: where their links lead, and that their commands print what they say.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lab::connections::{self, Client};
 use lab::linkerd::{CHARTS, Flags, commands as linkerd_inits_commands};
-use lab::network::{Lab, Namespace, Server};
-use lab::page::{Page, matches};
+use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect};
 use lab::recording::{FILE, record};
 use lab::shell::target;
 
 use crate::show::connections;
-use crate::support::{Folder, PROXY_INIT, chart_in, install};
+use crate::support::{PROXY_INIT, Run, chart_in, install};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs every command of proxy-init's, one after the other in this namespace, and compares what each prints with what the
-/// page says. `…` is any text.
-fn each_command_prints_it(page: &str, namespace: &Namespace, at_least: usize) {
-    let folder = Folder::new(&format!("page-{page}"));
-    let page = Page {
-        path: &format!("docs/{page}"),
-        is_run: &|command| !command.starts_with("kubectl "),
-        at_least,
+/// Runs every command of the page with output below it, one after the other, and compares what each prints with what the page
+/// says. `…` is any text.
+fn each_command_prints_it(page: &str, at_least: usize, run: impl Fn(&str) -> String) {
+    let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
+    let mut commands = 0;
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(command) = line.strip_prefix("    $ ") else {
+            continue;
+        };
+        let mut command = command.to_owned();
+        // A shell reads on after a backslash, after a pipe, and within quotes.
+        while command.ends_with(['|', '\\']) || command.matches('\'').count() % 2 == 1 {
+            let more = lines.next().unwrap();
+            command = format!("{} {}", command.trim_end_matches('\\').trim_end(), more.trim_start());
+        }
+        let is_output = |line: &&str| line.is_empty() || (line.starts_with("    ") && !line.starts_with("    $ "));
+        let said: Vec<&str> = std::iter::from_fn(|| lines.next_if(is_output)).collect();
+        let said = said.join("\n");
+        let said: Vec<&str> = said.trim_end().lines().map(|line| line.trim()).collect();
+        let printed = run(&command);
         // Programs indent by tabs, and the page by spaces.
-        is_same: |printed, said| matches(printed.trim_start(), said.trim_start()),
-    };
-    if let Err(error) = page.check(Path::new(folder.path()), |command| Ok(shell(namespace, command))) {
-        panic!("{}: {error}", page.path);
+        let is_same = printed.trim_end().lines().count() == said.len()
+            && printed.lines().zip(&said).all(|(printed, said)| matches(printed.trim(), said));
+        assert!(is_same, "{page}: {command} prints\n{printed}\nand not\n{}", said.join("\n"));
+        commands += 1;
+    }
+    assert!(commands >= at_least, "{page} has only {commands} such commands");
+}
+
+/// Whether a line consists of the pieces that an expected one has between its `…`, in their order.
+fn matches(printed: &str, expected: &str) -> bool {
+    let mut pieces = expected.split('…');
+    let mut rest = printed.strip_prefix(pieces.next().unwrap_or_default());
+    let mut last = None;
+    for piece in pieces {
+        rest = rest.and_then(|rest| Some(rest.split_once(piece)?.1));
+        last = Some(piece);
+    }
+    match last {
+        // The page's line ends in `…`.
+        Some("") => rest.is_some(),
+        _ => rest == Some(""),
     }
 }
 
@@ -54,12 +83,13 @@ fn meshed() -> Lab {
 fn rollout() {
     let lab = Lab::new();
     Flags::default().add_with_iptables(&lab.pod, "legacy");
-    each_command_prints_it("rollout.md", &lab.pod, 7);
+    each_command_prints_it("rollout.md", 7, |command| shell(&lab.pod, command));
 }
 
 #[test]
 fn modes() {
-    each_command_prints_it("modes.md", &Namespace::new(), 4);
+    let namespace = Namespace::new();
+    each_command_prints_it("modes.md", 4, |command| shell(&namespace, command));
 }
 
 #[test]
@@ -67,7 +97,52 @@ fn commands_that_answer_questions() {
     let lab = meshed();
     connections(&lab);
     let _proxy = Server::start(&lab.pod, &[4143, 4140]);
-    each_command_prints_it("commands.md", &lab.pod, 5);
+    each_command_prints_it("commands.md", 5, |command| shell(&lab.pod, command));
+}
+
+/// The commands that `kubectl debug` runs in three pods, with the privileges of its profiles: `cargo xtask pods` proves that
+/// such a container has these.
+#[test]
+fn debugging() {
+    // Each with the address that the page has.
+    let pods =
+        [("web", "10.88.7.7", meshed()), ("shadowed", "10.88.7.9", meshed()), ("unmeshed", "10.88.7.8", Lab::new())];
+    let mut servers = Vec::new();
+    for (name, _, lab) in &pods {
+        servers.push(Server::start(&lab.pod, &[4143, 4140, 4191, 8080]));
+        servers.push(Server::start(&lab.outside, &[8080, 4567]));
+        if *name != "unmeshed" {
+            really_connect(lab);
+        }
+        if *name == "shadowed" {
+            lab.pod.sh("iptables-nft -t nat -I PREROUTING -p tcp --dport 8080 -j ACCEPT");
+        }
+    }
+    each_command_prints_it("debugging.md", 10, |line| {
+        let (kubectl, command) = line.split_once(" -- ").unwrap();
+        let (_, address, lab) = pods.iter().find(|(name, ..)| kubectl.contains(&format!(" {name} "))).unwrap();
+        let run = Run::new(&command.trim_start().replace("proxy-init", "").replace(address, &POD[0].to_string()));
+        let user = if kubectl.contains("--custom=root.json") { 0 } else { 65534 };
+        let capabilities = if kubectl.contains("--profile=netadmin") { "-all,+net_admin,+net_raw" } else { "-all" };
+        // The image names no group, so the runtime takes 0.
+        let run = run.under(["setpriv", &format!("--reuid={user}"), "--regid=0", "--clear-groups"]);
+        let run = run.under(["inh-caps", "ambient-caps", "bounding-set"].map(|set| format!("--{set}={capabilities}")));
+        let printed = run.output(&lab.pod).stdout();
+        printed.replace(&POD[0].to_string(), address)
+    });
+}
+
+/// The connections to and from a meshed pod, each of which has to arrive where its rules say.
+fn really_connect(lab: &Lab) {
+    for connection in connections::of(&POD, &NEIGHBOUR, true) {
+        let from = if connection.client == Client::Neighbour { &lab.outside } else { &lab.pod };
+        let owner = connection.client.user().map_or(ROOT, |id| Owner { uid: id, gid: id });
+        let reached = match connect(from, owner, connection.to) {
+            Reached::Server { port, .. } => Some(port),
+            Reached::Refused => None,
+        };
+        assert_eq!(reached, connection.port, "{connection:?}");
+    }
 }
 
 /// What the pages say of each version of Linkerd, beside what its charts have.

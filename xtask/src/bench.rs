@@ -1,19 +1,16 @@
-//! `cargo xtask bench`: whole processes by proxy-init-bench, pods by containerd, and the inside of processes by criterion.
+//! `cargo xtask bench`: whole processes by proxy-init-bench, and the inside of processes by criterion.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use lab::shell::{Result, Run as _, cargo, need_root, target};
 
 use crate::build;
 
-pub(crate) fn run(arguments: &[String], lay_out: fn(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
     need_root("cargo xtask bench", "to make network namespaces")?;
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["--pods"] => pods(lay_out, None),
-        ["--pods", "--upstream", folder] => pods(lay_out, Some(Path::new(folder))),
         ["--plugin"] => plugin(),
         ["--inside", rest @ ..] => {
             // Without the program's own features: no benchmark runs it, and so it needs no building.
@@ -38,12 +35,6 @@ pub(crate) fn try_once() -> Result<Vec<String>> {
 fn processes(arguments: &[&str]) -> Result<()> {
     let mut command = Command::new(build::bench()?);
     command.args(arguments).arg("--output").arg(target("bench")).run()
-}
-
-/// The folder has Linkerd's own programs, under the names that its images give them.
-fn pods(lay_out: fn(&Path) -> Result<()>, upstream: Option<&Path>) -> Result<()> {
-    println!("{}", lab::pods::waits(lay_out, upstream, &target("waits.svg"))?);
-    Ok(())
 }
 
 fn plugin() -> Result<()> {

@@ -56,25 +56,23 @@ To build:
                (needs root)
 
 To test more:
-  pods         Run pods by containerd, with proxy-init as the init container and
-               with linkerd-cni as a CNI plugin, make connections, and look at
-               them from debug containers (needs root).
+  pods         Run pods by Debian sid's containerd, with proxy-init as the init
+               container, with linkerd-cni as a CNI plugin and with its agent by
+               NRI, make connections, and look at them from debug containers
+               (needs root).
                  --only WORD...  the scenarios whose name has all words
                  --release       the image from cargo xtask release
-                 --newer         containerd and runc of Debian sid, and pods
-                                 with users of their own too
   cluster      Run a Kubernetes cluster of one node, and pods with proxy-init on
-               it, looked at with kubectl (needs root). Its API server and
-               kubelet are built from Debian's source once, which takes 8
-               minutes of processor time.
+               it, looked at with kubectl (needs root).
+                 --kubernetes FOLDER  kube-apiserver, kube-controller-manager,
+                                 kube-scheduler, kube-proxy and kubelet, of
+                                 1.30 or later; the rest is Debian sid's
                  --only WORD...  the scenarios whose name has all words; those
-                                 with scale or kubelet measure
-                 --upstream FOLDER  before --only: Linkerd's own programs, for
-                                 the scenario `scale: beside` them
+                                 with kubelet measure
                  --keep          leave the cluster running until Ctrl-C, and say
                                  how to reach it
   kernels      Boot Debian's kernels under qemu, whole and with modules missing,
-               try every mode, and make docs/kernels.md.
+               try every mode, and print the table of docs/kernels.md.
                  --only WORD...  those whose name has all words, and write
                                  nothing: --only 6.12 nft_compat
                  --arch ARCH     those of amd64 or arm64
@@ -94,9 +92,6 @@ To measure, and to keep lists up to date:
                other arguments: its table, its JSON and its chart go to
                target/bench (needs root).
                  --plugin     the CNI plugin's ADD
-                 --pods       what a pod waits for, by containerd, in ten minutes.
-                   --upstream FOLDER  beside Linkerd's own linkerd-cni and
-                              proxy-init; its file `how` says where from
                  --inside     what happens inside the process, by criterion,
                               which takes the other arguments
 
@@ -138,7 +133,7 @@ fn main() -> ExitCode {
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("release", []) => setup::for_build().and_then(|()| release::run()),
         ("release", [flag]) if flag == "--check" => setup::for_build().and_then(|()| release::check()),
-        ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments, lay_out)),
+        ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments)),
         ("" | "help" | "-h" | "--help", _) => {
             println!("{HELP}");
             Ok(())

@@ -8,13 +8,12 @@ pub mod variant;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs;
 use std::thread;
 
 use crate::architecture::Architecture;
 use crate::rootfs::Origin;
 use crate::scenario::each;
-use crate::shell::{Result, root};
+use crate::shell::Result;
 use crate::{Outcome, apt, install};
 pub use kernel::Programs;
 use kernel::{Guest, Kernel};
@@ -24,15 +23,11 @@ use variant::{MODES, VARIANTS, Variant};
 /// Debian's releases with the kernels that they have: 5.10, 6.1, 6.12, and the newest.
 const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 
-/// What the kernels of every architecture did.
-const PAGE: &str = "docs/kernels.md";
-
 /// Builds them.
 pub type Build = fn(Architecture) -> Result<Programs>;
 
 /// `cargo xtask kernels [--arch amd64|arm64] [--only WORD...]`, on this machine's architecture unless another is named:
-/// tries everything, and makes docs/kernels.md; or the kernels and variants whose name has all of these
-/// words.
+/// tries everything, and prints the table of docs/kernels.md; or the kernels and variants whose name has all of these words.
 ///
 /// # Errors
 /// What went otherwise than expected, or why nothing was tried.
@@ -47,44 +42,14 @@ pub fn run(arguments: &[String], build: Build) -> Result<()> {
         _ => return Err("usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]".into()),
     };
     match check(architecture, words, build)? {
-        Outcome::AsExpected(table) if words.is_empty() => write_page(architecture, &table),
-        Outcome::AsExpected(_) => Ok(()),
+        Outcome::AsExpected(table) => {
+            if words.is_empty() {
+                println!("\nThe table of docs/kernels.md:\n\n{}", grouped(architecture, &table));
+            }
+            Ok(())
+        }
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
     }
-}
-
-/// The page of all architectures. Where this one's kernels do what the page says already, it only joins the list of those
-/// that were tried.
-fn write_page(architecture: Architecture, table: &str) -> Result<()> {
-    let page = root().join(PAGE);
-    let table = grouped(architecture, table);
-    let before = fs::read_to_string(&page).unwrap_or_default();
-    let mut tried = BTreeSet::from([architecture.name()]);
-    for other in Architecture::ALL {
-        if !before.contains(&format!("`--arch {}`", other.name())) || other.name() == architecture.name() {
-            continue;
-        }
-        if before.ends_with(&table) {
-            tried.insert(other.name());
-        } else {
-            println!("{PAGE} is no longer about {0}: cargo xtask kernels --arch {0}", other.name());
-        }
-    }
-    let tried: Vec<String> = tried.iter().map(|name| format!("`--arch {name}`")).collect();
-    let text = format!(
-        "# Kernels\n\n\
-         Modes on Debian's cloud kernels under qemu, whole and with modules removed, tried by\n\
-         `cargo xtask kernels` with {}. [modes.md](modes.md) has the way out where a mode doesn't work.\n\n\
-         - `ok`: the rules were installed and verified, connections of both families and directions went to the proxy,\n  \
-         and `uninstall` left nothing behind.\n\
-         - `native (xt_owner)`: native mode did the same instead, with a warning; `--no-fallback` fails, naming xt_owner.\n\
-         - `error: …`: an error named the missing part, and nothing was left behind.\n\
-         - auto: the mode that was chosen, which then worked.\n\
-         - the last column: our rules in legacy mode, as user 65534 with NET_ADMIN learns of them; `-`\n  \
-         where there are none.\n\n{table}",
-        tried.join(" and ")
-    );
-    Ok(fs::write(page, text)?)
 }
 
 /// The table by what the kernels did: those that did the same have a row together.

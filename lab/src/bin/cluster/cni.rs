@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::cluster::CHART;
+use lab::cluster::VALUES;
 use lab::connections::{Client, Connection};
 use lab::shell::{Result, Run as _, root, target};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::images;
@@ -16,38 +18,30 @@ use crate::pod::{self, Pod};
 use crate::services::{NETWORK, wait_for};
 use crate::world::{Scenario, World};
 
+/// How long kubectl waits for what it has begun, on a machine that others use too.
+const TIMEOUT: &str = "--timeout=300s";
+
 /// The namespace that deploy/cni makes.
-pub(crate) const AGENTS: &str = "linkerd-cni";
+const AGENTS: &str = "linkerd-cni";
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
+    let all: [(&str, Work); 6] = [
+        ("the node's agent and the CNI plugin, from deploy/cni", |world| with_agent(world, BASE, &[], live)),
+        ("the node's agent, with a plugin that asks the API server", |world| {
+            with_agent(world, BASE, &["api"], check_api_reader)
+        }),
+        ("the node's agent: a taint, many pods at once, a reboot", |world| {
+            with_agent(world, BASE, &["taint"], outlive)
+        }),
+        ("the node's agent is gone, and the plugin stays or goes", |world| with_agent(world, BASE, &[], leave)),
+        ("the node's agent by NRI, from deploy/cni", |world| with_agent(world, NRI, &["nri-events"], live_by_nri)),
+        ("the node's agent, by the Helm chart with linkerd2-cni's values", by_helm),
+    ];
     // Whatever pod starts meanwhile gets the plugin too.
-    vec![
-        Scenario::new("the node's agent and the CNI plugin, from deploy/cni", |world| {
-            with_agent(world, &[], |agent| live(world, agent))
-        })
-        .alone(),
-        Scenario::new("the node's agent, with a plugin that asks the API server", |world| {
-            with_agent(world, &["api"], |agent| check_api_reader(world, agent))
-        })
-        .alone(),
-        Scenario::new("the node's agent: a taint, many pods at once, a reboot", |world| {
-            with_agent(world, &["taint"], |agent| outlive(world, agent))
-        })
-        .alone(),
-        Scenario::new("the node's agent is gone, and the plugin stays or goes", |world| {
-            with_agent(world, &[], |agent| leave(world, agent))
-        })
-        .alone(),
-        Scenario::new("the node's agent: a second DaemonSet of it", |world| {
-            with_agent(world, &[], |agent| beside(world, agent))
-        })
-        .alone(),
-        Scenario::new("the node's agent, by the Helm chart with linkerd2-cni's values", |world| {
-            with_kustomization(world, &of_chart()?, |agent| replace_linkerds(world, agent))
-        })
-        .alone(),
-    ]
+    all.map(|(name, work)| Scenario::new(name, work).alone()).into()
 }
+
+type Work = fn(&World<'_>) -> Result<String>;
 
 /// How many pods start at once.
 const MANY: i64 = 20;
@@ -55,32 +49,37 @@ const MANY: i64 = 20;
 /// The taint that keeps pods away until the plugin is there.
 const TAINT: &str = "linkerd.io/cni-not-ready";
 
-/// What the agent says it is doing, for Prometheus.
-const METRICS: &str = "http://127.0.0.1:9990/metrics";
+/// A way to rules: the folder of deploy/cni, its DaemonSet, and where that answers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
+    folder: &'static str,
+    daemonset: &'static str,
+    port: u16,
+}
+pub(crate) const BASE: Way = Way { folder: "base", daemonset: "linkerd-cni", port: 9990 };
+pub(crate) const NRI: Way = Way { folder: "overlays/nri", daemonset: "linkerd-nri", port: 9992 };
 
 /// deploy/cni, to be installed.
 pub(crate) struct Agent<'a> {
     kubectl: &'a Kubectl,
+    way: Way,
     /// What `kubectl apply --kustomize` takes.
     folder: String,
     /// The network configuration without the plugin.
-    before: Vec<u8>,
+    before: Value,
 }
 
 /// Where it is, changed.
-pub(crate) const CHANGED: &str = "/run/node/deploy-cni";
+const CHANGED: &str = "/run/node/deploy-cni";
 
 /// A file of deploy/cni, and what of it is replaced, and by what.
 type Change = (&'static str, &'static str, &'static str);
 
-/// Without these, there is no image, and drift is seen late.
-const NEEDED: [Change; 2] = [
+/// An image that is there, drift that is seen early, and ports for the connections that scenarios try, in both families.
+const CHANGES: [Change; 7] = [
     ("base/kustomization.yaml", "REGISTRY/", "registry.example/"),
     ("base/daemonset.yaml", r#""--admin-addr""#, r#""--verify-every", "3", "--admin-addr""#),
-];
-
-/// For the connections that scenarios try, in both families.
-const TRIED: [Change; 4] = [
+    ("overlays/nri/kustomization.yaml", r#""--admin-addr""#, r#""--verify-every", "3", "--admin-addr""#),
     ("base/config.yaml", IPV6.0, IPV6.1),
     ("base/config.yaml", PORTS.0, PORTS.1),
     ("components/api/kustomization.yaml", IPV6.0, IPV6.1),
@@ -90,47 +89,51 @@ const IPV6: (&str, &str) = (r#""ipv6": false"#, r#""ipv6": true"#);
 const PORTS: (&str, &str) =
     (r#"["4191", "4190"]"#, r#"["4190", "4191", "4567", "4568"], "outbound-ports-to-ignore": ["4567", "4568"]"#);
 
-/// Does this with deploy/cni as whoever reads its pages has it, which is gone afterwards.
-pub(crate) fn with_manifest(world: &World<'_>, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
-    with_kustomization(world, &copied(&NEEDED, &[])?, work)
-}
-
-/// Does this with deploy/cni and these components of it, which is gone afterwards.
+/// Does this with deploy/cni by one of the ways and with these components, which is gone afterwards.
 pub(crate) fn with_agent(
     world: &World<'_>,
+    way: Way,
     components: &[&str],
-    work: impl Fn(&Agent<'_>) -> Result<String>,
+    work: impl FnOnce(&World<'_>, &Agent<'_>) -> Result<String>,
 ) -> Result<String> {
-    with_kustomization(world, &copied(&[&NEEDED[..], &TRIED].concat(), components)?, work)
-}
-
-fn with_kustomization(world: &World<'_>, folder: &Path, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
     let kubectl = &world.cluster.kubectl;
-    let agent = Agent { kubectl, folder: folder.to_string_lossy().into_owned(), before: fs::read(NETWORK)? };
-    let outcome = work(&agent);
+    let folder = changed(way, components)?.to_string_lossy().into_owned();
+    let agent = Agent { kubectl, way, folder, before: network()? };
+    let outcome = work(world, &agent);
     // Pods of other scenarios are to start without it. It is gone already unless something failed.
-    kubectl.output("", &["delete", "--kustomize", &agent.folder, "--ignore-not-found"])?;
+    kubectl.output("", &["delete", "--kustomize", &agent.folder, "--ignore-not-found", TIMEOUT])?;
     outcome
 }
 
-/// What Helm has made, and a namespace, as kubectl takes them: this version of Kubernetes doesn't know all of it.
-fn of_chart() -> Result<PathBuf> {
-    let folder = Path::new("/run/node/chart").to_owned();
-    fs::create_dir_all(&folder)?;
-    fs::copy(target("cluster").join(CHART), folder.join(CHART))?;
-    let namespace = "namespace.yaml";
-    fs::copy(root().join("deploy/cni/base").join(namespace), folder.join(namespace))?;
-    fs::write(folder.join("kustomization.yaml"), json!({"resources": [namespace, CHART]}).to_string())?;
-    Ok(folder)
-}
-
-fn replace_linkerds(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
-    agent.install()?;
-    start(world, &injected("charted"))?.try_injected(&world.neighbour, true)?;
-    // As deploy/helm's README says.
-    agent.kubectl.run(&["delete", "namespace", AGENTS, "--timeout=120s"])?;
-    agent.uninstall()?;
-    Ok("a pod has its rules; the namespace was deleted first, and the node is as it was".to_owned())
+/// By Helm itself, in place of linkerd2-cni, as deploy/helm's README says.
+fn by_helm(world: &World<'_>) -> Result<String> {
+    let (kubectl, neighbour) = (&world.cluster.kubectl, &world.neighbour);
+    let agent = Agent { kubectl, way: BASE, folder: String::new(), before: network()? };
+    let folder = target("cluster");
+    let (chart, values) = (root().join("deploy/helm"), folder.join(VALUES));
+    let [chart, values] = [chart, values].map(|path| path.to_string_lossy().into_owned());
+    let helm = |arguments: &[&str]| {
+        let mut helm = Command::new(folder.join("bin/helm"));
+        helm.args(arguments).args(["--namespace", AGENTS, "--wait", "--timeout=300s"]);
+        helm.envs(kubectl.environment()).read()
+    };
+    let upgrade = |more: &[&str]| {
+        let upgrade = ["upgrade", "--install", "--create-namespace", "linkerd2-cni", &chart, "--values", &values];
+        helm(&[&upgrade[..], more].concat())
+    };
+    let work = || -> Result<()> {
+        upgrade(&[])?;
+        agent.is_installed()?;
+        start(world, &injected("charted"))?.try_injected(neighbour, true)?;
+        upgrade(&["--set-json", r#"ignoreInboundPorts="4567,4568,8080""#])?;
+        start(world, &injected("upgraded"))?.try_injected_but(neighbour, skips_8080)
+    };
+    let outcome = work();
+    helm(&["uninstall", "linkerd2-cni"])?;
+    kubectl.run(&["delete", "namespace", AGENTS, TIMEOUT])?;
+    outcome?;
+    agent.is_gone()?;
+    Ok("a pod has its rules, and another one those of an upgrade; uninstalled, and the node is as it was".to_owned())
 }
 
 fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
@@ -140,9 +143,8 @@ fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     // Meshed, unmeshed, and with annotations of the pod's own.
     let meshed = start(world, &injected("meshed"))?;
     meshed.try_injected(&world.neighbour, true)?;
-    unmeshed(world, "unmeshed")?;
-    start(world, &annotated("skipping"))?.try_injected_but(&world.neighbour, skips_8080)?;
-    // The plugin is never called for a pod with the node's network, and the agent leaves it alone: the two pods above are all
+    try_kinds(world)?;
+    // The plugin is never called for a pod with the node's network, and the agent leaves it alone: the pods above are all
     // that it counts, a look at them after it has seen this one.
     let mut host = injected("host");
     host["spec"]["hostNetwork"] = json!(true);
@@ -153,13 +155,14 @@ fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     meshed.look("nft insert rule ip nat PROXY_INIT_OUTPUT tcp dport 5432 return")?;
     meshed.warned("LinkerdCNIDrifted")?;
     let standings = ["new", "in_place", "drifted", "not_known"];
-    let meshed_pods = standings.map(|standing| metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#)));
+    let meshed_pods =
+        standings.map(|standing| agent.metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#)));
     let meshed_pods = meshed_pods.into_iter().sum::<Option<i64>>();
-    let log = agent.log("linkerd-cni")?;
+    let log = agent.log()?;
     let of_plugin = |pod: &Pod<'_>| log.contains(&format!("pod=\"{namespace}/{}\"", pod.name));
     let rules = Command::new("nft").args(["list", "ruleset"]).read()?;
     let events = host.events()?.join("; ");
-    if meshed_pods != Some(2)
+    if meshed_pods != Some(1 + KINDS)
         || !of_plugin(&meshed)
         || of_plugin(&host)
         || rules.contains("PROXY_INIT")
@@ -173,13 +176,57 @@ fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     for (what, name) in [("restart", "during-update"), ("undo", "during-rollback")] {
         kubectl.run(&["rollout", what, "--namespace", AGENTS, "daemonset/linkerd-cni"])?;
         start(world, &injected(name))?.try_injected(&world.neighbour, true)?;
-        agent.rolled("linkerd-cni")?;
+        agent.rolled()?;
     }
-    // A pod that starts without the plugin fails its validator. The agent, once it is back, mends it where it is.
     agent.uninstall()?;
+    race(world, agent)?;
+    agent.uninstall()?;
+    unmeshed(world, "afterwards")?;
+    Ok(format!(
+        "{TRIED_KINDS}; rules put back, and drift reported; updated and rolled back; API server killed and back; repaired in \
+         place; removed"
+    ))
+}
+
+/// How many meshed pods [`try_kinds`] leaves, and what it tries.
+const KINDS: i64 = 4;
+const TRIED_KINDS: &str =
+    "meshed, unmeshed, annotated, a native sidecar, users of its own, Pod Security's level restricted";
+
+/// Pods of each kind, whose connections go where their rules say.
+fn try_kinds(world: &World<'_>) -> Result<()> {
+    let neighbour = &world.neighbour;
+    let (kubectl, namespace) = (&world.cluster.kubectl, world.namespace.as_str());
+    unmeshed(world, "unmeshed")?;
+    start(world, &annotated("skipping"))?.try_injected_but(neighbour, skips_8080)?;
+    let mut sidecar = injected("sidecar");
+    let mut proxy = sidecar["spec"]["containers"].as_array_mut().ok_or("no containers")?.remove(0);
+    proxy["restartPolicy"] = json!("Always");
+    sidecar["spec"]["initContainers"] = json!([validator(), proxy]);
+    start(world, &sidecar)?.try_injected(neighbour, true)?;
+    let mut own_users = injected("own-users");
+    own_users["spec"]["hostUsers"] = json!(false);
+    start(world, &own_users)?.try_injected(neighbour, true)?;
+    // Without an init container that needs NET_ADMIN, a pod is admitted at the strictest level.
+    let level = "pod-security.kubernetes.io/enforce";
+    kubectl.run(&["label", "namespace", namespace, &format!("{level}=restricted")])?;
+    let mut restricted = injected("restricted");
+    restricted["spec"]["initContainers"] = json!([validator()]);
+    let security_context = validator()["securityContext"].take();
+    for container in restricted["spec"]["containers"].as_array_mut().into_iter().flatten() {
+        let user = container["securityContext"]["runAsUser"].take();
+        container["securityContext"] = security_context.clone();
+        container["securityContext"]["runAsUser"] = user;
+    }
+    start(world, &restricted)?.try_injected(neighbour, true)?;
+    kubectl.run(&["label", "namespace", namespace, &format!("{level}-")]).map(drop)
+}
+
+/// A pod that starts where no agent is fails its validator. The agent, once it is back, mends it where it is.
+fn race(world: &World<'_>, agent: &Agent<'_>) -> Result<()> {
     let mut raced = injected("raced");
     raced["spec"]["initContainers"] = json!([validator()]);
-    let raced = Pod::create(kubectl, namespace, &raced)?;
+    let raced = Pod::create(agent.kubectl, &world.namespace, &raced)?;
     let ended = raced.ended("linkerd-network-validator")?;
     if ended.code != 95 {
         return Err(format!("a pod without rules: {ended:?}").into());
@@ -187,14 +234,33 @@ fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     agent.install()?;
     raced.ready()?;
     raced.has_event("LinkerdCNIRepaired")?;
-    raced.try_injected(&world.neighbour, true)?;
+    raced.try_injected(&world.neighbour, true)
+}
+
+/// The overlay nri: the runtime tells the agent of each pod, and there is no plugin.
+fn live_by_nri(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
+    let kubectl = agent.kubectl;
+    agent.install()?;
+    let meshed = start(world, &injected("meshed"))?;
+    meshed.try_injected(&world.neighbour, true)?;
+    try_kinds(world)?;
+    meshed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
+    meshed.has_event("LinkerdCNIRepaired")?;
+    meshed.look("nft insert rule ip nat PROXY_INIT_OUTPUT tcp dport 5432 return")?;
+    meshed.warned("LinkerdCNIDrifted")?;
+    kubectl.run(&["rollout", "restart", "--namespace", AGENTS, "daemonset/linkerd-nri"])?;
+    agent.rolled()?;
+    kubectl.run(&["delete", "daemonset", "--namespace", AGENTS, "linkerd-nri", "--cascade=foreground"])?;
+    race(world, agent)?;
+    // After a reboot, a pod may start before the agent, which then heals it.
+    world.cluster.reboot()?;
+    world.neighbour.ready_again()?;
+    meshed.ready_again()?;
+    agent.pod()?.ready_again()?;
+    wait_for("rules after a reboot", || meshed.try_injected(&world.neighbour, true).is_ok())?;
     agent.uninstall()?;
     unmeshed(world, "afterwards")?;
-    Ok(
-        "meshed, unmeshed, annotated; rules put back, and drift reported; updated and rolled back; API server killed and back; repaired in place; \
-         removed"
-            .to_owned(),
-    )
+    Ok(format!("{TRIED_KINDS}; rules put back, and drift reported; updated; repaired in place; a reboot; removed"))
 }
 
 /// The API server is killed, and comes back. The agent's watches may be back only half a minute later.
@@ -217,7 +283,7 @@ fn check_api_reader(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     // With the same annotation of its namespace's, which the injector would have copied.
     kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}=8080")])?;
     start(world, &injected("of-namespace"))?.try_injected_but(&world.neighbour, skips_8080)?;
-    wait_for("a look at each pod", || metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(4))?;
+    wait_for("a look at each pod", || agent.in_place() == Some(4))?;
     kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}-")])?;
     // The control plane's pods have to reach the API server without a proxy.
     let mut destination = injected("destination");
@@ -260,7 +326,7 @@ fn leave(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     select(json!("true"))?;
     wait_for("a node without the plugin", || agent.is_gone().is_ok())?;
     select(Value::Null)?;
-    agent.rolled("linkerd-cni")?;
+    agent.rolled()?;
     agent.is_installed()?;
     // Its account is deleted, and so it is refused.
     in_namespace(&["delete", "serviceaccount", "linkerd-cni"])?;
@@ -270,10 +336,14 @@ fn leave(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     agent.install()?;
     // It is killed with no time to do anything.
     in_namespace(&["delete", "pod", "--selector=k8s-app=linkerd-cni", "--force", "--grace-period=0"])?;
-    agent.rolled("linkerd-cni")?;
+    agent.rolled()?;
     agent.is_installed()?;
-    // Its DaemonSet leaves it behind, so that nothing says what becomes of it.
+    // Its DaemonSet leaves it behind, and it is killed before it ends: to the next process of the same pod, nothing says
+    // whether another agent follows.
     in_namespace(&["delete", "daemonset", "linkerd-cni", "--cascade=orphan"])?;
+    let left_behind = agent.pod()?;
+    kill_agent()?;
+    left_behind.ready_again()?;
     end_agent()?;
     agent.is_installed()?;
     pod_starts("without-agent")?;
@@ -291,47 +361,14 @@ fn leave(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     )
 }
 
-/// A second DaemonSet, such as a canary or what an installation under another name has left: it has the node's network too, so its
-/// pod waits for another port. Then the older agent owns the files, and whichever leaves, pods get their rules from the other one.
-fn beside(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
-    const CANARY: &str = "canary";
-    let kubectl = agent.kubectl;
-    let mut started = 0;
-    let mut pod_starts = || {
-        started += 1;
-        start(world, &injected(&format!("meshed-{started}")))?.try_injected(&world.neighbour, true)
-    };
-    let delete = |name: &str| {
-        let arguments = ["delete", "daemonset", "--namespace", AGENTS, name, "--cascade=foreground"];
-        kubectl.run(&arguments).map(drop)
-    };
-    agent.install()?;
-    // So that its agents know whether others follow.
-    let patch = json!([{"op": "add", "path": "/rules/1/resourceNames/-", "value": CANARY}]).to_string();
-    kubectl.run(&["patch", "role", "linkerd-cni", "--namespace", AGENTS, "--type=json", "--patch", &patch])?;
-    kubectl.create(AGENTS, &agent.daemonset(CANARY, 9990)?)?;
-    wait_for("a pod that waits for a port", || {
-        let events = kubectl.run(&["get", "events", "--namespace", AGENTS]);
-        events.is_ok_and(|events| events.contains("FailedScheduling") && events.contains("free ports"))
-    })?;
-    pod_starts()?;
-    delete(CANARY)?;
-    for first_to_leave in [CANARY, "linkerd-cni"] {
-        kubectl.create(AGENTS, &agent.daemonset(CANARY, 9992)?)?;
-        agent.rolled(CANARY)?;
-        pod_starts()?;
-        if !agent.log(CANARY)?.contains("another agent owns the files") {
-            return Err(format!("the newer agent took the files: {}", agent.log(CANARY)?).into());
-        }
-        delete(first_to_leave)?;
-        pod_starts()?;
-        agent.is_installed()?;
-    }
-    delete(CANARY)?;
-    agent.uninstall()?;
-    Ok("on the same port, its pod waits; on another one, the older agent owns the files; whichever is deleted, pods that start \
-        then have their rules; removed with the last one"
-        .to_owned())
+/// Kills the agent's process. kubelet starts another one.
+fn kill_agent() -> Result<()> {
+    // A process's name has 15 letters.
+    let is_agent =
+        |process: &PathBuf| fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "linkerd-cni-age");
+    let process = fs::read_dir("/proc")?.flatten().map(|entry| entry.path()).find(is_agent);
+    let process = process.and_then(|process| process.file_name()?.to_str()?.parse().ok());
+    Ok(kill(Pid::from_raw(process.ok_or("no agent runs")?), Signal::SIGKILL)?)
 }
 
 /// In place of the configuration's own ports: the proxy's port for metrics, and what the application serves.
@@ -361,8 +398,8 @@ fn outlive(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
         "spec": {"replicas": MANY, "selector": {"matchLabels": {"app": "many"}}, "template": template}});
     kubectl.create(namespace, &many)?;
     kubectl.run(&["rollout", "status", "--timeout=300s", "--namespace", namespace, "deployment/many"])?;
-    wait_for("a look at each of many pods", || metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(MANY))?;
-    if metric("linkerd_cni_agent_repair_seconds_count") != Some(0) {
+    wait_for("a look at each of many pods", || agent.in_place() == Some(MANY))?;
+    if agent.metric("linkerd_cni_agent_repair_seconds_count") != Some(0) {
         return Err("of many pods that started at once, one had to be healed".into());
     }
     kubectl.run(&["delete", "deployment", "many", "--namespace", namespace])?;
@@ -373,33 +410,24 @@ fn outlive(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     world.neighbour.ready_again()?;
     meshed.ready_again()?;
     meshed.try_injected(&world.neighbour, true)?;
-    let agents = kubectl.json(&["get", "pods", "--namespace", AGENTS])?;
-    let name = agents.pointer("/items/0/metadata/name").and_then(Value::as_str);
-    Pod::new(kubectl, AGENTS, name.ok_or("the node has no agent")?).ready_again()?;
+    agent.pod()?.ready_again()?;
     start(world, &injected("after-reboot"))?.try_injected(&world.neighbour, true)?;
-    if metric("linkerd_cni_agent_repair_seconds_count") != Some(0) {
+    if agent.metric("linkerd_cni_agent_repair_seconds_count") != Some(0) {
         return Err("after a reboot, a pod had to be healed".into());
     }
     agent.uninstall()?;
     Ok(format!("the taint is gone once the node is ready; {MANY} pods at once; a reboot; removed"))
 }
 
-/// A metric of the agent's.
-pub(crate) fn metric(name: &str) -> Option<i64> {
-    let text = Command::new("curl").args(["--silent", METRICS]).read().ok()?;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-    value.trim().parse().ok()
-}
-
-/// deploy/cni, changed, and a folder in it that takes the base and these components.
-fn copied(changes: &[Change], components: &[&str]) -> Result<PathBuf> {
+/// deploy/cni, changed, and a folder in it that takes this way and these components.
+fn changed(way: Way, components: &[&str]) -> Result<PathBuf> {
     let folder = Path::new(CHANGED);
     if folder.exists() {
         fs::remove_dir_all(folder)?;
     }
     let deployed = root().join("deploy/cni");
     Command::new("cp").arg("--recursive").arg(deployed).arg(folder).run()?;
-    for (file, from, to) in changes {
+    for (file, from, to) in CHANGES {
         let file = folder.join(file);
         let text = fs::read_to_string(&file)?;
         if !text.contains(from) {
@@ -410,17 +438,16 @@ fn copied(changes: &[Change], components: &[&str]) -> Result<PathBuf> {
     let together = folder.join("together");
     fs::create_dir(&together)?;
     let components: Vec<String> = components.iter().map(|name| format!("../components/{name}")).collect();
-    let text = json!({"resources": ["../base"], "components": components}).to_string();
+    let text = json!({"resources": [format!("../{}", way.folder)], "components": components}).to_string();
     fs::write(together.join("kustomization.yaml"), text)?;
     Ok(together)
 }
 
 impl Agent<'_> {
     pub(crate) fn install(&self) -> Result<()> {
-        // This version of Kubernetes doesn't know all of it; what it doesn't know, it leaves out.
-        self.kubectl.run(&["apply", "--validate=false", "--kustomize", &self.folder])?;
-        self.rolled("linkerd-cni")?;
-        self.is_installed()
+        self.kubectl.run(&["apply", "--validate=strict", "--kustomize", &self.folder])?;
+        self.rolled()?;
+        if self.way.daemonset == NRI.daemonset { self.is_gone() } else { self.is_installed() }
     }
 
     /// The node's folders have the plugin.
@@ -432,63 +459,48 @@ impl Agent<'_> {
         Ok(())
     }
 
-    /// Waits until the agent of a DaemonSet is ready.
-    fn rolled(&self, daemonset: &str) -> Result<()> {
-        self.kubectl.run(&[
-            "rollout",
-            "status",
-            "--timeout=120s",
-            "--namespace",
-            AGENTS,
-            &format!("daemonset/{daemonset}"),
-        ])?;
-        Ok(())
+    /// Waits until the agent is ready.
+    fn rolled(&self) -> Result<()> {
+        let daemonset = format!("daemonset/{}", self.way.daemonset);
+        self.kubectl.run(&["rollout", "status", TIMEOUT, "--namespace", AGENTS, &daemonset]).map(drop)
     }
 
-    /// What the agent of a DaemonSet has logged.
-    fn log(&self, daemonset: &str) -> Result<String> {
-        self.kubectl.run(&["logs", "--namespace", AGENTS, &format!("daemonset/{daemonset}")])
+    /// What the agent has logged.
+    fn log(&self) -> Result<String> {
+        self.kubectl.run(&["logs", "--namespace", AGENTS, &format!("daemonset/{}", self.way.daemonset)])
     }
 
-    /// The installed DaemonSet under another name, and with this and the next port of the node's.
-    fn daemonset(&self, name: &str, port: u16) -> Result<Value> {
-        let mut object = self.kubectl.json(&["get", "daemonset", "--namespace", AGENTS, "linkerd-cni"])?;
-        let mut container = object.pointer_mut("/spec/template/spec/containers/0").map(Value::take);
-        let container = container.as_mut().ok_or("a DaemonSet without a container")?;
-        let probes = port + 1;
-        container["ports"] = json!([
-            {"name": "admin", "containerPort": port},
-            {"name": "probes", "containerPort": probes, "hostIP": "127.0.0.1"},
-        ]);
-        for argument in container["args"].as_array_mut().into_iter().flatten() {
-            if *argument == json!("0.0.0.0:9990") {
-                *argument = json!(format!("0.0.0.0:{port}"));
-            } else if *argument == json!("127.0.0.1:9991") {
-                *argument = json!(format!("127.0.0.1:{probes}"));
-            }
-        }
-        let labels = json!({"k8s-app": name});
-        let mut spec = object["spec"]["template"]["spec"].take();
-        spec["containers"] = json!([container]);
-        Ok(json!({
-            "apiVersion": "apps/v1",
-            "kind": "DaemonSet",
-            "metadata": {"name": name},
-            "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}}
-        }))
+    /// The agent's pod.
+    fn pod(&self) -> Result<Pod<'_>> {
+        let agents = self.kubectl.json(&["get", "pods", "--namespace", AGENTS])?;
+        let name = agents.pointer("/items/0/metadata/name").and_then(Value::as_str);
+        Ok(Pod::new(self.kubectl, AGENTS, name.ok_or("the node has no agent")?))
+    }
+
+    /// A metric of the agent's.
+    fn metric(&self, name: &str) -> Option<i64> {
+        let metrics = format!("http://127.0.0.1:{}/metrics", self.way.port);
+        let text = Command::new("curl").args(["--silent", &metrics]).read().ok()?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        value.trim().parse().ok()
+    }
+
+    /// How many pods the agent has found in place.
+    fn in_place(&self) -> Option<i64> {
+        self.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
     }
 
     /// The agent leaves the node as it was.
-    fn uninstall(&self) -> Result<()> {
-        self.kubectl.run(&["delete", "--kustomize", &self.folder, "--ignore-not-found", "--timeout=120s"])?;
+    pub(crate) fn uninstall(&self) -> Result<()> {
+        self.kubectl.run(&["delete", "--kustomize", &self.folder, "--ignore-not-found", TIMEOUT])?;
         self.is_gone()
     }
 
     /// The node is as it was.
     fn is_gone(&self) -> Result<()> {
-        let after = fs::read(NETWORK)?;
+        let after = network()?;
         if after != self.before {
-            return Err(format!("{NETWORK} became {}", String::from_utf8_lossy(&after)).into());
+            return Err(format!("{NETWORK} became {after}").into());
         }
         let left: Vec<_> = [PLUGINS, NETWORKS]
             .iter()
@@ -500,6 +512,11 @@ impl Agent<'_> {
             .collect();
         if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", ")).into()) }
     }
+}
+
+/// The network configuration. The agent writes it in lines of its own.
+fn network() -> Result<Value> {
+    Ok(serde_json::from_slice(&fs::read(NETWORK)?)?)
 }
 
 fn start<'a>(world: &World<'a>, object: &Value) -> Result<Pod<'a>> {

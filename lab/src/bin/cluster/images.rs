@@ -32,7 +32,7 @@ pub(crate) fn all() -> Result<Vec<Image>> {
         Image::running("peer", &["/peer", "serve", "8080"]).named(APP),
         Image::of_dockerfile("scratch")?.named(PROXY_INIT),
         Image::of_dockerfile("legacy")?.named(LEGACY),
-        Image::running("cni", &[]).named(AGENT),
+        Image::running("cni", &["/usr/bin/linkerd2-cni-install"]).named(AGENT),
         Image::running("linkerd-init", &["/bin/busybox", "sh", "-e", "/commands"]).named(LINKERD_INIT),
     ])
 }

@@ -1,4 +1,4 @@
-//! What init containers cost under kubelet, of which docs/benchmarks.md has the table.
+//! What a pod waits for under kubelet by each way to its rules, of which docs/benchmarks.md has the table.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -10,7 +10,10 @@ use lab::samples::{self, Samples};
 use lab::shell::Result;
 use serde_json::{Value, json};
 
+use crate::cni::{self, BASE, NRI, injected, validator};
 use crate::images;
+use crate::pod;
+use crate::rollout::linkerd_init;
 use crate::services::PATIENCE;
 use crate::world::{Scenario, World};
 
@@ -19,14 +22,44 @@ pub(crate) const WORD: &str = "kubelet";
 
 /// How often a pod of each kind is made.
 const TURNS: u32 = 25;
-/// How many init containers the kinds have.
-const MOST: u32 = 3;
+
+/// The first is what the others are compared with.
+const NONE: &str = "no mesh";
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    vec![Scenario::new(format!("{WORD}: pods with 0 to {MOST} init containers"), measure).alone()]
+    vec![Scenario::new(format!("{WORD}: what a pod waits for by each way to its rules"), measure).alone()]
 }
 
+/// A pod's name in the table, and what makes it of a name.
+type Kind = (&'static str, fn(&str) -> Value);
+
 fn measure(world: &World<'_>) -> Result<String> {
+    let kinds: [Kind; 5] = [
+        (NONE, pod::plain),
+        ("init container: linkerd-init's commands", |name| pod::meshed(name, &linkerd_init())),
+        ("init container: proxy-init", |name| pod::meshed(name, &pod::init(images::PROXY_INIT, &[]))),
+        ("CNI", injected),
+        ("CNI, and a validator", validated),
+    ];
+    let by_nri: [Kind; 2] = [("NRI", injected), ("NRI, and a validator", validated)];
+    let mut waits = BTreeMap::new();
+    for (way, kinds) in [(BASE, &kinds[..]), (NRI, &by_nri[..])] {
+        cni::with_agent(world, way, &[], |world, agent| {
+            agent.install()?;
+            measure_kinds(world, kinds, &mut waits)?;
+            agent.uninstall()?;
+            Ok(String::new())
+        })?;
+    }
+    let names = kinds.iter().chain(&by_nri).map(|(name, _)| *name);
+    let all: Vec<_> = names.map(|name| Samples::new(name, waits.get(name).cloned().unwrap_or_default())).collect();
+    let first = all.first().map_or(f64::NAN, Samples::p50);
+    println!("{}", samples::table(all.iter().map(|samples| (samples, first))));
+    Ok("measured".to_owned())
+}
+
+/// From a pod's creation to its condition Ready, in microseconds, of pods of these kinds in turns.
+fn measure_kinds(world: &World<'_>, kinds: &[Kind], waits: &mut BTreeMap<&'static str, Vec<f64>>) -> Result<()> {
     let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     let line = r#"{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}{"\n"}"#;
@@ -40,29 +73,22 @@ fn measure(world: &World<'_>) -> Result<String> {
             let _ = sender.send((Instant::now(), line));
         }
     });
-    let mut waits: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for turn in 0..TURNS {
-        for init in (0..=MOST).map(|place| (place + turn) % (MOST + 1)) {
+        for (number, (kind, make)) in kinds.iter().enumerate() {
             // kubelet looks at its containers once a second, and so a pod begins at another part of that second each turn.
             // Until then, nothing is left of the last pod.
-            sleep(Duration::from_secs(3) + Duration::from_secs(1) * turn / TURNS);
-            let name = format!("web-{turn}-{init}");
-            kubectl.create(namespace, &pod(&name, init))?;
+            sleep(Duration::from_secs(2) + Duration::from_secs(1) * turn / TURNS);
+            let name = format!("web-{turn}-{number}");
+            kubectl.create(namespace, &make(&name))?;
             let created = when(&events, &name)?;
             let ready = when(&events, &format!("{name} True"))?;
-            waits.entry(init).or_default().push(ready.duration_since(created).as_secs_f64() * 1e6);
+            waits.entry(kind).or_default().push(ready.duration_since(created).as_secs_f64() * 1e6);
             kubectl.run(&["delete", "pod", "--namespace", namespace, &name])?;
         }
     }
     watch.kill()?;
     watch.wait()?;
-    let all = waits
-        .into_iter()
-        .map(|(init, waits)| Samples::new(format!("init containers: {init}"), waits))
-        .collect::<Vec<_>>();
-    let first = all.first().ok_or("nothing was measured")?.p50();
-    println!("{}", samples::table(all.iter().map(|samples| (samples, first))));
-    Ok("measured".to_owned())
+    Ok(())
 }
 
 /// When the watch first told something that begins so.
@@ -75,12 +101,8 @@ fn when(events: &Receiver<(Instant, String)>, beginning: &str) -> Result<Instant
     }
 }
 
-/// A pod whose init containers end at once.
-fn pod(name: &str, init: u32) -> Value {
-    let container = |number| json!({"name": format!("init-{number}"), "image": images::CLIENT, "args": ["connect"]});
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
-        "terminationGracePeriodSeconds": 0,
-        "initContainers": (0..init).map(container).collect::<Vec<_>>(),
-        "containers": [{"name": "app", "image": images::APP}],
-    }})
+fn validated(name: &str) -> Value {
+    let mut pod = injected(name);
+    pod["spec"]["initContainers"] = json!([validator()]);
+    pod
 }

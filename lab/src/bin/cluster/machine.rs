@@ -7,6 +7,7 @@ use std::process::Command;
 
 use lab::cgroups::hierarchies;
 use lab::confined::{cover, mount_on};
+use lab::containerd::lay_over_usr;
 use lab::shell::{Result, Run as _};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -41,10 +42,11 @@ const SETTINGS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// Makes all of it.
-pub(crate) fn prepare(cgroup: &str) -> Result<()> {
+/// Makes all of it, with the node's programs from this folder.
+pub(crate) fn prepare(folder: &Path, cgroup: &str) -> Result<()> {
     // What is written there is not left behind.
     cover(&["/etc", "/opt", "/var"])?;
+    lay_over_usr(folder)?;
     for folder in [NODE, NETWORKS, PLUGINS, "/var/log/pods", "/run/settings", "/run/cgroup", "/run/netns", "/run/lock"]
     {
         fs::create_dir_all(folder)?;
@@ -59,6 +61,9 @@ pub(crate) fn prepare(cgroup: &str) -> Result<()> {
         fs::write(&file, format!("{value}\n"))?;
         bind(&file.to_string_lossy(), &format!("/proc/sys/{setting}"))?;
     }
+    // The kernel gives user namespaces a /proc only where a whole one is mounted; the settings above cover parts of this one.
+    fs::create_dir_all("/run/proc")?;
+    mount_on("proc", "/run/proc", None)?;
     // kubelet mounts volumes where containers are to see them.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SHARED, None::<&str>)?;
     for hierarchy in hierarchies() {

@@ -6,9 +6,7 @@
 //! A new scenario is an entry in a list such as `init::scenarios`: a name, and a function that gets the cluster and a
 //! namespace of Kubernetes for its pods.
 
-mod beside;
 mod cni;
-mod documentation;
 mod images;
 mod init;
 mod keys;
@@ -18,7 +16,6 @@ mod machine;
 mod plugin;
 mod pod;
 mod rollout;
-mod scale;
 mod services;
 mod world;
 
@@ -26,7 +23,6 @@ use std::process::ExitCode;
 use std::thread::park;
 use std::time::Instant;
 
-use lab::cluster::UPSTREAM;
 use lab::confined::{self, Inside};
 use lab::shell::Result;
 
@@ -40,7 +36,7 @@ fn main() -> ExitCode {
 fn run(inside: &Inside) -> Result<()> {
     let (folder, cgroup) = (inside.folder.as_path(), inside.cgroup.as_str());
     let begun = Instant::now();
-    machine::prepare(cgroup)?;
+    machine::prepare(folder, cgroup)?;
     // It lasts as long as this process.
     let cluster: &Cluster = Box::leak(Box::new(Cluster::start(folder, cgroup)?));
     println!("Ready after {:.0} s", begun.elapsed().as_secs_f64());
@@ -56,16 +52,9 @@ fn run(inside: &Inside) -> Result<()> {
     }
     let neighbour = make_neighbour(cluster)?;
     let mut scenarios = init::scenarios();
-    scenarios.extend(documentation::scenarios(folder));
     scenarios.extend(cni::scenarios());
     scenarios.extend(plugin::scenarios());
     scenarios.extend(rollout::scenarios());
-    if words.iter().any(|word| word == scale::WORD) {
-        scenarios.extend(scale::scenarios());
-        if cluster.file_of_image(UPSTREAM).exists() {
-            scenarios.push(beside::scenario());
-        }
-    }
     if words.iter().any(|word| word == kubelet::WORD) {
         scenarios.extend(kubelet::scenarios());
     }

@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lab::cgroups;
+use lab::confined;
 use lab::containerd;
-use lab::shell::{Result, Run as _};
+use lab::shell::Result;
 use lab::wait;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -31,11 +32,7 @@ pub(crate) struct Cluster {
 }
 
 /// How long any of it may take to be there, on a machine that others use too.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
-
-/// Those features that later versions have in any case.
-const FEATURES: &str =
-    "--feature-gates=EphemeralContainers=true,BoundServiceAccountTokenVolume=true,IPv6DualStack=true";
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The network configuration of all pods, in the folder of these.
 pub(crate) const NETWORK: &str = "/etc/cni/net.d/10-pods.conflist";
@@ -50,7 +47,7 @@ impl Cluster {
         keys::make(&node.join("keys"))?;
         fs::create_dir_all(node.join("logs"))?;
         fs::write(NETWORK, network().to_string())?;
-        fs::write(node.join("audit.json"), audited().to_string())?;
+        fs::write(node.join("kubelet.json"), kubelet_configuration(cgroup).to_string())?;
         let socket = Path::new(SOCKET);
         fs::write(
             node.join("containerd.toml"),
@@ -110,27 +107,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// The process of one of the programs.
-    pub(crate) fn process(&self, name: &str) -> Option<u32> {
-        let running = self.running();
-        let found = running.iter().find(|(running, _)| *running == name);
-        found.map(|(_, child)| child.id())
-    }
-
-    /// A file of an image's, by the image's folder and the path in it.
-    pub(crate) fn file_of_image(&self, path: &str) -> PathBuf {
-        self.folder.join("images").join(path)
-    }
-
-    /// Makes the runtime forget a container that has ended: containerd's own client removes it, and containerd notices
-    /// when it is started again. Containers that run are not its children, and run on.
-    pub(crate) fn forget_container(&self, id: &str) -> Result<()> {
-        Command::new("ctr").args(["--address", SOCKET, "--namespace", "k8s.io", "containers", "delete", id]).run()?;
-        self.kill_service("containerd")?;
-        self.start_service("containerd")?;
-        wait_for("the node", || self.kubectl.run(&["get", "nodes"]).is_ok_and(|nodes| nodes.contains(" Ready")))
-    }
-
     /// Reboots the node as if its power had failed. Its programs and all processes of its pods are killed, and what is
     /// in memory goes with them: network namespaces, mounts and sockets. What is on disks stays, and so does the
     /// control plane, which is elsewhere in other clusters. Then the node's programs start again.
@@ -141,6 +117,11 @@ impl Cluster {
         }
         // All that this process namespace has else: containers and their shims, whose ends let new ones begin.
         wait_for("the node's end", || self.kill_others().is_ok_and(|killed| killed == 0))?;
+        // kubelet asks the runtime for seconds about each container of whose cgroup it finds a rest.
+        for hierarchy in cgroups::hierarchies() {
+            let pods = hierarchy.join(&self.cgroup).join("kubepods");
+            wait_for("the pods' empty cgroups", || !pods.exists() || confined::remove_cgroup(&pods).is_ok())?;
+        }
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
         let state = [
@@ -157,10 +138,11 @@ impl Cluster {
             fs::remove_dir_all(folder)?;
             fs::create_dir(folder)?;
         }
-        for service in NODES.into_iter().rev() {
-            self.start_service(service)?;
-        }
-        Ok(())
+        // kubelet ends where there is no runtime.
+        self.start_service("containerd")?;
+        wait_for("containerd", || Path::new(SOCKET).exists())?;
+        self.start_service("kube-proxy")?;
+        self.start_service("kubelet")
     }
 
     /// Kills every process that is neither this one, nor the first, nor a program that [`Self::start_service`] started,
@@ -181,11 +163,6 @@ impl Cluster {
             }
         }
         Ok(killed)
-    }
-
-    /// The limits of a container of this id that has the chart's.
-    pub(crate) fn limits_of_chart(&self, id: &str) -> Result<String> {
-        cgroups::limits_of_chart(&self.cgroup, id)
     }
 
     /// How somebody at a shell gets at the cluster.
@@ -246,10 +223,7 @@ impl Cluster {
                 "--service-account-extend-token-expiration=false".to_owned(),
                 "--authorization-mode=Node,RBAC".to_owned(),
                 "--allow-privileged".to_owned(),
-                format!("--audit-policy-file={NODE}/audit.json"),
-                format!("--audit-log-path={AUDIT}"),
                 format!("--cert-dir={own}"),
-                FEATURES.to_owned(),
             ],
             "kube-controller-manager" => vec![
                 kubeconfig,
@@ -261,7 +235,6 @@ impl Cluster {
                 format!("--cluster-signing-key-file={keys}/ca.key"),
                 format!("--flex-volume-plugin-dir={own}/volumes"),
                 format!("--cert-dir={own}"),
-                FEATURES.to_owned(),
             ],
             "kube-scheduler" => vec![kubeconfig, "--leader-elect=false".to_owned(), format!("--cert-dir={own}")],
             "kube-proxy" => vec![
@@ -277,43 +250,14 @@ impl Cluster {
             ],
             _ => vec![
                 kubeconfig,
+                format!("--config={NODE}/kubelet.json"),
                 format!("--root-dir={own}"),
                 format!("--cert-dir={own}/keys"),
-                format!("--volume-plugin-dir={own}/volume-plugins"),
-                "--container-runtime=remote".to_owned(),
-                format!("--container-runtime-endpoint=unix://{SOCKET}"),
                 "--hostname-override=node".to_owned(),
                 format!("--node-ip={ADDRESS}"),
-                format!("--client-ca-file={keys}/ca.crt"),
-                "--authorization-mode=AlwaysAllow".to_owned(),
-                "--read-only-port=0".to_owned(),
-                "--cgroup-driver=cgroupfs".to_owned(),
-                format!("--cgroup-root=/{}", self.cgroup),
-                "--enforce-node-allocatable=".to_owned(),
-                "--oom-score-adj=0".to_owned(),
-                "--resolv-conf=".to_owned(),
-                // There is none; kubelet warns of each pod unless it is told one.
-                format!("--cluster-dns={}", keys::DNS),
-                "--fail-swap-on=false".to_owned(),
-                // However full the machine is: it is not ours.
-                "--eviction-hard=".to_owned(),
-                "--image-gc-high-threshold=100".to_owned(),
-                "--max-pods=110".to_owned(),
-                FEATURES.to_owned(),
             ],
         }
     }
-}
-
-/// The API server's log of the requests that the node's agent and plugin have made, whose account deploy/cni makes.
-pub(crate) const AUDIT: &str = "/run/node/audit.log";
-
-/// What it logs: each request once, at its end. A watch begins with its answer.
-fn audited() -> serde_json::Value {
-    json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
-        {"level": "Metadata", "users": ["system:serviceaccount:linkerd-cni:linkerd-cni"]},
-        {"level": "None"}
-    ]})
 }
 
 /// The network configuration: a bridge, with addresses of both families.
@@ -329,6 +273,40 @@ fn network() -> serde_json::Value {
             "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
         }
     }]})
+}
+
+/// kubelet's configuration.
+fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        // This machine may have version 1 of cgroups alone.
+        "failCgroupV1": false,
+        "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
+        "volumePluginDir": format!("{NODE}/kubelet/volume-plugins"),
+        "authentication": {
+            "x509": {"clientCAFile": format!("{NODE}/keys/ca.crt")},
+            "anonymous": {"enabled": true},
+            "webhook": {"enabled": false},
+        },
+        "authorization": {"mode": "AlwaysAllow"},
+        "readOnlyPort": 0,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{cgroup}"),
+        "enforceNodeAllocatable": ["none"],
+        "oomScoreAdj": 0,
+        "resolvConf": "",
+        // There is no name server; kubelet warns of each pod unless it is told one.
+        "clusterDNS": [keys::DNS],
+        "clusterDomain": "cluster.local",
+        "failSwapOn": false,
+        // However full the machine is: it is not ours.
+        "evictionHard": {
+            "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
+            "imagefs.inodesFree": "0%",
+        },
+        "imageGCHighThresholdPercent": 100,
+    })
 }
 
 /// Waits until it is so.

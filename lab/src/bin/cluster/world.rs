@@ -53,17 +53,8 @@ pub(crate) fn try_scenario(cluster: &'static Cluster, neighbour: &Pod<'static>, 
 
 /// Waits for the service account of a namespace's pods, without which there are none.
 fn wait_for_account(cluster: &Cluster, namespace: &str) -> Result<()> {
-    let secrets = || {
-        cluster.kubectl.run(&[
-            "get",
-            "serviceaccount",
-            "default",
-            "--namespace",
-            namespace,
-            "--output=jsonpath={.secrets}",
-        ])
-    };
-    let is_there = || secrets().is_ok_and(|secrets| !secrets.is_empty()).then_some(());
-    let too_late = || format!("{namespace} gets no service account: {:?}", secrets()).into();
+    let account = || cluster.kubectl.run(&["get", "serviceaccount", "default", "--namespace", namespace]);
+    let is_there = || account().is_ok().then_some(());
+    let too_late = || format!("{namespace} gets no service account: {:?}", account()).into();
     wait::until(PATIENCE, is_there).ok_or_else(too_late)
 }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::cni::{connects, has_rules, rules};
 use crate::mesh;
-use crate::node::{Bridge, Network, Node, Setup};
+use crate::node::{self, Network, Node, Setup};
 use crate::pod::{Meta, Pod};
 use crate::scenario::{Scenario, World};
 
@@ -29,10 +29,11 @@ use crate::scenario::{Scenario, World};
 pub(crate) const AGENT: &str = "cni/usr/lib/linkerd/linkerd-cni-agent";
 const PLUGINS: &str = "cni/opt/cni/bin";
 
-const NODE: &str = "/run/agents-node";
+/// The number of its node.
+const NODE: u8 = 1;
+
 const NAMESPACE: &str = "shop";
 const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/linkerd-cni";
-const BRIDGE: Bridge = Bridge { name: "cni1", subnets: ["10.89.0.0/16", "fd89::/64"] };
 
 /// How long something may take that is to happen at once, while other scenarios use the machine.
 const SOON: Duration = Duration::from_secs(20);
@@ -52,7 +53,7 @@ struct Host<'a> {
 }
 
 /// An agent, killed in the end.
-struct Agent(Child);
+pub(crate) struct Agent(pub(crate) Child);
 
 impl Drop for Agent {
     fn drop(&mut self) {
@@ -62,8 +63,12 @@ impl Drop for Agent {
 }
 
 impl Agent {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.0.id())?), signal)?)
+    }
+
     fn end(mut self, signal: Signal) -> Result<()> {
-        kill(Pid::from_raw(i32::try_from(self.0.id())?), signal)?;
+        self.signal(signal)?;
         self.0.wait()?;
         Ok(())
     }
@@ -71,7 +76,7 @@ impl Agent {
 
 impl Host<'_> {
     fn networks() -> PathBuf {
-        Path::new(NODE).join("networks/agent")
+        node::folder(NODE).join("networks/agent")
     }
 
     fn list() -> PathBuf {
@@ -79,7 +84,7 @@ impl Host<'_> {
     }
 
     fn plugin() -> PathBuf {
-        Path::new(NODE).join("plugins/linkerd-cni")
+        node::folder(NODE).join("plugins/linkerd-cni")
     }
 
     /// In containers' places, but for the container.
@@ -94,16 +99,16 @@ impl Host<'_> {
             .env_clear()
             .env("CONTAINER_MOUNT_PREFIX", "/")
             .env("CONTAINER_CNI_BIN_DIR", self.folder.join(PLUGINS))
-            .env("DEST_CNI_BIN_DIR", Path::new(NODE).join("plugins"))
+            .env("DEST_CNI_BIN_DIR", node::folder(NODE).join("plugins"))
             .env("DEST_CNI_NET_DIR", Self::networks())
             .env("CNI_NETWORK_CONFIG", entry.to_string())
-            .env("LINKERD_CNI_AGENT_SERVICE_ACCOUNT", Path::new(NODE).join("account"))
+            .env("LINKERD_CNI_AGENT_SERVICE_ACCOUNT", node::folder(NODE).join("account"))
             .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
             .env("KUBERNETES_SERVICE_PORT", self.server.address().port().to_string())
             .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
             .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "linkerd-cni-agent")
             .stdin(Stdio::null())
-            .stderr(File::create(Path::new(NODE).join(format!("{name}.log")))?);
+            .stderr(File::create(node::folder(NODE).join(format!("{name}.log")))?);
         Ok(Agent(command.spawn()?))
     }
 
@@ -142,7 +147,7 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
 /// Every file in the node's folders that isn't a link to a plugin of Debian's.
 fn tree() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut tree = BTreeMap::new();
-    for folder in [Host::networks(), Path::new(NODE).join("plugins")] {
+    for folder in [Host::networks(), node::folder(NODE).join("plugins")] {
         for file in folder.read_dir()? {
             let path = file?.path();
             if !path.is_symlink() {
@@ -165,24 +170,23 @@ fn running() -> Value {
 /// Runs the network validator in a pod; its exit code.
 pub(crate) fn validated(world: &World<'_>, pod: &Pod<'_>) -> Result<i32> {
     let args = ["--listen-addr", "0.0.0.0:4140", "--connect-addr", "192.0.2.1:20001", "--timeout", "1s"];
-    Ok(pod.run(&mesh::validator(world.images.scratch(), &args))?.code)
+    Ok(pod.run(&mesh::validator(&world.images.scratch, &args))?.code)
 }
 
 fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
     let networks = [Network::new("agent")];
     let node = Node::start(&Setup {
-        folder: NODE.into(),
+        number: NODE,
         cgroup: &outer.node.cgroup,
-        bridge: &BRIDGE,
         networks: &networks,
         plugins: &[],
-        images: &outer.images.all()[..2],
+        images: outer.images,
         image_folder: folder,
     })?;
     let world = &World::new(&node, outer.images, "agent")?;
     let host = Host { folder, server: ApiServer::start(TcpListener::bind("127.0.0.1:0")?) };
     let server = &host.server;
-    let account = Path::new(NODE).join("account");
+    let account = node::folder(NODE).join("account");
     fs::create_dir_all(&account)?;
     for (name, text) in [("token", "good-token"), ("namespace", "linkerd-cni"), ("ca.crt", server.authority())] {
         fs::write(account.join(name), text)?;
@@ -309,7 +313,7 @@ fn rewrites_and_updates(world: &World<'_>, host: &Host<'_>, first: Agent) -> Res
                 sleep(Duration::from_millis(20));
             }
         });
-        let log = || fs::read_to_string(Path::new(NODE).join("second.log")).unwrap_or_default();
+        let log = || fs::read_to_string(node::folder(NODE).join("second.log")).unwrap_or_default();
         let contested = until("the agent says who rewrites the list", || log().contains("again and again"));
         let work = || -> Result<()> {
             contested?;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lab::api_double::{ApiServer, Plan, Pod as Object};
 use lab::linkerd::{self, Flags};
@@ -33,21 +33,13 @@ const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 pub(crate) struct Servers {
     /// Has all objects.
     good: ApiServer,
-    /// Has them too, and answers after two seconds.
-    slow: ApiServer,
     /// Goes away and comes back.
     flapping: ApiServer,
     /// Holds its answers back for as long as its scenario needs.
     waiting: ApiServer,
     folder: PathBuf,
-    /// Answers every request with 500.
-    failing: ApiServer,
-    /// Never listens.
-    away: ApiServer,
 }
 
-/// The networks by an API server, and the file of each one's kubeconfig.
-const BY_API: [&str; 7] = ["good", "slow", "failing", "away", "expired", "flapping", "waiting"];
 /// The kubeconfig where none is read.
 const NO_FILE: &str = "/nonexistent";
 /// The network by annotations.
@@ -58,71 +50,27 @@ const NOTHING: &str = "nothing";
 impl Servers {
     pub(crate) fn start(folder: &Path) -> Result<Self> {
         let listen = || TcpListener::bind("127.0.0.1:0").map(ApiServer::start);
-        let servers = Self {
-            good: listen()?,
-            slow: listen()?,
-            flapping: listen()?,
-            waiting: listen()?,
-            folder: folder.join("kubeconfigs"),
-            failing: listen()?,
-            away: ApiServer::new(TcpListener::bind("127.0.0.1:0")?.local_addr()?),
-        };
-        for (name, server, token) in [
-            ("good", &servers.good, "good-token"),
-            ("slow", &servers.slow, "good-token"),
-            ("failing", &servers.failing, "good-token"),
-            ("away", &servers.away, "good-token"),
-            ("expired", &servers.good, "expired-token"),
-            ("flapping", &servers.flapping, "good-token"),
-            ("waiting", &servers.waiting, "good-token"),
-        ] {
+        let folder = folder.join("kubeconfigs");
+        let servers = Self { good: listen()?, flapping: listen()?, waiting: listen()?, folder };
+        let meshed = Object { containers: &["app", "linkerd-proxy"], ..Object::default() };
+        for (name, server) in servers.all() {
             let folder = servers.folder.join(name);
             fs::create_dir_all(&folder)?;
-            server.kubeconfig(&folder, token);
-        }
-        let meshed = Object { containers: &["app", "linkerd-proxy"], ..Object::default() };
-        for server in [&servers.good, &servers.slow, &servers.flapping, &servers.waiting] {
+            server.kubeconfig(&folder, "good-token");
             server.add_pod(NAMESPACE, "web", &meshed);
         }
         servers.waiting.add_pod(NAMESPACE, "vanishing", &meshed);
-        servers.slow.plan_for_ever(Some(Plan::Late(Duration::from_secs(2))));
-        servers.failing.plan_for_ever(Some(Plan::Answer(500, "")));
-        let good = &servers.good;
-        good.add_pod(
-            NAMESPACE,
-            "native-sidecar",
-            &Object { containers: &["app"], init_containers: &["linkerd-proxy"], ..Object::default() },
-        );
-        good.add_pod(NAMESPACE, "plain", &Object { containers: &["app"], ..Object::default() });
-        good.add_pod(NAMESPACE, "with-init", &Object { init_containers: &["linkerd-init"], ..meshed });
-        good.add_pod(
-            NAMESPACE,
-            "wrong",
-            &Object { annotations: &[("config.linkerd.io/skip-outbound-ports", "3306,http")], ..meshed },
-        );
-        good.add_pod(
-            "linkerd",
-            "destination",
-            &Object { labels: &[("linkerd.io/control-plane-component", "destination")], ..meshed },
-        );
-        good.add(
-            "namespaces/default/services/kubernetes",
-            json!({"metadata": {"name": "kubernetes", "namespace": "default"}, "spec": {"ports": [{"port": 443, "targetPort": 16443}]}}),
-        );
-        good.add_pod(
-            "shop",
-            "overridden",
-            &Object {
-                annotations: &[("config.linkerd.io/skip-outbound-ports", "3306, 5000")],
-                namespace: &[
-                    ("config.linkerd.io/skip-outbound-ports", "1"),
-                    ("config.linkerd.io/skip-inbound-ports", "8000-8100"),
-                    ("config.linkerd.io/skip-subnets", "192.0.2.0/24,fd00::/8"),
-                ],
-                ..meshed
-            },
-        );
+        let sidecar = Object { containers: &["app"], init_containers: &["linkerd-proxy"], ..Object::default() };
+        servers.good.add_pod(NAMESPACE, "native-sidecar", &sidecar);
+        servers.good.add_pod(NAMESPACE, "plain", &Object { containers: &["app"], ..Object::default() });
+        let annotations = &[("config.linkerd.io/skip-outbound-ports", "3306,http")];
+        servers.good.add_pod(NAMESPACE, "wrong", &Object { annotations, ..meshed });
         Ok(servers)
+    }
+
+    /// With the names of their networks.
+    fn all(&self) -> [(&'static str, &ApiServer); 3] {
+        [("good", &self.good), ("flapping", &self.flapping), ("waiting", &self.waiting)]
     }
 
     fn kubeconfig(&self, name: &str) -> PathBuf {
@@ -150,7 +98,7 @@ pub(crate) fn by_annotations() -> Value {
 /// One for each server, with Linkerd's default configuration in nft mode, and those by annotations.
 pub(crate) fn networks(servers: &Servers) -> Vec<Network> {
     let chained = |name: &'static str, entry: Value| Network { chained: vec![entry], ..Network::new(name) };
-    let by_api = BY_API.map(|name| chained(name, entry(&servers.kubeconfig(name), "api")));
+    let by_api = servers.all().map(|(name, _)| chained(name, entry(&servers.kubeconfig(name), "api")));
     let mut networks: Vec<_> = by_api.into();
     networks.push(chained(BY_ANNOTATIONS, by_annotations()));
     networks.push(chained(NOTHING, entry(Path::new(NO_FILE), "annotations")));
@@ -166,72 +114,26 @@ pub(crate) fn scenarios(servers: &Arc<Servers>) -> Vec<Scenario> {
         ("by annotations, meshed", BY_ANNOTATIONS, "web", meshed()),
         ("by the API server, meshed", "good", "web", HashMap::new()),
         ("by the API server, native sidecar", "good", "native-sidecar", HashMap::new()),
-        ("by an API server that takes two seconds", "slow", "web", HashMap::new()),
     ] {
         add(Scenario::new(named(name), move |world| in_the_mesh(world, network, pod, &carried)));
     }
-    for (name, network, pod) in [
-        ("by annotations, not meshed", BY_ANNOTATIONS, "plain"),
-        ("by the API server, not meshed", "good", "plain"),
-        ("by the API server, with linkerd-init", "good", "with-init"),
-    ] {
+    for (name, network, pod) in
+        [("by annotations, not meshed", BY_ANNOTATIONS, "plain"), ("by the API server, not meshed", "good", "plain")]
+    {
         add(Scenario::new(named(name), move |world| not_in_the_mesh(world, network, pod)));
-    }
-    let control_plane =
-        |port| Flags { outbound: [4567, 4568, 443, port].map(|port| (port, port)).into(), ..Flags::default() };
-    let mut overridden = Flags {
-        outbound: [3306, 5000].map(|port| (port, port)).into(),
-        inbound_subnets: ["192.0.2.0/24", "fd00::/8"].map(str::to_owned).into(),
-        ..Flags::default()
-    };
-    overridden.inbound.push((8000, 8100));
-    let by_pod = annotations(&[
-        ("linkerd.io/proxy-version", "edge-1"),
-        ("config.linkerd.io/skip-outbound-ports", "3306, 5000"),
-        ("config.linkerd.io/skip-inbound-ports", "8000-8100"),
-        ("config.linkerd.io/skip-subnets", "192.0.2.0/24,fd00::/8"),
-    ]);
-    for (name, network, namespace, pod, carried, flags) in [
-        ("by annotations, control plane", BY_ANNOTATIONS, "linkerd", "x", meshed(), control_plane(6443)),
-        ("by the API server, control plane", "good", "linkerd", "destination", HashMap::new(), control_plane(16443)),
-        ("by annotations, overridden by the pod", BY_ANNOTATIONS, "shop", "x", by_pod, overridden.clone()),
-        (
-            "by the API server, overridden by pod and namespace",
-            "good",
-            "shop",
-            "overridden",
-            HashMap::new(),
-            overridden,
-        ),
-    ] {
-        add(Scenario::new(named(name), move |world| {
-            let pod = start(world, network, namespace, pod, &carried)?;
-            has_rules(&pod, &flags)?;
-            pod.remove()?;
-            Ok("its rules are linkerd-init's for these flags".to_owned())
-        }));
     }
     let wrong =
         annotations(&[("linkerd.io/proxy-version", "edge-1"), ("config.linkerd.io/skip-outbound-ports", "3306,http")]);
-    for (name, network, pod, carried, words, longest) in [
-        ("by annotations, a wrong one", BY_ANNOTATIONS, "web", wrong, "skip-outbound-ports of pod emojivoto/web", 5),
-        ("by the API server, a wrong annotation", "good", "wrong", HashMap::new(), "of pod emojivoto/wrong", 5),
-        ("by annotations, none handed over", NOTHING, "web", HashMap::new(), "handed over no annotations", 5),
-        ("by the API server, no such pod", "good", "unknown", HashMap::new(), "404", 5),
-        ("by the API server, expired token", "expired", "web", HashMap::new(), "401", 5),
-        ("by an API server that is away", "away", "web", HashMap::new(), "try again later", 14),
-        ("by an API server that answers 500", "failing", "web", HashMap::new(), "the double's words for 500", 14),
+    for (name, network, pod, carried, words) in [
+        ("by annotations, a wrong one", BY_ANNOTATIONS, "web", wrong, "skip-outbound-ports of pod emojivoto/web"),
+        ("by the API server, a wrong annotation", "good", "wrong", HashMap::new(), "of pod emojivoto/wrong"),
+        ("by annotations, none handed over", NOTHING, "web", HashMap::new(), "handed over no annotations"),
+        ("by the API server, no such pod", "good", "unknown", HashMap::new(), "404"),
     ] {
-        add(Scenario::new(named(name), move |world| {
-            let begun = Instant::now();
-            let Err(error) = start(world, network, NAMESPACE, pod, &carried) else {
-                return Err("the sandbox was made".into());
-            };
-            let (error, took) = (error.to_string(), begun.elapsed());
-            if !error.contains(words) || took > Duration::from_secs(longest) {
-                return Err(format!("after {took:?}: {error}").into());
-            }
-            Ok(format!("the sandbox failed after {:.1} s, saying why", took.as_secs_f64()))
+        add(Scenario::new(named(name), move |world| match start(world, network, NAMESPACE, pod, &carried) {
+            Ok(_) => Err("the sandbox was made".into()),
+            Err(error) if error.to_string().contains(words) => Ok("the sandbox failed, saying why".to_owned()),
+            Err(error) => Err(error),
         }));
     }
     add(Scenario::new(named("DEL twice"), deleted_twice));

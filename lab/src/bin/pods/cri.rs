@@ -268,8 +268,6 @@ pub(crate) struct ContainerConfig {
     pub(crate) mounts: Vec<Mount>,
     #[prost(string, tag = "11")]
     pub(crate) log_path: String,
-    #[prost(bool, tag = "14")]
-    pub(crate) tty: bool,
     #[prost(message, optional, tag = "15")]
     pub(crate) linux: Option<LinuxContainerConfig>,
 }

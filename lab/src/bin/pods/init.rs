@@ -23,7 +23,7 @@ pub(crate) type Combination = (&'static str, fn(&Images) -> &Image, &'static [(&
 pub(crate) const COMBINATIONS: [Combination; 3] = [
     (
         "scratch",
-        Images::scratch,
+        |images| &images.scratch,
         &[
             ("nft", "nft"),
             ("native", "native"),
@@ -35,10 +35,14 @@ pub(crate) const COMBINATIONS: [Combination; 3] = [
     ),
     (
         "legacy",
-        Images::legacy,
+        |images| &images.legacy,
         &[("nft", "nft"), ("native", "native"), ("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")],
     ),
-    ("file-capabilities", Images::file_capabilities, &[("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")]),
+    (
+        "file-capabilities",
+        |images| &images.file_capabilities,
+        &[("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")],
+    ),
 ];
 
 /// How proxy-init's container may differ from the chart's, a mode, and the mode that this comes to.
@@ -61,7 +65,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     }
     for (name, change, mode, becomes) in CHANGES {
         scenarios.push(Scenario::new(format!("mode {mode} {name}"), move |world| {
-            meshed(world, mesh::pod(world, NETWORK)?, world.images.legacy(), mode, becomes, change)
+            meshed(world, mesh::pod(world, NETWORK)?, &world.images.legacy, mode, becomes, change)
         }));
     }
     scenarios.push(Scenario::new("limits".to_owned(), limited));
@@ -106,7 +110,7 @@ pub(crate) fn in_the_mesh(world: &World<'_>, pod: &Pod<'_>, mode: &str) -> Resul
     // As the chart does after a CNI plugin.
     for (listen, connect) in [("0.0.0.0:4140", "1.1.1.1:20001"), ("[::]:4140", "[fd00::1]:20001")] {
         let args = ["--listen-addr", listen, "--connect-addr", connect, "--timeout", "10s"];
-        pod.run(&mesh::validator(world.images.scratch(), &args))?.succeeded()?;
+        pod.run(&mesh::validator(&world.images.scratch, &args))?.succeeded()?;
     }
     let connections = mesh::connections(world, pod, true);
     Containers::start(world, pod)?.try_connections(world, &connections)?;
@@ -180,7 +184,7 @@ fn explained(world: &World<'_>, pod: &Pod<'_>, user: Option<u32>, connection: &C
 fn refused(world: &World<'_>, mode: &str) -> Result<String> {
     let pod = mesh::pod(world, NETWORK)?;
     let flags = flags(mode);
-    let init = Container { add: &[], ..mesh::init(world.images.legacy(), &flags) };
+    let init = Container { add: &[], ..mesh::init(&world.images.legacy, &flags) };
     let ended = pod.run(&init)?;
     if ended.code != 1 || !ended.said().contains("CAP_NET_ADMIN") {
         return Err(format!("without capabilities: {}", ended.said()).into());
@@ -201,8 +205,8 @@ fn limited(world: &World<'_>) -> Result<String> {
     let pod = mesh::pod(world, NETWORK)?;
     let container = Container {
         args: &["serve"],
-        limits: mesh::init(world.images.scratch(), &[]).limits,
-        ..Container::new("limited", world.images.peer())
+        limits: mesh::init(&world.images.scratch, &[]).limits,
+        ..Container::new("limited", &world.images.peer)
     };
     let running = pod.start_container(&container)?;
     let limits = running.limits_of_chart()?;
@@ -224,7 +228,7 @@ fn many_ports(world: &World<'_>, mode: &str) -> Result<String> {
         "--inbound-ports-to-ignore",
         &ports,
     ]);
-    let installed = pod.run(&mesh::init(world.images.legacy(), &flags))?.succeeded()?;
+    let installed = pod.run(&mesh::init(&world.images.legacy, &flags))?.succeeded()?;
     Containers::start(world, &pod)?.try_connections(world, &mesh::connections(world, &pod, true))?;
     pod.remove()?;
     Ok(last_line(&installed))

@@ -77,7 +77,7 @@ pub(crate) fn connections(world: &World<'_>, pod: &Pod<'_>, meshed: bool) -> Vec
 
 impl<'a> Containers<'a> {
     pub(crate) fn start(world: &World<'_>, pod: &Pod<'a>) -> Result<Self> {
-        let peer = world.images.peer();
+        let peer = &world.images.peer;
         let proxy = pod.start_container(&Container {
             args: &["serve", "4143", "4140", "4191"],
             user: Client::Proxy.user(),
@@ -107,7 +107,7 @@ impl<'a> Containers<'a> {
 /// Runs proxy-init in a debug container of the pod, as this user or as the image's.
 pub(crate) fn debug(world: &World<'_>, pod: &Pod<'_>, user: Option<u32>, arguments: &[&str]) -> Result<Ended> {
     let command = [&["proxy-init"][..], arguments].concat();
-    pod.run(&Container { user, ..debugger(world.images.scratch(), &command) })
+    pod.run(&Container { user, ..debugger(&world.images.scratch, &command) })
 }
 
 /// How many connections the rules of `show`'s JSON have sent to this port.

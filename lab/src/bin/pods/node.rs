@@ -8,46 +8,34 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use lab::containerd::{self, Image};
+use lab::containerd;
 use lab::shell::{Result, Run as _};
 use lab::wait;
 use serde_json::{Value, json};
 
 use crate::cri::{Client, StopPodSandboxRequest};
+use crate::scenario::Images;
 
 /// What a node is made of.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
-    /// Where its own files go, in a file system that vanishes with it.
-    pub(crate) folder: PathBuf,
+    /// It tells nodes, their folders, their bridges and addresses from each other.
+    pub(crate) number: u8,
     /// The cgroup that its containers are in.
     pub(crate) cgroup: &'a str,
-    /// The bridge of all networks, which is made.
-    pub(crate) bridge: &'static Bridge,
     /// Each pod is on one of these networks, of which all reach each other.
     pub(crate) networks: &'a [Network],
     /// Besides those of Debian's that every network uses.
     pub(crate) plugins: &'a [PathBuf],
-    /// The first is the sandbox's, and has to do nothing, for ever.
-    pub(crate) images: &'a [Image],
+    pub(crate) images: &'a Images,
     /// Each image's files are in the folder of its name in here.
     pub(crate) image_folder: &'a Path,
-}
-
-/// A bridge, and the addresses of the pods on it.
-#[derive(Debug)]
-pub(crate) struct Bridge {
-    pub(crate) name: &'static str,
-    pub(crate) subnets: [&'static str; 2],
 }
 
 /// A network configuration: a bridge, and what is chained after it.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) name: &'static str,
-    /// The only addresses of IPv4 and IPv6 that it has, in the bridge's subnets. Else pods get the first free ones
-    /// there.
-    pub(crate) addresses: Option<[&'static str; 2]>,
     /// As in a list of network configurations (the CNI specification's `plugins`).
     pub(crate) chained: Vec<Value>,
 }
@@ -57,7 +45,8 @@ pub(crate) struct Network {
 pub(crate) struct Node {
     pub(crate) client: Client,
     pub(crate) cgroup: String,
-    folder: PathBuf,
+    /// It vanishes with the mount namespace.
+    pub(crate) folder: PathBuf,
     containerd: Mutex<Child>,
 }
 
@@ -73,7 +62,7 @@ impl Node {
 
     /// Starts containerd, and waits until it answers.
     pub(crate) fn start(setup: &Setup<'_>) -> Result<Self> {
-        let folder = setup.folder.clone();
+        let folder = folder(setup.number);
         let plugins = folder.join("plugins");
         fs::create_dir_all(&plugins)?;
         for plugin in ["bridge", "host-local", "loopback"] {
@@ -86,7 +75,7 @@ impl Node {
         // The plugin takes the bridge that is there. One that looks for multicast routers sends reports of its own,
         // which the pods' rules would count.
         let mut bridge = Command::new("ip");
-        bridge.args(["link", "add", setup.bridge.name, "type", "bridge", "mcast_snooping", "0"]);
+        bridge.args(["link", "add", &setup.bridge(), "type", "bridge", "mcast_snooping", "0"]);
         bridge.run()?;
         let socket = folder.join("containerd.sock");
         fs::write(folder.join("containerd.toml"), configuration(setup, &socket)?)?;
@@ -97,7 +86,8 @@ impl Node {
         };
         let client = wait::until(Self::PATIENCE, &mut answer).unwrap_or_else(|| Client::connect(&socket));
         let client = client.map_err(|error| format!("containerd does not answer: {error}"))?;
-        for image in setup.images {
+        let Images { peer, scratch, legacy, file_capabilities } = setup.images;
+        for image in [peer, scratch, legacy, file_capabilities] {
             image.import(setup.image_folder, &socket, &folder)?;
         }
         Ok(Self { client, cgroup: setup.cgroup.to_owned(), folder, containerd: Mutex::new(containerd) })
@@ -130,6 +120,24 @@ impl Node {
     }
 }
 
+/// Where a node's own files are.
+pub(crate) fn folder(number: u8) -> PathBuf {
+    format!("/run/node-{number}").into()
+}
+
+impl Setup<'_> {
+    /// The bridge of all networks.
+    fn bridge(&self) -> String {
+        format!("cni{}", self.number)
+    }
+
+    /// The addresses of its pods.
+    fn subnets(&self) -> [String; 2] {
+        let number = 88 + self.number;
+        [format!("10.{number}.0.0/16"), format!("fd{number}::/64")]
+    }
+}
+
 /// Starts containerd, with its configuration and its log in this folder.
 fn start(folder: &Path) -> Result<Child> {
     let log = File::options().create(true).append(true).open(folder.join(LOG))?;
@@ -141,10 +149,10 @@ fn start(folder: &Path) -> Result<Child> {
 /// containerd's configuration: its files below the node's folder, and each network as a runtime of its own, which a
 /// sandbox is made with.
 fn configuration(setup: &Setup<'_>, socket: &Path) -> Result<String> {
-    let pause = setup.images.first().ok_or("a node needs an image for sandboxes")?;
     let default = setup.networks.first().ok_or("a node needs a network")?.name;
-    let [plugins, networks] = ["plugins", "networks"].map(|name| setup.folder.join(name));
-    let mut text = containerd::configuration(&setup.folder, socket, pause, &plugins, &networks);
+    let folder = folder(setup.number);
+    let [plugins, networks] = ["plugins", "networks"].map(|name| folder.join(name));
+    let mut text = containerd::configuration(&folder, socket, &setup.images.peer, &plugins, &networks);
     // Where containerd has NRI, which is on by default. Each node has a socket of its own.
     text += &format!(
         r#"[plugins."io.containerd.grpc.v1.cri".containerd]
@@ -152,11 +160,11 @@ default_runtime_name = "{default}"
 [plugins."io.containerd.nri.v1.nri"]
 socket_path = "{}"
 "#,
-        setup.folder.join("nri.sock").display()
+        folder.join("nri.sock").display()
     );
     for network in setup.networks {
         let name = network.name;
-        let networks = setup.folder.join("networks").join(name);
+        let networks = networks.join(name);
         fs::create_dir_all(&networks)?;
         fs::write(networks.join("10.conflist"), network.list(setup).to_string())?;
         text += &format!(
@@ -173,28 +181,19 @@ cni_conf_dir = "{}"
 impl Network {
     /// The bridge alone.
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, addresses: None, chained: Vec::new() }
+        Self { name, chained: Vec::new() }
     }
 
     /// All networks share the bridge and its addresses.
     fn list(&self, setup: &Setup<'_>) -> Value {
-        let range = |family: usize, subnet: &str| match self.addresses {
-            Some(addresses) => {
-                json!([{"subnet": subnet, "rangeStart": addresses[family], "rangeEnd": addresses[family]}])
-            }
-            None => json!([{"subnet": subnet}]),
-        };
-        // host-local goes on from the last address that was taken, so an address of its own isn't noted where those of
-        // others are: the next pod of another network would get the one after it, which may be another network's own.
-        let addresses = self.addresses.map_or("addresses", |_| self.name);
         let bridge = json!({
             "type": "bridge",
-            "bridge": setup.bridge.name,
+            "bridge": setup.bridge(),
             "isGateway": true,
             "ipam": {
                 "type": "host-local",
-                "dataDir": setup.folder.join(addresses),
-                "ranges": [range(0, setup.bridge.subnets[0]), range(1, setup.bridge.subnets[1])],
+                "dataDir": folder(setup.number).join("addresses"),
+                "ranges": setup.subnets().map(|subnet| [json!({"subnet": subnet})]),
                 "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
             }
         });

@@ -4,35 +4,32 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use lab::linkerd::{self, Flags};
-use lab::pods::UPSTREAM_PLUGIN;
 use lab::scenario::each;
 use lab::shell::{Result, Run as _};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::agent::{AGENT, UNSUCCESSFUL, until, validated};
+use crate::agent::{AGENT, Agent, UNSUCCESSFUL, until, validated};
 use crate::cni::{PLUGIN, annotations, by_annotations, connects, has_rules, rules};
 use crate::init::in_the_mesh;
-use crate::node::{Bridge, Network, Node, Setup};
+use crate::node::{Network, Node, Setup};
 use crate::pod::{Meta, Pod};
 use crate::scenario::{Scenario, World};
-use crate::waits;
 
 /// The network without a plugin, and the one with it.
-pub(crate) const BY_NRI: &str = "nri";
-pub(crate) const BY_CNI: &str = "cni";
+const BY_NRI: &str = "nri";
+const BY_CNI: &str = "cni";
 
 /// Of pods; to a name a number is added.
-pub(crate) const NAMESPACE: &str = "shop";
-pub(crate) const NAME: &str = "web";
+const NAMESPACE: &str = "shop";
+const NAME: &str = "web";
 
 /// The agent's mode, and the one that it comes to.
 const MODES: [(&str, &str); 5] = [
@@ -44,16 +41,8 @@ const MODES: [(&str, &str); 5] = [
     ("plain", "nft"),
 ];
 
-/// The bridges of the nodes, one for each scenario.
-const BRIDGES: [Bridge; 7] = [
-    Bridge { name: "nri0", subnets: ["10.90.0.0/16", "fd90::/64"] },
-    Bridge { name: "nri1", subnets: ["10.91.0.0/16", "fd91::/64"] },
-    Bridge { name: "nri2", subnets: ["10.92.0.0/16", "fd92::/64"] },
-    Bridge { name: "nri3", subnets: ["10.93.0.0/16", "fd93::/64"] },
-    Bridge { name: "nri4", subnets: ["10.94.0.0/16", "fd94::/64"] },
-    Bridge { name: "nri5", subnets: ["10.95.0.0/16", "fd95::/64"] },
-    Bridge { name: "nri6", subnets: ["10.96.0.0/16", "fd96::/64"] },
-];
+/// The number of the first scenario's node.
+const FIRST: u8 = 2;
 
 type Work = fn(&Host<'_>) -> Result<String>;
 
@@ -67,87 +56,45 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
         ("wrong annotations", wrong),
         ("a node moved from CNI to NRI and back, under load", moved),
     ];
-    let all = all.into_iter().zip(&BRIDGES).enumerate();
-    let all = all.map(|(number, ((name, work), bridge))| {
+    let all = (FIRST..).zip(all).map(|(number, (name, work))| {
         let folder = folder.to_owned();
-        Scenario::new(format!("nri, {name}"), move |outer| on_a_node(outer, &folder, number, bridge, vec![], work))
-            .alone()
+        Scenario::new(format!("nri, {name}"), move |outer| on_a_node(outer, &folder, number, work)).alone()
     });
     all.collect()
 }
 
-/// The benchmark's table, on a node of its own.
-pub(crate) fn waits(outer: &World<'_>, folder: &Path) -> Result<String> {
-    let [bridge, ..] = &BRIDGES;
-    waits::join(&outer.node.cgroup)?;
-    let server = waits::api_server()?;
-    let networks = waits::networks(&server.kubeconfig(Path::new("/run"), "good-token"));
-    on_a_node(outer, folder, 0, bridge, networks, |host| waits::measure(host, folder))
-}
-
 /// A node, and where its agents are reached.
-pub(crate) struct Host<'a> {
-    pub(crate) world: World<'a>,
+struct Host<'a> {
+    world: World<'a>,
     images: &'a Path,
-    path: PathBuf,
     address: SocketAddr,
 }
 
-fn on_a_node(
-    outer: &World<'_>,
-    images: &Path,
-    number: usize,
-    bridge: &'static Bridge,
-    more: Vec<Network>,
-    work: impl Fn(&Host<'_>) -> Result<String>,
-) -> Result<String> {
+fn on_a_node(outer: &World<'_>, images: &Path, number: u8, work: Work) -> Result<String> {
     // As on a node, where systemd has it so: mounts of this mount namespace, and of no other one, reach the agent's.
     Command::new("mount").args(["--make-rshared", "/"]).run()?;
-    let path = PathBuf::from(format!("/run/nri-node-{number}"));
-    let chained = vec![by_annotations()];
-    let mut networks = vec![Network::new(BY_NRI), Network { chained, ..Network::new(BY_CNI) }];
-    networks.extend(more);
-    // Where Linkerd's plugin was not given, its link leads nowhere, and no pod is on its networks.
-    let plugins = [PLUGIN, UPSTREAM_PLUGIN].map(|plugin| images.join(plugin));
+    let networks = [Network::new(BY_NRI), Network { chained: vec![by_annotations()], ..Network::new(BY_CNI) }];
     let node = Node::start(&Setup {
-        folder: path.clone(),
+        number,
         cgroup: &outer.node.cgroup,
-        bridge,
         networks: &networks,
-        plugins: &plugins,
-        images: outer.images.all(),
+        plugins: &[images.join(PLUGIN)],
+        images: outer.images,
         image_folder: images,
     })?;
     let host = Host {
         world: World::new(&node, outer.images, BY_NRI)?,
         images,
-        path,
-        address: format!("127.0.0.1:{}", 9900 + number).parse()?,
+        address: SocketAddr::from(([127, 0, 0, 1], 9900 + u16::from(number))),
     };
     let said = work(&host).map_err(|error| format!("{error}; the agents said: {}", host.said()))?;
     drop(host);
     Ok(said)
 }
 
-/// An agent, killed in the end.
-pub(crate) struct Agent(Child);
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Agent {
-    fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(i32::try_from(self.0.id())?), signal)?)
-    }
-}
-
 impl Host<'_> {
     /// One that has registered.
-    pub(crate) fn agent(&self, mode: &str) -> Result<Agent> {
+    fn agent(&self, mode: &str) -> Result<Agent> {
         let agent = self.start(mode)?;
         self.until_ready()?;
         Ok(agent)
@@ -157,7 +104,7 @@ impl Host<'_> {
         let mut linkerd = linkerd::cni_section("annotations");
         linkerd["iptables-mode"] = json!(mode);
         let entry = json!({"name": "linkerd-cni", "type": "linkerd-cni", "linkerd": linkerd});
-        let log = File::options().create(true).append(true).open(self.path.join("agent.log"))?;
+        let log = File::options().create(true).append(true).open(self.world.node.folder.join("agent.log"))?;
         let mut command = Command::new("/usr/bin/unshare");
         // It sees namespaces that are made after it, as with mountPropagation: HostToContainer.
         command
@@ -165,7 +112,7 @@ impl Host<'_> {
             .args(["--bounding-set=-all,+sys_admin,+net_admin,+net_raw", "--inh-caps=-all"])
             .arg(self.images.join(AGENT))
             .args(["--nri", "--admin-addr", &self.address.to_string(), "--nri-socket"])
-            .arg(self.path.join("nri.sock"))
+            .arg(self.world.node.folder.join("nri.sock"))
             .env_clear()
             .env("CNI_NETWORK_CONFIG", entry.to_string())
             .stdin(Stdio::null())
@@ -174,7 +121,7 @@ impl Host<'_> {
     }
 
     fn said(&self) -> String {
-        fs::read_to_string(self.path.join("agent.log")).unwrap_or_default()
+        fs::read_to_string(self.world.node.folder.join("agent.log")).unwrap_or_default()
     }
 
     /// What the agent answers; nothing, if there is none.
@@ -203,16 +150,11 @@ impl Host<'_> {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
     }
 
-    /// Whether Linkerd's own programs were given.
-    pub(crate) fn has_upstream(&self) -> bool {
-        self.images.join(UPSTREAM_PLUGIN).exists()
-    }
-
-    pub(crate) fn meshed(&self, network: &str) -> Result<Pod<'_>> {
+    fn meshed(&self, network: &str) -> Result<Pod<'_>> {
         self.annotated(network, &[("linkerd.io/proxy-version", "edge-1")])
     }
 
-    pub(crate) fn annotated(&self, network: &str, pairs: &[(&str, &str)]) -> Result<Pod<'_>> {
+    fn annotated(&self, network: &str, pairs: &[(&str, &str)]) -> Result<Pod<'_>> {
         Pod::start(self.world.node, network, &meta(pairs))
     }
 
@@ -359,7 +301,7 @@ fn restarted(host: &Host<'_>) -> Result<String> {
         pod.remove()?;
     }
     // Who is connected needs no socket. Whoever comes does.
-    fs::remove_file(host.path.join("nri.sock"))?;
+    fs::remove_file(host.world.node.folder.join("nri.sock"))?;
     let pod = host.meshed(BY_NRI)?;
     has_rules(&pod, &Flags::default())?;
     pod.remove()?;

@@ -78,7 +78,6 @@ pub(crate) struct Container<'a> {
     pub(crate) limits: Option<(u32, u32)>,
     /// Where emptyDir volumes are mounted. Containers share those of the same path.
     pub(crate) empty_dirs: &'a [&'a str],
-    pub(crate) tty: bool,
 }
 
 /// What a container or command that has ended said.
@@ -218,7 +217,6 @@ impl<'a> Pod<'a> {
             args: owned(container.args),
             mounts,
             log_path: log.clone(),
-            tty: container.tty,
             linux: Some(container.linux(self.users.as_ref())),
         };
         let made = self.node.client.call(CreateContainerRequest {
@@ -295,7 +293,6 @@ impl<'a> Container<'a> {
             seccomp: true,
             limits: None,
             empty_dirs: &[],
-            tty: false,
         }
     }
 

@@ -1,0 +1,141 @@
+//! `cargo xtask cluster`: a Kubernetes cluster of one node, and pods on it.
+//!
+//! This fills the folder that the program `cluster` works with, which has the scenarios.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::rootfs::Origin;
+use crate::shell::{Result, Run as _, need_root, target};
+use crate::{LayOut, apt, confined, containerd, helm, install, linkerd};
+
+/// Kubernetes' programs, which the folder has to have, and the first version that runs here.
+const PROGRAMS: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
+const FIRST_VERSION: u32 = 30;
+
+/// What else of Debian's the cluster runs, in the release of its containerd: these are unpacked and not installed.
+const UNPACKED: [(&str, &str); 2] = [("etcd-server", "usr/bin/etcd"), ("kubectl", "usr/bin/kubectl")];
+
+/// The programs that run on this machine, and Debian's packages of them.
+const NEEDS: [(&str, &str); 5] = [
+    ("openssl", "openssl"),
+    // kube-proxy runs it before 1.32.
+    ("conntrack", "conntrack"),
+    ("setcap", "libcap2-bin"),
+    ("xtables-legacy-multi", "iptables"),
+    ("pip3", "python3-pip"),
+];
+
+const USAGE: &str = "usage: cargo xtask cluster --kubernetes FOLDER [--keep | --only WORD...]";
+
+/// `cargo xtask cluster --kubernetes FOLDER [--keep | --only WORD...]`
+///
+/// # Errors
+/// What went otherwise than expected.
+pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
+    let (kubernetes, rest) = match arguments {
+        [flag, folder, rest @ ..] if flag == "--kubernetes" => (Path::new(folder), rest),
+        _ => return Err(USAGE.into()),
+    };
+    let words = match rest {
+        [] => &[],
+        [flag] if flag == "--keep" => rest,
+        [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
+        _ => return Err(USAGE.into()),
+    };
+    need_root("cargo xtask cluster", "to make network namespaces")?;
+    check(kubernetes)?;
+    install::programs(&NEEDS)?;
+    let folder = fill(&kubernetes.canonicalize()?, lay_out)?;
+    let program = confined::Program::build("cluster", &[])?;
+    program.run(&folder, words)?;
+    if words.is_empty() {
+        program.kill(&folder)?;
+    }
+    Ok(())
+}
+
+/// Fails unless the folder has Kubernetes' programs, of a version that runs here.
+fn check(kubernetes: &Path) -> Result<()> {
+    let needs = format!("--kubernetes takes a folder with {}, of 1.{FIRST_VERSION} or later", PROGRAMS.join(", "));
+    if !kubernetes.is_dir() {
+        return Err(format!("{} is no folder: {needs}", kubernetes.display()).into());
+    }
+    let is_missing = |program: &&str| !kubernetes.join(program).exists();
+    let missing: Vec<&str> = PROGRAMS.into_iter().filter(is_missing).collect();
+    if !missing.is_empty() {
+        return Err(format!("{} has no {}: {needs}", kubernetes.display(), missing.join(", ")).into());
+    }
+    for program in PROGRAMS {
+        let said = Command::new(kubernetes.join(program)).arg("--version").read()?;
+        let minor = said.trim().strip_prefix("Kubernetes v1.").and_then(|rest| rest.split('.').next());
+        if minor.and_then(|minor| minor.parse().ok()).is_none_or(|minor: u32| minor < FIRST_VERSION) {
+            return Err(format!("{program} says that it is {:?}: {needs}", said.trim()).into());
+        }
+    }
+    Ok(())
+}
+
+/// Puts the programs that run there into `bin`, and each image's files into a folder of its name in `images`.
+fn fill(kubernetes: &Path, lay_out: LayOut) -> Result<PathBuf> {
+    let folder = target("cluster");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let [bin, images] = ["bin", "images"].map(|name| folder.join(name));
+    for folder in [&bin, &images] {
+        fs::create_dir_all(folder)?;
+    }
+    for program in PROGRAMS {
+        symlink(kubernetes.join(program), bin.join(program))?;
+    }
+    for (package, program) in UNPACKED {
+        link(&apt::unpack(containerd::RELEASE, package)?.join(program), &bin)?;
+    }
+    containerd::add_node(&folder)?;
+    link(&helm::program()?, &bin)?;
+    fs::write(folder.join(VALUES), values().to_string())?;
+    lay_out(&images)?;
+    Origin::here()?.add_iptables("legacy", &images.join("legacy"))?;
+    add_linkerd_init(&images)?;
+    Ok(folder)
+}
+
+/// The values for deploy/helm, below target/cluster.
+pub const VALUES: &str = "values.json";
+
+/// Of who has linkerd2-cni of the newest version, for the connections that are tried, and with the image that there is.
+fn values() -> Value {
+    let mut values = linkerd::CHARTS[linkerd::CHARTS.len() - 1].cni_values();
+    for (value, changed) in [
+        ("disableIPv6", json!(false)),
+        ("ignoreInboundPorts", json!("4567,4568")),
+        ("ignoreOutboundPorts", json!("4567,4568")),
+        ("agent", json!({"image": {"name": "registry.example/proxy-init-cni", "version": "VERSION"}})),
+    ] {
+        values[value] = changed;
+    }
+    values
+}
+
+/// The program under its own name in this folder.
+fn link(program: &Path, folder: &Path) -> Result<()> {
+    let name = program.file_name().ok_or("a program without a name")?;
+    Ok(symlink(program, folder.join(name))?)
+}
+
+/// What stands in for linkerd-init's image: a shell, iptables-legacy, and the commands that linkerd-init runs in legacy
+/// mode.
+fn add_linkerd_init(images: &Path) -> Result<()> {
+    let folder = images.join("linkerd-init");
+    Origin::here()?.add_iptables("legacy", &folder)?;
+    let busybox = apt::unpack("bookworm", "busybox-static")?;
+    fs::create_dir_all(folder.join("bin"))?;
+    fs::copy(busybox.join("bin/busybox"), folder.join("bin/busybox"))?;
+    let commands: Vec<_> = linkerd::commands("legacy", true).iter().map(|words| words.join(" ")).collect();
+    Ok(fs::write(folder.join("commands"), commands.join("\n"))?)
+}
