@@ -20,43 +20,23 @@ use crate::settings::Installation;
 /// For how long an answer is good.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// The plugin's access to the API server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Nobody has asked yet.
-    #[default]
-    Unknown,
-    /// The plugin gets its answers, or asks for nothing.
-    Given,
-    /// Nothing, and this is why.
-    Refused(String),
-}
-
-/// Asks for ever, and tells what came of it.
-pub(crate) async fn run(installation: &Installation, told: &watch::Sender<Access>) -> Infallible {
-    let mut pauses = DefaultBackoff::default();
+/// Asks for ever, and tells whether the plugin gets its answers, or asks for nothing.
+pub(crate) async fn run(installation: &Installation, told: &watch::Sender<bool>) -> Infallible {
+    let (mut pauses, mut said) = (DefaultBackoff::default(), None);
     loop {
-        let access = match check_pod(installation).await {
-            Ok(()) => Access::Given,
-            Err(reason) => Access::Refused(reason),
-        };
-        let pause = if access == Access::Given {
+        let refused = check_pod(installation).await.err();
+        match &refused {
+            Some(reason) if said != refused => error!("the plugin could not set up a pod: {reason}"),
+            None if said.is_some() => info!("the API server answers the plugin again"),
+            _ => {}
+        }
+        let is_given = refused.is_none();
+        said = refused;
+        told.send_if_modified(|was| std::mem::replace(was, is_given) != is_given);
+        if is_given {
             pauses.reset();
-            FRESH
-        } else {
-            pauses.next().unwrap_or(FRESH)
-        };
-        told.send_if_modified(|was| {
-            match (&*was, &access) {
-                (was, access) if was == access => return false,
-                (_, Access::Refused(reason)) => error!("the plugin could not set up a pod: {reason}"),
-                (Access::Refused(_), Access::Given) => info!("the API server answers the plugin again"),
-                _ => {}
-            }
-            *was = access;
-            true
-        });
-        sleep(pause).await;
+        }
+        sleep(if is_given { FRESH } else { pauses.next().unwrap_or(FRESH) }).await;
     }
 }
 

@@ -106,24 +106,25 @@ impl Drift {
     }
 }
 
-/// The last event about a pod's rules, and its time.
+/// The last event about a pod's rules: the drift, whether it was repaired, and when that was told.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told(Option<(Reason, Instant)>);
+pub(crate) struct Told(Option<(Reason, bool, Instant)>);
 
 impl Told {
-    /// Returns true if the drift is to be told now, because it is news or was told long ago; then it counts as told.
-    pub(crate) fn tells(&mut self, reason: Reason, now: Instant) -> bool {
-        let is_old = |(told, when): (Reason, Instant)| told != reason || now.duration_since(when) >= AGAIN;
-        let tells = self.0.is_none_or(is_old);
-        if tells {
-            self.0 = Some((reason, now));
+    /// Returns true if it is to be told now, for it is news, or was told long ago; if so, it counts as told.
+    pub(crate) fn tells(&mut self, reason: Reason, is_repaired: bool, now: Instant) -> bool {
+        let is_old = self.0.is_some_and(|(told, was_repaired, when)| {
+            (told, was_repaired) == (reason, is_repaired) && now.duration_since(when) < AGAIN
+        });
+        if !is_old {
+            self.0 = Some((reason, is_repaired, now));
         }
-        tells
+        !is_old
     }
 
-    /// There is nothing to tell any more.
+    /// There is no drift any more. A repair counts as told all the same.
     pub(crate) fn forget(&mut self) {
-        self.0 = None;
+        self.0 = self.0.filter(|(_, is_repaired, _)| *is_repaired);
     }
 }
 
@@ -137,14 +138,18 @@ mod tests {
         let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
         let mut told = Told::default();
         let missing = Reason::Finding(FindingKind::Missing);
-        assert!(told.tells(missing, at(0)));
-        assert!(!told.tells(missing, at(29)));
-        assert!(told.tells(missing, at(30)));
-        assert!(!told.tells(missing, at(59)));
+        assert!(told.tells(missing, false, at(0)));
+        assert!(!told.tells(missing, false, at(29)));
+        assert!(told.tells(missing, false, at(30)));
+        assert!(!told.tells(missing, false, at(59)));
         // News is told at once, and so is what comes back.
-        assert!(told.tells(Reason::OtherBackend, at(60)));
-        assert!(told.tells(missing, at(61)));
+        assert!(told.tells(Reason::OtherBackend, false, at(60)));
+        assert!(told.tells(missing, false, at(61)));
         told.forget();
-        assert!(told.tells(missing, at(62)));
+        assert!(told.tells(missing, false, at(62)));
+        // Rules that are taken away again and again are put back each time, and told once.
+        assert!(told.tells(missing, true, at(63)));
+        told.forget();
+        assert!(!told.tells(missing, true, at(64)));
     }
 }

@@ -64,11 +64,18 @@ pub(crate) fn event(kind: EventType, reason: &str, action: &str, note: &str) -> 
 
 /// A node, as kubelet names it in events: `kubectl describe node` looks for its name in the place of its UID.
 pub(crate) fn node(name: &str) -> ObjectReference {
+    ObjectReference { uid: Some(name.to_owned()), ..reference("Node", name) }
+}
+
+pub(crate) fn pod(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    ObjectReference { namespace: Some(namespace.to_owned()), uid: Some(uid.to_owned()), ..reference("Pod", name) }
+}
+
+fn reference(kind: &str, name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
+        kind: Some(kind.to_owned()),
         name: Some(name.to_owned()),
-        uid: Some(name.to_owned()),
         ..ObjectReference::default()
     }
 }
@@ -81,10 +88,7 @@ fn visible(text: &str) -> String {
 
 /// At most so many bytes of a text, in whole characters.
 pub(crate) fn shortened(text: &str, limit: usize) -> &str {
-    let mut end = text.len().min(limit);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = text.floor_char_boundary(limit);
     text.get(..end).unwrap_or_default()
 }
 

@@ -5,7 +5,6 @@
 //! isn't about the agent's own objects.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use kube::core::{Request, Status};
 use kube::runtime::watcher::Event;
 use kube::{Client, Error};
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
@@ -41,36 +40,13 @@ pub(crate) enum Fate {
     Unknown(String),
 }
 
-/// An object, of which only metadata and a part of the specification are kept.
+/// An object that is watched, of which only metadata are kept.
 #[derive(Debug, Clone, Deserialize)]
-struct Partial<S> {
+struct Named {
     metadata: ObjectMeta,
-    #[serde(default)]
-    spec: S,
 }
 
-/// A pod's specification, as far as it counts here.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PodSpec {
-    node_name: Option<String>,
-    node_selector: BTreeMap<String, String>,
-}
-
-/// A DaemonSet's specification, as far as it counts here.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct SetSpec {
-    template: Template,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Template {
-    spec: PodSpec,
-}
-
-impl Object for Partial<IgnoredAny> {
+impl Object for Named {
     fn version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or_default()
     }
@@ -115,14 +91,16 @@ impl<'a> Own<'a> {
     /// Watches the object with this name, and notes whether it is being deleted.
     async fn watch_one(&self, what: &str, path: &str, name: &str, ends: &Cell<bool>) -> Infallible {
         let which = Which { path: path.to_owned(), label: None, fields: format!("metadata.name={name}") };
-        let mut news = follow::<Partial<IgnoredAny>>(self.server.client.clone(), which);
+        let mut news = follow::<Named>(self.server.client.clone(), which);
         while let Some(news) = news.recv().await {
             match news {
                 // Another object of the same name may follow, or the first word came from a server that was behind.
-                Ok(Event::InitApply(object) | Event::Apply(object)) if is_of(&object.metadata, name) => {
+                Ok(Event::InitApply(object) | Event::Apply(object))
+                    if object.metadata.name.as_deref() == Some(name) =>
+                {
                     ends.set(object.metadata.deletion_timestamp.is_some());
                 }
-                Ok(Event::Delete(object)) if is_of(&object.metadata, name) => ends.set(true),
+                Ok(Event::Delete(object)) if object.metadata.name.as_deref() == Some(name) => ends.set(true),
                 Ok(Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) | Event::Init) => {}
                 Ok(Event::InitDone) => debug!("{what} is watched"),
                 Err(reason) => debug!("{what} cannot be watched: {reason}"),
@@ -153,22 +131,22 @@ impl<'a> Own<'a> {
         let unwanted = |reason: &str| Ok(Fate::Unwanted(reason.to_owned()));
         let Server { client, namespace, .. } = self.server;
         // Where the role allows to ask about the one alone, the other may still tell.
-        match get::<IgnoredAny>(client, CORE, "namespaces", namespace).await {
+        match get(client, CORE, "namespaces", namespace).await {
             Ok(None) => return unwanted("its namespace is gone"),
-            Ok(Some(namespace)) => self.namespace_ends.set(namespace.metadata.deletion_timestamp.is_some()),
+            Ok(Some(namespace)) => self.namespace_ends.set(ends(&namespace)),
             Err(_) => {}
         }
         let (set, node) = self.fetch_set_name().await?;
         let apps = format!("/apis/apps/v1/namespaces/{namespace}");
         // One of the same name that is another one is there to stay, too.
-        let Some(set) = get::<SetSpec>(client, &apps, "daemonsets", &set).await? else {
+        let Some(set) = get(client, &apps, "daemonsets", &set).await? else {
             return unwanted("its DaemonSet is gone");
         };
-        self.set_ends.set(set.metadata.deletion_timestamp.is_some());
+        self.set_ends.set(ends(&set));
         let node = node.ok_or("the agent's pod names no node")?;
-        let node = get::<IgnoredAny>(client, CORE, "nodes", &node).await?;
-        let node = node.ok_or("the API server doesn't know the agent's node")?;
-        Ok(excluded(&set.spec.template.spec.node_selector, &node.metadata).map_or(Fate::Wanted, Fate::Unwanted))
+        let node = get(client, CORE, "nodes", &node).await?.ok_or("the API server doesn't know the agent's node")?;
+        let excluded = excluded(&set["spec"]["template"]["spec"]["nodeSelector"], &node["metadata"]["labels"]);
+        Ok(excluded.map_or(Fate::Wanted, Fate::Unwanted))
     }
 
     /// The name of the DaemonSet that has made the agent's pod, and the pod's node.
@@ -176,32 +154,32 @@ impl<'a> Own<'a> {
         let Server { client, namespace, pod } = self.server;
         let path = format!("{CORE}/namespaces/{namespace}");
         // The set is there, for all that is known, or its pods would be going, too.
-        let pod =
-            get::<PodSpec>(client, &path, "pods", pod).await?.ok_or("the API server doesn't know the agent's pod")?;
-        let owners = pod.metadata.owner_references.unwrap_or_default();
+        let pod = get(client, &path, "pods", pod).await?.ok_or("the API server doesn't know the agent's pod")?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
         // Others have a kind of this name too, such as OpenKruise's.
-        let owner = owners.into_iter().find(|owner| {
-            owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/") && owner.controller == Some(true)
-        });
-        let owner = owner.ok_or("no DaemonSet of Kubernetes has made the agent's pod")?;
-        Ok((owner.name, pod.spec.node_name))
+        let is_set = |owner: &&Value| {
+            let version = owner["apiVersion"].as_str().unwrap_or_default();
+            owner["kind"] == "DaemonSet" && version.starts_with("apps/") && owner["controller"] == true
+        };
+        let owner = pod["metadata"]["ownerReferences"].as_array().into_iter().flatten().find(is_set);
+        let name = owner.and_then(|owner| text(&owner["name"]));
+        let name = name.ok_or("no DaemonSet of Kubernetes has made the agent's pod")?;
+        Ok((name, text(&pod["spec"]["nodeName"])))
     }
 }
 
-fn is_of(metadata: &ObjectMeta, name: &str) -> bool {
-    metadata.name.as_deref() == Some(name)
+/// Returns true if an object is being deleted.
+fn ends(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// An object of the kind that is served below a path; none if the API server says for certain that there is no such one.
-async fn get<S>(client: &Client, path: &str, kind: &str, name: &str) -> Result<Option<Partial<S>>, String>
-where
-    S: DeserializeOwned + Default,
-{
+async fn get(client: &Client, path: &str, kind: &str, name: &str) -> Result<Option<Value>, String> {
     let request = Request::new(format!("{path}/{kind}")).get(name, &GetParams::default());
     let request = request.map_err(|error| format!("{kind} {name}: {error}"))?;
     let group = path.strip_prefix("/apis/").and_then(|path| path.split('/').next()).unwrap_or_default();
-    match client.request::<Partial<S>>(request).await {
-        Ok(object) if is_of(&object.metadata, name) => Ok(Some(object)),
+    match client.request::<Value>(request).await {
+        Ok(object) if object["metadata"]["name"] == name => Ok(Some(object)),
         Ok(_) => Err(format!("{kind} {name}: the answer is about something else")),
         Err(Error::Api(status)) if is_gone(&status, group, kind, name) => Ok(None),
         Err(Error::Api(status)) => Err(format!("{kind} {name}: {} {}", status.code, status.reason)),
@@ -209,7 +187,7 @@ where
     }
 }
 
-/// Returns true if this is the API server's word that it has no such object (`NewNotFound` in
+/// Returns true if that is the API server's word that it has no such object (`NewNotFound` in
 /// apimachinery/pkg/api/errors/errors.go). For a path that it doesn't serve, it names none, and a proxy's 404 is no
 /// `Status` at all.
 fn is_gone(status: &Status, group: &str, kind: &str, name: &str) -> bool {
@@ -219,18 +197,18 @@ fn is_gone(status: &Status, group: &str, kind: &str, name: &str) -> bool {
     status.code == 404 && status.reason == "NotFound" && is_about_it
 }
 
-/// Why a DaemonSet makes none of its pods for a node; none if that isn't certain. Only its nodeSelector counts here, which
-/// is how a node is taken out of a set: taints, say, come and go with a node's troubles.
-fn excluded(selector: &BTreeMap<String, String>, node: &ObjectMeta) -> Option<String> {
+/// Why a DaemonSet with this selector makes none of its pods for a node with these labels; none if that isn't certain. Only
+/// its nodeSelector counts here, which is how a node is taken out of a set: taints, say, come and go with a node's troubles.
+fn excluded(selector: &Value, labels: &Value) -> Option<String> {
     // Each node has some labels, of kubelet's: an answer without any isn't a whole one.
-    let labels = node.labels.as_ref().filter(|labels| !labels.is_empty())?;
-    let (key, value) = selector.iter().find(|(key, value)| labels.get(*key) != Some(value))?;
-    Some(format!("its DaemonSet wants nodes with {key}={value}, which this one isn't"))
+    let labels = labels.as_object().filter(|labels| !labels.is_empty())?;
+    let (key, value) = selector.as_object()?.iter().find(|(key, value)| labels.get(*key) != Some(value))?;
+    Some(format!("its DaemonSet wants nodes with {key}={}, which this one isn't", value.as_str()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -260,11 +238,7 @@ mod tests {
 
     #[test]
     fn a_node_is_excluded_by_a_label_that_it_lacks_if_its_labels_are_known() {
-        let is_excluded = |selector: &Value, labels: &Value| {
-            let selector = serde_json::from_value(selector.clone()).unwrap();
-            let node = serde_json::from_value(json!({"name": "node-1", "labels": labels})).unwrap();
-            excluded(&selector, &node).is_some()
-        };
+        let is_excluded = |selector: &Value, labels: &Value| excluded(selector, labels).is_some();
         let labels = json!({"kubernetes.io/os": "linux", "cores": "8"});
         assert!(!is_excluded(&json!({}), &labels));
         assert!(!is_excluded(&json!({"cores": "8"}), &labels));

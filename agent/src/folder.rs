@@ -128,17 +128,16 @@ impl Folder {
     pub(crate) fn files(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Content>> {
         let mut found = BTreeMap::new();
         for name in self.names()? {
-            let Some(text) = name.to_str() else {
-                let shown = name.to_string_lossy().into_owned();
-                if is_meant(&shown) {
-                    found.entry(shown).or_insert(Content::Other("its name is not UTF-8".to_owned()));
-                }
+            let shown = name.to_string_lossy().into_owned();
+            if !is_meant(&shown) {
                 continue;
+            }
+            let content = match name.to_str() {
+                Some(name) => self.read(name),
+                None => Some(Content::Other("its name is not UTF-8".to_owned())),
             };
-            if is_meant(text)
-                && let Some(content) = self.read(text)
-            {
-                found.insert(text.to_owned(), content);
+            if let Some(content) = content {
+                found.entry(shown).or_insert(content);
             }
         }
         Ok(found)
@@ -215,16 +214,11 @@ impl Folder {
             io::copy(source, &mut file)?;
             file.set_permissions(Permissions::from_mode(mode))?;
             file.sync_all()?;
-            if let Some(expected) = expected {
-                let is_expected = match (&self.read(name), expected) {
-                    (None, None) => true,
-                    (Some(Content::File(now)), Some(expected)) => now == expected,
-                    _ => false,
-                };
-                if !is_expected {
-                    self.remove(&unfinished)?;
-                    return Ok(false);
-                }
+            if let Some(expected) = expected
+                && self.read(name) != expected.clone().map(Content::File)
+            {
+                self.remove(&unfinished)?;
+                return Ok(false);
             }
             renameat(&self.folder, unfinished.as_str(), &self.folder, name)?;
             self.folder.sync_all()?;

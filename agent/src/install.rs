@@ -1,6 +1,5 @@
 //! The loop that keeps the plugin on the node.
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
 use std::path::Path;
@@ -8,14 +7,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::runtime::events::EventType;
+use kube::runtime::events::{Event, EventType};
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::access::{self, Access};
+use crate::access;
 use crate::admin::Health;
 use crate::api::Server;
 use crate::events::{self, Events, event};
@@ -38,7 +37,7 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
     let installation = &settings.installation;
     // Without a configuration there is nothing to wait for.
     installation.entry()?;
-    let mut watch = Watch::new();
+    let mut watch = None;
     let mut unwatched = None;
     let mut keeper = Keeper::new(installation.clone(), Arc::clone(health));
     let mut plugin_log = installation.plugin_log().map(|folder| PluginLog::new(&folder, health));
@@ -52,14 +51,11 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
     });
     {
         let mut stopped = pin!(stopped()?);
-        let (told, mut access) = watch::channel(Access::default());
+        let (told, mut access) = watch::channel(false);
         let mut asked = pin!(access::run(installation, &told));
-        let mut last = Report::default();
+        let (mut last, mut was_ready) = (State::default(), None);
         loop {
-            if watch.is_err() {
-                watch = Watch::new();
-            }
-            let trouble = add(&watch, installation).err();
+            let trouble = watch_folders(&mut watch, installation).err().map(|error| error.to_string());
             if trouble != unwatched {
                 if let Some(error) = &trouble {
                     warn!(
@@ -77,11 +73,19 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
             if let Some(log) = plugin_log.as_mut().filter(|_| state.has_program && !state.standby) {
                 log.keep();
             }
-            let ready = state.is_installed() && *access.borrow_and_update() == Access::Given;
-            if let (Some(events), Some(node)) = (&events, &settings.node) {
-                last.publish(&state, events, node);
+            let ready = state.is_installed() && *access.borrow_and_update();
+            let news = news(&state, &last);
+            if let (Some(events), Some(node), false) = (&events, &settings.node, news.is_empty()) {
+                let (events, node) = (events.clone(), events::node(node));
+                // The next pass may begin meanwhile.
+                tokio::spawn(async move {
+                    for event in news {
+                        events.publish(&node, &event).await;
+                    }
+                });
             }
-            last.tell(&state, ready, health);
+            tell(&state, ready, was_ready.replace(ready), health);
+            last = state;
             tokio::select! {
                 () = &mut stopped => break,
                 () = keeper.answered() => {}
@@ -157,9 +161,12 @@ pub(crate) fn stopped() -> Result<impl Future<Output = ()>, String> {
     })
 }
 
-/// Watches the folders. On an error, not all that there are.
-fn add(watch: &io::Result<Watch>, installation: &Installation) -> Result<(), String> {
-    let watch = watch.as_ref().map_err(ToString::to_string)?;
+/// Watches the node's folders; on an error, not all that there are.
+fn watch_folders(watch: &mut Option<Watch>, installation: &Installation) -> io::Result<()> {
+    let watch = match watch {
+        Some(watch) => watch,
+        None => watch.insert(Watch::new()?),
+    };
     let mut folders = vec![installation.net(), installation.bin(), installation.service_account.clone()];
     folders.extend(installation.authority().parent().map(Path::to_owned));
     folders.extend(installation.plugin_log());
@@ -167,70 +174,50 @@ fn add(watch: &io::Result<Watch>, installation: &Installation) -> Result<(), Str
         match watch.add(&folder) {
             // A folder that isn't there is the pass' trouble, which looks again.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-            added => added.map_err(|error| error.to_string())?,
+            added => added?,
         }
     }
     Ok(())
 }
 
 /// Waits until something in the folders that are watched has changed.
-async fn changed(watch: &io::Result<Watch>) -> io::Result<()> {
+async fn changed(watch: &Option<Watch>) -> io::Result<()> {
     match watch {
-        Ok(watch) => watch.changed().await,
-        Err(_) => pending().await,
+        Some(watch) => watch.changed().await,
+        None => pending().await,
     }
 }
 
-/// The last report.
-#[derive(Default)]
-struct Report {
-    state: Option<State>,
-    ready: bool,
+/// The events of files that the plugin can't be kept in, and of what it refuses, if they are news.
+fn news(now: &State, before: &State) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (reason, now, before) in [
+        ("LinkerdCNIContested", &now.contested, &before.contested),
+        ("LinkerdCNISkipped", &now.skipped, &before.skipped),
+    ] {
+        let new = now.iter().filter(|(name, line)| before.get(*name) != Some(line)).take(EVENTS);
+        events.extend(new.map(|(name, line)| event(EventType::Warning, reason, &format!("Chaining {name}"), line)));
+    }
+    if let Some(refused) = now.refused.as_ref().filter(|_| now.refused != before.refused) {
+        events.push(event(EventType::Warning, "LinkerdCNIRefused", "Asking the plugin", refused));
+    }
+    events
 }
 
-impl Report {
-    /// Tells the node by events of files that the plugin can't be kept in, if they are new, while the next pass may
-    /// begin.
-    fn publish(&self, state: &State, events: &Events, node: &str) {
-        let nothing = State::default();
-        let before = self.state.as_ref().unwrap_or(&nothing);
-        let new = |now: &BTreeMap<String, String>, before: &BTreeMap<String, String>, reason: &'static str| {
-            let lines = now.iter().filter(|(name, line)| before.get(*name) != Some(line));
-            let event = |(name, line): (&String, &String)| (reason, format!("Chaining {name}"), line.clone());
-            lines.map(event).take(EVENTS).collect::<Vec<_>>()
-        };
-        let mut lines = new(&state.contested, &before.contested, "LinkerdCNIContested");
-        lines.extend(new(&state.skipped, &before.skipped, "LinkerdCNISkipped"));
-        if let Some(refused) = state.refused.as_ref().filter(|_| state.refused != before.refused) {
-            lines.push(("LinkerdCNIRefused", "Asking the plugin".to_owned(), refused.clone()));
-        }
-        if lines.is_empty() {
-            return;
-        }
-        let (events, node) = (events.clone(), events::node(node));
-        tokio::spawn(async move {
-            for (reason, action, line) in lines {
-                let event = event(EventType::Warning, reason, &action, &line);
-                events.publish(&node, &event).await;
-            }
-        });
+/// Tells whoever asks, and the log if that is news.
+fn tell(state: &State, ready: bool, was_ready: Option<bool>, health: &Health) {
+    let metrics = &health.metrics;
+    metrics.contested.set(i64::try_from(state.contested.len()).unwrap_or(i64::MAX));
+    metrics.ready.set(ready.into());
+    health.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready);
+    if was_ready == Some(ready) {
+        return;
     }
-
-    fn tell(&mut self, state: &State, ready: bool, health: &Health) {
-        let metrics = &health.metrics;
-        metrics.contested.set(i64::try_from(state.contested.len()).unwrap_or(i64::MAX));
-        metrics.ready.set(ready.into());
-        health.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready);
-        if ready != self.ready || self.state.is_none() {
-            if ready {
-                let files = state.configurations;
-                let whose = if state.standby { "another agent" } else { "this agent" };
-                info!("ready: the plugin is in {files} network configurations; {whose} owns the files");
-            } else {
-                info!("not ready yet");
-            }
-        }
-        self.state = Some(state.clone());
-        self.ready = ready;
+    if ready {
+        let files = state.configurations;
+        let whose = if state.standby { "another agent" } else { "this agent" };
+        info!("ready: the plugin is in {files} network configurations; {whose} owns the files");
+    } else {
+        info!("not ready yet");
     }
 }

@@ -1,6 +1,6 @@
 //! The metrics that Prometheus reads.
 
-use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::ops::Deref;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -8,138 +8,106 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 
-/// The buckets of Prometheus' client for Go, which upstream's repair controller has, too.
-const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Names, each with its value.
+type Labels<const N: usize> = [(&'static str, String); N];
 
-/// A name and its value.
-pub(crate) type Label = [(&'static str, String); 1];
-
-/// A command of the runtime's, and the code with which it ended.
-pub(crate) type End = [(&'static str, String); 2];
-
-/// Every metric; [`Metrics::default`] says what each of them is.
-#[derive(Debug)]
+/// Every metric; [`Metrics::text`] says what each of them is.
+#[derive(Debug, Default)]
 #[allow(missing_docs, reason = "the text that Prometheus reads is their documentation")]
 pub struct Metrics {
-    registry: Registry,
-    pub ready: Gauge<i64, AtomicI64>,
-    pub writes: Family<Label, Counter<u64, AtomicU64>>,
-    pub contested: Gauge<i64, AtomicI64>,
-    pub pass: Histogram,
-    pub pods: Family<Label, Gauge<i64, AtomicI64>>,
-    pub drifts: Family<Label, Gauge<i64, AtomicI64>>,
-    pub round: Histogram,
-    pub repairs: Histogram,
-    pub repair_failures: Counter<u64, AtomicU64>,
-    pub commands: Family<End, Counter<u64, AtomicU64>>,
-    pub deleted: Counter<u64, AtomicU64>,
-    pub delete_latency: Histogram,
-    pub delete_errors: Counter<u64, AtomicU64>,
-    pub delete_timeouts: Counter<u64, AtomicU64>,
-    pub event_latency: Histogram,
-    pub event_errors: Counter<u64, AtomicU64>,
-    pub event_timeouts: Counter<u64, AtomicU64>,
+    pub ready: Gauge,
+    pub writes: Family<Labels<1>, Counter>,
+    pub contested: Gauge,
+    pub pass: Seconds,
+    pub pods: Family<Labels<1>, Gauge>,
+    pub drifts: Family<Labels<1>, Gauge>,
+    pub round: Seconds,
+    pub repairs: Seconds,
+    pub repair_failures: Counter,
+    pub commands: Family<Labels<2>, Counter>,
+    pub deleted: Counter,
+    pub delete_latency: Seconds,
+    pub delete_errors: Counter,
+    pub delete_timeouts: Counter,
+    pub event_latency: Seconds,
+    pub event_errors: Counter,
+    pub event_timeouts: Counter,
 }
 
-/// Registers a metric.
-fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    registry.register(name, help, metric.clone());
-    metric
-}
+/// Times, in the buckets of Prometheus' client for Go, which upstream's repair controller has, too.
+#[derive(Debug)]
+pub struct Seconds(Histogram);
 
-fn add_histogram(registry: &mut Registry, name: &str, help: &str) -> Histogram {
-    add(registry, name, help, Histogram::new(BUCKETS))
-}
-
-impl Default for Metrics {
+impl Default for Seconds {
     fn default() -> Self {
-        let mut registry = Registry::default();
+        Self(Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]))
+    }
+}
 
-        let own = registry.sub_registry_with_prefix("linkerd_cni_agent");
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("build", proxy_init::BUILD)]);
-        own.register("build", "What the agent was built from", build);
-        let ready = add(
-            own,
-            "ready",
-            "1 if pods can be set up: all files are in place, and the plugin and the API server, where it is asked, say so",
-            Gauge::default(),
-        );
-        let writes = add(own, "writes", "Files written to the node, by what they are", Family::default());
-        let contested = "Files of the plugin that another program rewrites again and again";
-        let contested = add(own, "contested_files", contested, Gauge::default());
-        let pass = add_histogram(own, "pass_seconds", "The time of a look at the node's folders");
-        let pods = add(
-            own,
-            "pods",
-            "Meshed pods of the node: not looked at yet (new), with the rules that they should have (in_place), with others \
-             (drifted), and those of which it can't be told (not_known)",
-            Family::default(),
-        );
-        let drifts = add(
-            own,
-            "pods_drifted",
-            "Pods whose rules are not as they should be, by the first difference in verify's words; none: without any rules",
-            Family::default(),
-        );
-        let round = add_histogram(own, "round_seconds", "The time of a look at the pods that were due");
-        let repairs = "Pods whose rules were installed while they ran, and the time of each";
-        let repairs = add_histogram(own, "repair_seconds", repairs);
-        let repair_failures = "Pods whose rules couldn't be installed while they ran";
-        let repair_failures = add(own, "repair_failures", repair_failures, Counter::default());
+impl Deref for Seconds {
+    type Target = Histogram;
 
-        let plugin = registry.sub_registry_with_prefix("linkerd_cni_plugin");
-        let commands = add(
-            plugin,
-            "commands",
-            "Commands of the runtime's that the plugin has ended, by their code in docs/cni.md; 0: it did what was asked for",
-            Family::default(),
-        );
-
-        // By the names and meanings of cni-repair-controller/src/lib.rs in linkerd2-proxy-init.
-        let upstream = registry.sub_registry_with_prefix("linkerd_cni_repair_controller");
-        // The agent has no queue that could overflow: a pod that is due is looked at in its turn.
-        upstream.register("queue_overflow", "Always 0", Counter::<u64, AtomicU64>::default());
-        let deleted = add(upstream, "pods_deleted", "Number of pods deleted", Counter::default());
-        let delete_latency = add_histogram(upstream, "pods_delete_latency_seconds", "The time of each deletion");
-        let delete_errors = "Deletions that the API server refused";
-        let delete_errors = add(upstream, "pods_delete_errors", delete_errors, Counter::default());
-        let delete_timeouts = add(upstream, "pods_delete_timeout", "Deletions that took too long", Counter::default());
-        let event_latency = add_histogram(upstream, "events_publish_latency_seconds", "The time of each event");
-        let event_errors = "Events that the API server refused";
-        let event_errors = add(upstream, "events_publish_errors", event_errors, Counter::default());
-        let event_timeouts = add(upstream, "events_publish_timeouts", "Events that took too long", Counter::default());
-
-        Self {
-            registry,
-            ready,
-            writes,
-            contested,
-            pass,
-            pods,
-            drifts,
-            round,
-            repairs,
-            repair_failures,
-            commands,
-            deleted,
-            delete_latency,
-            delete_errors,
-            delete_timeouts,
-            event_latency,
-            event_errors,
-            event_timeouts,
-        }
+    fn deref(&self) -> &Histogram {
+        &self.0
     }
 }
 
 impl Metrics {
     /// In OpenMetrics' text format.
     pub fn text(&self) -> String {
+        let mut registry = Registry::default();
+        let own = registry.sub_registry_with_prefix("linkerd_cni_agent");
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("build", proxy_init::BUILD)]);
+        own.register("build", "What the agent was built from", build);
+        own.register(
+            "ready",
+            "1 if pods can be set up: all files are in place, and the plugin and the API server, where it is asked, say so",
+            self.ready.clone(),
+        );
+        own.register("writes", "Files written to the node, by what they are", self.writes.clone());
+        let help = "Files of the plugin that another program rewrites again and again";
+        own.register("contested_files", help, self.contested.clone());
+        own.register("pass_seconds", "The time of a look at the node's folders", self.pass.clone());
+        own.register(
+            "pods",
+            "Meshed pods of the node: not looked at yet (new), with the rules that they should have (in_place), with others \
+             (drifted), and those of which it can't be told (not_known)",
+            self.pods.clone(),
+        );
+        own.register(
+            "pods_drifted",
+            "Pods whose rules are not as they should be, by the first difference in verify's words; none: without any rules",
+            self.drifts.clone(),
+        );
+        own.register("round_seconds", "The time of a look at the pods that were due", self.round.clone());
+        let help = "Pods whose rules were installed while they ran, and the time of each";
+        own.register("repair_seconds", help, self.repairs.clone());
+        let help = "Pods whose rules couldn't be installed while they ran";
+        own.register("repair_failures", help, self.repair_failures.clone());
+
+        registry.sub_registry_with_prefix("linkerd_cni_plugin").register(
+            "commands",
+            "Commands of the runtime's that the plugin has ended, by their code in docs/cni.md; 0: it did what was asked for",
+            self.commands.clone(),
+        );
+
+        // By the names and meanings of cni-repair-controller/src/lib.rs in linkerd2-proxy-init.
+        let upstream = registry.sub_registry_with_prefix("linkerd_cni_repair_controller");
+        // The agent has no queue that could overflow: a pod that is due is looked at in its turn.
+        upstream.register("queue_overflow", "Always 0", Counter::<u64>::default());
+        upstream.register("pods_deleted", "Number of pods deleted", self.deleted.clone());
+        upstream.register("pods_delete_latency_seconds", "The time of each deletion", self.delete_latency.clone());
+        let help = "Deletions that the API server refused";
+        upstream.register("pods_delete_errors", help, self.delete_errors.clone());
+        upstream.register("pods_delete_timeout", "Deletions that took too long", self.delete_timeouts.clone());
+        upstream.register("events_publish_latency_seconds", "The time of each event", self.event_latency.clone());
+        upstream.register("events_publish_errors", "Events that the API server refused", self.event_errors.clone());
+        upstream.register("events_publish_timeouts", "Events that took too long", self.event_timeouts.clone());
         let mut text = String::new();
         // Writing to a String can't fail.
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode(&mut text, &registry);
         text
     }
 
@@ -151,15 +119,11 @@ impl Metrics {
     /// Commands of the plugin's are counted from here on: what Prometheus sees of a counter is how it grows from a value
     /// that was there before.
     pub fn begin_commands(&self) {
-        drop(self.commands.get_or_create(&end("ADD".to_owned(), 0)));
+        drop(self.commands.get_or_create(&[("command", "ADD".to_owned()), ("code", 0.to_string())]));
     }
 
     /// Counts a command of the plugin's.
     pub fn ended(&self, command: String, code: u32) {
-        self.commands.get_or_create(&end(command, code)).inc();
+        self.commands.get_or_create(&[("command", command), ("code", code.to_string())]).inc();
     }
-}
-
-fn end(command: String, code: u32) -> End {
-    [("command", command), ("code", code.to_string())]
 }

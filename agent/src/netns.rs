@@ -18,7 +18,7 @@
 //! and be seen in no other. It deceives the agent about itself alone, as any pod can that runs as the proxy's user.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
 use std::net::{IpAddr, UdpSocket};
@@ -29,6 +29,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fstat};
 use proxy_init::Namespace;
+use thiserror::Error;
 
 use crate::pod::{Meshed, Uid};
 
@@ -64,33 +65,23 @@ impl Facts {
 }
 
 /// Why a process' network namespace isn't the pod's; the later one says more.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
 enum Otherwise {
+    #[error("no process of the pod can be seen")]
     Unseen,
+    #[error("its network namespace is the agent's own")]
     Own,
+    #[error("its network namespace is the node's")]
     Node,
+    #[error("{NOT_MADE}: it belongs to another user namespace than the pod's network")]
     Users,
+    #[error("{NOT_MADE}: it has none of the pod's addresses")]
     NoAddress,
+    #[error("{0}")]
     Failed(String),
 }
 
-impl Display for Otherwise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unseen => "no process of the pod can be seen",
-            Self::Own => "its network namespace is the agent's own",
-            Self::Node => "its network namespace is the node's",
-            Self::Users => {
-                "its processes are in a network namespace that the runtime didn't make: it belongs to another user namespace \
-                 than the pod's network"
-            }
-            Self::NoAddress => {
-                "its processes are in a network namespace that the runtime didn't make: it has none of the pod's addresses"
-            }
-            Self::Failed(reason) => reason,
-        })
-    }
-}
+const NOT_MADE: &str = "its processes are in a network namespace that the runtime didn't make";
 
 /// The processes of each pod of the node.
 #[derive(Debug)]
@@ -155,6 +146,14 @@ impl Processes {
         }
     }
 
+    /// No pod's network is the agent's own or the node's.
+    fn check(&self, network: Identity) -> Result<(), Otherwise> {
+        if network == self.own {
+            return Err(Otherwise::Own);
+        }
+        if Some(network) == self.node { Err(Otherwise::Node) } else { Ok(()) }
+    }
+
     /// Opens the network namespace of a process if it is the pod's; none if it was seen before.
     fn look(&self, number: u32, pod: &Facts, seen: &mut BTreeSet<Identity>) -> Result<Option<Namespace>, Otherwise> {
         let folder = self.proc.join(number.to_string());
@@ -163,14 +162,13 @@ impl Processes {
             return Err(Otherwise::Unseen);
         };
         let path = folder.join("ns/net");
+        let failed = |error: &dyn Display| Otherwise::Failed(format!("{}: {error}", path.display()));
         // Most processes of a pod share one: only the first of them is opened.
         match Identity::at(&path) {
-            Ok(identity) if identity == self.own => return Err(Otherwise::Own),
-            Ok(identity) if Some(identity) == self.node => return Err(Otherwise::Node),
             Ok(identity) if seen.contains(&identity) => return Ok(None),
-            Ok(_) => {}
+            Ok(identity) => self.check(identity)?,
             Err(error) if has_ended(&error) => return Err(Otherwise::Unseen),
-            Err(error) => return Err(Otherwise::Failed(format!("{}: {error}", path.display()))),
+            Err(error) => return Err(failed(&error)),
         }
         let network = Namespace::open(&path).map_err(|error| Otherwise::Failed(error.to_string()))?;
         // It is still there, so its number hasn't become another's before the namespace was opened.
@@ -178,14 +176,8 @@ impl Processes {
             return Err(Otherwise::Unseen);
         }
         // From here on, only what was opened counts: the process may be elsewhere by now.
-        let failed = |error: &dyn Display| Otherwise::Failed(format!("{}: {error}", path.display()));
         let identity = Identity::of(&network).map_err(|error| failed(&error))?;
-        if identity == self.own {
-            return Err(Otherwise::Own);
-        }
-        if Some(identity) == self.node {
-            return Err(Otherwise::Node);
-        }
+        self.check(identity)?;
         if !seen.insert(identity) {
             return Ok(None);
         }

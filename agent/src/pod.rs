@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::events;
 use crate::follow::Object;
 
 /// The label of pods that Linkerd's injector meshed.
@@ -104,16 +105,8 @@ impl Meshed {
 
     /// As events name what they are about.
     pub(crate) fn reference(&self) -> ObjectReference {
-        let Metadata { name, namespace, uid, resource_version, .. } = self.metadata.clone();
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(name),
-            namespace: Some(namespace),
-            uid: Some(uid),
-            resource_version: Some(resource_version),
-            field_path: None,
-        }
+        let Metadata { name, namespace, uid, resource_version, .. } = &self.metadata;
+        ObjectReference { resource_version: Some(resource_version.clone()), ..events::pod(namespace, name, uid) }
     }
 }
 

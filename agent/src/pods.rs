@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::events::EventType;
 use kube::runtime::watcher::Event;
+use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
@@ -155,66 +156,47 @@ impl Watcher<'_> {
     /// Looks at each pod that is due, one after another.
     async fn round(&mut self) {
         let start = Instant::now();
-        let due: Vec<Uid> =
-            self.pods.iter().filter(|(_, (_, tracked))| tracked.due <= start).map(|(uid, _)| uid.clone()).collect();
         // One look at all processes for all pods, if rules are looked at in one of these.
-        let processes = if due.iter().any(|uid| self.looks_at_rules(uid)) {
-            let processes = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
-            processes.map_err(|error| error.to_string()).flatten().map(Arc::new)
-        } else {
-            Err("nobody looked at processes".to_owned())
-        };
-        for uid in &due {
-            let Some(mut pod) = self.pods.remove(uid) else {
+        let processes = OnceCell::new();
+        for uid in tracked::due(&self.pods, start) {
+            let Some((pod, mut tracked)) = self.pods.remove(&uid) else {
                 continue;
             };
-            self.look(uid, &mut pod, &processes).await;
-            self.pods.insert(uid.clone(), pod);
+            let turn = self.schedule.next(&uid, Instant::now());
+            let outcome = self.look(&uid, &pod, &mut tracked, &processes).await;
+            tracked.note(&pod, outcome, turn);
+            self.pods.insert(uid, (pod, tracked));
         }
         self.health.metrics.round.observe(start.elapsed().as_secs_f64());
         self.count();
     }
 
-    /// Returns true if a pod's rules decide its fate.
-    fn looks_at_rules(&self, uid: &Uid) -> bool {
-        match self.pods.get(uid).map(|(pod, _)| pod::case(pod)) {
-            Some(Case::Running) => self.settings.verify_every().is_some(),
-            Some(Case::Failed) => self.settings.repair != RepairAction::Delete,
-            Some(Case::Early | Case::Leave(_)) | None => false,
-        }
-    }
-
-    async fn look(&self, uid: &Uid, pod: &mut (Meshed, Tracked), processes: &Result<Arc<Processes>, String>) {
-        let now = Instant::now();
-        let turn = self.schedule.next(uid, now);
-        let case = pod::case(&pod.0);
-        let outcome = match case {
-            Case::Leave(reason) => {
-                debug!("{} is left alone: {reason}", pod.0);
-                Ok(Standing::Left)
-            }
-            // Its status will change.
-            Case::Early => Ok(pod.1.standing.clone()),
-            Case::Running if self.settings.verify_every().is_none() => Ok(pod.1.standing.clone()),
-            Case::Running | Case::Failed => self.find_out(uid, pod, processes, case == Case::Failed).await,
-        };
-        let (pod, tracked) = pod;
-        tracked.note(pod, outcome, turn);
-    }
-
-    /// How a pod stands, after what is to be done about it.
-    async fn find_out(
+    /// How a pod stands, after the agent has healed it if need be.
+    async fn look(
         &self,
         uid: &Uid,
-        (pod, tracked): &mut (Meshed, Tracked),
-        processes: &Result<Arc<Processes>, String>,
-        failed: bool,
+        pod: &Meshed,
+        tracked: &mut Tracked,
+        processes: &OnceCell<Result<Arc<Processes>, String>>,
     ) -> Result<Standing, String> {
         let (settings, action) = (self.settings, self.settings.repair);
-        if failed && action == RepairAction::Delete {
-            return self.delete(pod).await;
-        }
-        let (facts, processes) = (Facts::new(uid, pod), processes.clone());
+        let failed = match pod::case(pod) {
+            Case::Leave(reason) => {
+                debug!("{pod} is left alone: {reason}");
+                return Ok(Standing::Left);
+            }
+            // Its status will change.
+            Case::Early => return Ok(tracked.standing.clone()),
+            Case::Running if settings.verify_every().is_none() => return Ok(tracked.standing.clone()),
+            Case::Running => false,
+            Case::Failed if action == RepairAction::Delete => return self.delete(pod).await,
+            Case::Failed => true,
+        };
+        let read = async || {
+            let read = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
+            read.map_err(|error| error.to_string()).flatten().map(Arc::new)
+        };
+        let (facts, processes) = (Facts::new(uid, pod), processes.get_or_init(read).await.clone());
         let open = move || processes?.network(&facts);
         let today = async || rules::wanted(&settings.installation.entry()?, self.server, pod).await;
         match tracked.heal(pod, failed, settings, &self.health.metrics, open, today).await {
@@ -276,7 +258,7 @@ impl Watcher<'_> {
     }
 
     fn count(&self) {
-        tracked::count(self.pods.values().map(|(_, tracked)| tracked), &self.health.metrics);
+        tracked::count(&self.pods, &self.health.metrics);
     }
 }
 

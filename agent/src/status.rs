@@ -1,7 +1,7 @@
 //! Asking the plugin itself whether it could set up a pod: the verb STATUS of the CNI specification.
 
 use std::future::pending;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -66,21 +66,19 @@ impl Inquiry {
             if let Some(other) = self.under_way.take() {
                 other.abort();
             }
-            self.answer = Answer::Awaited;
-            self.pause = SHORTEST_PAUSE;
+            (self.answer, self.pause) = (Answer::Awaited, SHORTEST_PAUSE);
         }
-        let (program, configuration) = (program.to_owned(), subject.configuration.to_string());
+        let mut wait = LONGEST_PAUSE;
+        if self.under_way.is_none() {
+            wait = self.last.map_or(Duration::ZERO, |last| (last + self.pause).saturating_duration_since(now));
+            if wait.is_zero() {
+                let work = run(program.to_owned(), subject.configuration.to_string());
+                (self.under_way, self.last) = (Some(tokio::spawn(work)), Some(now));
+                wait = LONGEST_PAUSE;
+            }
+        }
         self.subject = Some(subject);
-        if self.under_way.is_some() {
-            return (self.answer.clone(), LONGEST_PAUSE);
-        }
-        let wait = self.last.map_or(Duration::ZERO, |last| (last + self.pause).saturating_duration_since(now));
-        if !wait.is_zero() {
-            return (self.answer.clone(), wait);
-        }
-        self.last = Some(now);
-        self.under_way = Some(tokio::spawn(async move { run(&program, &configuration).await }));
-        (self.answer.clone(), LONGEST_PAUSE)
+        (self.answer.clone(), wait)
     }
 
     /// Waits for an answer that is under way.
@@ -108,9 +106,9 @@ pub(crate) fn configuration(installation: &Installation, entry: &Entry) -> Value
     configuration
 }
 
-async fn run(program: &Path, configuration: &str) -> Result<(), String> {
+async fn run(program: PathBuf, configuration: String) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", program.display());
-    let mut child = Command::new(program)
+    let mut child = Command::new(&program)
         .env_clear()
         .env("CNI_COMMAND", "STATUS")
         .stdin(Stdio::piped())

@@ -30,7 +30,9 @@ const READ_AGAIN: Duration = Duration::from_secs(600);
 pub(crate) struct Tracked {
     /// The rules that the pod should have. They are asked for once, for they are those of the pod's start.
     wanted: Option<Wanted>,
-    start: Start,
+    /// Whether these are of an earlier configuration than today's, as the pod's rules were whole, and of another config, when
+    /// they were first looked at. None before that.
+    is_earlier: Option<bool>,
     /// How it stood last time.
     pub(crate) standing: Standing,
     /// If its rules were in place and nothing else mattered when they were read last: when that was.
@@ -38,19 +40,7 @@ pub(crate) struct Tracked {
     /// When to look again.
     pub(crate) due: Instant,
     pause: Duration,
-    told_drift: Told,
-    told_repair: Told,
-}
-
-/// The configuration that a pod started by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Start {
-    /// Its rules were not looked at yet.
-    NotKnown,
-    /// Today's, as far as can be told.
-    Today,
-    /// An earlier one, as its rules were whole, and of another config, when they were first looked at.
-    Earlier,
+    told: Told,
 }
 
 /// How a pod stood when it was last looked at.
@@ -73,13 +63,12 @@ impl Default for Tracked {
     fn default() -> Self {
         Self {
             wanted: None,
-            start: Start::NotKnown,
+            is_earlier: None,
             standing: Standing::New,
             read: None,
             due: Instant::now(),
             pause: PAUSE.0,
-            told_drift: Told::default(),
-            told_repair: Told::default(),
+            told: Told::default(),
         }
     }
 }
@@ -87,13 +76,8 @@ impl Default for Tracked {
 impl Tracked {
     /// Of a pod in which these rules were installed now.
     pub(crate) fn installed(install: Arc<Install>, due: Instant) -> Self {
-        Self {
-            wanted: Some(Wanted::Plugins(install)),
-            start: Start::Today,
-            standing: Standing::InPlace,
-            due,
-            ..Self::default()
-        }
+        let (wanted, standing) = (Some(Wanted::Plugins(install)), Standing::InPlace);
+        Self { wanted, is_earlier: Some(false), standing, due, ..Self::default() }
     }
 
     /// Of a pod that may have changed while nobody looked.
@@ -130,18 +114,16 @@ impl Tracked {
         let Some(drift) = drift else {
             let is_read = |stamp: &Stamp| read.filter(|(read, _)| read == stamp);
             self.read = stamp.map(|stamp| is_read(&stamp).unwrap_or((stamp, begun)));
-            if self.start == Start::NotKnown {
-                self.start = Start::Today;
-            }
+            self.is_earlier.get_or_insert(false);
             return Ok((self.as_at_start(), None));
         };
-        if self.start == Start::NotKnown {
-            self.start = Start::Today;
+        if self.is_earlier.is_none() {
+            self.is_earlier = Some(false);
             // Taking away a rule that a config may do without leaves complete rules of another config, too. So only
             // what the pod had when it was first looked at is taken for an earlier configuration's.
             if let (Wanted::Plugins(install), Some(config), false) = (&wanted, &drift.config, failed) {
                 info!("{pod}: its rules are whole, and of another configuration: it gets today's when it starts anew");
-                self.start = Start::Earlier;
+                self.is_earlier = Some(true);
                 let mut earlier = Install::clone(install);
                 earlier.config = config.clone();
                 self.wanted = Some(Wanted::Plugins(Arc::new(earlier)));
@@ -153,7 +135,7 @@ impl Tracked {
             let (network, asked) = (Arc::clone(&network), today.clone());
             let (drift, _) = in_background(move || rules::verify(&network, &asked, None)).await?;
             if drift.is_none() {
-                self.start = Start::Today;
+                self.is_earlier = Some(false);
                 self.wanted = Some(today);
                 return Ok((self.as_at_start(), None));
             }
@@ -163,7 +145,7 @@ impl Tracked {
         let install = match wanted {
             Wanted::Plugins(install) if is_mended => install,
             Wanted::Plugins(_) | Wanted::Inits | Wanted::Any => {
-                let event = self.told_drift.tells(reason, Instant::now()).then(|| {
+                let event = self.told.tells(reason, false, Instant::now()).then(|| {
                     warn!("{pod}: other rules ({reason}): {}", drift.line);
                     event(EventType::Warning, "LinkerdCNIDrifted", "Verifying", &drift.words)
                 });
@@ -177,7 +159,7 @@ impl Tracked {
         })?;
         metrics.repairs.observe(begun.elapsed().as_secs_f64());
         // A program that takes rules away again and again gets them back each time, but no event for each.
-        let event = self.told_repair.tells(reason, Instant::now()).then(|| {
+        let event = self.told.tells(reason, true, Instant::now()).then(|| {
             info!("{pod} is healed: its rules were not in place ({reason}); {rules} are");
             let note = format!(
                 "The pod's rules were not in place ({reason}); {rules} were installed in the running pod and verified. A \
@@ -190,11 +172,11 @@ impl Tracked {
 
     /// How a pod stands that has the rules of its start: there is no drift to tell any more.
     fn as_at_start(&mut self) -> Standing {
-        self.told_drift.forget();
-        match (&self.wanted, self.start) {
-            (Some(Wanted::Plugins(_)), Start::Earlier) => Standing::Drifted(Reason::Configuration),
-            (Some(Wanted::Plugins(_)), Start::Today | Start::NotKnown) => Standing::InPlace,
-            (Some(Wanted::Inits | Wanted::Any) | None, _) => Standing::Left,
+        self.told.forget();
+        match &self.wanted {
+            Some(Wanted::Plugins(_)) if self.is_earlier == Some(true) => Standing::Drifted(Reason::Configuration),
+            Some(Wanted::Plugins(_)) => Standing::InPlace,
+            Some(Wanted::Inits | Wanted::Any) | None => Standing::Left,
         }
     }
 
@@ -227,11 +209,11 @@ async fn in_background<T: Send + 'static>(
 }
 
 /// Tells Prometheus how the pods stand: each of them once, so that their sum is the number of meshed pods.
-pub(crate) fn count<'a>(pods: impl Iterator<Item = &'a Tracked>, metrics: &Metrics) {
+pub(crate) fn count<K, P>(pods: &BTreeMap<K, (P, Tracked)>, metrics: &Metrics) {
     let mut standings = BTreeMap::from([("new", 0), ("in_place", 0), ("drifted", 0), ("not_known", 0)]);
     let mut reasons = BTreeMap::new();
-    for pod in pods {
-        let standing = match pod.standing {
+    for (_, tracked) in pods.values() {
+        let standing = match tracked.standing {
             Standing::Left => continue,
             Standing::New => "new",
             Standing::InPlace => "in_place",
@@ -252,4 +234,10 @@ pub(crate) fn count<'a>(pods: impl Iterator<Item = &'a Tracked>, metrics: &Metri
         let label = [("reason", reason.to_string())];
         metrics.drifts.get_or_create(&label).set(number);
     }
+}
+
+/// The pods that are to be looked at by now.
+pub(crate) fn due<K: Clone, P>(pods: &BTreeMap<K, (P, Tracked)>, now: Instant) -> Vec<K> {
+    let due = pods.iter().filter(|(_, (_, tracked))| tracked.due <= now);
+    due.map(|(key, _)| key.clone()).collect()
 }

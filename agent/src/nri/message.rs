@@ -1,35 +1,30 @@
 //! The messages of NRI, and of ttrpc, which carries them: of each, the fields that the agent has a use for. Names and numbers
 //! are those of pkg/api/api.proto in containerd/nri, and of request.proto in containerd/ttrpc.
 
-#![allow(missing_docs, reason = "api.proto and request.proto say what each field is")]
+#![allow(missing_docs, reason = "api.proto and request.proto say what each message and field is")]
 
 use prost::Message;
 use prost::bytes::Bytes;
 
-/// A call (ttrpc).
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
     #[prost(string, tag = "1")]
     pub service: String,
     #[prost(string, tag = "2")]
     pub method: String,
-    /// The message that the method takes.
     #[prost(bytes = "bytes", tag = "3")]
     pub payload: Bytes,
 }
 
-/// The answer (ttrpc).
 #[derive(Clone, PartialEq, Message)]
 pub struct Response {
     /// None, or code 0, if all went well.
     #[prost(message, optional, tag = "1")]
     pub status: Option<Status>,
-    /// The message that the method returns.
     #[prost(bytes = "vec", tag = "2")]
     pub payload: Vec<u8>,
 }
 
-/// The failure of a call (google.rpc.Status).
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
     #[prost(int32, tag = "1")]
@@ -38,7 +33,6 @@ pub struct Status {
     pub message: String,
 }
 
-/// The name of a plugin that wants to be told of pods.
 #[derive(Clone, PartialEq, Message)]
 pub struct RegisterPluginRequest {
     #[prost(string, tag = "1")]
@@ -48,7 +42,6 @@ pub struct RegisterPluginRequest {
     pub plugin_idx: String,
 }
 
-/// How the runtime is configured.
 #[derive(Clone, PartialEq, Message)]
 pub struct ConfigureRequest {
     #[prost(string, tag = "2")]
@@ -60,7 +53,6 @@ pub struct ConfigureRequest {
     pub request_timeout: i64,
 }
 
-/// Of which events the agent is to be told.
 #[derive(Clone, PartialEq, Message)]
 pub struct ConfigureResponse {
     /// Bit n-1 stands for event n.
@@ -68,17 +60,15 @@ pub struct ConfigureResponse {
     pub events: i32,
 }
 
-/// The runtime's pods, or some of them.
 #[derive(Clone, PartialEq, Message)]
 pub struct SynchronizeRequest {
     #[prost(message, repeated, tag = "1")]
     pub pods: Vec<PodSandbox>,
-    /// True if other pods follow, in a request of their own.
+    /// Whether others follow, in a request of their own.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
 
-/// True if the agent takes the rest, too.
 #[derive(Clone, PartialEq, Message)]
 pub struct SynchronizeResponse {
     #[prost(bool, tag = "2")]
@@ -111,7 +101,6 @@ pub enum Event {
     CreateContainer = 4,
 }
 
-/// A pod.
 #[derive(Clone, PartialEq, Message)]
 pub struct PodSandbox {
     /// The sandbox's: a pod gets another when that ends.
@@ -130,7 +119,6 @@ pub struct PodSandbox {
     pub linux: Option<LinuxPodSandbox>,
 }
 
-/// An entry of a pod's annotations.
 #[derive(Clone, PartialEq, Message)]
 pub struct Annotation {
     #[prost(string, tag = "1")]
@@ -139,7 +127,6 @@ pub struct Annotation {
     pub value: String,
 }
 
-/// The part of a pod that only Linux has.
 #[derive(Clone, PartialEq, Message)]
 pub struct LinuxPodSandbox {
     /// The namespaces that the pod doesn't share with the node.
@@ -147,7 +134,6 @@ pub struct LinuxPodSandbox {
     pub namespaces: Vec<LinuxNamespace>,
 }
 
-/// One of a pod's namespaces.
 #[derive(Clone, PartialEq, Message)]
 pub struct LinuxNamespace {
     /// `network` for one; the others' names don't matter here.

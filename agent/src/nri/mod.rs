@@ -30,7 +30,7 @@ use self::message::{
     ConfigureRequest, ConfigureResponse, Event, PodRequest, PodSandbox, RegisterPluginRequest, Request, Response,
     StateChangeEvent, Status, SynchronizeRequest, SynchronizeResponse,
 };
-use self::sandboxes::{Refusal, Sandbox, Sandboxes};
+use self::sandboxes::{Sandbox, Sandboxes};
 use self::wire::{Connection, Kind, Message, Wire};
 use crate::admin::Health;
 use crate::api::Server;
@@ -66,7 +66,7 @@ pub(crate) async fn run(
     server: Option<&Server>,
     health: &Arc<Health>,
 ) -> Result<Infallible, String> {
-    sandboxes::configuration(&settings.installation).map_err(|refusal| refusal.message)?;
+    sandboxes::configuration(&settings.installation).map_err(|error| error.message())?;
     let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
     let agent = Agent {
         settings,
@@ -88,7 +88,7 @@ struct Agent<'a> {
     settings: &'a Settings,
     health: &'a Health,
     sandboxes: Sandboxes<'a>,
-    /// True if the runtime has listed its pods, and waits for the agent's answers since.
+    /// Whether the runtime has listed its pods, and waits for the agent's answers since.
     is_registered: Cell<bool>,
     /// Why no pod could be set up, if none could.
     refused: RefCell<Option<String>>,
@@ -140,13 +140,13 @@ impl Agent<'_> {
         };
         let message =
             Message { connection: Connection::Runtime, stream: 1, kind: Kind::Request, body: request.encode_to_vec() };
-        wire.send(&message).await.map_err(|error| error.to_string())?;
+        wire.send(&message).await?;
         let mut listed = Vec::new();
         loop {
             // It may take long to list its pods: containerd first waits for whatever is under way, such as containers that take
             // as long to stop as their pods allow, and lets nothing else begin meanwhile (`BlockPluginSync`; containerd's issue
             // 14083). To connect again would have it do so twice.
-            let message = wire.receive().await.map_err(|error| error.to_string())?;
+            let message = wire.receive().await?;
             match (message.connection, message.kind) {
                 (Connection::Plugin, Kind::Request) => {
                     let answer = self.answer(message.body.into(), &mut listed).await;
@@ -154,7 +154,7 @@ impl Agent<'_> {
                         answer.map_or_else(|status| (Some(status), Vec::new()), |payload| (None, payload));
                     let answer =
                         Message { kind: Kind::Response, body: Response { status, payload }.encode_to_vec(), ..message };
-                    wire.send(&answer).await.map_err(|error| error.to_string())?;
+                    wire.send(&answer).await?;
                     self.tell();
                 }
                 (Connection::Runtime, Kind::Response) => {
@@ -210,7 +210,7 @@ impl Agent<'_> {
                     match Sandbox::read(pod) {
                         Ok(Some(sandbox)) if sandboxes::fits(listed.iter(), &sandbox) => listed.push(sandbox),
                         Ok(_) => {}
-                        Err(refusal) => warn!("{}", refusal.message),
+                        Err(error) => warn!("{}", error.message()),
                     }
                 }
                 if !more {
@@ -219,13 +219,13 @@ impl Agent<'_> {
                 }
                 return Ok(SynchronizeResponse { more }.encode_to_vec());
             }
-            "RunPodSandbox" => self.sandboxes.run(pod(payload)?, patience).await?,
-            "CreateContainer" => self.sandboxes.create(pod(payload)?, patience).await?,
+            "RunPodSandbox" => self.sandboxes.run(pod(payload)?, patience).await.map_err(refused)?,
+            "CreateContainer" => self.sandboxes.create(pod(payload)?, patience).await.map_err(refused)?,
             "RemovePodSandbox" => self.sandboxes.remove(&pod(payload)?.id),
             "StateChange" => {
                 let change: StateChangeEvent = decoded(payload)?;
                 match change.event() {
-                    Event::RunPodSandbox => self.sandboxes.run(known(change.pod)?, patience).await?,
+                    Event::RunPodSandbox => self.sandboxes.run(known(change.pod)?, patience).await.map_err(refused)?,
                     Event::RemovePodSandbox => self.sandboxes.remove(&known(change.pod)?.id),
                     Event::CreateContainer | Event::Unknown => {}
                 }
@@ -243,11 +243,10 @@ impl Agent<'_> {
         loop {
             let installation = self.settings.installation.clone();
             let trial = spawn_blocking(move || {
-                let configuration = sandboxes::configuration(&installation)?;
-                linkerd_cni::plugin::status(&configuration).map_err(Refusal::from)
+                sandboxes::configuration(&installation).and_then(|rules| linkerd_cni::plugin::status(&rules))
             });
             let trial = trial.await.map_err(|error| error.to_string());
-            let refused = trial.and_then(|trial| trial.map_err(|refusal| refusal.message)).err();
+            let refused = trial.and_then(|trial| trial.map_err(|error| error.message())).err();
             pause = TRIALS[0].min(if refused.is_none() { TRIALS[0] } else { pause * 2 });
             if let Some(reason) = refused.as_ref().filter(|_| *self.refused.borrow() != refused) {
                 warn!("no pod can be set up on this node: {reason}");
@@ -289,8 +288,6 @@ fn known(pod: Option<PodSandbox>) -> Result<PodSandbox, Status> {
     pod.ok_or_else(|| status(INVALID_ARGUMENT, "the request names no pod".to_owned()))
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        status(UNKNOWN, format!("linkerd-cni-agent: {}", refusal.message))
-    }
+fn refused(reason: String) -> Status {
+    status(UNKNOWN, format!("linkerd-cni-agent: {reason}"))
 }

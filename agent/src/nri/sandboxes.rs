@@ -1,4 +1,4 @@
-//! The node's meshed pods, as the runtime tells of them, and what becomes of their rules.
+//! The node's meshed pods, as the runtime tells of them, and the care for their rules.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use linkerd_cni::error::Error;
 use pod::{Configuration, Given, PodInfo, PodName};
 use prost::Message as _;
 use proxy_init::{Install, Namespace, OperationNotice, Simulate};
@@ -18,7 +18,7 @@ use tracing::{debug, error, info, warn};
 
 use super::message::{Annotation, PodSandbox};
 use crate::admin::Health;
-use crate::events::Events;
+use crate::events::{self, Events};
 use crate::netns::Identity;
 use crate::rules::{self, Wanted};
 use crate::schedule::{NEVER, Schedule};
@@ -29,40 +29,6 @@ use crate::tracked::{self, Standing, Tracked};
 /// pods, or some hundred where it is told to.
 const MOST: usize = 16 << 20;
 const MEMORY: &str = "the node's meshed pods have more annotations than the agent keeps";
-
-/// Why a pod's sandbox, or a container of it, can't be made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// As the plugin would end with it: docs/cni.md has each.
-    pub(crate) code: u32,
-    /// For `kubectl describe`.
-    pub(crate) message: String,
-}
-
-impl Refusal {
-    fn new(code: u32, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { code, message }
-    }
-}
-
-impl From<pod::Error> for Refusal {
-    fn from(error: pod::Error) -> Self {
-        Self::new(error.code(), error.message())
-    }
-}
-
-impl From<linkerd_cni::error::Error> for Refusal {
-    fn from(error: linkerd_cni::error::Error) -> Self {
-        Self::new(error.code(), error.message())
-    }
-}
-
-impl From<proxy_init::Error> for Refusal {
-    fn from(error: proxy_init::Error) -> Self {
-        linkerd_cni::error::Error::from(error).into()
-    }
-}
 
 /// A meshed pod, as the runtime describes it.
 #[derive(Debug, Clone)]
@@ -77,52 +43,32 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// None: the pod is none of the agent's business, for it isn't meshed or has the node's network.
-    pub(crate) fn read(pod: PodSandbox) -> Result<Option<Self>, Refusal> {
+    /// None: the pod is none of the agent's business, for it isn't meshed or has the node's network. An error is about a fact
+    /// that the runtime leaves out or gets wrong.
+    pub(crate) fn read(pod: PodSandbox) -> Result<Option<Self>, Error> {
+        let wrong = |reason: String| Error::Environment { variable: "the runtime:", reason };
         let annotations =
             pod.annotations.into_iter().map(|entry| Annotation::decode(entry).map(|it| (it.key, it.value)));
         let given = annotations.collect::<Result<Given, _>>();
-        let given = given.map_err(|error| Refusal::new(4, format!("the runtime: a pod's annotations: {error}")))?;
-        let size = 1024 + pod.id.len() + pod.uid.len() + given.kept();
+        let given = given.map_err(|error| wrong(format!("a pod's annotations: {error}")))?;
         if !given.is_injected {
             return Ok(None);
         }
-        let name =
-            PodName::new(&pod.namespace, &pod.name).map_err(|what| Refusal::new(4, format!("the runtime: {what}")))?;
+        let name = PodName::new(&pod.namespace, &pod.name).map_err(wrong)?;
         let namespaces = pod.linux.unwrap_or_default().namespaces;
         if namespaces.is_empty() {
             // Even with the node's network, a pod has a mount namespace of its own: the runtime couldn't look.
-            let message = format!("pod {name}: the runtime doesn't tell its namespaces; its log may say why");
-            return Err(Refusal::new(4, message));
+            return Err(wrong(format!("pod {name}: it doesn't tell its namespaces; the runtime's log may say why")));
         }
         let Some(network) = namespaces.into_iter().find(|namespace| namespace.r#type == "network") else {
             debug!("pod {name} is left alone: it has the node's network");
             return Ok(None);
         };
         if network.path.is_empty() {
-            let message = format!("pod {name}: the runtime doesn't tell where its network namespace can be opened");
-            return Err(Refusal::new(4, message));
+            return Err(wrong(format!("pod {name}: it doesn't tell where the network namespace can be opened")));
         }
-        Ok(Some(Self {
-            id: pod.id,
-            name,
-            uid: pod.uid,
-            given,
-            size: size + network.path.len(),
-            network: network.path.into(),
-        }))
-    }
-
-    /// The pod, as events name it.
-    fn reference(&self) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(self.name.name().to_owned()),
-            namespace: Some(self.name.namespace().to_owned()),
-            uid: Some(self.uid.clone()),
-            ..ObjectReference::default()
-        }
+        let size = 1024 + pod.id.len() + pod.uid.len() + given.kept() + network.path.len();
+        Ok(Some(Self { id: pod.id, name, uid: pod.uid, given, network: network.path.into(), size }))
     }
 }
 
@@ -132,7 +78,7 @@ impl fmt::Display for Sandbox {
     }
 }
 
-/// Returns true if another sandbox is kept beside these. If not, logs so.
+/// Returns true if another one is kept beside these. If not, the log says so.
 pub(crate) fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox) -> bool {
     let fits = kept.map(|sandbox| sandbox.size).sum::<usize>() + other.size <= MOST;
     if !fits {
@@ -142,17 +88,17 @@ pub(crate) fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox)
 }
 
 /// The configuration of the rules.
-pub(crate) fn configuration(installation: &Installation) -> Result<Configuration, Refusal> {
-    let mut entry = installation.entry().map_err(|reason| Refusal::new(7, reason))?;
+pub(crate) fn configuration(installation: &Installation) -> Result<Configuration, Error> {
+    let wrong = |key: &str, reason: String| pod::Error::Configuration { key: key.to_owned(), reason };
+    let mut entry = installation.entry().map_err(|reason| wrong("the agent's", reason))?;
     if entry.pod_info().is_none() {
         // Nothing else is possible here.
         entry.set("pod-info", "annotations");
     }
     let configuration = entry.read()?;
     if configuration.linkerd.pod_info == PodInfo::Api {
-        let message = "network configuration: linkerd.pod-info: with --nri, the runtime tells of each pod, and the API server \
-                       is never asked: \"annotations\" was expected";
-        return Err(Refusal::new(7, message));
+        let reason = "with --nri, the runtime tells of each pod, and the API server is never asked: \"annotations\" was expected";
+        return Err(wrong("linkerd.pod-info", reason.to_owned()).into());
     }
     Ok(configuration)
 }
@@ -172,7 +118,6 @@ pub(crate) struct Sandboxes<'a> {
 }
 
 impl<'a> Sandboxes<'a> {
-    /// None yet.
     pub(crate) fn new(settings: &'a Settings, health: &'a Health, events: Option<Events>) -> Result<Self, String> {
         let own = "/proc/self/ns/net";
         Ok(Self {
@@ -186,20 +131,21 @@ impl<'a> Sandboxes<'a> {
         })
     }
 
-    /// The runtime has made a sandbox: the pod gets its rules.
-    pub(crate) async fn run(&self, pod: PodSandbox, patience: Duration) -> Result<(), Refusal> {
+    /// The runtime has made a sandbox: the pod gets its rules, or the sandbox must fail.
+    pub(crate) async fn run(&self, pod: PodSandbox, patience: Duration) -> Result<(), String> {
         let name = format!("{}/{}", pod.namespace, pod.name);
         let outcome = match Sandbox::read(pod) {
             Ok(None) => return Ok(()),
-            Ok(Some(sandbox)) => within(patience, self.add(sandbox)).await,
-            Err(refusal) => Err(refusal),
+            Ok(Some(sandbox)) => timeout(patience, self.add(sandbox)).await.unwrap_or_else(|_| Err(late(patience))),
+            Err(error) => Err(error),
         };
-        let code = outcome.as_ref().map_or_else(|refusal| refusal.code, |()| 0);
+        let code = outcome.as_ref().map_or_else(Error::code, |()| 0);
         self.health.metrics.ended("ADD".to_owned(), code);
-        outcome.inspect_err(|refusal| error!("pod {name}: its sandbox fails: {}", refusal.message))
+        let outcome = outcome.map_err(|error| error.message());
+        outcome.inspect_err(|reason| error!("pod {name}: its sandbox fails: {reason}"))
     }
 
-    async fn add(&self, sandbox: Sandbox) -> Result<(), Refusal> {
+    async fn add(&self, sandbox: Sandbox) -> Result<(), Error> {
         let Some(install) = self.wanted(&sandbox)? else {
             return Ok(());
         };
@@ -212,10 +158,10 @@ impl<'a> Sandboxes<'a> {
                 }
             };
             let installed = open(&path, own)?.run(|| work.run_with(tell))??;
-            Ok::<_, Refusal>((installed, warnings))
+            Ok::<_, Error>((installed, warnings))
         });
-        let installed = installed.await.map_err(|error| Refusal::new(100, error.to_string()));
-        let (installed, warnings) = installed??;
+        let failed = |error: tokio::task::JoinError| Error::Stdin(error.into());
+        let (installed, warnings) = installed.await.map_err(failed)??;
         let (rules, mode) = (installed.rules(), installed.mode);
         for warning in warnings {
             warn!("{sandbox}: {warning}");
@@ -227,8 +173,9 @@ impl<'a> Sandboxes<'a> {
         Ok(())
     }
 
-    /// The runtime is about to make a container: its pod's rules are there first, whenever its sandbox was made.
-    pub(crate) async fn create(&self, pod: PodSandbox, patience: Duration) -> Result<(), Refusal> {
+    /// The runtime is about to make a container: its pod's rules are there first, whenever its sandbox was made, or the
+    /// container must not be made.
+    pub(crate) async fn create(&self, pod: PodSandbox, patience: Duration) -> Result<(), String> {
         if let Some((_, tracked)) = self.all.borrow().get(&pod.id)
             && !matches!(tracked.standing, Standing::New | Standing::NotKnown(_))
         {
@@ -242,13 +189,13 @@ impl<'a> Sandboxes<'a> {
                 if !self.all.borrow().contains_key(&id) {
                     self.keep(sandbox.into(), Tracked::default());
                 }
-                let look = async { self.look(&id).await.map_err(|reason| Refusal::new(100, reason)) };
-                within(patience, look).await
+                let look = timeout(patience, self.look(&id)).await;
+                look.unwrap_or_else(|_| Err(late(patience).message()))
             }
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error.message()),
         };
         self.count();
-        outcome.inspect_err(|refusal| error!("pod {name}: no container of it is made: {}", refusal.message))
+        outcome.inspect_err(|reason| error!("pod {name}: no container of it is made: {reason}"))
     }
 
     /// The runtime has removed a sandbox.
@@ -257,7 +204,7 @@ impl<'a> Sandboxes<'a> {
         self.count();
     }
 
-    /// These are all of the runtime's. Each is looked at: the agent may have missed what became of it.
+    /// These are all of the runtime's. Each is looked at: the agent may have missed some change of it.
     pub(crate) fn synchronize(&self, listed: Vec<Sandbox>) {
         let mut before = self.all.take();
         for sandbox in listed {
@@ -286,7 +233,8 @@ impl<'a> Sandboxes<'a> {
                 () = sleep_until(due.into()) => {}
             }
             let start = Instant::now();
-            for id in self.due(start) {
+            let due: Vec<String> = tracked::due(&self.all.borrow(), start);
+            for id in due {
                 // The pod's standing has the outcome.
                 let _ = self.look(&id).await;
             }
@@ -295,19 +243,12 @@ impl<'a> Sandboxes<'a> {
         }
     }
 
-    fn due(&self, now: Instant) -> Vec<String> {
-        let all = self.all.borrow();
-        let due = all.iter().filter(|(_, (_, tracked))| tracked.due <= now);
-        due.map(|(id, _)| id.clone()).collect()
-    }
-
     fn count(&self) {
-        let all = self.all.borrow();
-        tracked::count(all.values().map(|(_, tracked)| tracked), &self.health.metrics);
+        tracked::count(&self.all.borrow(), &self.health.metrics);
     }
 
     /// The rules that a pod which starts now should have; none: it stays as it is.
-    fn wanted(&self, sandbox: &Sandbox) -> Result<Option<Arc<Install>>, Refusal> {
+    fn wanted(&self, sandbox: &Sandbox) -> Result<Option<Arc<Install>>, Error> {
         let configuration = configuration(&self.settings.installation)?;
         let decision = pod::by_annotations(&configuration, &sandbox.name, sandbox.given.clone())?;
         let install = rules::install(&configuration, &sandbox.name, decision);
@@ -316,21 +257,21 @@ impl<'a> Sandboxes<'a> {
         }
         if let Some(install) = install {
             for line in install.simulate(Simulate::AllFamilies).lines() {
-                info!("pod {}: {line}", sandbox.name);
+                info!("{sandbox}: {line}");
             }
         }
         Ok(None)
     }
 
-    /// Looks at a pod's rules, and does what is to be done about them.
+    /// Looks at a pod's rules, and heals the pod if need be.
     async fn look(&self, id: &str) -> Result<(), String> {
         let Some((sandbox, mut tracked)) = self.all.borrow().get(id).cloned() else {
             return Err(format!("it was removed, or {MEMORY}"));
         };
         let (path, own) = (sandbox.network.clone(), self.own);
-        let open = move || open(&path, own).map_err(|refusal| refusal.message);
+        let open = move || open(&path, own).map_err(|error| error.message());
         let today = async || {
-            let install = self.wanted(&sandbox).map_err(|refusal| refusal.message)?;
+            let install = self.wanted(&sandbox).map_err(|error| error.message())?;
             Ok(install.map_or(Wanted::Any, Wanted::Plugins))
         };
         let (settings, metrics) = (self.settings, &self.health.metrics);
@@ -342,7 +283,7 @@ impl<'a> Sandboxes<'a> {
         }
         let outcome = outcome.map(|(standing, event)| {
             if let (Some(event), Some(events)) = (event, self.events.clone()) {
-                let about = sandbox.reference();
+                let about = events::pod(sandbox.name.namespace(), sandbox.name.name(), &sandbox.uid);
                 // The runtime doesn't wait for it.
                 tokio::spawn(async move { events.publish(&about, &event).await });
             }
@@ -361,22 +302,18 @@ impl<'a> Sandboxes<'a> {
     }
 }
 
-/// Gives work up that takes longer: the runtime would go on without an answer, and the pod without rules.
-async fn within(patience: Duration, work: impl Future<Output = Result<(), Refusal>>) -> Result<(), Refusal> {
-    let late = format!("the rules took longer than {patience:?}; try again later");
-    let outcome = timeout(patience, work).await;
-    outcome.unwrap_or_else(|_| Err(Refusal::new(11, late)))
+/// Work is given up that takes longer: the runtime would go on without an answer, and the pod without rules.
+fn late(patience: Duration) -> Error {
+    Error::TryAgainLater { request: "the rules".to_owned(), reason: format!("they took longer than {patience:?}") }
 }
 
 /// Opens a pod's network namespace, unless it is the agent's own.
-fn open(path: &Path, own: Identity) -> Result<Namespace, Refusal> {
+fn open(path: &Path, own: Identity) -> Result<Namespace, Error> {
     let namespace = Namespace::open(path)?;
-    let invalid = |reason: String| Refusal::new(4, format!("network namespace {}: {reason}", path.display()));
-    let identity = Identity::of(&namespace).map_err(|errno| invalid(format!("fstat: {errno}")))?;
-    if identity == own {
-        return Err(invalid(
-            "that is the agent's own, and the node's with hostNetwork: nothing was changed".to_owned(),
-        ));
-    }
-    Ok(namespace)
+    let reason = match Identity::of(&namespace) {
+        Ok(identity) if identity != own => return Ok(namespace),
+        Ok(_) => "that is the agent's own, and the node's with hostNetwork: nothing was changed".to_owned(),
+        Err(errno) => format!("fstat: {errno}"),
+    };
+    Err(Error::Environment { variable: "network namespace", reason: format!("{}: {reason}", path.display()) })
 }

@@ -4,13 +4,12 @@
 //! length, the number of its stream, its type and its flags, and so many bytes (PROTOCOL.md in containerd/ttrpc). All
 //! numbers are in network order.
 //!
-//! This is written out, and not left to the crate `ttrpc`: that would take a pair of pipes in memory and a task for each of
-//! the two connections, brings another protobuf library, and bounds neither the time of a message nor that of an answer.
+//! The crate `ttrpc` would take a pair of pipes in memory and a task for each of the two connections, brings another protobuf
+//! library, and bounds neither the time of a message nor that of an answer.
 
 use std::io;
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -28,176 +27,138 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// One of the two connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Connection {
-    /// On which the runtime asks, and the agent answers.
+    /// The runtime asks, and the agent answers.
     Plugin = 1,
-    /// The other way round.
+    /// The agent asks, and the runtime answers.
     Runtime = 2,
 }
 
-/// The kind of a message.
+/// The kind of a message: a request is answered on its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It is to be answered, on its stream.
     Request = 1,
-    /// An answer.
     Response = 2,
 }
 
-/// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// The connection that it belongs to.
     pub(crate) connection: Connection,
-    /// The stream: a request's number, and its answer's.
+    /// A request's number, and its answer's.
     pub(crate) stream: u32,
-    /// Its kind.
     pub(crate) kind: Kind,
     /// A [`super::message::Request`] or [`super::message::Response`].
     pub(crate) body: Vec<u8>,
 }
 
-/// Why the socket can't be used any longer.
-#[derive(Debug, Error)]
-pub(crate) enum Broken {
-    /// The runtime has ended, or closed the connection.
-    #[error("the runtime closed the connection")]
-    Closed,
-    /// As of read(2) or write(2).
-    #[error("the socket: {0}")]
-    Socket(#[from] io::Error),
-    /// The runtime stopped in the middle of a message, or doesn't read.
-    #[error("the runtime began a message, or was sent one, and {PATIENCE:?} later it wasn't through")]
-    Slow,
-    /// A message longer than ttrpc allows.
-    #[error("the runtime sends a message of {0} bytes, more than the 4 MiB that ttrpc allows")]
-    TooLong(usize),
-    /// A frame of a connection that NRI doesn't have.
-    #[error("the runtime sends a frame of connection {0}, and NRI has the connections 1 and 2")]
-    NoConnection(u32),
-}
-
-/// A socket, and what came of messages that aren't whole yet.
+/// A socket, and the parts of messages that aren't whole yet. An error says why the socket can't be used any longer.
 #[derive(Debug)]
 pub(crate) struct Wire {
     socket: UnixStream,
     input: Input,
-    /// When a message has to be whole of which something has come.
-    deadline: Option<Instant>,
 }
 
 impl Wire {
     /// On a socket of which nothing was read yet.
     pub(crate) fn new(socket: UnixStream) -> Self {
-        Self { socket, input: Input::default(), deadline: None }
+        Self { socket, input: Input::default() }
     }
 
-    /// The next request or answer. It may take for ever to begin. If this is given up, nothing is lost.
-    pub(crate) async fn receive(&mut self) -> Result<Message, Broken> {
+    /// The next request or answer. It may take for ever to begin.
+    pub(crate) async fn receive(&mut self) -> Result<Message, String> {
         let mut bytes = [0; FRAME];
+        let mut deadline = (!self.input.is_empty()).then(|| Instant::now() + PATIENCE);
         loop {
             if let Some(message) = self.input.take()? {
-                self.deadline = None;
                 return Ok(message);
             }
             let read = self.socket.read(&mut bytes);
-            let read = match self.deadline {
+            let read = match deadline {
                 None => read.await,
-                Some(deadline) => timeout_at(deadline, read).await.map_err(|_| Broken::Slow)?,
+                Some(deadline) => timeout_at(deadline, read).await.map_err(|_| slow())?,
             };
             let new = bytes.get(..read.map_err(broken)?).unwrap_or_default();
             if new.is_empty() {
-                return Err(Broken::Closed);
+                return Err(broken(io::ErrorKind::BrokenPipe.into()));
             }
-            self.deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+            deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
             self.input.add(new)?;
         }
     }
 
     /// Sends a message.
-    pub(crate) async fn send(&mut self, message: &Message) -> Result<(), Broken> {
+    pub(crate) async fn send(&mut self, message: &Message) -> Result<(), String> {
         let bytes = frames(message);
         let sent = timeout(PATIENCE, self.socket.write_all(&bytes)).await;
-        sent.map_err(|_| Broken::Slow)?.map_err(broken)
+        sent.map_err(|_| slow())?.map_err(broken)
     }
 }
 
-fn broken(error: io::Error) -> Broken {
+fn slow() -> String {
+    format!("the runtime began a message, or was sent one, and {PATIENCE:?} later it wasn't through")
+}
+
+fn broken(error: io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Broken::Closed,
-        _ => Broken::Socket(error),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => "the runtime closed the connection".to_owned(),
+        _ => format!("the socket: {error}"),
     }
 }
 
-/// The parts of frames and messages that aren't whole yet.
+/// The parts of frames, and of each connection's messages, that aren't whole yet.
 #[derive(Debug, Default)]
 struct Input {
-    /// A part of a frame's header.
-    header: Vec<u8>,
-    /// The frame whose bytes come now, and how many are missing.
-    frame: Option<(Connection, usize)>,
+    frames: Vec<u8>,
     plugin: Vec<u8>,
     runtime: Vec<u8>,
 }
 
 impl Input {
-    /// Adds what the socket had. A message is taken as soon as it is whole, so no more is kept than the longest has.
-    fn add(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
-        while !bytes.is_empty() {
-            let Some((connection, missing)) = self.frame.take() else {
-                let (part, rest) = bytes.split_at((8 - self.header.len()).min(bytes.len()));
-                self.header.extend(part);
-                bytes = rest;
-                if let &[a, b, c, d, e, f, g, h] = self.header.as_slice() {
-                    let connection = match u32::from_be_bytes([a, b, c, d]) {
-                        1 => Connection::Plugin,
-                        2 => Connection::Runtime,
-                        other => return Err(Broken::NoConnection(other)),
-                    };
-                    self.frame = Some((connection, length([e, f, g, h])));
-                    self.header.clear();
+    fn is_empty(&self) -> bool {
+        [&self.frames, &self.plugin, &self.runtime].iter().all(|part| part.is_empty())
+    }
+
+    /// Adds bytes of the socket. A message is taken as soon as it is whole, and a frame that is longer than any message is
+    /// refused, so no more is kept than the longest ones have.
+    fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.frames.extend(bytes);
+        while let Some((&[a, b, c, d, e, f, g, h], rest)) = self.frames.split_first_chunk() {
+            let length = length([e, f, g, h], HEADER + LONGEST)?;
+            let Some(part) = rest.get(..length) else { break };
+            match u32::from_be_bytes([a, b, c, d]) {
+                1 => self.plugin.extend(part),
+                2 => self.runtime.extend(part),
+                other => {
+                    return Err(format!(
+                        "the runtime sends a frame of connection {other}, and NRI has the connections 1 and 2"
+                    ));
                 }
-                continue;
-            };
-            let (part, rest) = bytes.split_at(missing.min(bytes.len()));
-            self.of(connection).extend(part);
-            bytes = rest;
-            if missing > part.len() {
-                self.frame = Some((connection, missing - part.len()));
             }
+            // The memory of a long one goes with it.
+            self.frames = self.frames.split_off(8 + length);
         }
         Ok(())
     }
 
     /// Takes a message that is whole.
-    fn take(&mut self) -> Result<Option<Message>, Broken> {
-        for connection in [Connection::Plugin, Connection::Runtime] {
-            if let Some(message) = taken(connection, self.of(connection))? {
-                return Ok(Some(message));
-            }
-        }
-        Ok(None)
-    }
-
-    fn of(&mut self, connection: Connection) -> &mut Vec<u8> {
-        match connection {
-            Connection::Plugin => &mut self.plugin,
-            Connection::Runtime => &mut self.runtime,
-        }
+    fn take(&mut self) -> Result<Option<Message>, String> {
+        let plugin = taken(Connection::Plugin, &mut self.plugin)?;
+        if plugin.is_some() { Ok(plugin) } else { taken(Connection::Runtime, &mut self.runtime) }
     }
 }
 
-fn length(bytes: [u8; 4]) -> usize {
-    usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX)
+fn length(bytes: [u8; 4], most: usize) -> Result<usize, String> {
+    let length = usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX);
+    if length > most {
+        return Err(format!("the runtime sends a message of {length} bytes, more than the 4 MiB that ttrpc allows"));
+    }
+    Ok(length)
 }
 
 /// Takes the first request or answer out of what came on a connection; none while it isn't whole.
-fn taken(connection: Connection, rest: &mut Vec<u8>) -> Result<Option<Message>, Broken> {
+fn taken(connection: Connection, rest: &mut Vec<u8>) -> Result<Option<Message>, String> {
     while let Some((header, body)) = rest.split_first_chunk::<HEADER>() {
         let [a, b, c, d, e, f, g, h, kind, _flags] = *header;
-        let length = length([a, b, c, d]);
-        if length > LONGEST {
-            return Err(Broken::TooLong(length));
-        }
+        let length = length([a, b, c, d], LONGEST)?;
         let Some(body) = body.get(..length) else {
             return Ok(None);
         };
@@ -207,13 +168,8 @@ fn taken(connection: Connection, rest: &mut Vec<u8>) -> Result<Option<Message>, 
             // Parts of streams, which NRI doesn't have, and what later versions bring: not to be answered.
             _ => None,
         };
-        let message = kind.map(|kind| Message {
-            connection,
-            stream: u32::from_be_bytes([e, f, g, h]),
-            kind,
-            body: body.to_vec(),
-        });
-        // The memory of a long one goes with it.
+        let stream = u32::from_be_bytes([e, f, g, h]);
+        let message = kind.map(|kind| Message { connection, stream, kind, body: body.to_vec() });
         *rest = rest.split_off(HEADER + length);
         if message.is_some() {
             return Ok(message);
@@ -249,8 +205,8 @@ mod tests {
         Message { connection, stream, kind, body: (0..=u8::MAX).cycle().take(length).collect() }
     }
 
-    /// The messages from these bytes, in pieces of this size, and the end of the connection.
-    fn received(bytes: &[u8], piece: usize) -> (Vec<Message>, Result<(), Broken>) {
+    /// What comes of these bytes, in pieces of this size, and what it ends with.
+    fn received(bytes: &[u8], piece: usize) -> (Vec<Message>, Result<(), String>) {
         let (mut input, mut messages) = (Input::default(), Vec::new());
         for piece in bytes.chunks(piece) {
             if let Err(broken) = input.add(piece) {
@@ -310,12 +266,12 @@ mod tests {
 
     #[test]
     fn what_no_runtime_sends_ends_the_connection_and_takes_no_memory() {
-        let broken = |bytes: &[u8]| received(bytes, FRAME).1.unwrap_err().to_string();
+        let broken = |bytes: &[u8]| received(bytes, FRAME).1.unwrap_err();
         assert!(broken(&[0, 0, 0, 9, 0, 0, 0, 0]).contains("connection 9"));
         // However long the frame is that it comes in.
-        for frame in [10, 255] {
-            let bytes = [0, 0, 0, 1, frame, 0, 0, 10, 0, 64, 0, 1, 0, 0, 0, 1, 1, 0];
-            assert!(broken(&bytes).contains("message of 4194305 bytes"));
+        for (frame, length) in [(0, 10), (255, 10)] {
+            let bytes = [0, 0, 0, 1, frame, 0, 0, length, 0, 64, 0, 1, 0, 0, 0, 1, 1, 0];
+            assert!(broken(&bytes).contains("more than the 4 MiB that ttrpc allows"));
         }
         // Kinds that NRI doesn't use are passed over.
         let mut data = frames(&message(Connection::Plugin, 1, Kind::Request, 9));
