@@ -7,7 +7,7 @@ use kube::api::GetParams;
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object, Request};
 use kube::{Api, Client, Config, Error};
-use pod::{Given, Metadata, ServiceSpec, wrong_in_json};
+use pod::{Given, Metadata, ServiceSpec, bounded, wrong_in_json};
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -15,7 +15,7 @@ use crate::settings::Installation;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How many characters of the API server's own words are shown.
+/// How many bytes of the API server's own words are shown.
 const LONGEST_MESSAGE: usize = 300;
 
 /// A client, and who asks.
@@ -80,7 +80,7 @@ impl Server {
 }
 
 /// An answer, if it comes in time.
-async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
+pub(crate) async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
     match timeout(PATIENCE, request).await {
         Ok(answer) => answer.map_err(|error| words(&error)),
         Err(_) => Err(format!("the API server did not answer within {} s", PATIENCE.as_secs())),
@@ -91,10 +91,7 @@ async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T,
 pub(crate) fn words(error: &Error) -> String {
     match error {
         Error::SerdeError(error) => format!("the API server's answer makes no sense: {}", wrong_in_json(error)),
-        Error::Api(status) => {
-            let message: String = status.message.chars().take(LONGEST_MESSAGE).collect();
-            format!("{}: {message}", status.code)
-        }
+        Error::Api(status) => format!("{}: {}", status.code, bounded(status.message.clone(), LONGEST_MESSAGE)),
         other => other.to_string(),
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use pod::bounded;
 use proxy_init::{Config, Finding, FindingKind, Recognized, Verification};
 
-use crate::events::shortened;
 use crate::settings::OnDrift;
 
 /// After how long a drift that lasts is told again: the API server forgets events after an hour (--event-ttl).
@@ -73,7 +73,7 @@ impl Drift {
         Some(Self {
             reason: first.map_or(Reason::OtherBackend, |finding| Reason::Finding(finding.kind())),
             words: verdict.to_string(),
-            line: shortened(&findings.chain(others).collect::<Vec<_>>().join("; "), LONGEST_LINE).to_owned(),
+            line: bounded(findings.chain(others).collect::<Vec<_>>().join("; "), LONGEST_LINE),
             is_loss: verdict.findings.iter().all(is_loss) && verdict.others.is_empty(),
             config: verdict.other_config,
         })

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use pod::bounded;
 use proxy_init::log::escaped;
 use tokio::time::timeout;
 use tracing::debug;
@@ -15,9 +16,11 @@ use crate::api::{self, Server};
 /// How long an answer of the API server may take: as long as upstream's repair controller waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long an event's text may be (`NoteLengthLimit` in Kubernetes' pkg/apis/core/validation/events.go).
-const LONGEST_NOTE: usize = 1024;
+const LONGEST_NOTE: usize = 1024 - REST;
 /// How long its action may be (`ActionLengthLimit` there).
-const LONGEST_ACTION: usize = 128;
+const LONGEST_ACTION: usize = 128 - REST;
+/// The length of the words that stand for the rest of a text.
+const REST: usize = 40;
 
 /// Publishes events in the agent's name, and counts them.
 #[derive(Clone)]
@@ -56,8 +59,8 @@ pub(crate) fn event(kind: EventType, reason: &str, action: &str, note: &str) -> 
     Event {
         type_: kind,
         reason: reason.to_owned(),
-        note: Some(shortened(&visible(note), LONGEST_NOTE).to_owned()),
-        action: shortened(&visible(action), LONGEST_ACTION).to_owned(),
+        note: Some(bounded(visible(note), LONGEST_NOTE)),
+        action: bounded(visible(action), LONGEST_ACTION),
         secondary: None,
     }
 }
@@ -84,22 +87,4 @@ fn reference(kind: &str, name: &str) -> ObjectReference {
 fn visible(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(escaped).collect();
     lines.join("\n")
-}
-
-/// At most so many bytes of a text, in whole characters.
-pub(crate) fn shortened(text: &str, limit: usize) -> &str {
-    let end = text.floor_char_boundary(limit);
-    text.get(..end).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_is_cut_between_characters() {
-        assert_eq!(shortened("aé", 3), "aé");
-        assert_eq!(shortened("aé", 2), "a");
-        assert_eq!(shortened("", 2), "");
-    }
 }

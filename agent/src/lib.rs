@@ -42,9 +42,7 @@ mod throttle;
 mod tracked;
 mod watch;
 
-use std::convert::Infallible;
 use std::future::pending;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -71,21 +69,8 @@ pub fn main() -> ExitCode {
         }
     };
     log::start(&settings);
-    if settings.uninstalls() {
-        // A signal stays held back: half of it would be no better.
-        return exit_code(keeper::uninstall(&settings.installation));
-    }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            error!("the agent cannot start: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    exit_code(runtime.block_on(run(&settings)))
-}
-
-fn exit_code(done: Result<(), String>) -> ExitCode {
+    // A signal stays held back while the plugin is removed: half of it would be no better.
+    let done = if settings.uninstalls() { keeper::uninstall(&settings.installation) } else { start(&settings) };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -93,6 +78,11 @@ fn exit_code(done: Result<(), String>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn start(settings: &Settings) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| format!("the agent cannot start: {error}"))?.block_on(run(settings))
 }
 
 async fn run(settings: &Settings) -> Result<(), String> {
@@ -111,47 +101,37 @@ async fn run(settings: &Settings) -> Result<(), String> {
         });
     }
     let server = Server::new(&settings.installation);
+    let known = server.as_ref().ok();
+    let taint = async {
+        match (&settings.remove_taint, &settings.node, known) {
+            (Some(key), Some(node), Some(server)) => taint::run(key, node, server, &health).await,
+            _ => pending().await,
+        }
+    };
     if let Some(socket) = settings.nri_socket() {
-        return run_by_nri(settings, socket, server.ok().as_ref(), &health).await;
+        let stopped = install::stopped()?;
+        return tokio::select! {
+            () = stopped => Ok(()),
+            // The API server is for events, where the agent has an account for that.
+            done = nri::run(settings, socket, known, &health) => done.map(|never| match never {}),
+            never = taint => match never {},
+        };
     }
     if let Err(reason) = &server {
         warn!(
             "the API server cannot be asked, so pods are not watched, and the plugin stays when the agent ends: {reason}"
         );
     }
-    let server = server.ok();
     let watches = async {
-        if let Some(server) = &server {
+        if let Some(server) = known {
             let Err(reason) = pods::run(settings, server, &health).await;
             error!("pods are not watched: {reason}");
         }
         pending().await
     };
     tokio::select! {
-        done = install::run(settings, server.as_ref(), &health) => done,
+        done = install::run(settings, known, &health) => done,
         never = watches => never,
-        never = remove_taint(settings, server.as_ref(), &health) => match never {},
-    }
-}
-
-/// As a plugin of the runtime's. The API server is for events and for the taint, where the agent has an account for that.
-async fn run_by_nri(
-    settings: &Settings,
-    socket: &Path,
-    server: Option<&Server>,
-    health: &Arc<Health>,
-) -> Result<(), String> {
-    let stopped = install::stopped()?;
-    tokio::select! {
-        () = stopped => Ok(()),
-        done = nri::run(settings, socket, server, health) => done.map(|never| match never {}),
-        never = remove_taint(settings, server, health) => match never {},
-    }
-}
-
-async fn remove_taint(settings: &Settings, server: Option<&Server>, health: &Health) -> Infallible {
-    match (&settings.remove_taint, &settings.node, server) {
-        (Some(key), Some(node), Some(server)) => taint::run(key, node, server, health).await,
-        _ => pending().await,
+        never = taint => match never {},
     }
 }

@@ -375,21 +375,6 @@ mod tests {
     }
 
     #[test]
-    fn what_runtimes_read_keeps_its_order_and_its_meaning_also_where_names_are_alike() {
-        let files = folder(&[
-            (".05-hidden.conflist", CALICO),
-            ("10-net.conf", CONF),
-            ("10-net.conflist", CALICO),
-            ("10-net.json", CONF),
-        ]);
-        let whole = installed(&files);
-        let lists = [".05-hidden.conflist", "10-net.conf.conflist", "10-net.conflist", "10-net.json.conflist"];
-        assert_eq!(names(&whole), lists);
-        assert_eq!(count_chained(&whole), 4);
-        assert_eq!(meant(&removed(&whole)), meant(&files));
-    }
-
-    #[test]
     fn a_conf_that_is_written_anew_takes_the_place_of_the_list_that_was_made_of_it() {
         let newer = CONF.replace("bridge", "newer");
         let mut whole = installed(&folder(&[("99-bridge.conf", CONF)]));

@@ -5,22 +5,20 @@ use std::future::pending;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object};
 use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher::DefaultBackoff;
-use kube::{Api, Error};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::admin::Health;
 use crate::api::{self, Server};
 
-/// How long an answer of the API server may take.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// After how long it is tried again, in case that the pauses end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -67,15 +65,11 @@ pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Health)
 /// Returns true if there was a taint.
 async fn remove(key: &str, name: &str, server: &Server) -> Result<bool, String> {
     let api: Api<Tainted> = Api::all_with(server.client.clone(), &ApiResource::erase::<Node>(&()));
-    let words = |error: Error| match error {
-        Error::Api(status) if status.code == 403 => format!(
-            "{}: the agent's roles have to allow get and patch on nodes, as deploy/cni with components/taint does",
-            status.message
-        ),
-        other => api::words(&other),
+    let advice = |reason: String| {
+        let roles = "the agent's roles have to allow get and patch on nodes, as deploy/cni with components/taint does";
+        if reason.starts_with("403:") { format!("{reason}: {roles}") } else { reason }
     };
-    let late = |_| format!("the API server did not answer within {} s", PATIENCE.as_secs());
-    let node = timeout(PATIENCE, api.get(name)).await.map_err(late)?.map_err(words)?;
+    let node = api::within(api.get(name)).await.map_err(advice)?;
     let (gone, taints): (Vec<Value>, Vec<Value>) =
         node.spec.taints.into_iter().partition(|taint| taint.get("key").and_then(Value::as_str) == Some(key));
     if gone.is_empty() {
@@ -87,7 +81,6 @@ async fn remove(key: &str, name: &str, server: &Server) -> Result<bool, String> 
         "spec": {"taints": taints},
     });
     let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
-    let patched = timeout(PATIENCE, api.patch(name, &parameters, &patch));
-    patched.await.map_err(late)?.map_err(words)?;
+    api::within(api.patch(name, &parameters, &patch)).await.map_err(advice)?;
     Ok(true)
 }

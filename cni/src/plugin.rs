@@ -263,23 +263,11 @@ struct PodNamespace<'a> {
 }
 
 impl<'a> PodNamespace<'a> {
-    /// Opens the one of this path, unless it is the one that the plugin runs in, which is the node's. That is known before
-    /// the API server is asked about the pod.
+    /// Opens the namespace of this path, before the API server is asked about the pod.
     fn open(path: &'a Path) -> Result<Self, Error> {
-        let namespace = Namespace::open(path).map_err(|error| invalid(path, error))?;
-        // A namespace is a file on nsfs, known by its device and inode (namespaces(7)). The plugin has one thread, and a process
-        // is found sooner than a thread: the kernel makes each folder of /proc as it is looked up.
-        let here = fs::metadata("/proc/self/ns/net").map(|file| (file.dev(), file.ino()));
-        let here = here.map_err(|error| {
-            let unknown = "whether it is another than the plugin's own cannot be told";
-            invalid(path, format_args!("{unknown}: /proc/self/ns/net: {error}"))
-        })?;
-        let there = fstat(&namespace).map_err(|errno| invalid(path, format_args!("fstat: {errno}")))?;
-        if here == (there.st_dev, there.st_ino) {
-            let reason =
-                "that is the network namespace of the plugin itself, whose rules are the node's: nothing was changed";
-            return Err(invalid(path, reason));
-        }
+        let own = "that is the network namespace of the plugin itself, whose rules are the node's: nothing was changed";
+        let namespace = open_another(path).map_err(|reason| invalid(path, reason))?;
+        let namespace = namespace.ok_or_else(|| invalid(path, own))?;
         Ok(Self { path, namespace })
     }
 
@@ -292,6 +280,22 @@ impl<'a> PodNamespace<'a> {
         })?;
         Ok(work()?)
     }
+}
+
+/// Opens the network namespace at this path; none if that is the one of this process.
+///
+/// # Errors
+/// The obstacle, in words.
+pub fn open_another(path: &Path) -> Result<Option<Namespace>, String> {
+    let namespace = Namespace::open(path).map_err(|error| error.to_string())?;
+    // A namespace is a file on nsfs, known by its device and inode (namespaces(7)). A process is found sooner than a thread:
+    // the kernel makes each folder of /proc as it is looked up.
+    let here = fs::metadata("/proc/self/ns/net").map(|file| (file.dev(), file.ino()));
+    let here = here.map_err(|error| {
+        format!("whether it is another than this process' own cannot be told: /proc/self/ns/net: {error}")
+    })?;
+    let there = fstat(&namespace).map_err(|errno| format!("fstat: {errno}"))?;
+    Ok((here != (there.st_dev, there.st_ino)).then_some(namespace))
 }
 
 fn invalid(netns: &Path, reason: impl Display) -> Error {

@@ -71,7 +71,7 @@ pub(crate) async fn run(
     let agent = Agent {
         settings,
         health,
-        sandboxes: Sandboxes::new(settings, health, events)?,
+        sandboxes: Sandboxes::new(settings, health, events),
         is_registered: Cell::new(false),
         refused: RefCell::new(Some("the rules were not tried out yet".to_owned())),
         patience: Cell::new(DEADLINE),
@@ -173,7 +173,10 @@ impl Agent<'_> {
     async fn answer(&self, body: Bytes, listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
         let start = Instant::now();
         let request: Request = decoded(body)?;
-        let answer = self.perform(&request, listed).await;
+        if request.service != "nri.pkg.api.v1alpha1.Plugin" {
+            return Err(status(UNIMPLEMENTED, format!("there is no service {:?}", request.service)));
+        }
+        let answer = self.perform(&request.method, request.payload, listed).await;
         let took = start.elapsed();
         if took > SLOW {
             warn!("the runtime waited {took:.1?} for the answer to {}", request.method);
@@ -181,27 +184,19 @@ impl Agent<'_> {
         answer
     }
 
-    async fn perform(&self, request: &Request, listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
-        if request.service != "nri.pkg.api.v1alpha1.Plugin" {
-            let message = format!("there is no service {:?}", request.service);
-            return Err(status(UNIMPLEMENTED, message));
-        }
-        let payload = request.payload.clone();
+    async fn perform(&self, method: &str, payload: Bytes, listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
         // The rest is for the way there and back, and for a runtime that is slow itself.
         let patience = self.patience.get() * 3 / 4;
-        match request.method.as_str() {
+        match method {
             "Configure" => {
                 let configuration: ConfigureRequest = decoded(payload)?;
-                let told = u64::try_from(configuration.request_timeout).ok().filter(|&told| told > 0);
-                self.patience.set(told.map_or(DEADLINE, Duration::from_millis));
-                info!(
-                    "registered with {} {}, which waits {:?} for each answer",
-                    configuration.runtime_name,
-                    configuration.runtime_version,
-                    self.patience.get()
-                );
-                let events = [Event::RunPodSandbox, Event::RemovePodSandbox, Event::CreateContainer];
-                let events = events.iter().fold(0, |mask, event| mask | 1 << (*event as i32 - 1));
+                let ConfigureRequest { runtime_name, runtime_version, request_timeout } = configuration;
+                let told = u64::try_from(request_timeout).ok().filter(|&told| told > 0);
+                let patience = told.map_or(DEADLINE, Duration::from_millis);
+                self.patience.set(patience);
+                info!("registered with {runtime_name} {runtime_version}, which waits {patience:?} for each answer");
+                let bit = |event: Event| 1 << (event as i32 - 1);
+                let events = bit(Event::RunPodSandbox) | bit(Event::RemovePodSandbox) | bit(Event::CreateContainer);
                 return Ok(ConfigureResponse { events }.encode_to_vec());
             }
             "Synchronize" => {

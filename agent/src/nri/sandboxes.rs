@@ -19,7 +19,6 @@ use tracing::{debug, error, info, warn};
 use super::message::{Annotation, PodSandbox};
 use crate::admin::Health;
 use crate::events::{self, Events};
-use crate::netns::Identity;
 use crate::rules::{self, Wanted};
 use crate::schedule::{NEVER, Schedule};
 use crate::settings::{Installation, Settings};
@@ -109,7 +108,6 @@ pub(crate) struct Sandboxes<'a> {
     health: &'a Health,
     /// Where the agent may publish some.
     events: Option<Events>,
-    own: Identity,
     /// When pods are looked at again; never, if that isn't asked for.
     schedule: Schedule,
     all: RefCell<BTreeMap<String, (Arc<Sandbox>, Tracked)>>,
@@ -118,17 +116,9 @@ pub(crate) struct Sandboxes<'a> {
 }
 
 impl<'a> Sandboxes<'a> {
-    pub(crate) fn new(settings: &'a Settings, health: &'a Health, events: Option<Events>) -> Result<Self, String> {
-        let own = "/proc/self/ns/net";
-        Ok(Self {
-            settings,
-            health,
-            events,
-            own: Identity::at(Path::new(own)).map_err(|error| format!("{own}: {error}"))?,
-            schedule: Schedule::new(Instant::now(), settings.verify_every()),
-            all: RefCell::default(),
-            news: Notify::new(),
-        })
+    pub(crate) fn new(settings: &'a Settings, health: &'a Health, events: Option<Events>) -> Self {
+        let schedule = Schedule::new(Instant::now(), settings.verify_every());
+        Self { settings, health, events, schedule, all: RefCell::default(), news: Notify::new() }
     }
 
     /// The runtime has made a sandbox: the pod gets its rules, or the sandbox must fail.
@@ -149,7 +139,7 @@ impl<'a> Sandboxes<'a> {
         let Some(install) = self.wanted(&sandbox)? else {
             return Ok(());
         };
-        let (path, own, work) = (sandbox.network.clone(), self.own, Arc::clone(&install));
+        let (path, work) = (sandbox.network.clone(), Arc::clone(&install));
         let installed = spawn_blocking(move || {
             let mut warnings = Vec::new();
             let tell = |notice: OperationNotice<'_>| {
@@ -157,7 +147,7 @@ impl<'a> Sandboxes<'a> {
                     warnings.push(warning.to_string());
                 }
             };
-            let installed = open(&path, own)?.run(|| work.run_with(tell))??;
+            let installed = open(&path)?.run(|| work.run_with(tell))??;
             Ok::<_, Error>((installed, warnings))
         });
         let failed = |error: tokio::task::JoinError| Error::Stdin(error.into());
@@ -268,8 +258,8 @@ impl<'a> Sandboxes<'a> {
         let Some((sandbox, mut tracked)) = self.all.borrow().get(id).cloned() else {
             return Err(format!("it was removed, or {MEMORY}"));
         };
-        let (path, own) = (sandbox.network.clone(), self.own);
-        let open = move || open(&path, own).map_err(|error| error.message());
+        let path = sandbox.network.clone();
+        let open = move || open(&path).map_err(|error| error.message());
         let today = async || {
             let install = self.wanted(&sandbox).map_err(|error| error.message())?;
             Ok(install.map_or(Wanted::Any, Wanted::Plugins))
@@ -308,12 +298,13 @@ fn late(patience: Duration) -> Error {
 }
 
 /// Opens a pod's network namespace, unless it is the agent's own.
-fn open(path: &Path, own: Identity) -> Result<Namespace, Error> {
-    let namespace = Namespace::open(path)?;
-    let reason = match Identity::of(&namespace) {
-        Ok(identity) if identity != own => return Ok(namespace),
-        Ok(_) => "that is the agent's own, and the node's with hostNetwork: nothing was changed".to_owned(),
-        Err(errno) => format!("fstat: {errno}"),
+fn open(path: &Path) -> Result<Namespace, Error> {
+    let reason = match linkerd_cni::plugin::open_another(path) {
+        Ok(Some(namespace)) => return Ok(namespace),
+        Ok(None) => {
+            format!("{}: that is the agent's own, and the node's with hostNetwork: nothing was changed", path.display())
+        }
+        Err(reason) => reason,
     };
-    Err(Error::Environment { variable: "network namespace", reason: format!("{}: {reason}", path.display()) })
+    Err(Error::Environment { variable: "the runtime:", reason: format!("the pod's network: {reason}") })
 }

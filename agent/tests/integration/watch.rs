@@ -121,17 +121,6 @@ fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
 }
 
 #[test]
-fn a_meshed_pod_without_rules_is_healed_before_anybody_validates() {
-    let watched = Watched::start(&[]);
-    let (network, uid) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid);
-    sandbox.add(&network);
-    watched.cluster.pod("web-0", &uid, running());
-    until("the rules are there", || rules(&network).contains("--to-ports 4143"));
-    watched.agent.terminate();
-}
-
-#[test]
 fn rules_that_somebody_added_are_told_in_verifys_words_and_removed_only_if_asked_for() {
     for repairs in [false, true] {
         let flags = ["--verify-every", "1", "--on-drift", if repairs { "repair" } else { "report" }];
