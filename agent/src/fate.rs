@@ -145,7 +145,8 @@ impl<'a> Own<'a> {
         self.set_ends.set(ends(&set));
         let node = node.ok_or("the agent's pod names no node")?;
         let node = get(client, CORE, "nodes", &node).await?.ok_or("the API server doesn't know the agent's node")?;
-        let excluded = excluded(&set["spec"]["template"]["spec"]["nodeSelector"], &node["metadata"]["labels"]);
+        let (selector, labels) = (set.pointer("/spec/template/spec/nodeSelector"), node.pointer("/metadata/labels"));
+        let excluded = selector.zip(labels).and_then(|(selector, labels)| excluded(selector, labels));
         Ok(excluded.map_or(Fate::Wanted, Fate::Unwanted))
     }
 
@@ -155,22 +156,26 @@ impl<'a> Own<'a> {
         let path = format!("{CORE}/namespaces/{namespace}");
         // The set is there, for all that is known, or its pods would be going, too.
         let pod = get(client, &path, "pods", pod).await?.ok_or("the API server doesn't know the agent's pod")?;
-        let text = |value: &Value| value.as_str().map(str::to_owned);
         // Others have a kind of this name too, such as OpenKruise's.
         let is_set = |owner: &&Value| {
-            let version = owner["apiVersion"].as_str().unwrap_or_default();
-            owner["kind"] == "DaemonSet" && version.starts_with("apps/") && owner["controller"] == true
+            text(owner, "/apiVersion").is_some_and(|version| version.starts_with("apps/"))
+                && text(owner, "/kind") == Some("DaemonSet")
+                && owner.get("controller") == Some(&Value::Bool(true))
         };
-        let owner = pod["metadata"]["ownerReferences"].as_array().into_iter().flatten().find(is_set);
-        let name = owner.and_then(|owner| text(&owner["name"]));
+        let owners = pod.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        let name = owners.into_iter().flatten().find(is_set).and_then(|owner| text(owner, "/name"));
         let name = name.ok_or("no DaemonSet of Kubernetes has made the agent's pod")?;
-        Ok((name, text(&pod["spec"]["nodeName"])))
+        Ok((name.to_owned(), text(&pod, "/spec/nodeName").map(str::to_owned)))
     }
+}
+
+fn text<'a>(object: &'a Value, path: &str) -> Option<&'a str> {
+    object.pointer(path)?.as_str()
 }
 
 /// Returns true if an object is being deleted.
 fn ends(object: &Value) -> bool {
-    !object["metadata"]["deletionTimestamp"].is_null()
+    text(object, "/metadata/deletionTimestamp").is_some()
 }
 
 /// An object of the kind that is served below a path; none if the API server says for certain that there is no such one.
@@ -179,7 +184,7 @@ async fn get(client: &Client, path: &str, kind: &str, name: &str) -> Result<Opti
     let request = request.map_err(|error| format!("{kind} {name}: {error}"))?;
     let group = path.strip_prefix("/apis/").and_then(|path| path.split('/').next()).unwrap_or_default();
     match client.request::<Value>(request).await {
-        Ok(object) if object["metadata"]["name"] == name => Ok(Some(object)),
+        Ok(object) if text(&object, "/metadata/name") == Some(name) => Ok(Some(object)),
         Ok(_) => Err(format!("{kind} {name}: the answer is about something else")),
         Err(Error::Api(status)) if is_gone(&status, group, kind, name) => Ok(None),
         Err(Error::Api(status)) => Err(format!("{kind} {name}: {} {}", status.code, status.reason)),
