@@ -1,7 +1,6 @@
 //! The errors: each says what failed, on which rule, why, and what to do about it.
 
 mod cause;
-mod legacy;
 mod mode;
 
 use std::fmt;
@@ -12,7 +11,6 @@ use thiserror::Error;
 
 pub use self::cause::{Errno, Lack, Privilege};
 pub(crate) use self::cause::{PRIVILEGE, netlink_advice};
-pub use self::legacy::LegacyError;
 pub use self::mode::ModeError;
 use crate::config::Mode;
 
@@ -26,9 +24,6 @@ use crate::config::Mode;
 pub enum Error {
     #[error("{0} mode: {1}")]
     InMode(Mode, ModeError),
-
-    #[error("legacy mode: {0}")]
-    Legacy(LegacyError),
 
     #[error(
         "no connection can be made to {to}{}: routing refuses it ({errno}), so no rule is asked: check the \
@@ -140,7 +135,6 @@ impl Error {
     pub fn is_unchanged(&self) -> bool {
         match self {
             Error::InMode(_, error) => error.is_unchanged(),
-            Error::Legacy(error) => error.is_unchanged(),
             Error::Fallback { missing, error, .. } => missing.is_unchanged() && error.is_unchanged(),
             Error::HostNetwork | Error::Netns { .. } | Error::Sysctl { .. } => true,
             Error::NoRoute { .. }
@@ -165,17 +159,15 @@ impl Error {
     /// The mode that does without the part that the host lacks by this error, after that mode failed.
     pub(crate) fn mode_instead(&self, failed: Mode) -> Option<Mode> {
         match self {
-            Error::Legacy(LegacyError::NoCommand { .. } | LegacyError::NoTables { .. }) => failed.fallback(),
-            Error::InMode(_, ModeError::Lacks { lack: Lack::Extension { .. }, .. }) => failed.fallback(),
+            Error::InMode(
+                _,
+                ModeError::NoCommand { .. }
+                | ModeError::NoTables { .. }
+                | ModeError::Lacks { lack: Lack::Extension { .. }, .. },
+            ) => failed.fallback(),
             Error::InMode(_, ModeError::ForeignOwner(_)) => Some(Mode::Native),
             _ => None,
         }
-    }
-}
-
-impl From<LegacyError> for Error {
-    fn from(error: LegacyError) -> Self {
-        Error::Legacy(error)
     }
 }
 
@@ -227,7 +219,7 @@ mod tests {
     use super::*;
 
     fn missing() -> Box<Error> {
-        Box::new(LegacyError::NoCommand { command: "iptables-legacy-restore".to_owned() }.into())
+        Box::new(ModeError::NoCommand { command: "iptables-legacy-restore".to_owned() }.in_mode(Mode::Legacy))
     }
 
     fn refused() -> Box<Error> {
@@ -250,13 +242,7 @@ mod tests {
     named! {
         Error name NAMES:
         InMode NoRoute NoConnection NoDevice LegacyUnseen CannotChoose HostNetwork Netns Sysctl
-        InstalledMeanwhile InstalledUnchecked PartlyUninstalled ReplacedEachOther NotReplaced Fallback Legacy
-    }
-
-    named! {
-        LegacyError legacy_name LEGACY_NAMES:
-        NoCommand CommandFailed CommandHung CommandRefused NoEffect LockHeld LockFile NoTables NotRolledBack
-        Unreadable Unwritable
+        InstalledMeanwhile InstalledUnchecked PartlyUninstalled ReplacedEachOther NotReplaced Fallback
     }
 
     named! {
@@ -264,6 +250,8 @@ mod tests {
         NotPermitted Lacks OtherBaseChain ChainNameTaken TableOwned ChainInUse UnmappedOwner ForeignOwner
         BatchTooLarge Unwritable Contended Refused Netlink Garbled Unanswered GarbledDump KeepsChanging
         Unseen Dormant OtherBackend
+        NoCommand CommandFailed CommandHung CommandRefused NoEffect LockHeld LockFile NoTables NotRolledBack
+        NotRead NotWritten
     }
 
     /// One of each.
@@ -308,21 +296,22 @@ mod tests {
             ModeError::Garbled,
             ModeError::OtherBackend(Mode::Legacy),
         ];
+        let cause = || Box::new(ModeError::Contended(2));
         let in_legacy = [
-            LegacyError::NoCommand { command: "iptables-legacy-restore".to_owned() },
-            LegacyError::CommandFailed {
+            ModeError::NoCommand { command: "iptables-legacy-restore".to_owned() },
+            ModeError::CommandFailed {
                 command: command.clone(),
                 error: std::io::Error::from_raw_os_error(libc::ENOEXEC),
             },
-            LegacyError::CommandHung { command: command.clone(), seconds: 10 },
-            LegacyError::CommandRefused { command, status: "exit status: 1".to_owned(), stderr: stderr.clone() },
-            LegacyError::LockHeld { file: path.clone() },
-            LegacyError::LockFile { file: path.clone(), errno },
-            LegacyError::NoTables { stderr },
-            LegacyError::NoEffect { command: path.clone(), family },
-            LegacyError::NotRolledBack { families: Family::ALL.to_vec(), cause: missing(), error: missing() },
-            LegacyError::Unwritable { family, errno },
-            LegacyError::Unreadable { family, errno },
+            ModeError::CommandHung { command: command.clone(), seconds: 10 },
+            ModeError::CommandRefused { command, status: "exit status: 1".to_owned(), stderr: stderr.clone() },
+            ModeError::LockHeld { file: path.clone() },
+            ModeError::LockFile { file: path.clone(), errno },
+            ModeError::NoTables { stderr },
+            ModeError::NoEffect { command: path.clone(), family },
+            ModeError::NotRolledBack { families: Family::ALL.to_vec(), cause: cause(), error: cause() },
+            ModeError::NotWritten { family, errno },
+            ModeError::NotRead { family, errno },
         ];
         let mut all = vec![
             Error::NoRoute { to: [192, 0, 2, 1].into(), from: Some([192, 0, 2, 2].into()), errno },
@@ -341,12 +330,10 @@ mod tests {
             Error::ReplacedEachOther { mode, other: Mode::Legacy, error: missing() },
             Error::PartlyUninstalled { removed: vec![mode], error: missing() },
         ];
-        let kinds: HashSet<_> = in_mode.iter().map(mode_name).collect();
+        let kinds: HashSet<_> = in_mode.iter().chain(&in_legacy).map(mode_name).collect();
         assert_eq!(kinds, MODE_NAMES.iter().copied().collect(), "one of each");
         all.extend(in_mode.map(|error| error.in_mode(mode)));
-        let kinds: HashSet<_> = in_legacy.iter().map(legacy_name).collect();
-        assert_eq!(kinds, LEGACY_NAMES.iter().copied().collect(), "one of each");
-        all.extend(in_legacy.map(Error::from));
+        all.extend(in_legacy.map(|error| error.in_mode(Mode::Legacy)));
         all
     }
 
@@ -368,8 +355,7 @@ mod tests {
                 | Error::PartlyUninstalled { .. }
                 | Error::ReplacedEachOther { .. }
                 | Error::NotReplaced { .. }
-                | Error::Legacy(LegacyError::NotRolledBack { .. })
-                | Error::InMode(_, ModeError::Unanswered(_) | ModeError::Garbled)
+                | Error::InMode(_, ModeError::Unanswered(_) | ModeError::Garbled | ModeError::NotRolledBack { .. })
         )
     }
 

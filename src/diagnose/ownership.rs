@@ -4,7 +4,7 @@ use ruleset::{Direction, Family, Rule, Ruleset, Subsystem, Table};
 
 use crate::config::{Mode, PortRange};
 use crate::ownership::{holds_rules, own_lines};
-use crate::plan::{ChainName, Multiport, Purpose, Words};
+use crate::plan::{ChainName, Multiport, Purpose};
 
 impl ChainName {
     /// Our chain that redirects connections of a direction.
@@ -17,7 +17,7 @@ impl ChainName {
 }
 
 /// The words of comments that name something, and the purpose for a name.
-type Naming = (Words, fn(&str) -> Option<Purpose>);
+type Naming = ((&'static str, &'static str), fn(&str) -> Option<Purpose>);
 
 /// Comments that name ports or subnets; native mode's list several.
 const LISTING: [Naming; 4] = [

@@ -1,9 +1,13 @@
 //! The errors of a mode.
 
+use std::io;
+use std::path::PathBuf;
+
 use ruleset::Family;
 use thiserror::Error;
 
-use super::cause::{Errno, Lack, Privilege, netlink_advice};
+use super::cause::{Errno, Lack, Privilege, advice, netlink_advice};
+use super::list;
 use crate::config::{IdRange, Mode};
 
 /// Why a mode could not do its work.
@@ -151,6 +155,77 @@ pub enum ModeError {
          with `proxy-init uninstall`, or in the same run with replace-other-backend"
     )]
     OtherBackend(Mode),
+
+    #[error(
+        "{command} is not on PATH: install iptables-legacy (Debian: package iptables), or use nft mode, which needs \
+         no iptables"
+    )]
+    NoCommand { command: String },
+
+    #[error("cannot run {command} (check that it is executable and was built for this machine): {error}")]
+    CommandFailed { command: PathBuf, error: io::Error },
+
+    #[error(
+        "{command} did not end within {seconds} seconds and was killed: find out what it waits for with strace, or \
+         use nft mode"
+    )]
+    CommandHung { command: PathBuf, seconds: u64 },
+
+    /// An iptables command refused, for a reason that has no error of its own here.
+    #[error(
+        "{command} failed ({status}){}: the kernel may lack an extension that a rule needs (xt_multiport, \
+         xt_owner, xt_REDIRECT; dmesg may tell), or use nft mode",
+        if stderr.is_empty() { " without a word".to_owned() } else { format!(": {stderr}") }
+    )]
+    CommandRefused { command: PathBuf, status: String, stderr: String },
+
+    /// An iptables command reported success without having done its work.
+    #[error(
+        "{command} ended without an error, but afterwards the {family} nat table is not as it should be: check that \
+         it is iptables' own, or use nft mode"
+    )]
+    NoEffect { command: PathBuf, family: Family },
+
+    /// Another program is changing legacy rules.
+    #[error(
+        "another program holds the xtables lock: wait for it, as iptables does with -w, or find it with `fuser \
+         {file}`"
+    )]
+    LockHeld { file: PathBuf },
+
+    /// The file of the xtables lock cannot be made, opened or locked.
+    #[error(
+        "iptables cannot write its lock file ({file}: {errno}): mount a writable /run (in a pod, an emptyDir), or \
+         set XTABLES_LOCKFILE to a writable path"
+    )]
+    LockFile { file: PathBuf, errno: Errno },
+
+    #[error(
+        "this kernel has no legacy nat table ({stderr}): load iptable_nat and ip6table_nat on the node \
+         (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use nft mode"
+    )]
+    NoTables { stderr: String },
+
+    /// Something failed, and what had been changed until then could not be rolled back.
+    #[error(
+        "the {families} rules may be left changed: {}; afterwards they could NOT be rolled back ({}): check with \
+         `proxy-init verify`, and run proxy-init again",
+        cause,
+        error,
+        families = list(families)
+    )]
+    NotRolledBack {
+        /// The families whose tables are not known to be as they were.
+        families: Vec<Family>,
+        cause: Box<ModeError>,
+        error: Box<ModeError>,
+    },
+
+    #[error("cannot read the {family} legacy nat table: {errno}: {}", advice(*errno))]
+    NotRead { family: Family, errno: Errno },
+
+    #[error("cannot write the {family} legacy nat table: {errno}: {}", advice(*errno))]
+    NotWritten { family: Family, errno: Errno },
 }
 
 impl ModeError {
@@ -164,6 +239,9 @@ impl ModeError {
                 | Self::GarbledDump
                 | Self::KeepsChanging
                 | Self::Unseen(_)
+                | Self::NotRolledBack { .. }
+                | Self::NotRead { .. }
+                | Self::NotWritten { .. }
         )
     }
 }

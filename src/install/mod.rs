@@ -17,7 +17,7 @@ use ruleset::{Family, NAT, Ruleset, Table, TableFamily, Unseen, nftables};
 
 use crate::config::warnings::warnings;
 use crate::config::{Config, Mode, ModeChoice};
-use crate::error::{Error, LegacyError, ModeError};
+use crate::error::{Error, ModeError};
 use crate::install::choose::{Found, Reason, try_out};
 use crate::install::close_wait::CloseWaitTimeout;
 use crate::install::host_network::HostNetwork;
@@ -214,8 +214,8 @@ impl Install {
             ModeChoice::Mode(mode) => (mode, Reason::Named),
             ModeChoice::Plain => match self.legacy().are_nf_tables() {
                 Ok(true) => (Mode::Nft, Reason::Plain),
-                Ok(false) | Err(Error::Legacy(LegacyError::NoCommand { .. })) => (Mode::Legacy, Reason::Plain),
-                Err(error) => return Err(error),
+                Ok(false) | Err(ModeError::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
+                Err(error) => return Err(error.in_mode(Mode::Legacy)),
             },
             ModeChoice::Auto => found()?.first(),
         })
@@ -229,17 +229,19 @@ impl Install {
     /// Finds all the commands that legacy mode needs.
     ///
     /// # Errors
-    /// [`LegacyError::NoCommand`]
+    /// [`ModeError::NoCommand`]
     pub(super) fn find_commands(&self, legacy: &Legacy) -> Result<(), Error> {
         let mut families = self.config.families().iter().filter(|&&family| has_sockets(family));
-        families.try_for_each(|&family| legacy.restore(family).map(drop))
+        let found = families.try_for_each(|&family| legacy.restore(family).map(drop));
+        found.map_err(|error| error.in_mode(Mode::Legacy))
     }
 
     /// The error about what this host lacks for a mode, if another mode does without it. Nothing is installed.
     fn missing_requirement(&self, mode: Mode) -> Option<Error> {
         let tried = match mode {
             Mode::Legacy => {
-                self.find_commands(&self.legacy()).and_then(|()| legacy::check(&expected(mode, &self.config)))
+                let check = || legacy::check(&expected(mode, &self.config)).map_err(|error| error.in_mode(mode));
+                self.find_commands(&self.legacy()).and_then(|()| check())
             }
             Mode::Nft | Mode::Native => try_out(mode, &self.config),
         };

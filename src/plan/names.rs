@@ -129,7 +129,7 @@ pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
 }
 
 /// The words of a comment, after the prefix, before and after the name in it.
-pub(crate) type Words = (&'static str, &'static str);
+type Words = (&'static str, &'static str);
 
 /// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
 #[derive(Debug, Clone, PartialEq, Eq)]

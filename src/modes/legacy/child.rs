@@ -18,8 +18,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::environment::handed_on;
-use crate::config::Mode;
-use crate::error::{Error, LegacyError, ModeError, Privilege};
+use crate::error::{ModeError, Privilege};
 use crate::netns::on_a_thread;
 
 /// iptables-legacy needs NET_ADMIN to change tables, and NET_RAW for the raw socket that it does so on.
@@ -46,7 +45,7 @@ pub(super) struct Restore {
 ///
 /// # Errors
 /// The first command's that failed. Commands may have changed their tables all the same.
-pub(super) fn run_restores(restores: &[&Restore], lock: &File) -> Result<(), Error> {
+pub(super) fn run_restores(restores: &[&Restore], lock: &File) -> Result<(), ModeError> {
     let mut started = Vec::new();
     for restore in restores {
         started.push(start_restore(restore, lock).map_err(|error| not_run(&restore.program, error))?);
@@ -77,7 +76,7 @@ fn start_restore(restore: &Restore, lock: &File) -> io::Result<Running> {
 ///
 /// # Errors
 /// The program can't be run, or fails.
-pub(super) fn version(program: &Path) -> Result<String, Error> {
+pub(super) fn version(program: &Path) -> Result<String, ModeError> {
     let start = || {
         let (said, stdout) = io::pipe()?;
         let mut command = prepare(program);
@@ -104,21 +103,21 @@ struct Ended {
 }
 
 /// The words of a command that has succeeded; none: it was killed, because it took too long.
-fn succeed(program: &Path, ended: io::Result<Option<Ended>>) -> Result<String, Error> {
+fn succeed(program: &Path, ended: io::Result<Option<Ended>>) -> Result<String, ModeError> {
     match ended {
         Ok(Some(Ended { status, said })) if status.success() => Ok(said),
         Ok(Some(ended)) => Err(refusal(program, &ended)),
-        Ok(None) => Err(LegacyError::CommandHung { command: program.to_owned(), seconds: LIMIT.as_secs() }.into()),
+        Ok(None) => Err(ModeError::CommandHung { command: program.to_owned(), seconds: LIMIT.as_secs() }),
         Err(error) => Err(not_run(program, error)),
     }
 }
 
-fn not_run(program: &Path, error: io::Error) -> Error {
-    LegacyError::CommandFailed { command: program.to_owned(), error }.into()
+fn not_run(program: &Path, error: io::Error) -> ModeError {
+    ModeError::CommandFailed { command: program.to_owned(), error }
 }
 
 /// The error that a command's exit code and its words mean.
-fn refusal(program: &Path, ended: &Ended) -> Error {
+fn refusal(program: &Path, ended: &Ended) -> ModeError {
     let stderr = ended.said.replace('\n', "; ");
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
     let no_table = says(&["unable to initialize table", "can't initialize ip"]);
@@ -126,9 +125,9 @@ fn refusal(program: &Path, ended: &Ended) -> Error {
     if says(&["you must be root", "Permission denied"]) || no_table && missing_capability().is_some() {
         not_permitted(Privilege::Change)
     } else if no_table {
-        LegacyError::NoTables { stderr }.into()
+        ModeError::NoTables { stderr }
     } else {
-        LegacyError::CommandRefused { command: program.to_owned(), status: ended.status.to_string(), stderr }.into()
+        ModeError::CommandRefused { command: program.to_owned(), status: ended.status.to_string(), stderr }
     }
 }
 
@@ -223,9 +222,9 @@ fn confine() -> io::Result<()> {
 }
 
 /// The error about something that was not permitted, which names the capability that is missing, if one is.
-pub(super) fn not_permitted(lacking: Privilege) -> Error {
+pub(super) fn not_permitted(lacking: Privilege) -> ModeError {
     let capability = missing_capability().map(|capability| Privilege::Capability(capability.to_string()));
-    ModeError::NotPermitted(capability.unwrap_or(lacking)).in_mode(Mode::Legacy)
+    ModeError::NotPermitted(capability.unwrap_or(lacking))
 }
 
 /// The first of the needed capabilities that this process lacks.

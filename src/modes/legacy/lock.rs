@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 
 use super::environment::lock_file;
-use crate::error::{self, Error, LegacyError};
+use crate::error::{self, ModeError};
 
 /// How long to try without `-w`.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -27,9 +27,9 @@ impl Drop for Lock {
 }
 
 /// Takes the lock: with `wait` however long that takes, else within a second.
-pub(super) fn take(wait: bool) -> Result<Lock, Error> {
+pub(super) fn take(wait: bool) -> Result<Lock, ModeError> {
     let file = lock_file();
-    let unusable = |errno| Error::from(LegacyError::LockFile { file: file.clone(), errno });
+    let unusable = |errno| ModeError::LockFile { file: file.clone(), errno };
     // As iptables opens it (xtables_lock in iptables' xshared.c): reading is enough, and there may be no right to
     // write.
     let lock = OpenOptions::new()
@@ -45,7 +45,7 @@ pub(super) fn take(wait: bool) -> Result<Lock, Error> {
             Ok(()) => return Ok(Lock(lock)),
             Err((ErrorKind::Interrupted, _)) => {}
             Err((ErrorKind::WouldBlock, _)) if Instant::now() < deadline => thread::sleep(PAUSE),
-            Err((ErrorKind::WouldBlock, _)) => return Err(LegacyError::LockHeld { file }.into()),
+            Err((ErrorKind::WouldBlock, _)) => return Err(ModeError::LockHeld { file }),
             Err((_, error)) => return Err(unusable(error::Errno::of_io(&error))),
         }
     }

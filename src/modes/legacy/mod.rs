@@ -29,7 +29,7 @@ use self::child::{Restore, missing_capability, not_permitted, run_restores};
 use self::read::Held;
 use super::Removed;
 use crate::config::Mode;
-use crate::error::{self, Error, Lack, LegacyError, ModeError, Privilege};
+use crate::error::{self, Error, Lack, ModeError, Privilege};
 use crate::modes::legacy::restore::Input;
 use crate::modes::refusal::unmapped;
 use crate::ownership::{leads_to, without_time};
@@ -53,8 +53,8 @@ impl Legacy {
     /// A family's restore command.
     ///
     /// # Errors
-    /// [`LegacyError::NoCommand`]
-    pub(crate) fn restore(&self, family: Family) -> Result<PathBuf, Error> {
+    /// [`ModeError::NoCommand`]
+    pub(crate) fn restore(&self, family: Family) -> Result<PathBuf, ModeError> {
         let [v4, v6] = &self.programs;
         let known = if family == Family::V4 { v4 } else { v6 };
         if let Some(program) = known.get() {
@@ -68,7 +68,7 @@ impl Legacy {
                 return Ok(known.get_or_init(|| program).clone());
             }
         }
-        Err(LegacyError::NoCommand { command }.into())
+        Err(ModeError::NoCommand { command })
     }
 
     /// Returns true if the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
@@ -76,7 +76,7 @@ impl Legacy {
     ///
     /// # Errors
     /// The command isn't there, or can't be asked.
-    pub(crate) fn are_nf_tables(&self) -> Result<bool, Error> {
+    pub(crate) fn are_nf_tables(&self) -> Result<bool, ModeError> {
         let program = self.restore(Family::V4)?;
         Ok(child::version(&program)?.contains("nf_tables"))
     }
@@ -85,23 +85,22 @@ impl Legacy {
     /// has exactly these rules, each once, in the families that have a table, and none in the others. Rules and chains
     /// of other programs stay as they are. Returns true if anything had to be changed.
     pub(crate) fn install(&self, wanted: &[Table]) -> Result<bool, Error> {
-        Ok(!self.change(wanted)?.is_empty())
+        let changed = self.change(wanted).map_err(|error| error.in_mode(Mode::Legacy))?;
+        Ok(!changed.is_empty())
     }
 
     /// Removes the mode's rules, as [`netlink::remove`](super::netlink::remove).
     pub(crate) fn remove(&self) -> Result<Removed, Error> {
-        let before = self.change(&[])?;
+        let before = self.change(&[]).map_err(|error| error.in_mode(Mode::Legacy))?;
         Ok(Removed::from(!before.is_empty(), &before))
     }
 
     /// Takes each family to its wanted table, or to no rules of ours. Returns the tables that were
     /// changed, as they were before.
-    fn change(&self, wanted: &[Table]) -> Result<Vec<Table>, Error> {
+    fn change(&self, wanted: &[Table]) -> Result<Vec<Table>, ModeError> {
         let lock = lock::take(self.wait).map_err(|error| match error {
             // A process without a capability mostly may not open root's file either.
-            Error::Legacy(LegacyError::LockFile { .. }) if missing_capability().is_some() => {
-                not_permitted(Privilege::Change)
-            }
+            ModeError::LockFile { .. } if missing_capability().is_some() => not_permitted(Privilege::Change),
             error => error,
         })?;
         let changes = self.changes(wanted)?;
@@ -125,7 +124,7 @@ impl Legacy {
     }
 
     /// The change for each family that isn't as it should be.
-    fn changes(&self, wanted: &[Table]) -> Result<Vec<Change>, Error> {
+    fn changes(&self, wanted: &[Table]) -> Result<Vec<Change>, ModeError> {
         let mut changes = Vec::new();
         for family in Family::ALL {
             let wanted = Mode::Legacy.table_among(wanted, family);
@@ -145,11 +144,9 @@ impl Legacy {
     }
 
     /// Fails if a family isn't as it should be, although its command has succeeded.
-    fn confirm(&self, wanted: &[Table]) -> Result<(), Error> {
+    fn confirm(&self, wanted: &[Table]) -> Result<(), ModeError> {
         match self.changes(wanted)?.pop() {
-            Some(Change { family, restore, .. }) => {
-                Err(LegacyError::NoEffect { command: restore.program, family }.into())
-            }
+            Some(Change { family, restore, .. }) => Err(ModeError::NoEffect { command: restore.program, family }),
             None => Ok(()),
         }
     }
@@ -175,7 +172,7 @@ fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
 }
 
 /// After a command has failed, puts all tables back, and says if one can't be.
-fn roll_back(changes: &[Change], cause: Error) -> Error {
+fn roll_back(changes: &[Change], cause: ModeError) -> ModeError {
     let mut failures = Vec::new();
     for Change { family, before, .. } in changes {
         if let Err(error) = read::put_back(*family, before) {
@@ -184,22 +181,20 @@ fn roll_back(changes: &[Change], cause: Error) -> Error {
     }
     let families = failures.iter().map(|(family, _)| *family).collect();
     match failures.into_iter().next() {
-        Some((_, error)) => {
-            LegacyError::NotRolledBack { families, cause: Box::new(cause), error: Box::new(error) }.into()
-        }
+        Some((_, error)) => ModeError::NotRolledBack { families, cause: Box::new(cause), error: Box::new(error) },
         None => cause,
     }
 }
 
 /// iptables-restore names only the line of its COMMIT where the kernel refuses a rule. Says which rule that is, if the cause
 /// is an owner that isn't mapped.
-fn explain(error: Error, wanted: &[Table]) -> Error {
-    let Error::Legacy(LegacyError::CommandRefused { .. }) = error else {
+fn explain(error: ModeError, wanted: &[Table]) -> ModeError {
+    let ModeError::CommandRefused { .. } = error else {
         return error;
     };
     let mut rules = wanted.iter().flat_map(Table::rules);
     let unmapped = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule)));
-    unmapped.map_or(error, |unmapped| unmapped.in_mode(Mode::Legacy))
+    unmapped.unwrap_or(error)
 }
 
 /// The tables that the mode can install: where the kernel has no IPv6 sockets, not that of IPv6. nf_tables takes it all
@@ -213,7 +208,7 @@ pub(crate) fn tables_with_sockets(mut wanted: Vec<Table>) -> Vec<Table> {
 ///
 /// # Errors
 /// The kernel lacks something, or can't be asked.
-pub(crate) fn check(wanted: &[Table]) -> Result<(), Error> {
+pub(crate) fn check(wanted: &[Table]) -> Result<(), ModeError> {
     if owns_network() == Some(false) {
         refuse_on_owner(wanted.iter().flat_map(Table::rules))?;
     }
@@ -228,9 +223,9 @@ pub(crate) fn check(wanted: &[Table]) -> Result<(), Error> {
 /// Refuses a table with these rules if the kernel would, which might refuse it for one family alone: from outside the user
 /// namespace to which the network namespace belongs, the kernel takes no table with a rule on an owner, whoever made it
 /// (`owner_check`, net/netfilter/xt_owner.c).
-fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), Error> {
+fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), ModeError> {
     match rules.find(|rule| is_on_owner(rule)) {
-        Some(rule) => Err(ModeError::ForeignOwner(IptablesRule(rule).to_string()).in_mode(Mode::Legacy)),
+        Some(rule) => Err(ModeError::ForeignOwner(IptablesRule(rule).to_string())),
         None => Ok(()),
     }
 }
@@ -238,7 +233,7 @@ fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), 
 /// Names the first rule for which the kernel lacks an extension. The kernel loads the modules of those that it has: if both
 /// families' commands needed a module first, at the same moment, one would find it half loaded, and busybox's modprobe takes
 /// that for loaded.
-fn check_extensions(wanted: &[Table]) -> Result<(), Error> {
+fn check_extensions(wanted: &[Table]) -> Result<(), ModeError> {
     for family in Family::ALL {
         let mut asked = BTreeSet::new();
         let chains = Mode::Legacy.table_among(wanted, family).map(|table| table.chains.as_slice()).unwrap_or_default();
@@ -253,11 +248,11 @@ fn check_extensions(wanted: &[Table]) -> Result<(), Error> {
     Ok(())
 }
 
-fn lacks_extension(family: Family, extension: Extension, chain: &Name, rule: &Rule) -> Error {
+fn lacks_extension(family: Family, extension: Extension, chain: &Name, rule: &Rule) -> ModeError {
     let (name, module, option) = extension.described();
     let rule = format!("{} -t nat -A {chain} {:#}", Mode::Legacy.iptables(family), IptablesRule(rule));
     let lack = Lack::Extension { name, rule, module, option, instead: Mode::Native };
-    ModeError::Lacks { lack, errno: error::Errno::of(Errno::ENOENT) }.in_mode(Mode::Legacy)
+    ModeError::Lacks { lack, errno: error::Errno::of(Errno::ENOENT) }
 }
 
 /// The input after which our chains hold exactly these rules, and one jump leads to each. What is right already is
@@ -333,9 +328,9 @@ fn remove_input(table: &Table) -> Input {
 }
 
 /// The same error; where reading was not permitted, with the capability that is missing.
-fn with_capability(error: Error) -> Error {
+fn with_capability(error: ModeError) -> ModeError {
     match error {
-        Error::InMode(_, ModeError::NotPermitted(_)) => not_permitted(Privilege::Read),
+        ModeError::NotPermitted(_) => not_permitted(Privilege::Read),
         error => error,
     }
 }

@@ -12,7 +12,7 @@ use ruleset::{Ruleset, Unseen};
 
 use super::unlisted;
 use crate::config::Mode;
-use crate::error::{Errno, Error, LegacyError, ModeError, Privilege};
+use crate::error::{Errno, Error, ModeError, Privilege};
 use crate::modes::proc_of_thread;
 
 /// Reads every legacy table. What can't be seen is in [`Ruleset::not_known`].
@@ -88,19 +88,20 @@ pub(crate) fn has_none() -> bool {
 
 /// Reads a table. Asking about one that isn't there makes it.
 pub(crate) fn read_table(family: Family, name: &str) -> Result<Table, Error> {
-    let entries = read_entries(family, name).map_err(|errno| read_error(family, errno))?;
-    ip_tables::table(family, name, &entries).map_err(garbled_table)
+    let entries = read_entries(family, name).map_err(|errno| read_error(family, errno));
+    let table = entries.and_then(|entries| ip_tables::table(family, name, &entries).map_err(garbled_table));
+    table.map_err(|error| error.in_mode(Mode::Legacy))
 }
 
-fn read_error(family: Family, errno: nix::errno::Errno) -> Error {
+fn read_error(family: Family, errno: nix::errno::Errno) -> ModeError {
     match errno {
-        nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read).in_mode(Mode::Legacy),
-        _ => LegacyError::Unreadable { family, errno: Errno::of(errno) }.into(),
+        nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read),
+        _ => ModeError::NotRead { family, errno: Errno::of(errno) },
     }
 }
 
-fn garbled_table(Malformed: Malformed) -> Error {
-    ModeError::GarbledDump.in_mode(Mode::Legacy)
+fn garbled_table(Malformed: Malformed) -> ModeError {
+    ModeError::GarbledDump
 }
 
 /// A family's nat table as it was at some time: its rules, and its bytes, which can be put back.
@@ -114,8 +115,8 @@ pub(super) struct Held {
 /// that is wanted is made by this, as is one where tables cannot be listed.
 ///
 /// # Errors
-/// [`LegacyError::NoTables`]: the kernel has no such table, though it is wanted; or why the kernel can't be asked.
-pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>, Error> {
+/// [`ModeError::NoTables`]: the kernel has no such table, though it is wanted; or why the kernel can't be asked.
+pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>, ModeError> {
     use nix::errno::Errno::{EAFNOSUPPORT, ENOENT, ENOPROTOOPT};
 
     if !is_wanted && table_names(family).is_ok_and(|names| names.iter().all(|name| name != NAT)) {
@@ -129,20 +130,20 @@ pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>,
         // No sockets of the family, no ip_tables, no nat table.
         Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) if !is_wanted => Ok(None),
         Err(errno @ (ENOPROTOOPT | ENOENT)) => {
-            Err(LegacyError::NoTables { stderr: format!("{family}: {}", Errno::of(errno)) }.into())
+            Err(ModeError::NoTables { stderr: format!("{family}: {}", Errno::of(errno)) })
         }
         Err(errno) => Err(read_error(family, errno)),
     }
 }
 
 /// Puts a family's nat table back, counters included.
-pub(super) fn put_back(family: Family, before: &Held) -> Result<(), Error> {
+pub(super) fn put_back(family: Family, before: &Held) -> Result<(), ModeError> {
     if read_entries(family, NAT).as_ref() == Ok(&before.entries) {
         return Ok(());
     }
     let counters = ip_tables::counters(family, &before.entries).map_err(garbled_table)?;
     replace_entries(family, NAT, &before.entries, &counters)
-        .map_err(|errno| LegacyError::Unwritable { family, errno: Errno::of(errno) }.into())
+        .map_err(|errno| ModeError::NotWritten { family, errno: Errno::of(errno) })
 }
 
 fn unseen_lists(error: &io::Error) -> Unseen {
