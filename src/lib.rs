@@ -121,9 +121,6 @@ mod netns;
 mod notice;
 mod ownership;
 mod plan;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod report;
 mod uninstall;
 
 /// For this project's own benchmarks and fuzzers: not for others.

@@ -48,7 +48,7 @@ pub fn is_own_jump(rule: &HeldRule, base: ChainName) -> bool {
 }
 
 /// The chain of ours to which a rule leads, by a jump, a goto or an entry of a verdict map; none if to none.
-pub fn held_leads_to(rule: &HeldRule) -> Option<ChainName> {
+pub fn target_of(rule: &HeldRule) -> Option<ChainName> {
     rule.targets().find_map(ChainName::own)
 }
 

@@ -55,7 +55,7 @@ impl Uninstall {
     fn run_here(&self, tell: &mut dyn FnMut(OperationNotice<'_>)) -> Result<Uninstalled, Error> {
         let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
         let legacy = Legacy { folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() };
-        let (nf_tables, in_legacy) = (netlink::held()?, legacy::read::read()?);
+        let (nf_tables, in_legacy) = (netlink::held()?.ruleset, legacy::read::read()?);
         failed = failed.or(must_see(&nf_tables, Mode::Nft).err());
         match in_legacy.unseen(Subsystem::Legacy) {
             Some(unseen) if unseen.not_permitted && holders(&nf_tables).next().is_none() => {

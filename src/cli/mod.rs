@@ -1,6 +1,7 @@
 //! The command line: arguments become a command.
 
 mod manual;
+pub mod report;
 #[cfg(all(test, feature = "diagnose"))]
 mod tests;
 
@@ -11,14 +12,12 @@ use thiserror::Error;
 
 #[cfg(feature = "diagnose")]
 use crate::diagnose::{Output, Question, questions, validate::Validate};
-pub use crate::flags::Exit;
+use crate::flags::Exit;
 use crate::flags::install::{self, INSTALL, UNINSTALL};
 use crate::flags::{self, Given, SUBCOMMAND, Stop, Subcommand, Word};
 use crate::install::{Install, Simulate};
 use crate::log::{Format, Log};
 use crate::uninstall::Uninstall;
-
-pub use crate::flags::install::IN_A_POD;
 
 #[derive(Debug)]
 pub enum Command {

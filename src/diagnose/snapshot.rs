@@ -28,7 +28,7 @@ use crate::modes::{legacy, netlink, proc_of_thread};
 /// # Errors
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
 pub(super) fn ruleset() -> Result<Ruleset, Error> {
-    let mut ruleset = netlink::nf_tables(|socket| nf_tables::read::snapshot(socket, route::name_of_device))?;
+    let mut ruleset = netlink::nf_tables(|socket| nf_tables::read::snapshot(socket, route::name_of_device))?.ruleset;
     let legacy = legacy::read::read()?;
     ruleset.tables.extend(legacy.tables);
     ruleset.not_known.extend(legacy.not_known);

@@ -59,7 +59,7 @@ pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
 
 /// The facts about a network namespace by which `auto` chooses.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct Facts {
     /// The first mode that holds our rules.
     pub(crate) holder: Option<Mode>,
     /// How many nat rules each subsystem has.
@@ -69,7 +69,7 @@ pub(crate) struct Found {
     pub(crate) legacy_hidden: bool,
 }
 
-impl Found {
+impl Facts {
     /// The facts by the rules of nf_tables and the legacy tables.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
+use netfilter::netlink::Generation;
 use netfilter::nf_tables::held::HeldRule;
 use netfilter::nf_tables::read::{Snapshot, back_off};
 use ruleset::xtables::IptablesRule;
@@ -18,14 +19,14 @@ use ruleset::{Family, NAT, Ruleset, Table, TableFamily, Unseen, nftables};
 use crate::config::warnings::warnings;
 use crate::config::{Config, Mode, ModeChoice};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Found, Reason, try_out};
+use crate::install::choose::{Facts, Reason, try_out};
 use crate::install::close_wait::CloseWaitTimeout;
 use crate::install::host_network::HostNetwork;
 use crate::modes::Removed;
 use crate::modes::legacy::read::Lists;
 use crate::modes::legacy::restore;
 use crate::modes::legacy::{self, Legacy, has_sockets};
-use crate::modes::netlink;
+use crate::modes::netlink::{self, Seen};
 use crate::netns;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
@@ -180,7 +181,7 @@ impl Install {
             warnings.push(Warning::HostNetwork);
         }
         warnings.iter().for_each(|warning| tell(OperationNotice::Warning(warning)));
-        let mut run = Run {
+        let mut installation = Installation {
             install: self,
             tell,
             legacy: self.legacy(),
@@ -191,7 +192,7 @@ impl Install {
             changed: false,
         };
         let start = Instant::now();
-        let used = run.install();
+        let used = installation.install();
         if let (Err(_), Some(timeout)) = (&used, timeout) {
             timeout.undo();
         }
@@ -199,16 +200,16 @@ impl Install {
         Ok(Installed {
             mode,
             reason,
-            tables: run.tables,
-            changed: run.changed,
-            replaced: run.replaced,
-            warnings: run.warnings,
+            tables: installation.tables,
+            changed: installation.changed,
+            replaced: installation.replaced,
+            warnings: installation.warnings,
             took: start.elapsed(),
         })
     }
 
-    /// The mode that is tried first, and the reason. Auto goes by the facts in `found`.
-    pub(super) fn first_mode(&self, found: impl FnOnce() -> Result<Found, Error>) -> Result<(Mode, Reason), Error> {
+    /// The mode that is tried first, and the reason. Auto goes by the `facts`.
+    pub(super) fn first_mode(&self, facts: impl FnOnce() -> Result<Facts, Error>) -> Result<(Mode, Reason), Error> {
         Ok(match self.mode {
             ModeChoice::Default => (Mode::Legacy, Reason::Default),
             ModeChoice::Mode(mode) => (mode, Reason::Named),
@@ -217,7 +218,7 @@ impl Install {
                 Ok(false) | Err(ModeError::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
                 Err(error) => return Err(error.in_mode(Mode::Legacy)),
             },
-            ModeChoice::Auto => found()?.first(),
+            ModeChoice::Auto => facts()?.first(),
         })
     }
 
@@ -264,7 +265,7 @@ impl Install {
 }
 
 /// An installation that is under way.
-struct Run<'a, 't> {
+struct Installation<'a, 't> {
     install: &'a Install,
     tell: Tell<'t>,
     legacy: Legacy,
@@ -277,19 +278,25 @@ struct Run<'a, 't> {
     changed: bool,
 }
 
-impl Run<'_, '_> {
+impl Installation<'_, '_> {
     /// Tries the modes that may do, one after the other, each by installing: a batch that is only checked is discarded, which
     /// takes the kernel milliseconds. Returns the mode that was used, and why.
     fn install(&mut self) -> Result<(Mode, Reason), Error> {
         let is_auto = self.install.mode == ModeChoice::Auto;
-        let (mut mode, mut reason) =
-            self.install.first_mode(|| Found::of(&netlink::held()?, &self.legacy_tables()?))?;
+        let mut known = None;
+        let first = self.install.first_mode(|| {
+            let Seen { ruleset, generation } = netlink::held()?;
+            let facts = Facts::of(&ruleset, &self.legacy_tables()?)?;
+            known = generation.map(|generation| Snapshot { generation, tables: ruleset.tables });
+            Ok(facts)
+        });
+        let (mut mode, mut reason) = first?;
         loop {
             let is_choice = is_auto && !matches!(reason, Reason::FellBack(_));
             if is_choice && !reason.is_trial() {
                 (self.tell)(OperationNotice::Chose(mode, &reason));
             }
-            let Err(error) = self.install_in(mode) else {
+            let Err(error) = self.install_in(mode, known.take()) else {
                 if is_choice && reason.is_trial() {
                     (self.tell)(OperationNotice::Chose(mode, &reason));
                 }
@@ -300,15 +307,17 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Installs in a mode.
+    /// Installs in a mode. The tables of nf_tables that are `known` aren't read again.
     ///
     /// # Errors
     /// Another mode holds our rules, which are not to be replaced; or something is missing or was refused.
-    fn install_in(&mut self, mode: Mode) -> Result<(), Error> {
+    fn install_in(&mut self, mode: Mode, known: Option<Snapshot<HeldRule>>) -> Result<(), Error> {
         self.tables = expected(mode, &self.install.config);
         let mut unseen = None;
         // Nothing else has committed to most namespaces, and the kernel says so if it has.
-        let mut known = Some(Snapshot::fresh());
+        let known = known.unwrap_or_else(Snapshot::fresh);
+        let is_fresh = known.generation == Generation::FRESH;
+        let mut known = Some(known);
         if mode == Mode::Legacy {
             self.install.find_commands(&self.legacy)?;
             self.refuse_others(mode, &netlink::nf_tables_modes()?)?;
@@ -328,11 +337,11 @@ impl Run<'_, '_> {
                 unseen = held.not_known.pop();
             }
         }
-        let is_untouched = self.commit(mode, known);
+        let is_as_known = self.commit(mode, known);
         if let Some(unseen) = unseen {
-            self.tell_unseen(unseen, is_untouched.as_ref().is_ok_and(|is_untouched| *is_untouched));
+            self.tell_unseen(unseen, is_fresh && matches!(is_as_known, Ok(true)));
         }
-        is_untouched?;
+        is_as_known?;
         self.settle_with_others(mode)
     }
 

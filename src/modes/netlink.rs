@@ -45,7 +45,7 @@ pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
 /// # Errors
 /// nf_tables could not be read, although the kernel has it.
 pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
-    let ruleset = held()?;
+    let ruleset = held()?.ruleset;
     match ruleset.unseen(Subsystem::NfTables) {
         // A process that may not read nf_tables may not change legacy tables either; that attempt explains it better.
         Some(unseen) if !unseen.not_permitted => {
@@ -64,23 +64,31 @@ pub(crate) fn must_see<R>(ruleset: &Ruleset<R>, mode: Mode) -> Result<(), Error>
     }
 }
 
+/// The tables of nf_tables, and the generation that they are of; none, if they could not be read.
+pub(crate) struct Seen<R> {
+    pub(crate) ruleset: Ruleset<R>,
+    pub(crate) generation: Option<Generation>,
+}
+
 /// Reads those tables of nf_tables that may hold our rules. What could not be read is listed in [`Ruleset::not_known`].
 ///
 /// # Errors
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
-pub(crate) fn held() -> Result<Ruleset<HeldRule>, Error> {
+pub(crate) fn held() -> Result<Seen<HeldRule>, Error> {
     nf_tables(|socket| held::held(socket, may_be_ours))
 }
 
 /// Reads nf_tables by `read`, as [`held`].
-pub(crate) fn nf_tables<R>(read: impl FnOnce(&Socket) -> Result<Snapshot<R>, ReadError>) -> Result<Ruleset<R>, Error> {
+pub(crate) fn nf_tables<R>(read: impl FnOnce(&Socket) -> Result<Snapshot<R>, ReadError>) -> Result<Seen<R>, Error> {
     let socket = Socket::open().map_err(ReadError::NotAsked);
     let (not_permitted, reason) = match socket.and_then(|socket| read(&socket)) {
-        Ok(snapshot) => return Ok(Ruleset { tables: snapshot.tables, not_known: Vec::new() }),
+        Ok(Snapshot { generation, tables }) => {
+            return Ok(Seen { ruleset: Ruleset { tables, not_known: Vec::new() }, generation: Some(generation) });
+        }
         // The kernel has no nfnetlink (netlink_create in net/netlink/af_netlink.c), or that without nf_tables
         // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
         Err(ReadError::NotAsked(Errno::EPROTONOSUPPORT) | ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
-            return Ok(Ruleset { tables: Vec::new(), not_known: Vec::new() });
+            return Ok(Seen { ruleset: Ruleset { tables: Vec::new(), not_known: Vec::new() }, generation: None });
         }
         Err(ReadError::Socket(Errno::EPERM)) => (true, format!("EPERM: {PRIVILEGE}")),
         Err(ReadError::Socket(errno)) => (false, error::Errno::of(errno).to_string()),
@@ -92,7 +100,7 @@ pub(crate) fn nf_tables<R>(read: impl FnOnce(&Socket) -> Result<Snapshot<R>, Rea
         Err(error) => return Err(refusal::unreadable(error).in_mode(Mode::Nft)),
     };
     let unseen = Unseen { subsystem: Subsystem::NfTables, not_permitted, reason };
-    Ok(Ruleset { tables: Vec::new(), not_known: vec![unseen] })
+    Ok(Seen { ruleset: Ruleset { tables: Vec::new(), not_known: vec![unseen] }, generation: None })
 }
 
 /// The version of a network namespace's rules. If a later stamp is equal, it is the same namespace, nf_tables has not

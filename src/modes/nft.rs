@@ -9,7 +9,7 @@ use ruleset::{Base, Chain, Family, NAT, Name, Policy, Table, TableFamily};
 use super::rerun::Wanted;
 use crate::config::Mode;
 use crate::error::ModeError;
-use crate::ownership::{held_leads_to, is_own_jump};
+use crate::ownership::{is_own_jump, target_of};
 use crate::plan::{ChainName, chain_of, rules_of};
 
 fn nat(family: Family) -> TableId {
@@ -87,7 +87,7 @@ fn remove_family(table: Option<&Table<HeldRule>>, family: Family, edits: &mut Ve
         if ChainName::own(&chain.name).is_some() {
             continue;
         }
-        let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| held_leads_to(rule).is_some());
+        let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| target_of(rule).is_some());
         // A verdict map may lead elsewhere too. While its rule is there, the kernel deletes none of the chains.
         for jump in jumps.into_iter().filter(|jump| jump.target.is_some()) {
             edits.push(Edit::DeleteRule(id, chain.name.clone(), jump.handle));
@@ -116,7 +116,7 @@ pub(super) fn foreign_jumps(tables: &[Table<HeldRule>]) -> Vec<String> {
             let base = ChainName::from_name(name.as_bytes());
             for rule in rules.iter().filter(|rule| !base.is_some_and(|base| is_own_jump(rule, base))) {
                 let matches = if rule.is_unconditional { "" } else { "… " };
-                let goal = held_leads_to(rule);
+                let goal = target_of(rule);
                 foreign.extend(goal.map(|goal| format!("{table}: -A {name} {matches}-j {goal}")));
             }
         }

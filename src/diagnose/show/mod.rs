@@ -22,7 +22,7 @@ use crate::diagnose::verify::difference::differences;
 use crate::diagnose::verify::finding::Finding;
 use crate::diagnose::{Outcome, detect};
 use crate::error::Error;
-use crate::install::choose::{Found, Reason, try_out};
+use crate::install::choose::{Facts, Reason, try_out};
 use crate::netns;
 use crate::ownership::{holders, is_ours, leads_to};
 use crate::plan::tables::expected;
@@ -143,7 +143,7 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
             shown.signs = signs_in_namespace(&ruleset, &network.devices);
         } else {
             let everything = detect::config_of_every_kind();
-            let found = Found::of(&ruleset, &ruleset);
+            let found = Facts::of(&ruleset, &ruleset);
             shown.auto = Some(found.and_then(|found| choose(found.first(), |mode| try_out(mode, &everything))));
         }
         Ok(report(&shown))

@@ -23,7 +23,7 @@ use crate::diagnose::verify::difference::{differences, discovery_findings};
 use crate::diagnose::verify::finding::{Finding, Problem};
 use crate::error::Error;
 use crate::install::Install;
-use crate::install::choose::{Found, Reason, try_out};
+use crate::install::choose::{Facts, Reason, try_out};
 use crate::modes::legacy::read::read_table;
 use crate::modes::legacy::{self, has_sockets};
 use crate::modes::netlink::must_see;
@@ -205,7 +205,7 @@ pub fn verify(install: &Install) -> Result<Verification, Error> {
 
 /// The mode that installing would use here, and why.
 fn chosen_mode(install: &Install, ruleset: &Ruleset) -> Result<(Mode, Reason), Error> {
-    let first = install.first_mode(|| Found::of(ruleset, ruleset))?;
+    let first = install.first_mode(|| Facts::of(ruleset, ruleset))?;
     choose(first, |mode| try_out(mode, &install.config))
 }
 

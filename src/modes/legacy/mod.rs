@@ -230,9 +230,7 @@ fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), 
     }
 }
 
-/// Names the first rule for which the kernel lacks an extension. The kernel loads the modules of those that it has: if both
-/// families' commands needed a module first, at the same moment, one would find it half loaded, and busybox's modprobe takes
-/// that for loaded.
+/// Names the first rule for which the kernel lacks an extension: a restore command says no more than the line of its COMMIT.
 fn check_extensions(wanted: &[Table]) -> Result<(), ModeError> {
     for family in Family::ALL {
         let mut asked = BTreeSet::new();
