@@ -4,7 +4,7 @@ use netfilter::nf_tables::held::HeldRule;
 use ruleset::{Action, Family, Line, NAT, Name, Rule, Ruleset, Table};
 
 use crate::config::Mode;
-use crate::plan::{ChainName, Purpose};
+use crate::plan::ChainName;
 
 pub fn holds_rules<R>(ruleset: &Ruleset<R>, mode: Mode) -> bool {
     match mode {
@@ -26,24 +26,17 @@ pub fn own_lines(table: &Table) -> impl Iterator<Item = Line<'_>> {
     lines.filter(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, line.table).is_some())
 }
 
-/// Returns true if a rule is ours or linkerd-init's, by its comment.
-pub fn is_ours(rule: &Rule) -> bool {
-    let prefix = Purpose::PREFIX.as_bytes();
-    rule.comment.as_ref().is_some_and(|comment| comment.as_bytes().starts_with(prefix))
-}
-
-/// The rule without the time with which linkerd-init before 2.4.0 ends its comment; none if it has none.
-pub fn without_time(rule: &Rule) -> Option<Rule> {
-    let comment = rule.comment.as_ref().filter(|_| is_ours(rule))?;
-    let text = std::str::from_utf8(comment.as_bytes()).ok()?;
-    let timeless = Purpose::without_time(text);
-    (timeless != text).then(|| Rule { comment: Some(Name::from(timeless)), ..rule.clone() })
-}
-
 /// Returns true if a rule of this base chain is our own jump from there, or linkerd-init's.
 pub fn is_own_jump(rule: &HeldRule, base: ChainName) -> bool {
     rule.is_unconditional
         && rule.target.as_ref().is_some_and(|target| *target == *base.counterpart().as_str())
+        && base.jump_purpose().is_in(rule.comment.as_ref())
+}
+
+/// The same of a rule that is decoded.
+pub fn is_jump_from(rule: &Rule, base: ChainName) -> bool {
+    rule.conditions.is_empty()
+        && rule.action == Action::Jump(Name::from(base.counterpart().as_str()))
         && base.jump_purpose().is_in(rule.comment.as_ref())
 }
 
@@ -67,11 +60,8 @@ pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
         let is_others = is_nat && ChainName::own(&line.chain.name).is_none();
         let goal = leads_to(line.rule, line.table).filter(|_| is_others);
         goal.is_some_and(|goal| {
-            let is_ours = line.chain.name == *goal.counterpart().as_str()
-                && line.rule.conditions.is_empty()
-                && line.rule.action == Action::Jump(Name::from(goal.as_str()))
-                && goal.jump_purpose().is_in(line.rule.comment.as_ref());
-            !is_ours
+            let base = goal.counterpart();
+            line.chain.name != *base.as_str() || !is_jump_from(line.rule, base)
         })
     })
 }
@@ -84,14 +74,6 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::plan::tables::expected;
-
-    #[test]
-    fn a_rule_is_ours_by_its_comment() {
-        let rule = |comment| testing::commented(comment, testing::rule([], Action::Return));
-        assert!(is_ours(&rule("proxy-init/ignore-loopback")));
-        assert!(!is_ours(&rule("not proxy-init/ignore-loopback")));
-        assert!(!is_ours(&testing::rule([], Action::Return)));
-    }
 
     #[test]
     fn each_mode_has_its_subsystem_and_is_known_by_what_it_leaves() {

@@ -5,7 +5,8 @@ use ruleset::{Action, Name, Table};
 use ruleset::{Device, Ruleset};
 
 use crate::config::Interface;
-use crate::ownership::without_time;
+use crate::diagnose::ownership::without_time;
+
 use crate::plan::Purpose;
 
 /// A program, and the names that its chains, tables and devices have.

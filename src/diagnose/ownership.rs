@@ -1,6 +1,6 @@
 //! Recognises our tables and rules in the kernel, beyond [`crate::ownership`].
 
-use ruleset::{Direction, Family, Rule, Ruleset, Subsystem, Table};
+use ruleset::{Direction, Family, Name, Rule, Ruleset, Subsystem, Table};
 
 use crate::config::{Mode, PortRange};
 use crate::ownership::{holds_rules, own_lines};
@@ -90,6 +90,20 @@ impl Purpose {
     pub(crate) fn is_about_others(&self) -> bool {
         matches!(self, Self::IgnoreUsers(_) | Self::IgnoreGroups(_))
     }
+}
+
+/// Returns true if a rule is ours or linkerd-init's, by its comment.
+pub fn is_ours(rule: &Rule) -> bool {
+    let prefix = Purpose::PREFIX.as_bytes();
+    rule.comment.as_ref().is_some_and(|comment| comment.as_bytes().starts_with(prefix))
+}
+
+/// The rule without the time with which linkerd-init before 2.4.0 ends its comment; none if it has none.
+pub fn without_time(rule: &Rule) -> Option<Rule> {
+    let comment = rule.comment.as_ref().filter(|_| is_ours(rule))?;
+    let text = std::str::from_utf8(comment.as_bytes()).ok()?;
+    let timeless = Purpose::without_time(text);
+    (timeless != text).then(|| Rule { comment: Some(Name::from(timeless)), ..rule.clone() })
 }
 
 /// The mode whose rules a table holds, or would hold if there were any.
@@ -219,5 +233,13 @@ mod tests {
         ] {
             assert_eq!(Purpose::from_comment(comment), None, "{comment}");
         }
+    }
+
+    #[test]
+    fn a_rule_is_ours_by_its_comment() {
+        let rule = |comment| testing::commented(comment, testing::rule([], Action::Return));
+        assert!(is_ours(&rule("proxy-init/ignore-loopback")));
+        assert!(!is_ours(&rule("not proxy-init/ignore-loopback")));
+        assert!(!is_ours(&testing::rule([], Action::Return)));
     }
 }

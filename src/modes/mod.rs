@@ -11,9 +11,7 @@ mod rerun;
 use netfilter::nf_tables::ChainId;
 use nix::sys::utsname::uname;
 use nix::unistd::{getpid, gettid};
-use ruleset::Table;
 
-use crate::ownership::foreign_jumps;
 use crate::plan::ChainName;
 
 /// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process
@@ -44,15 +42,6 @@ pub struct Removed {
     pub any: bool,
     /// The rules that led to our chain and were not our own, each with its table and chain.
     pub foreign: Vec<String>,
-}
-
-impl Removed {
-    /// A backend removed all of our rules in these tables, if it held `any`.
-    fn from(any: bool, tables: &[Table]) -> Self {
-        let foreign = tables.iter().filter(|_| any).flat_map(foreign_jumps);
-        let foreign = foreign.map(|line| format!("{}: {line}", line.table)).collect();
-        Self { any, foreign }
-    }
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use trace::{
 };
 
 use crate::diagnose::output::words::flag;
-use crate::diagnose::ownership::mode_of;
-use crate::ownership::{holds_rules, is_ours};
+use crate::diagnose::ownership::{is_ours, mode_of};
+use crate::ownership::holds_rules;
 use crate::plan::{ChainName, Purpose};
 
 /// A connection, as far as it is known. What isn't known may be anything, except where a field says otherwise.

@@ -17,14 +17,14 @@ use crate::config::{Config, Mode};
 use crate::diagnose::explain::answer::{Answer, Connection, Verdict};
 use crate::diagnose::other_programs::owner_of;
 use crate::diagnose::output::words;
-use crate::diagnose::ownership::mode_of;
+use crate::diagnose::ownership::{is_ours, mode_of};
 use crate::diagnose::proxy::{ProxyWarning, warnings};
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::snapshot::{self, facts, unread_tables};
 use crate::error::{Error, chain};
 use crate::modes::netlink::must_see;
 use crate::netns;
-use crate::ownership::{holders, is_ours};
+use crate::ownership::holders;
 use crate::plan::Purpose;
 
 /// The fate of a connection, and the reason. Its `Display` is for people, [`Explained::json`] for machines.

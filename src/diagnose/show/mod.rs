@@ -13,6 +13,7 @@ use crate::config::{Config, Mode};
 use crate::diagnose::explain::answer::proxy_ports;
 use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::words;
+use crate::diagnose::ownership::is_ours;
 use crate::diagnose::proxy::ProxyWarning;
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::recognize::spell_flags;
@@ -24,7 +25,7 @@ use crate::diagnose::{Outcome, detect};
 use crate::error::Error;
 use crate::install::choose::{Facts, Reason, try_out};
 use crate::netns;
-use crate::ownership::{holders, is_ours, leads_to};
+use crate::ownership::{holders, leads_to};
 use crate::plan::tables::expected;
 use crate::plan::{ChainName, chain_of};
 

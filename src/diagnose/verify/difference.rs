@@ -16,8 +16,9 @@ use trace::{
 
 use crate::config::Mode;
 use crate::diagnose::explain::answer::proxy;
+use crate::diagnose::ownership::without_time;
 use crate::diagnose::verify::finding::{Finding, Problem, Subject};
-use crate::ownership::{foreign_jumps, leads_to, own_lines, without_time};
+use crate::ownership::{foreign_jumps, leads_to, own_lines};
 use crate::plan::{ChainName, chain_of};
 
 /// The rules that keep neighbours on these devices from finding each other.

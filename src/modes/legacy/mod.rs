@@ -32,7 +32,7 @@ use crate::config::Mode;
 use crate::error::{self, Error, Lack, ModeError, Privilege};
 use crate::modes::legacy::restore::Input;
 use crate::modes::refusal::unmapped;
-use crate::ownership::{leads_to, without_time};
+use crate::ownership::{foreign_jumps, is_jump_from, leads_to};
 use crate::plan::{ChainName, chain_of, is_on_owner, rules_of};
 pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 
@@ -92,7 +92,8 @@ impl Legacy {
     /// Removes the mode's rules, as [`netlink::remove`](super::netlink::remove).
     pub(crate) fn remove(&self) -> Result<Removed, Error> {
         let before = self.change(&[]).map_err(|error| error.in_mode(Mode::Legacy))?;
-        Ok(Removed::from(!before.is_empty(), &before))
+        let foreign = before.iter().flat_map(foreign_jumps).map(|line| format!("{}: {line}", line.table));
+        Ok(Removed { any: !before.is_empty(), foreign: foreign.collect() })
     }
 
     /// Takes each family to its wanted table, or to no rules of ours. Returns the tables that were
@@ -266,41 +267,26 @@ fn install_input(wanted: &Table, table: &Table) -> Input {
         input.make_or_flush(name);
     }
     for name in ChainName::IN_ORDER {
-        let wanted = rules_of(wanted, name);
-        if refilled.contains(&name) {
-            wanted.iter().for_each(|rule| input.append(name, rule));
-        }
-        if !name.is_ours() {
-            let (missing, surplus) = missing_and_surplus(rules_of(table, name), wanted);
-            for place in surplus.into_iter().rev() {
+        let (held, wanted) = (rules_of(table, name), rules_of(wanted, name));
+        // Of our jumps, those of linkerd-init among them, the first that is as wanted stays. Other programs' jumps stay.
+        let is_wanted = |rule: &Rule| is_jump_from(rule, name) && wanted.iter().any(|it| it.comment == rule.comment);
+        let stays = held.iter().position(is_wanted);
+        for (place, rule) in held.iter().enumerate().rev() {
+            if !name.is_ours() && is_jump_from(rule, name) && Some(place) != stays {
                 input.delete(&Name::from(name.as_str()), place);
             }
-            missing.iter().for_each(|rule| input.append(name, rule));
+        }
+        if refilled.contains(&name) || !name.is_ours() && stays.is_none() {
+            wanted.iter().for_each(|rule| input.append(name, rule));
         }
     }
     input
 }
 
-/// The edits by which a base chain holds each of the wanted rules once: the rules that it lacks, and those that it
-/// holds a second time or with a time in their comments, each with its place. Other rules stay, as do jumps that
-/// another program added.
-fn missing_and_surplus<'w>(held: &[Rule], wanted: &'w [Rule]) -> (Vec<&'w Rule>, Vec<usize>) {
-    let mut missing: Vec<&Rule> = wanted.iter().collect();
-    let mut surplus = Vec::new();
-    for (place, held) in held.iter().enumerate() {
-        if let Some(kept) = missing.iter().position(|rule| rule.same_rule(held)) {
-            missing.remove(kept);
-        } else if wanted.iter().any(|rule| rule.same_rule(held))
-            || without_time(held).is_some_and(|held| wanted.iter().any(|rule| rule.same_rule(&held)))
-        {
-            surplus.push(place);
-        }
-    }
-    (missing, surplus)
-}
-
+/// Returns true if the rules are the same to iptables.
 fn same_rules(held: &[Rule], wanted: &[Rule]) -> bool {
-    held.len() == wanted.len() && wanted.iter().zip(held).all(|(rule, held)| rule.same_rule(held))
+    let lines = |rules: &[Rule]| rules.iter().map(|rule| IptablesRule(rule).to_string()).collect::<Vec<_>>();
+    lines(held) == lines(wanted)
 }
 
 /// The input after which proxy-init has no chains, and nothing leads to them.
