@@ -6,8 +6,6 @@ pub mod tables;
 use ipnet::IpNet;
 use ruleset::Family;
 
-#[cfg(feature = "diagnose")]
-pub(crate) use self::names::Words;
 pub use self::names::{ChainName, Multiport, Purpose};
 pub(crate) use self::names::{chain_of, is_on_owner, owner, rules_of};
 use crate::config::{Config, IdRange, Interface, Port, PortRange, Subnet};
