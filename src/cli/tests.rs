@@ -129,44 +129,6 @@ fn the_flag_beats_the_environment_beats_the_binarys_name() {
 }
 
 #[test]
-fn each_flag_about_rules_arrives() {
-    let line = "proxy-init -p 1 -o 2 -u 3 -g 4 -r 5,6 --inbound-ports-to-ignore 7-8 --outbound-ports-to-ignore 9 \
-                --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8 --skip-uid 0,1000-1999 \
-                --skip-gid=7 --outbound-ports-to-redirect 80,90-99 --outbound-subnets-to-redirect 11.0.0.0/8 \
-                --inbound-interfaces-to-ignore net1,net2 --outbound-interfaces-to-ignore=tun0 --ipv6=false";
-    let Ok(Command::Install(install, _)) = try_parse(line, None) else {
-        panic!("{line}");
-    };
-    let port = |number| Port::new(number).unwrap();
-    let want = Config {
-        inbound_port: port(1),
-        outbound_port: port(2),
-        proxy_uid: crate::OwnerId::new(3),
-        proxy_gid: crate::OwnerId::new(4),
-        redirected_ports: vec![port(5), port(6)],
-        ignored_inbound_ports: vec!["7-8".parse().unwrap()],
-        ignored_outbound_ports: vec!["9".parse().unwrap()],
-        ignored_inbound_subnets: vec!["10.0.0.0/8".parse().unwrap()],
-        ignored_outbound_subnets: vec!["fd00::/8".parse().unwrap()],
-        redirected_outbound_ports: vec!["80".parse().unwrap(), "90-99".parse().unwrap()],
-        redirected_outbound_subnets: vec!["11.0.0.0/8".parse().unwrap()],
-        ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
-        ignored_gids: vec!["7".parse().unwrap()],
-        ignored_inbound_interfaces: vec!["net1".parse().unwrap(), "net2".parse().unwrap()],
-        ignored_outbound_interfaces: vec!["tun0".parse().unwrap()],
-        ipv6: false,
-    };
-    assert_eq!(install.config, want);
-    // The last one counts, and a list's items add up.
-    let again = format!("{line} --proxy-uid -1 --ipv6 -r 5");
-    let Ok(Command::Install(install, _)) = try_parse(&again, None) else {
-        panic!("{again}");
-    };
-    assert_eq!((install.config.proxy_uid, install.config.ipv6), (None, true));
-    assert_eq!(install.config.redirected_ports, [port(5), port(6), port(5)]);
-}
-
-#[test]
 fn each_other_flag_arrives() {
     let line = "proxy-init -p 1 -o 2 --firewall-bin-path=/opt/bin/iptables-nft -w --replace-other-backend \
                 --simulate=ipv6 --netns /run/pod --timeout-close-wait-secs 9";

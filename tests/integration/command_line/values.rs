@@ -4,8 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
 use lab::network::Namespace;
-use lab::settings::VALUES;
-use proxy_init::SETTINGS;
 
 use super::CHART_PORTS;
 use crate::support::{PORTS, Run, chart, chart_in, install, saved};
@@ -61,6 +59,16 @@ fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
         ("-p 4143 -o 4140 --incoming-port 1", &["--incoming-port", "--incoming-proxy-port"]),
         ("-p 4143 -o", &["--outgoing-proxy-port", "value"]),
         ("-p 4143 -o 4140 extra", &["extra"]),
+        ("-p 4143 -o 4140 --inbound-ports-to-ignore 4190, 4191", &["unexpected argument \"4191\""]),
+        ("-p 4143 -o 4140 -r ,", &["--ports-to-redirect \",\" names nothing: name at least one"]),
+        ("-p 4143 -o 4140 -r 80 --ports-to-redirect=", &["--ports-to-redirect \"\" names nothing: name at least one"]),
+        ("-p 4143 -o 4140 --inbound-ports-to-ignore 80,-5-7", &["\"-5-7\""]),
+        ("-p 4143 -o 4140 --subnets-to-ignore 010.0.0.0/8", &["010.0.0.0/8 is not a valid CIDR address"]),
+        (
+            "-p 4143 -o 4140 --subnets-to-ignore ::ffff:10.0.0.0/104",
+            &["::ffff:10.0.0.0/104 is an IPv4-mapped subnet", "write the IPv4 subnet itself, 10.0.0.0/8"],
+        ),
+        ("-p 4143 -o 4140 --simulate=ipv5", &["--simulate must be one of ipv4, ipv6, true, false, not \"ipv5\""]),
     ] {
         let arguments = if arguments.contains("iptables-mode") || arguments.contains("firewall") {
             arguments.to_owned()
@@ -276,29 +284,6 @@ fn linkerds_word_for_legacy_mode_is_understood() {
             .success();
         assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
     }
-}
-
-#[test]
-fn a_variable_of_the_environment_makes_the_rules_that_its_flag_makes() {
-    let rules = |run: Run| {
-        let namespace = Namespace::new();
-        run.output(&namespace).success();
-        saved(&namespace, "nft")
-    };
-    // All settings but the two ports, which come last.
-    assert_eq!(VALUES.len() + 1, SETTINGS.len() - 2);
-    for (flag, value) in VALUES.into_iter().chain([("ipv6", "false")]) {
-        let setting = SETTINGS.iter().find(|setting| setting.flag == flag).unwrap();
-        let line = "--iptables-mode nft -p 4143 -o 4140";
-        let by_flag = rules(Run::new(&format!("{line} --{flag}={value}")));
-        assert_ne!(by_flag, rules(Run::new(line)), "{flag}");
-        assert_eq!(by_flag, rules(Run::new(line).environment(setting.variable, value)), "{flag}");
-    }
-    // The ports too.
-    let by_variables = Run::new("--iptables-mode nft -u 2102")
-        .environment("PROXY_INIT_INCOMING_PROXY_PORT", "4143")
-        .environment("PROXY_INIT_OUTGOING_PROXY_PORT", "4140");
-    assert_eq!(rules(by_variables), rules(Run::new(&format!("--iptables-mode nft {CHART_PORTS}"))));
 }
 
 #[test]

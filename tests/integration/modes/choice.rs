@@ -30,31 +30,6 @@ fn holders(namespace: &Namespace) -> String {
 }
 
 #[test]
-fn the_flag_beats_the_environment_beats_the_binary() {
-    for (environment, arguments, want) in [
-        (None, "", "legacy"),
-        (None, "--iptables-mode nft", "nft"),
-        (None, "--firewall-bin-path iptables-nft", "nft"),
-        (None, "--firewall-bin-path /usr/sbin/iptables-legacy", "legacy"),
-        (Some("nft"), "", "nft"),
-        (Some(""), "", "legacy"),
-        (Some("nft"), "--iptables-mode legacy", "legacy"),
-        (Some("legacy"), "--firewall-bin-path iptables-nft", "legacy"),
-        (None, "--firewall-bin-path iptables-legacy --iptables-mode nft", "nft"),
-    ] {
-        let run = match environment {
-            Some(mode) => run(arguments).environment("IPTABLES_MODE", mode),
-            None => run(arguments),
-        };
-        assert_eq!(mode_of(&run).0, want, "{environment:?} {arguments}");
-    }
-    let output = run("").environment("IPTABLES_MODE", "ebtables").output(&Namespace::new());
-    assert_eq!(output.code(), Some(2));
-    let stderr = output.stderr();
-    assert!(stderr.contains("IPTABLES_MODE") && stderr.contains("ebtables"), "{stderr}");
-}
-
-#[test]
 fn plain_is_what_iptables_restore_is() {
     for variant in ["legacy", "nft"] {
         let folder = Folder::new(&format!("plain-{variant}"));
