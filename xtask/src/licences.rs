@@ -108,19 +108,6 @@ pub(crate) fn expression(components: &[Component]) -> Result<String> {
     Ok(licences.into_iter().collect::<Vec<_>>().join(" AND "))
 }
 
-/// Fails if a crate that is linked into a program has a licence that cargo-deny is not told to allow.
-pub(crate) fn audit(program: &str, architecture: Architecture) -> Result<()> {
-    let allowed = allowed()?;
-    let components = components(program, architecture)?;
-    for component in &components {
-        if !matches!(component.origin, Origin::Debian(..)) {
-            component.requirements(&allowed)?;
-        }
-    }
-    println!("{program}, {}: {}", architecture.name(), expression(&components)?);
-    Ok(())
-}
-
 /// Writes the licences of these, with a list of them, into a folder.
 pub(crate) fn write(components: &[Component], folder: &Path) -> Result<()> {
     let mut list = String::from("| component | version | licence | texts |\n|---|---|---|---|\n");
