@@ -11,7 +11,7 @@ use std::process::Command;
 use lab::shell::{Result, Run as _, cargo, root, target};
 
 use crate::c_libraries::{self, Libraries};
-use crate::target::{self as targets, Libc, Target};
+use crate::target::{self as targets, Target};
 use lab::architecture::Architecture;
 
 /// The linker's script that `cargo xtask order` makes, from the checkout.
@@ -108,10 +108,6 @@ pub(crate) fn of_lab(program: &str, architecture: Architecture) -> Result<PathBu
 
 /// The command that compiles a package's program in release mode, and where it will be.
 fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, PathBuf)> {
-    if is_of_a_node(package) && !matches!(target.libc, Libc::Musl(..)) {
-        let reason = "a static glibc loads the node's own modules to look a name up, which may be of another version";
-        return Err(format!("{package} is linked with musl alone, which can't be had (see above): {reason}").into());
-    }
     let mut build = cargo(&["build", "--release", "--locked"]);
     build.args(["--package", package, "--bin", program]);
     let folder = folder(package, target.architecture);
@@ -122,18 +118,12 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     build.env("CARGO_PROFILE_RELEASE_STRIP", "none");
     let triple = target.triple();
     let name = triple.replace('-', "_");
-    let (libraries, flags) = match &target.libc {
-        Libc::Dynamic => return Ok((build, folder.join("release").join(program))),
-        Libc::Glibc(libraries) => (libraries, String::new()),
-        Libc::Musl(rust, libraries) => {
-            rust.compile(&mut build);
-            let specs = root().join(libraries.specs());
-            // The C code of crates, by the crate cc, and the C programs that the benchmark carries.
-            build.env(format!("CFLAGS_{name}"), format!("-specs={}", specs.display()));
-            build.env("MUSL_SPECS", specs);
-            (libraries, with_musl(libraries, &rust.library()?))
-        }
-    };
+    let libraries = &target.libraries;
+    target.rust.compile(&mut build);
+    let specs = root().join(libraries.specs());
+    // The C code of crates, by the crate cc, and the C programs that the benchmark carries.
+    build.env(format!("CFLAGS_{name}"), format!("-specs={}", specs.display()));
+    build.env("MUSL_SPECS", specs);
     let compiler = c_libraries::compiler(target.architecture);
     // nftnl-sys doesn't tell rustc that libnftnl needs libmnl, and a static linker takes what it needs in order: so once
     // more, last. rustc leaves the linker looking for shared libraries; the system's libmnl.so would make a program dynamic that
@@ -141,11 +131,12 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     // Paths from the checkout, where rustc links: flags are part of what cargo and rustc make names of, and so of the bytes.
     let flags = format!(
         "-C target-feature=+crt-static {} -L native={} -C link-arg=-Wl,-Bstatic -C link-arg=-lmnl \
-         -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld -C link-arg=-Wl,-T,{} {} {flags}",
-        placed(package, target),
+         -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld -C link-arg=-Wl,-T,{} {} {}",
+        placed(package, target.architecture),
         libraries.folder.display(),
         ORDER,
-        remapped_paths()?
+        remapped_paths()?,
+        with_musl(libraries, &target.rust.library()?)
     );
     // An explicit target: else the flags would hit build scripts and procedural macros too.
     build.args(["--target", &triple]);
@@ -162,22 +153,19 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
 
 /// Where a program is in memory. What reads an API server's answers is at another address each time; the others always at the
 /// same one: there is nothing to relocate at start-up. So musl has nothing to protect from writing after that, and what they
-/// read may lie in the pages of what they execute; glibc relocates its choice of functions all the same. What musl has to
+/// read may lie in the pages of what they execute. What musl has to
 /// relocate, it reads of a list that takes a bit for most of the addresses (DT_RELR) and not 24 bytes, which GNU's linker writes
 /// for x86-64 alone. There, C's functions are called where they are, and not where a table says whose entries would be addresses
 /// too (`relax-elf-relocations`). For musl on aarch64, rustc asks the linker for a fixed address all the same
 /// (`static_position_independent_executables` in rustc_target/src/spec): the later of the linker's flags wins.
-fn placed(package: &str, target: &Target) -> &'static str {
-    match (&target.libc, target.architecture) {
-        (Libc::Musl(..), Architecture::Amd64) if is_of_a_node(package) => {
+fn placed(package: &str, architecture: Architecture) -> &'static str {
+    match architecture {
+        Architecture::Amd64 if is_of_a_node(package) => {
             "-C relocation-model=pic -Z relax-elf-relocations=yes -C link-arg=-Wl,-z,pack-relative-relocs \
              -C link-arg=-Wl,-T,xtask/src/constants-first.ld"
         }
-        (Libc::Musl(..), Architecture::Arm64) if is_of_a_node(package) => {
-            "-C relocation-model=pic -C link-arg=-static-pie"
-        }
-        (Libc::Musl(..), _) => "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code",
-        (Libc::Glibc(_) | Libc::Dynamic, _) => "-C relocation-model=static",
+        Architecture::Arm64 if is_of_a_node(package) => "-C relocation-model=pic -C link-arg=-static-pie",
+        _ => "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code",
     }
 }
 

@@ -84,22 +84,8 @@ pub(crate) fn strip(architecture: Architecture) -> String {
 }
 
 impl Libraries {
-    /// For this machine, with its own glibc.
-    pub(crate) fn with_glibc() -> Result<Self> {
-        let here = Architecture::here()?;
-        let libraries = Self {
-            folder: "target/static/glibc".into(),
-            nftnl: Library::of_system("libnftnl")?,
-            mnl: Library::mnl(here)?,
-            libc: glibc(here)?,
-            libgcc: of_compiler(here, "libgcc_eh.a")?,
-        };
-        libraries.copy()?;
-        Ok(libraries)
-    }
-
-    /// With musl.
-    pub(crate) fn with_musl(architecture: Architecture) -> Result<Self> {
+    /// For musl.
+    pub(crate) fn for_musl(architecture: Architecture) -> Result<Self> {
         let nftnl = if architecture.is_here() {
             Library::of_system("libnftnl")?
         } else {

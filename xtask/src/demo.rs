@@ -5,14 +5,12 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use lab::architecture::Architecture;
 use lab::linkerd;
 use lab::network::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Reached, Server, connect};
 use lab::recording;
 use lab::shell::{Result, need_root, target};
 
 use crate::build;
-use crate::target as targets;
 
 const INBOUND: u16 = 4143;
 const OUTBOUND: u16 = 4140;
@@ -66,11 +64,6 @@ pub(crate) fn run() -> Result<()> {
     let file = target("recording.svg");
     std::fs::write(&file, recording::record(&binary))?;
     println!("\nThe recording that the README shows, made now: {}", file.display());
-    if let Some(reason) = &targets::of(Architecture::here()?)?.no_musl {
-        println!(
-            "\nThis is not the program that ships, which is linked with musl and takes half a millisecond: {reason}"
-        );
-    }
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use spdx::{Expression, Licensee, ParseMode};
 
 use crate::rust::Rust;
-use crate::target::{self, Libc};
+use crate::target;
 use crate::{build, c_libraries};
 use lab::architecture::Architecture;
 
@@ -74,22 +74,18 @@ pub(crate) fn components(program: &str, architecture: Architecture) -> Result<Ve
     let target = target::of(architecture)?;
     let triple = target.triple();
     let mut components = crates(cargo, program, &triple, &[])?;
-    let (rust, libraries, libc) = match &target.libc {
-        Libc::Musl(rust, libraries) => (Some(rust), libraries, MUSL),
-        Libc::Glibc(libraries) => (None, libraries, GLIBC),
-        Libc::Dynamic => return Err("the licences of a program that is linked dynamically are the system's".into()),
-    };
-    components.extend(standard_library(rust, &triple)?);
+    let libraries = &target.libraries;
+    components.extend(standard_library(&target.rust, &triple)?);
     for ((name, licence), file) in [
         (LIBNFTNL, &libraries.nftnl.file),
         (LIBMNL, &libraries.mnl.file),
-        (libc, &libraries.libc),
+        (MUSL, &libraries.libc),
         (LIBGCC, &libraries.libgcc),
     ] {
         components.push(of_debian(name, licence, file)?);
     }
     // It carries programs of C that are linked with glibc, to compare with.
-    if build::carried_by(program).is_some() && libc != GLIBC {
+    if build::carried_by(program).is_some() {
         components.push(of_debian(GLIBC.0, GLIBC.1, &c_libraries::glibc(architecture)?)?);
     }
     Ok(components)
@@ -207,9 +203,9 @@ fn texts_in(folder: &Path, licence: &str) -> Result<Vec<PathBuf>> {
 
 /// Rust's standard library: of the compiler on PATH, or of the one that makes it for musl, with the crates that it
 /// takes then.
-fn standard_library(rust: Option<&Rust>, triple: &str) -> Result<Vec<Component>> {
+fn standard_library(rust: &Rust, triple: &str) -> Result<Vec<Component>> {
     let (name, licence) = ("rust-std", "MIT OR Apache-2.0");
-    let library = if let Some(Rust::Debian { source, .. }) = rust {
+    let library = if let Rust::Debian { source, .. } = rust {
         of_debian(name, licence, source)?
     } else {
         let version = Command::new("rustc").arg("--version").read()?;
@@ -226,24 +222,22 @@ fn standard_library(rust: Option<&Rust>, triple: &str) -> Result<Vec<Component>>
         }
     };
     let mut components = vec![library];
-    if let Some(rust) = rust {
-        let manifest = rust.library()?.join("std/Cargo.toml");
-        let cargo = |arguments: &[&str]| {
-            let mut command = cargo(arguments);
-            command.arg("--manifest-path").arg(&manifest);
-            command.env("RUSTC", rust.command()).env("RUSTC_BOOTSTRAP", "1");
-            command
-        };
-        // Its own parts are of no version.
-        let is_own = |one: &Component| one.version == "0.0.0" || one.name.starts_with("rustc-std-workspace");
-        let crates = crates(cargo, "std", triple, &["--no-default-features"])?;
-        components.extend(
-            crates
-                .into_iter()
-                .filter(|one| !is_own(one))
-                .map(|one| Component { origin: Origin::CrateOfStandardLibrary, ..one }),
-        );
-    }
+    let manifest = rust.library()?.join("std/Cargo.toml");
+    let cargo = |arguments: &[&str]| {
+        let mut command = cargo(arguments);
+        command.arg("--manifest-path").arg(&manifest);
+        command.env("RUSTC", rust.command()).env("RUSTC_BOOTSTRAP", "1");
+        command
+    };
+    // Its own parts are of no version.
+    let is_own = |one: &Component| one.version == "0.0.0" || one.name.starts_with("rustc-std-workspace");
+    let crates = crates(cargo, "std", triple, &["--no-default-features"])?;
+    components.extend(
+        crates
+            .into_iter()
+            .filter(|one| !is_own(one))
+            .map(|one| Component { origin: Origin::CrateOfStandardLibrary, ..one }),
+    );
     Ok(components)
 }
 

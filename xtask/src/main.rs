@@ -41,9 +41,7 @@ To try it:
 
 To build:
   build        Build proxy-init, proxy-init-bench, linkerd-cni and
-               linkerd-cni-agent in target/dist. They are static: linked with
-               musl. Where musl can't be had, why is said; the first two are
-               linked with glibc then, and the other two aren't built.
+               linkerd-cni-agent in target/dist, linked statically with musl.
                  --arch ARCH  without proxy-init-bench, for amd64 or arm64
   image        Put what the Dockerfile's stages copy into a folder:
                  --layout FOLDER

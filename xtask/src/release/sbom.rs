@@ -11,7 +11,7 @@ use crate::build;
 use crate::commit::Commit;
 use crate::licences::{self, Component, Origin};
 use crate::setup;
-use crate::target::{self, Libc};
+use crate::target;
 use lab::architecture::Architecture;
 
 /// The SBOM of a program's file. Its time is the commit's.
@@ -36,10 +36,8 @@ pub(super) fn of(
             }
         }
     }
-    if let Libc::Musl(rust, _) = &target::of(architecture)?.libc {
-        let [vendor, name, version] = rust.maker()?;
-        array(&mut sbom, "/metadata/tools")?.push(json!({"vendor": vendor, "name": name, "version": version}));
-    }
+    let [vendor, name, version] = target::of(architecture)?.rust.maker()?;
+    array(&mut sbom, "/metadata/tools")?.push(json!({"vendor": vendor, "name": name, "version": version}));
     let described = sbom.pointer_mut("/metadata/component").and_then(Value::as_object_mut);
     let described = described.ok_or("the SBOM describes no component")?;
     described.insert("hashes".to_owned(), json!([{"alg": "SHA-256", "content": files::sum(file)?}]));
