@@ -434,23 +434,21 @@ impl Installation<'_, '_> {
     /// for that. If the other run was done before this one committed, it has nothing to give way to, so then this one
     /// does.
     fn settle_with_others(&mut self, mode: Mode) -> Result<(), Error> {
-        if !self.install.replace_other_backend {
-            let deadline = Instant::now() + PATIENCE;
-            loop {
-                match self.other_modes(mode)?.first() {
-                    None => return Ok(()),
-                    Some(_) if mode != Mode::Legacy && Instant::now() < deadline => sleep(PAUSE),
-                    Some(&other) => return Err(self.give_way(mode, other)),
-                }
-            }
-        }
+        let is_replacing = self.install.replace_other_backend;
+        let deadline = Instant::now() + PATIENCE;
         for attempt in 1.. {
             let others = self.other_modes(mode)?;
             let Some(&first) = others.first() else {
                 break;
             };
-            if attempt > TRIES {
+            let may_wait = mode != Mode::Legacy && Instant::now() < deadline;
+            let is_over = if is_replacing { attempt > TRIES } else { !may_wait };
+            if is_over {
                 return Err(self.give_way(mode, first));
+            }
+            if !is_replacing {
+                sleep(PAUSE);
+                continue;
             }
             for other in others {
                 let removed =

@@ -170,9 +170,9 @@ impl SetKey for AnyKey {
     }
 }
 
-/// Numbers of a set.
+/// The attributes of a set that are numbers.
 #[derive(Default)]
-pub(crate) struct SetShape {
+pub(crate) struct SetAttributes {
     /// nft's number for the type of its elements.
     pub(crate) key_type: u32,
     /// In bytes.
@@ -184,7 +184,7 @@ pub(crate) struct SetShape {
     pub(crate) size: Option<u32>,
 }
 
-pub(crate) fn describe_set(set: &mut Set<'_, AnyKey>, shape: &SetShape, user_data: &[u8]) {
+pub(crate) fn describe_set(set: &mut Set<'_, AnyKey>, shape: &SetAttributes, user_data: &[u8]) {
     let numbers = [
         (sys::NFTNL_SET_KEY_TYPE, Some(shape.key_type)),
         (sys::NFTNL_SET_KEY_LEN, Some(shape.key_length)),

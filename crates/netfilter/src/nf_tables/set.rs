@@ -11,7 +11,7 @@ use super::header;
 use super::uapi::*;
 use crate::netlink::Batch;
 use crate::netlink::message::{Attributes, Malformed, Unwritable, be32, number};
-use crate::netlink::objects::{self, AnyKey, SetShape, describe_set};
+use crate::netlink::objects::{self, AnyKey, SetAttributes, describe_set};
 
 /// An element as the kernel keeps it: a number, which may mark the end of an interval, which is the first number
 /// after it, rather than the beginning or a single number.
@@ -24,11 +24,11 @@ const DAY: u32 = 86_400_000;
 pub(super) fn add(batch: &mut Batch, table: &Table, set: &Set, id: u32) -> Result<(), Unwritable> {
     let mut object = named(table, set.name.as_bytes(), id)?;
     let (_, key_type) = datatype(set_field(set));
-    let shape = SetShape { key_type, key_length: set.bits / 8, ..SetShape::default() };
+    let shape = SetAttributes { key_type, key_length: set.bits / 8, ..SetAttributes::default() };
     let shape = match Shape::of(set) {
-        Shape::Intervals => SetShape { flags: libc::NFT_SET_INTERVAL as u32, ..shape },
+        Shape::Intervals => SetAttributes { flags: libc::NFT_SET_INTERVAL as u32, ..shape },
         Shape::Numbers => shape,
-        Shape::Hashed => SetShape {
+        Shape::Hashed => SetAttributes {
             flags: libc::NFT_SET_TIMEOUT as u32,
             // How often to look for elements that have expired; without this, each second.
             collects_every: Some(DAY),
