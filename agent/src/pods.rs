@@ -70,8 +70,7 @@ pub(crate) async fn run(settings: &Settings, server: &Server, health: &Arc<Healt
     let mut news = follow(server.client.clone(), of_node(node));
     let mut said = false;
     loop {
-        let due = watcher.pods.values().map(|(_, tracked)| tracked.due).min();
-        let due = due.map(tokio::time::Instant::from_std);
+        let due = tracked::next(&watcher.pods);
         tokio::select! {
             news = news.recv() => match news {
                 Some(Err(reason)) => {
@@ -90,12 +89,7 @@ pub(crate) async fn run(settings: &Settings, server: &Server, health: &Arc<Healt
                 }
                 None => return Err("the watch ended".to_owned()),
             },
-            () = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            } => watcher.round().await,
+            () = sleep_until(due.into()) => watcher.round().await,
         }
     }
 }

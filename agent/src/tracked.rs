@@ -14,6 +14,7 @@ use crate::drift::{Reason, Told};
 use crate::events::event;
 use crate::metrics::Metrics;
 use crate::rules::{self, Wanted};
+use crate::schedule::NEVER;
 use crate::settings::{RepairAction, Settings};
 
 /// After how long a pod is looked at again that couldn't be healed, or of which it isn't known how it stands, at first and
@@ -234,6 +235,11 @@ pub(crate) fn count<K, P>(pods: &BTreeMap<K, (P, Tracked)>, metrics: &Metrics) {
         let label = [("reason", reason.to_string())];
         metrics.drifts.get_or_create(&label).set(number);
     }
+}
+
+/// When the next pod is to be looked at.
+pub(crate) fn next<K, P>(pods: &BTreeMap<K, (P, Tracked)>) -> Instant {
+    pods.values().map(|(_, tracked)| tracked.due).min().unwrap_or_else(|| Instant::now() + NEVER)
 }
 
 /// The pods that are to be looked at by now.

@@ -20,7 +20,7 @@ use super::message::{Annotation, PodSandbox};
 use crate::admin::Health;
 use crate::events::{self, Events};
 use crate::rules::{self, Wanted};
-use crate::schedule::{NEVER, Schedule};
+use crate::schedule::Schedule;
 use crate::settings::{Installation, Settings};
 use crate::tracked::{self, Standing, Tracked};
 
@@ -216,8 +216,7 @@ impl<'a> Sandboxes<'a> {
     /// Looks at pods as they are due, for ever.
     pub(crate) async fn watch(&self) -> std::convert::Infallible {
         loop {
-            let due = self.all.borrow().values().map(|(_, tracked)| tracked.due).min();
-            let due = due.unwrap_or_else(|| Instant::now() + NEVER);
+            let due = tracked::next(&self.all.borrow());
             tokio::select! {
                 () = self.news.notified() => continue,
                 () = sleep_until(due.into()) => {}
