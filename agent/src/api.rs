@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Service;
 use kube::api::GetParams;
-use kube::core::object::NotUsed;
-use kube::core::{ApiResource, Object, Request};
-use kube::{Api, Client, Config, Error};
-use pod::{Given, Metadata, ServiceSpec, bounded, wrong_in_json};
-use serde::Deserialize;
+use kube::core::Request;
+use kube::{Client, Config, Error};
+use pod::{Given, Object, ServiceSpec, bounded, wrong_in_json};
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::settings::Installation;
@@ -51,31 +49,25 @@ impl Server {
 
     /// The annotations of a namespace that count for its pods.
     pub(crate) async fn annotations(&self, namespace: &str) -> Result<Given, String> {
-        /// A namespace, of which only that is kept.
-        #[derive(Deserialize)]
-        struct Noted {
-            metadata: Metadata,
-        }
-
-        let request = Request::new("/api/v1/namespaces").get(namespace, &GetParams::default());
-        let words = |reason: String| format!("namespace {namespace}: {reason}");
-        let request = request.map_err(|error| words(error.to_string()))?;
-        let found: Noted = within(self.client.request(request)).await.map_err(words)?;
+        let found: Object = self.get("/api/v1/namespaces", namespace).await?;
         Ok(found.metadata.annotations)
     }
 
     /// The ports and target ports of the service by which pods reach the API server.
     pub(crate) async fn ports_of_api_server(&self) -> Result<Vec<u16>, String> {
-        let resource = ApiResource::erase::<Service>(&());
-        let services: Api<Object<ServiceSpec, NotUsed>> =
-            Api::namespaced_with(self.client.clone(), "default", &resource);
-        let found = within(services.get("kubernetes")).await;
-        let found = found.map_err(|reason| format!("service default/kubernetes: {reason}"))?;
+        let path = "/api/v1/namespaces/default/services";
+        let found: Object<ServiceSpec> = self.get(path, "kubernetes").await?;
         let ports = found.spec.ports();
         if ports.is_empty() {
-            return Err("service default/kubernetes: it has no ports".to_owned());
+            return Err(format!("{path}/kubernetes: it has no ports"));
         }
         Ok(ports)
+    }
+
+    async fn get<S: Default + DeserializeOwned>(&self, path: &str, name: &str) -> Result<Object<S>, String> {
+        let request = Request::new(path).get(name, &GetParams::default());
+        let found = within(async { self.client.request(request.map_err(Error::BuildRequest)?).await });
+        found.await.map_err(|reason| format!("{path}/{name}: {reason}"))
     }
 }
 

@@ -235,17 +235,13 @@ pub(crate) fn has_plugin(text: &str) -> Result<bool, Unusable> {
     Ok(!list.entries.is_empty())
 }
 
-/// A program that keeps others' entries out of its file, by the type of its plugin, and the setting that makes it stop
-/// (`cni.exclusive` in Cilium's chart; linkerd2's issues 10375 and 11597).
-const JEALOUS: [(&str, &str); 1] = [("cilium-cni", "Cilium's agent: set `cni.exclusive=false` in its chart")];
-
-/// Names the program that writes a file, as far as its plugins tell, and the advice about that program.
+/// Names the program that writes a file, as far as its plugins tell, and the advice about that program. Cilium's agent keeps
+/// others' entries out of its file (`cni.exclusive` in its chart; linkerd2's issues 10375 and 11597).
 pub(crate) fn writer(text: &str) -> &'static str {
-    let known = JEALOUS.iter().find(|(kind, _)| text.contains(&format!("\"{kind}\"")));
-    known.map_or(
-        "a program that is not known: see which DaemonSets mount the folder, and set one of them to leave others' entries in",
-        |(_, advice)| advice,
-    )
+    if text.contains("\"cilium-cni\"") {
+        return "Cilium's agent: set `cni.exclusive=false` in its chart";
+    }
+    "a program that is not known: see which DaemonSets mount the folder, and set one of them to leave others' entries in"
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Puts the plugin on the node and keeps it there: one pass looks at everything and mends what differs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -163,9 +163,8 @@ pub(crate) struct Keeper {
     inquiry: Inquiry,
     /// The entry that the configurations have, or had when one last had one.
     kept: Option<Entry>,
-    /// The lines that the log has already, so that not each pass adds them.
-    said: BTreeSet<String>,
-    noted: BTreeSet<String>,
+    /// The lines that the log has already, so that not each pass adds them, and whether each is an error.
+    said: BTreeMap<String, bool>,
     health: Arc<Health>,
 }
 
@@ -179,8 +178,7 @@ impl Keeper {
             throttle: Throttle::default(),
             inquiry: Inquiry::default(),
             kept: None,
-            said: BTreeSet::new(),
-            noted: BTreeSet::new(),
+            said: BTreeMap::new(),
             health,
         }
     }
@@ -213,19 +211,22 @@ impl Keeper {
             }
             state.wait(rest);
         }
-        say(
-            &mut self.said,
-            state.trouble.iter().chain(&state.refused).chain(state.contested.values()),
-            |line| error!("{line}"),
-            |line| info!("no longer: {line}"),
-        );
-        say(
-            &mut self.noted,
-            state.notes.iter().chain(state.skipped.values()),
-            |line| warn!("{line}"),
-            |line| debug!("no longer: {line}"),
-        );
+        self.say(&state);
         state
+    }
+
+    /// Says in the log what is new, and what is over.
+    fn say(&mut self, state: &State) {
+        let errors = state.trouble.iter().chain(&state.refused).chain(state.contested.values());
+        let notes = state.notes.iter().chain(state.skipped.values());
+        let lines = errors.map(|line| (line.clone(), true)).chain(notes.map(|line| (line.clone(), false)));
+        let before = std::mem::replace(&mut self.said, lines.collect());
+        for (line, is_error) in self.said.iter().filter(|(line, _)| !before.contains_key(*line)) {
+            if *is_error { error!("{line}") } else { warn!("{line}") }
+        }
+        for (line, was_error) in before.iter().filter(|(line, _)| !self.said.contains_key(*line)) {
+            if *was_error { info!("no longer: {line}") } else { debug!("no longer: {line}") }
+        }
     }
 
     fn keep(&mut self, state: &mut State, folders: &mut Folders) -> Result<(), String> {
@@ -574,19 +575,6 @@ fn remove_all(installation: &Installation, Folders { net, bin, .. }: &Folders) -
         return Ok(());
     }
     Err(format!("not everything could be removed: {}", failures.join("; ")))
-}
-
-/// Says what is new, and what is over.
-fn say<'a>(
-    said: &mut BTreeSet<String>,
-    now: impl Iterator<Item = &'a String>,
-    begin: impl Fn(&str),
-    end: impl Fn(&str),
-) {
-    let now: BTreeSet<String> = now.cloned().collect();
-    now.difference(said).for_each(|line| begin(line));
-    said.difference(&now).for_each(|line| end(line));
-    *said = now;
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
