@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn the_parts_that_decide_are_known_and_no_others_kept() {
         let seen = pod(|pod| {
-            pod["metadata"]["labels"] = json!({"app": "web", ::pod::CONTROL_PLANE_COMPONENT: "destination"});
+            pod["metadata"]["labels"] = json!({"app": "web", "linkerd.io/control-plane-component": "destination"});
             pod["metadata"]["annotations"] = json!({
                 "config.linkerd.io/skip-inbound-ports": "8080", "proxy-init.io/skip-uid": "7", "linkerd.io/trust-root": "y",
                 "linkerd.io/proxy-version": "v2", "other/key": "x"

@@ -9,13 +9,11 @@ use crate::version::Version;
 /// Why no rules can be told for a pod.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
 pub enum Error {
     /// The plugin's configuration is for a version of the CNI specification that the plugin doesn't know.
     #[error("cniVersion {asked:?} is not supported: use one of {}", Version::ALL.map(|version| version.to_string()).join(", "))]
-    Version {
-        /// The version in the configuration; empty if the configuration names none.
-        asked: String,
-    },
+    Version { asked: String },
 
     /// The plugin's configuration is not JSON.
     #[error("the network configuration is not JSON: {0}")]
@@ -23,37 +21,18 @@ pub enum Error {
 
     /// A key of the plugin's configuration is missing or has an invalid value.
     #[error("network configuration: {key}: {reason}")]
-    Configuration {
-        /// The path of the key, such as `linkerd.proxy-uid`.
-        key: String,
-        /// Why the value is invalid, and where it is.
-        reason: String,
-    },
+    Configuration { key: String, reason: String },
 
     /// An annotation has an invalid value.
     #[error("annotation {key} of {holder} has the invalid value {}: {}", shortened(.value), one_line(.reason))]
-    Annotation {
-        /// Its key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// The object that carries the annotation: `pod NAMESPACE/NAME` or `namespace NAME`.
-        holder: String,
-        /// Why the value is invalid.
-        reason: String,
-    },
+    Annotation { key: &'static str, value: String, holder: String, reason: String },
 
     /// The annotations that change rules are too long.
     #[error(
         "the annotations of {holder} that change rules have more than {most} bytes together: shorten them, with ranges \
              such as 8000-8100"
     )]
-    LongAnnotations {
-        /// The object that carries the annotations: `pod NAMESPACE/NAME` or `namespace NAME`.
-        holder: String,
-        /// How many bytes they may have.
-        most: usize,
-    },
+    LongAnnotations { holder: String, most: usize },
 }
 
 impl Error {

@@ -21,7 +21,5 @@ pub use configuration::{Configuration, PodInfo};
 pub use decision::{Answers, Decision, Reason, by_annotations, by_pod, needs_api_server_ports};
 pub use error::{Error, bounded, one_line, shortened, wrong_in_json};
 pub use name::PodName;
-pub use object::{
-    CONTROL_PLANE_COMPONENT, Containers, Labels, Metadata, Object, Pod, PodSpec, Proxy, ServiceSpec, gather,
-};
+pub use object::{Containers, Labels, Metadata, Object, Pod, PodSpec, Proxy, ServiceSpec, gather};
 pub use version::Version;

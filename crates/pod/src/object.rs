@@ -10,22 +10,16 @@ use serde_json::Value;
 
 use crate::annotations::Given;
 
-/// The label of Linkerd's own pods.
-pub const CONTROL_PLANE_COMPONENT: &str = "linkerd.io/control-plane-component";
-
 /// An object with this spec and this status.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, bound = "S: Default + Deserialize<'de>, T: Default + Deserialize<'de>")]
+#[allow(missing_docs, reason = "the API of Kubernetes says what each field is")]
 pub struct Object<S = IgnoredAny, T = IgnoredAny> {
-    /// Its kind, if it names one.
     pub kind: String,
-    /// Its names, and the notes on it.
     #[serde(deserialize_with = "or_default")]
     pub metadata: Metadata,
-    /// Its desired state.
     #[serde(deserialize_with = "or_default")]
     pub spec: S,
-    /// Its observed state.
     #[serde(deserialize_with = "or_default")]
     pub status: T,
 }
@@ -53,14 +47,11 @@ impl<T> Pod<T> {
 /// The names of an object, and the notes on it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "the API of Kubernetes says what each field is")]
 pub struct Metadata {
-    /// Its name.
     pub name: String,
-    /// Its namespace, if its kind has one.
     pub namespace: String,
-    /// Its UID.
     pub uid: String,
-    /// The version of the object.
     pub resource_version: String,
     deletion_timestamp: Option<IgnoredAny>,
     /// The annotations that count.
@@ -90,12 +81,11 @@ pub struct Labels {
 /// The desired state of a pod.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "the API of Kubernetes says what each field is")]
 pub struct PodSpec {
-    /// True if the pod has the node's network.
     pub host_network: bool,
     /// True if the pod has the node's users; none means the same.
     pub host_users: Option<bool>,
-    /// Its containers.
     #[serde(deserialize_with = "gather")]
     pub containers: Containers,
     /// The containers that run before those, or beside them as native sidecars.
