@@ -111,6 +111,12 @@ pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>, family: Family) ->
         (b"limit" | b"hashlimit" | b"quota" | b"connlimit" | b"recent", _) => {
             Some(vec![read_limit(name, revision, info)?])
         }
+        // struct xt_pkttype_info: the type, and whether it is inverted.
+        (b"pkttype", 0) => {
+            let (kind, negated) = (u128::from(u32_at(info, 0)?), u32_at(info, 4)? != 0);
+            Some(vec![Condition::compare(Field::PacketType, kind, negated)])
+        }
+        (b"statistic", 0) => read_statistic(info)?,
         (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
         (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
         // Each is about one of IPv6's extension headers, and doesn't match a packet without it, negated or not
@@ -123,6 +129,19 @@ pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>, family: Family) ->
     let unknown = || vec![Condition::NotUnderstood(extension(name))];
     rule.conditions.extend(conditions.unwrap_or_else(unknown));
     Ok(())
+}
+
+/// `struct xt_statistic_info`: the mode, a flag that inverts it, and the probability, of which 2^31 is certainty. Only a
+/// match that always holds, or never, is understood.
+fn read_statistic(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    const RANDOM: u16 = 0;
+    let (mode, inverted, probability) = (u16_at(info, 0)?, u16_at(info, 2)? & 1 != 0, u32_at(info, 4)?);
+    let holds = match (mode, probability) {
+        (RANDOM, 0) => inverted,
+        (RANDOM, 0x8000_0000) => !inverted,
+        _ => return Ok(None),
+    };
+    Ok(Some(vec![Condition::Constant { of: extension(b"statistic"), holds }]))
 }
 
 /// Returns true if a match or a target of this name has connections tracked: those that call `nf_ct_netns_get` where
@@ -632,6 +651,24 @@ mod tests {
         assert_eq!(Extension::of(&Rule { action: Action::Return, ..redirected }).count(), 3);
         let words = [Extension::Owner, Extension::Redirect].map(|extension| extension.described().0);
         assert_eq!(words, ["the xt owner match", "the xt REDIRECT target"]);
+    }
+
+    #[test]
+    fn only_what_is_certain_or_impossible_is_understood_of_chance() {
+        let constant = |holds| Condition::Constant { of: extension(b"statistic"), holds };
+        for (mode, inverted, probability, want) in [
+            (0u16, 0u16, 0u32, Some(false)),
+            (0, 1, 0, Some(true)),
+            (0, 0, 1 << 31, Some(true)),
+            (0, 1, 1 << 31, Some(false)),
+            (0, 0, 1 << 30, None),
+            (1, 0, 0, None),
+        ] {
+            let head = [mode, inverted].map(u16::to_ne_bytes).concat();
+            let info = [head, probability.to_ne_bytes().to_vec()].concat();
+            let want = want.map_or(Condition::NotUnderstood(extension(b"statistic")), constant);
+            assert_eq!(condition(b"statistic", &info), want);
+        }
     }
 
     #[test]

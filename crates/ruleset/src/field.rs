@@ -34,6 +34,10 @@ pub enum Field {
     IcmpType,
     /// IPv6's hop limit.
     HopLimit,
+    /// The protocol of the packet's frame (`ETH_P_*` in linux/if_ether.h).
+    EtherType,
+    /// For whom its frame is (`PACKET_*` in linux/if_packet.h).
+    PacketType,
 }
 
 /// The facts about a field. Its place in a packet is in crates/netfilter/src/nf_tables/decode.rs.
@@ -230,6 +234,21 @@ impl Field {
                 what: "hop limit ",
                 any: "any hop limit",
                 open: "the hop limit",
+                ..PLAIN
+            },
+            Self::EtherType => &FieldFacts {
+                bits: 16,
+                nft: "meta protocol",
+                of: "meta protocol ",
+                any: "any protocol",
+                open: "the protocol",
+                ..PLAIN
+            },
+            Self::PacketType => &FieldFacts {
+                nft: "meta pkttype",
+                of: "meta pkttype ",
+                any: "any packet type",
+                open: "the type of the packet",
                 ..PLAIN
             },
         }

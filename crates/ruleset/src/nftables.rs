@@ -79,6 +79,20 @@ pub fn nfproto(family: Family) -> u128 {
 /// `NFPROTO_ARP`
 pub const ARP: u128 = 3;
 
+/// The protocol of a frame with this family's packet: `ETH_P_IP` or `ETH_P_IPV6`.
+pub fn ether_type(family: Family) -> u128 {
+    match family {
+        Family::V4 => 0x0800,
+        Family::V6 => 0x86dd,
+    }
+}
+
+/// `ETH_P_ARP`
+pub const ETHER_ARP: u128 = 0x0806;
+
+/// By their numbers in [`Field::PacketType`].
+pub(crate) const PACKET_TYPES: [&str; 4] = ["host", "broadcast", "multicast", "other"];
+
 pub struct NftCondition<'a>(pub &'a Condition);
 
 impl fmt::Display for NftCondition<'_> {
@@ -250,6 +264,16 @@ fn number(field: Field, number: u128) -> String {
     match field {
         Field::Family if number == nfproto(Family::V4) => "ipv4".to_owned(),
         Field::Family if number == nfproto(Family::V6) => "ipv6".to_owned(),
+        Field::EtherType => match number {
+            0x0800 => "ip".to_owned(),
+            0x86dd => "ip6".to_owned(),
+            ETHER_ARP => "arp".to_owned(),
+            _ => format!("{number:#06x}"),
+        },
+        Field::PacketType => match PACKET_TYPES.get(number as usize) {
+            Some(name) => (*name).to_owned(),
+            None => number.to_string(),
+        },
         Field::Protocol => match PROTOCOLS.into_iter().find(|(known, _)| *known == number) {
             Some((_, name)) => name.to_owned(),
             None => number.to_string(),

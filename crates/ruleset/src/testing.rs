@@ -106,7 +106,7 @@ pub fn ports(name: &str, elements: &[(u128, u128)]) -> Set {
 
 impl Field {
     /// Every field, for which tests ask of other modules what the compiler asks of [`Field::facts`].
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Family,
         Self::Protocol,
         Self::Source(Family::V4),
@@ -125,5 +125,7 @@ impl Field {
         Self::TcpFlags,
         Self::IcmpType,
         Self::HopLimit,
+        Self::EtherType,
+        Self::PacketType,
     ];
 }

@@ -196,6 +196,10 @@ pub(crate) fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition)
                 (0, _) => write!(f, "-m hl --hl-lt {} ", last + 1),
                 _ => write!(f, "-m hl --hl-gt {} ", first.saturating_sub(1)),
             },
+            Field::PacketType if let &[(0, 0)] = list => write!(f, "-m pkttype {not}--pkt-type unicast "),
+            Field::PacketType if let &[kind] = list => {
+                write!(f, "-m pkttype {not}--pkt-type {} ", element(field, kind))
+            }
             Field::IcmpType if let &[(kind, _)] = list => write!(f, "-m icmp6 {not}--icmpv6-type {kind} "),
             _ => write!(f, "{not}[{field:?} {}] ", numbers(list, ':')),
         },

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ruleset::flags::SYN;
-use ruleset::nftables::{ARP, element, nfproto};
+use ruleset::nftables::{ARP, ETHER_ARP, element, ether_type, nfproto};
 use ruleset::{Condition, Direction, Family, Field, ICMPV6, Intervals, LOOPBACK, TCP, Table, Values, interface};
 
 /// The most intervals that are kept of a field; beyond this, results are over-approximated.
@@ -46,6 +46,9 @@ impl Connections {
             none(Field::Mark),
             (Field::TcpFlags, Intervals::each(SYN)),
             any(Field::HopLimit),
+            (Field::EtherType, Intervals::one(ether_type(family))),
+            // Others are dropped (`ip_rcv_core`, `ip6_rcv_core`).
+            none(Field::PacketType),
         ];
         match direction {
             Direction::Inbound => fields.extend([any(Field::InInterface), none(Field::OutInterface)]),
@@ -74,6 +77,9 @@ impl Connections {
             (Field::Family, Intervals::one(message.as_ref().map_or(ARP, |_| nfproto(Family::V6)))),
             (Field::State, Field::State.any()),
             (Field::Mark, Intervals::one(0)),
+            (Field::EtherType, Intervals::one(message.as_ref().map_or(ETHER_ARP, |_| ether_type(Family::V6)))),
+            // To a group, to all, or to the one that has asked.
+            (Field::PacketType, Field::PacketType.any()),
         ];
         if let Some((kind, from, to)) = message {
             fields.extend([

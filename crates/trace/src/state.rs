@@ -216,7 +216,7 @@ impl<'a> State<'a> {
     pub(super) fn are_told_apart_by(&self, field: Field) -> bool {
         match field {
             Field::Uid | Field::Gid => !self.is_servers,
-            Field::State | Field::Mark | Field::ConnectionMark | Field::HopLimit => false,
+            Field::State | Field::Mark | Field::ConnectionMark | Field::HopLimit | Field::PacketType => false,
             _ => true,
         }
     }

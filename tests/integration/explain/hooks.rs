@@ -440,6 +440,36 @@ fn a_doubt_before_a_certain_drop_does_not_hide_it() {
     assert!(answer.starts_with("rejected, unless the limit of "), "{answer}");
 }
 
+/// Rules ask in several ways for what each packet of a living connection is.
+#[test]
+fn what_every_packet_is_is_known() {
+    let at = |rules: &str| chain("input", 0, rules);
+    for (line, inbound, outbound) in [
+        (at("meta pkttype { broadcast, multicast } drop"), Proxy, Proxy),
+        (at("meta pkttype != host drop"), Proxy, Proxy),
+        (at("tcp dport 4143 meta pkttype host drop"), Lost, Proxy),
+        (at("meta pkttype vmap { broadcast : drop, multicast : drop, host : accept } ; drop"), Proxy, Proxy),
+        (at("meta protocol { arp, 8021q } drop"), Proxy, Proxy),
+        (at("tcp dport 4143 meta protocol vmap { ip : drop, ip6 : accept }"), Lost, Proxy),
+        (at("tcp dport 4143 tcp flags { syn | ack, rst } drop"), Proxy, Proxy),
+        (at("tcp dport 4143 tcp flags { syn, syn | ecn, syn | cwr, syn | ecn | cwr } drop"), Lost, Proxy),
+        ("iptables-nft -A INPUT -m pkttype --pkt-type multicast -j DROP".to_owned(), Proxy, Proxy),
+        ("iptables-nft -A INPUT -p tcp --dport 4143 -m pkttype --pkt-type unicast -j DROP".to_owned(), Lost, Proxy),
+        (
+            "iptables-nft -A INPUT -p tcp --dport 4143 -m statistic --mode random --probability 1 -j DROP".to_owned(),
+            Lost,
+            Proxy,
+        ),
+        (
+            "iptables-nft -A INPUT -p tcp --dport 4143 -m statistic --mode random --probability 0 -j DROP".to_owned(),
+            Proxy,
+            Proxy,
+        ),
+    ] {
+        check(&[&line], inbound, outbound);
+    }
+}
+
 /// The client's ACK comes by the device of its SYN, though the reply leaves by another one.
 #[test]
 fn the_ack_comes_by_the_device_of_the_first_packet() {

@@ -5,7 +5,7 @@
 //! of its expressions.
 
 use ruleset::flags::{ct_state_condition, tracking_condition};
-use ruleset::nftables::{ARP, family_condition, nfproto};
+use ruleset::nftables::{ether_type, family_condition, nfproto};
 use ruleset::{
     Action, Bits, Condition, Context, Counted, Counters, Effect, Family, Field, ICMPV6, Name, Nat, NatKind, Opaque,
     Rejection, Rule, Set, TableFamily, Values, interface, set_size,
@@ -31,7 +31,7 @@ const PAYLOAD_FIELDS: [(Field, Place); 6] = [
 ];
 
 /// The `NFT_META_*` of a field.
-const META_FIELDS: [(Field, i32); 7] = [
+const META_FIELDS: [(Field, i32); 9] = [
     (Field::Family, libc::NFT_META_NFPROTO),
     (Field::Protocol, libc::NFT_META_L4PROTO),
     (Field::InInterface, libc::NFT_META_IIFNAME),
@@ -39,6 +39,8 @@ const META_FIELDS: [(Field, i32); 7] = [
     (Field::Uid, libc::NFT_META_SKUID),
     (Field::Gid, libc::NFT_META_SKGID),
     (Field::Mark, libc::NFT_META_MARK),
+    (Field::EtherType, libc::NFT_META_PROTOCOL),
+    (Field::PacketType, libc::NFT_META_PKTTYPE),
 ];
 
 /// Some versions of iptables-nft write `-p tcp` for IPv4 with it.
@@ -97,6 +99,7 @@ struct Reader<'a> {
     family: Option<Family>,
     /// The table is for ARP, whose packets have other things where IP has its addresses.
     is_arp: bool,
+    is_bridge: bool,
     registers: Registers,
     rule: Rule,
     /// The expression that changes the packet, and so perhaps where it goes, if there is one.
@@ -110,6 +113,7 @@ impl<'a> Reader<'a> {
             device,
             family: if let TableFamily::Ip(family) = family { Some(family) } else { None },
             is_arp: family == TableFamily::Arp,
+            is_bridge: family == TableFamily::Bridge,
             registers: Registers::default(),
             rule: Rule::new(Vec::new(), Action::Continue),
             changes: None,
@@ -283,11 +287,12 @@ impl<'a> Reader<'a> {
     }
 
     fn loaded_meta(&self, key: i32) -> Loaded {
-        if let Some((field, _)) = META_FIELDS.into_iter().find(|(_, known)| *known == key) {
+        let known = META_FIELDS.into_iter().find(|(_, known)| *known == key);
+        // A bridge's frames may be for others than its own address.
+        if let Some((field, _)) = known.filter(|(field, _)| *field != Field::PacketType || !self.is_bridge) {
             return self.loaded_field(field);
         }
         match key {
-            libc::NFT_META_PROTOCOL => Loaded::EtherType,
             libc::NFT_META_IIF => Loaded::Index(Field::InInterface),
             libc::NFT_META_OIF => Loaded::Index(Field::OutInterface),
             _ => loaded_by("meta"),
@@ -329,7 +334,7 @@ impl<'a> Reader<'a> {
                 return self.loaded_field(Field::IcmpType);
             }
             // In a frame: nft's `ether type`.
-            (_, ETHER_TYPE) => return Loaded::EtherType,
+            (_, ETHER_TYPE) => return self.loaded_field(Field::EtherType),
             (_, TCP_FLAGS) => return Loaded::Bits(Bits::all(Field::TcpFlags)),
             _ => {}
         }
@@ -386,10 +391,12 @@ impl<'a> Reader<'a> {
             *most = last;
             return;
         }
-        if field == Field::Family && self.family.is_none() {
-            let is_this = |family: &Family| (first, last) == (nfproto(*family), nfproto(*family));
-            self.family = Family::ALL.into_iter().find(is_this);
-        }
+        let named = Family::ALL.into_iter().find(|&family| match field {
+            Field::Family => (first, last) == (nfproto(family), nfproto(family)),
+            Field::EtherType => (first, last) == (ether_type(family), ether_type(family)),
+            _ => false,
+        });
+        self.family = self.family.or(named);
         self.rule.conditions.push(condition);
     }
 
@@ -410,15 +417,6 @@ impl<'a> Reader<'a> {
         let number = value.try_into().map(u32::from_ne_bytes).ok();
         Some(match *loaded {
             Loaded::Masked(field, ref mask) => Condition::compare(field, network(field, value, mask)?, negated),
-            Loaded::EtherType => {
-                let number = match value {
-                    [0x08, 0x00] => nfproto(Family::V4),
-                    [0x86, 0xdd] => nfproto(Family::V6),
-                    [0x08, 0x06] => ARP,
-                    _ => 0,
-                };
-                Condition::compare(Field::Family, number, negated)
-            }
             Loaded::AddressType { .. } | Loaded::Index(_) | Loaded::State(_) => {
                 self.membership_condition(loaded, &[number?], negated)?
             }
@@ -563,7 +561,11 @@ impl<'a> Reader<'a> {
     /// The condition that the content of a register is in a set or, if negated, isn't; and the field, if a verdict map may have
     /// its numbers as keys. None if it isn't understood.
     fn set_condition(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
-        match *self.registers.get(register)? {
+        let loaded = match self.registers.get(register)? {
+            Loaded::Bits(bits) if *bits == Bits::all(bits.field) => &Loaded::Field(Part::whole(bits.field)),
+            loaded => loaded,
+        };
+        match *loaded {
             ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::Index(_)) => {
                 // Numbers of states, types and devices are in the machine's order, as marks are.
                 let numbers = set.numbers_of(Field::Mark)?;

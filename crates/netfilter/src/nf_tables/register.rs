@@ -68,8 +68,6 @@ pub(super) enum Loaded {
     /// The packet's direction in its connection.
     Direction,
     Bits(Bits),
-    /// The protocol that the network device's header names.
-    EtherType,
     /// The number of a device, whose name is this field.
     Index(Field),
     /// The type that routing gives the source or the destination.
@@ -110,7 +108,7 @@ impl Loaded {
             Self::Index(_) => "meta",
             Self::Mapped(..) => "map",
             Self::Field(Part { field, .. }) | Self::Bits(Bits { field, .. }) => match field {
-                Field::Mark | Field::Uid | Field::Gid => "meta",
+                Field::Mark | Field::Uid | Field::Gid | Field::EtherType | Field::PacketType => "meta",
                 Field::ConnectionMark => "ct",
                 _ => "payload",
             },
@@ -295,7 +293,6 @@ mod tests {
             (Loaded::Bytes(Place::default(), None), &["payload"]),
             (Loaded::Bytes(Place::default(), Some(vec![1])), &["payload", "bitwise"]),
             (Loaded::Bits(Bits::all(Field::Mark)), &["meta"]),
-            (Loaded::EtherType, &["payload"]),
             (Loaded::Other(vec![Name::from("fib")]), &["fib"]),
             (constant(4), &[]),
         ] {

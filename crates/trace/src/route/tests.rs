@@ -526,6 +526,8 @@ fn neighbours_ask_and_answer_through_the_same_hooks() {
         (Hook::Input, begins_with(135), &asks, &FOUND),
         (Hook::Output, begins_with(136), &answers, &FOUND),
         (Hook::Input, to_port(80), &[asks[0], FOUND[0]], &[answers[0], FOUND[0]]),
+        // To a group or to one: that isn't known.
+        (Hook::Input, Condition::is(Field::PacketType, 2), &[asks[0], FOUND[0]], &[answers[0], FOUND[0]]),
         // They have no owner.
         (Hook::Output, Condition::is(Field::Uid, (0, 4_000_000_000)), &FOUND, &FOUND),
         (Hook::Input, Condition::is(Field::InInterface, interface(b"eth1")), &FOUND, &FOUND),
@@ -686,6 +688,19 @@ fn the_ack_comes_by_the_device_of_the_first_packet() {
         let ruleset = Ruleset { tables, not_known: vec![] };
         let walk = there_and_back(&ruleset, Family::V4, Direction::Inbound, by_aa.clone(), &around, None);
         assert_eq!(walk.arrived.is_empty(), is_dropped, "{name}: {:?}", walk.decisions);
+    }
+}
+
+/// Packets for others than this host are dropped before any rule of IP's, and so are those of living connections for it.
+#[test]
+fn a_packet_of_a_connection_is_for_this_host() {
+    for hook in [Hook::Prerouting, Hook::Input] {
+        let of_type = |kind: u128| inbound(vec![filter("f", hook, 0, drop_if(Condition::is(Field::PacketType, kind)))]);
+        assert_eq!(of_type(0), ["First Dropped by f"]);
+        assert_eq!(of_type(2), ["at last Ack Accepted"]);
+        let of_frame = |kind| inbound(vec![filter("f", hook, 0, drop_if(Condition::is(Field::EtherType, kind)))]);
+        assert_eq!(of_frame(0x0800), ["First Dropped by f"]);
+        assert_eq!(of_frame(0x86dd), ["at last Ack Accepted"]);
     }
 }
 
