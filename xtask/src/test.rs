@@ -21,9 +21,14 @@ const SEED: &str = "20261124";
 /// Integration tests with packages of other Debian releases, which are downloaded.
 const OF_DEBIANS_PACKAGES: [&str; 2] = ["versions::", "beside_debians_programs"];
 
-/// Integration tests that take minutes; the last ones ask for the memory of the agent that ships.
-const SLOW: [&str; 4] =
-    [OF_DEBIANS_PACKAGES[0], OF_DEBIANS_PACKAGES[1], "valgrind::", "take_no_more_memory_than_the_agent_may_have"];
+/// Integration tests that take minutes; the last ones measure the agent that ships.
+const SLOW: [&str; 5] = [
+    OF_DEBIANS_PACKAGES[0],
+    OF_DEBIANS_PACKAGES[1],
+    "valgrind::",
+    "take_no_more_memory_than_the_agent_may_have",
+    "a_full_node_costs_little",
+];
 
 /// Runs tests of several programs side by side, each test in a process of its own.
 const NEXTEST: &str = "cargo-nextest";

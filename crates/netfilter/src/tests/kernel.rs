@@ -163,7 +163,8 @@ fn who_listens_is_listed() {
             device: 0,
             is_ipv6_only: false,
             uid,
-            queue: Queue::default(),
+            // The standard library asks for this limit.
+            queue: Queue { waiting: 0, limit: 128 },
         };
         assert_eq!(listeners().unwrap(), [listed]);
         drop(listener);
