@@ -19,8 +19,8 @@ pub(crate) fn network() -> Network {
 }
 
 /// An image, a mode, and the mode that this comes to.
-pub(crate) type Combination = (&'static str, fn(&Images) -> &Image, &'static [(&'static str, &'static str)]);
-pub(crate) const COMBINATIONS: [Combination; 3] = [
+type Combination = (&'static str, fn(&Images) -> &Image, &'static [(&'static str, &'static str)]);
+const COMBINATIONS: [Combination; 3] = [
     (
         "scratch",
         |images| &images.scratch,

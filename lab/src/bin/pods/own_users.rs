@@ -9,26 +9,30 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use lab::containerd::Image;
 use lab::shell::{Result, Run as _};
 use serde_json::json;
 
 use crate::cni;
-use crate::init::{self, COMBINATIONS};
+use crate::init;
 use crate::mesh;
 use crate::node::Network;
 use crate::pod::{Meta, Pod};
-use crate::scenario::{Scenario, World};
+use crate::scenario::{Images, Scenario, World};
 
 const NAME: &str = "own users";
 
-/// The plugin's modes, each with a network of its own.
-const MODES: [(&str, &str); 5] = [
-    ("nft", "own-users-nft"),
-    ("native", "own-users-native"),
-    ("auto", "own-users-auto"),
-    ("legacy", "own-users-legacy"),
-    ("plain", "own-users-plain"),
+/// Images and modes of the init container.
+type Init = (&'static str, fn(&Images) -> &Image, &'static str);
+const INITS: [Init; 4] = [
+    ("scratch", |images| &images.scratch, "nft"),
+    ("scratch", |images| &images.scratch, "native"),
+    ("legacy", |images| &images.legacy, "legacy"),
+    ("file-capabilities", |images| &images.file_capabilities, "legacy"),
 ];
+
+/// The plugin's modes, each with a network of its own.
+const MODES: [(&str, &str); 2] = [("nft", "own-users-nft"), ("legacy", "own-users-legacy")];
 
 /// The plugin in each mode, by annotations.
 pub(crate) fn networks() -> impl Iterator<Item = Network> {
@@ -41,14 +45,12 @@ pub(crate) fn networks() -> impl Iterator<Item = Network> {
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let mut scenarios = Vec::new();
-    for (image_name, image, modes) in COMBINATIONS {
-        for &(mode, becomes) in modes {
-            let name = format!("{NAME}, image {image_name}, mode {mode}");
-            scenarios.push(Scenario::new(name, move |world| {
-                let pod = pod(world, init::NETWORK)?;
-                init::meshed(world, pod, image(world.images), mode, becomes, |_| {})
-            }));
-        }
+    for (image_name, image, mode) in INITS {
+        let name = format!("{NAME}, image {image_name}, mode {mode}");
+        scenarios.push(Scenario::new(name, move |world| {
+            let pod = pod(world, init::NETWORK)?;
+            init::meshed(world, pod, image(world.images), mode, mode, |_| {})
+        }));
     }
     for (mode, network) in MODES {
         let name = format!("{NAME}, cni, mode {mode}");
