@@ -18,7 +18,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-/// What happens to one request, or to one connection.
+/// The fate of one request, or of one connection.
 #[derive(Debug, Clone)]
 pub enum Plan {
     /// The connection is closed before the handshake.
@@ -44,11 +44,11 @@ struct State {
     objects: BTreeMap<String, Value>,
     token: String,
     plans: VecDeque<Plan>,
-    /// What all further requests get once `plans` are used up.
+    /// The plan for all further requests once `plans` are used up.
     for_ever: Option<Plan>,
-    /// What requests for these paths get before that.
+    /// The plans for requests for these paths, which come first.
     of_paths: BTreeMap<String, Plan>,
-    /// What every watch gets before that.
+    /// The plan for every watch, which comes before `for_ever`.
     for_watches: Option<Plan>,
     requests: Vec<String>,
     asked: BTreeSet<Asked>,
@@ -57,7 +57,7 @@ struct State {
     connections: usize,
     /// In their order. An object's version is the number of its last change.
     changes: Vec<Change>,
-    /// Whether watches don't begin with the objects that there are, as before Kubernetes 1.32.
+    /// Watches don't begin with the objects that there are, as before Kubernetes 1.32.
     refuses_initial_events: bool,
     notes: Vec<Value>,
     deletions: Vec<(String, Value)>,
@@ -73,7 +73,7 @@ struct Change {
     before: Option<Value>,
 }
 
-/// What connections share, and what tells watches of changes.
+/// The state that connections share, and the signal by which watches learn of changes.
 type Shared = (Mutex<State>, Condvar);
 
 /// The server. It ends with the process.
@@ -181,7 +181,7 @@ impl ApiServer {
     }
 
     /// Adds an object at its path after `/api/v1/`, or at one that begins with a slash, in the place of what is there.
-    /// Whoever watches is told.
+    /// Watches are told.
     pub fn add(&self, path: &str, object: Value) {
         self.state().put(&full(path), object);
         self.shared.1.notify_all();
@@ -252,17 +252,17 @@ impl ApiServer {
         self.state().requests.clone()
     }
 
-    /// What an authorizer would have been asked.
+    /// The questions that an authorizer would have been asked.
     pub fn asked(&self) -> BTreeSet<Asked> {
         self.state().asked.clone()
     }
 
-    /// What was asked for with each list of pods.
+    /// The queries of all lists of pods.
     pub fn lists(&self) -> Vec<String> {
         self.state().lists.clone()
     }
 
-    /// What was asked for with each watch.
+    /// The paths and queries of all watches.
     pub fn watches(&self) -> Vec<String> {
         self.state().watches.clone()
     }
@@ -277,7 +277,7 @@ impl ApiServer {
         self.state().notes.clone()
     }
 
-    /// What there is at a path by now.
+    /// The object that is at a path by now.
     pub fn object(&self, path: &str) -> Option<Value> {
         self.state().objects.get(&full(path)).cloned()
     }
@@ -317,7 +317,7 @@ impl ApiServer {
     }
 }
 
-/// What an authorizer is asked about a request. What isn't named is empty.
+/// The question that an authorizer is asked about a request. A part that the request doesn't name is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Asked {
     /// `get`, `list`, `watch`, …
@@ -332,7 +332,7 @@ pub struct Asked {
     pub name: String,
 }
 
-/// What the plugin looks at in a pod.
+/// The parts of a pod that the plugin looks at.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pod<'a> {
     /// Its own annotations.
@@ -372,7 +372,7 @@ impl State {
         }
     }
 
-    /// What there is at a path. A pod of a set has a dash and a number after its name.
+    /// The object at a path. A pod of a set has a dash and a number after its name.
     fn object(&self, path: &str) -> Option<Value> {
         let of_set = || {
             let mut object = self.objects.get(path.rsplit_once('-')?.0)?.clone();
@@ -501,7 +501,7 @@ impl Request {
         })
     }
 
-    /// What an authorizer is asked about it (`RequestInfoFactory` in apiserver/pkg/endpoints/request/requestinfo.go).
+    /// The question that an authorizer is asked about it (`RequestInfoFactory` in apiserver/pkg/endpoints/request/requestinfo.go).
     fn asked(&self) -> Option<Asked> {
         let parts: Vec<&str> = self.path.trim_start_matches('/').split('/').collect();
         let (group, rest) = match &parts[..] {
@@ -542,7 +542,7 @@ impl Request {
         self.parameter("watch") == Some("true")
     }
 
-    /// Whether a watch is to begin with the objects that there are.
+    /// A watch that is to begin with the objects that there are.
     fn wants_initial_events(&self) -> bool {
         self.is_watch() && self.parameter("sendInitialEvents") == Some("true")
     }
@@ -557,13 +557,13 @@ impl Request {
         state.for_watches.clone()
     }
 
-    /// Whether this is about objects, and not about one.
+    /// A list or a watch, which is about many objects.
     fn is_of_many(&self) -> bool {
         self.path == PODS || self.path == NAMESPACES || self.path.ends_with("/daemonsets")
     }
 
-    /// Whether an object is one of those that were asked for: by its path, by fields that it has, or hasn't, and by a label
-    /// that it has.
+    /// Selects the objects that were asked for: by their paths, by fields that they have, or haven't, and by a
+    /// label that they have.
     fn selects(&self, path: &str, object: &Value) -> bool {
         let is_below = match self.path.as_str() {
             PODS => path.contains("/pods/"),
@@ -684,7 +684,7 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
 
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// What a watch says of an object: the type first, as Go's structs are written.
+/// A watch's line about an object: the type first, as Go's structs are written.
 fn line(kind: &str, object: &Value) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }

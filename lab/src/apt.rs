@@ -15,7 +15,7 @@ use crate::shell::{Result, Run as _, target};
 /// How long a mirror that refuses is waited for.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What apt says of one that refuses: HTTP's statuses, as it prints them, and of TCP.
+/// apt's words about a mirror that refuses: HTTP's statuses, as apt prints them, and errors of TCP.
 const REFUSALS: [&str; 7] =
     ["  429  ", "  500  ", "  502  ", "  503  ", "  504  ", "Connection refused", "Connection timed out"];
 
@@ -32,7 +32,7 @@ pub fn pinned(package: &str, architecture: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether a package was unpacked before, by [`unpack`] or as the first one of [`unpack_all`], under its name.
+/// True if a package was unpacked before, by [`unpack`] or as the first one of [`unpack_all`], under its name.
 pub fn is_unpacked(release: &str, package: &str) -> bool {
     let (name, lists) = Lists::of(release, package);
     let folder = &lists.folder;

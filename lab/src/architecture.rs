@@ -4,7 +4,7 @@ use std::env;
 
 use crate::shell::Result;
 
-/// What a binary is built for.
+/// A processor's architecture, for which binaries are built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Architecture {
     /// x86-64.
@@ -35,7 +35,7 @@ impl Architecture {
         known.ok_or_else(|| format!("unknown architecture {name}: amd64 and arm64 are known").into())
     }
 
-    /// Whether it is this machine's.
+    /// True for this machine's.
     pub fn is_here(self) -> bool {
         self.machine() == env::consts::ARCH
     }

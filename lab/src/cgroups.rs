@@ -21,7 +21,7 @@ pub fn hierarchies() -> Vec<PathBuf> {
 /// processor time in a period. It is somewhere below this cgroup.
 ///
 /// # Errors
-/// What the kernel has in place of them.
+/// The kernel has other limits, which the error names.
 pub fn limits_of_chart(cgroup: &str, container: &str) -> Result<String> {
     let hierarchies = hierarchies();
     let cgroups = hierarchies.iter().map(|hierarchy| find(&hierarchy.join(cgroup), container));

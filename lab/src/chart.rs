@@ -11,7 +11,7 @@ pub struct Row {
     pub is_ours: bool,
     /// The bar's length.
     pub microseconds: f64,
-    /// What is written after the time.
+    /// The words after the time.
     pub after: String,
 }
 
@@ -88,7 +88,7 @@ fn class(is_ours: bool) -> &'static str {
     if is_ours { "ours" } else { "others" }
 }
 
-/// What the colours of these rows mean.
+/// The meanings of these rows' colours.
 fn legend(others: &str, rows: &[Row]) -> String {
     /// Room for the first words, and for the square before them.
     const COLUMN: f64 = 130.0;

@@ -17,7 +17,7 @@ use crate::{LayOut, apt, confined, containerd, helm, install, linkerd};
 const PROGRAMS: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
 const FIRST_VERSION: u32 = 30;
 
-/// What else of Debian's the cluster runs, in the release of its containerd: these are unpacked and not installed.
+/// Debian's other programs that the cluster runs, of the release of its containerd: they are unpacked and not installed.
 const UNPACKED: [(&str, &str); 2] = [("etcd-server", "usr/bin/etcd"), ("kubectl", "usr/bin/kubectl")];
 
 /// The programs that run on this machine, and Debian's packages of them.
@@ -35,7 +35,7 @@ const USAGE: &str = "usage: cargo xtask cluster --kubernetes FOLDER [--keep | --
 /// `cargo xtask cluster --kubernetes FOLDER [--keep | --only WORD...]`
 ///
 /// # Errors
-/// What went otherwise than expected.
+/// A scenario went otherwise than expected.
 pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
     let (kubernetes, rest) = match arguments {
         [flag, folder, rest @ ..] if flag == "--kubernetes" => (Path::new(folder), rest),
@@ -108,7 +108,7 @@ fn fill(kubernetes: &Path, lay_out: LayOut) -> Result<PathBuf> {
 /// The values for deploy/helm, below target/cluster.
 pub const VALUES: &str = "values.json";
 
-/// Of who has linkerd2-cni of the newest version, for the connections that are tried, and with the image that there is.
+/// The values of a user of linkerd2-cni's newest version, for the connections that are tried, and with the image that there is.
 fn values() -> Value {
     let mut values = linkerd::CHARTS[linkerd::CHARTS.len() - 1].cni_values();
     for (value, changed) in [
@@ -128,7 +128,7 @@ fn link(program: &Path, folder: &Path) -> Result<()> {
     Ok(symlink(program, folder.join(name))?)
 }
 
-/// What stands in for linkerd-init's image: a shell, iptables-legacy, and the commands that linkerd-init runs in legacy
+/// A stand-in for linkerd-init's image: a shell, iptables-legacy, and the commands that linkerd-init runs in legacy
 /// mode.
 fn add_linkerd_init(images: &Path) -> Result<()> {
     let folder = images.join("linkerd-init");

@@ -55,12 +55,12 @@ impl Program {
     /// Starts it and kills it, as the kernel does when it is out of memory, and sees that nothing is left.
     ///
     /// # Errors
-    /// What is left.
+    /// A process or a cgroup is left.
     pub fn kill(&self, folder: &Path) -> Result<()> {
         self.command("kill", folder).run()
     }
 
-    /// Which ends with this process.
+    /// The command ends with this process.
     fn command(&self, verb: &str, folder: &Path) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&self.0).arg(verb).arg(folder);
@@ -68,19 +68,19 @@ impl Program {
     }
 }
 
-/// What the program is to do in there.
+/// The task of the program in there.
 #[derive(Debug)]
 pub struct Inside {
     /// The folder that was filled for it.
     pub folder: PathBuf,
     /// The cgroup for all of its containers.
     pub cgroup: String,
-    /// What it was asked for.
+    /// The words that it was given.
     pub words: Vec<String>,
 }
 
 impl Inside {
-    /// Whether it is to hold what it makes until it is killed.
+    /// True if it is to hold what it makes until it is killed.
     pub fn holds(&self) -> bool {
         self.words == [HOLD]
     }
@@ -271,7 +271,7 @@ pub fn remove_cgroup(cgroup: &Path) -> Result<()> {
 /// Mounts a file system of this kind on a folder.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the mount.
 pub fn mount_on(kind: &str, folder: &str, options: Option<&str>) -> Result<()> {
     mount(Some(kind), folder, Some(kind), MsFlags::empty(), options)
         .map_err(|errno| format!("cannot mount {kind} on {folder}: {errno}").into())
@@ -281,7 +281,7 @@ pub fn mount_on(kind: &str, folder: &str, options: Option<&str>) -> Result<()> {
 /// checkout, and what is written goes with the mount namespace.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the mount.
 pub fn cover(folders: &[&str]) -> Result<()> {
     std::env::set_current_dir("/")?;
     mount_on("tmpfs", "/run", None)?;

@@ -1,10 +1,10 @@
-//! What must become of connections from and to a pod of a mesh.
+//! Connections from and to a pod of a mesh, and where each must arrive.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::shell::Result;
 
-/// Who makes a connection.
+/// The maker of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
     /// Another pod, without a mesh, that listens on ports 8080 and 4567.
@@ -18,7 +18,7 @@ pub enum Client {
 /// A connection, and where it must arrive.
 #[derive(Debug)]
 pub struct Connection {
-    /// Who makes it.
+    /// Its maker.
     pub client: Client,
     /// Where to.
     pub to: SocketAddr,
@@ -29,7 +29,7 @@ pub struct Connection {
 impl Client {
     const ALL: [Self; 3] = [Self::Neighbour, Self::App, Self::Proxy];
 
-    /// Whom a client in the pod runs as.
+    /// The user of a client in the pod.
     pub fn user(self) -> Option<u32> {
         match self {
             Self::Neighbour => None,

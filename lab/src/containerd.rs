@@ -22,7 +22,7 @@ const USR: &str = "node-usr";
 /// Unpacks a node's programs, for [`lay_over_usr`].
 ///
 /// # Errors
-/// What apt says.
+/// apt fails.
 pub fn add_node(folder: &Path) -> Result<()> {
     let root = apt::unpack_all(RELEASE, "node", &NODE)?;
     Ok(symlink(root.join("usr"), folder.join(USR))?)
@@ -32,7 +32,7 @@ pub fn add_node(folder: &Path) -> Result<()> {
 /// use their C library, which runs programs that were built for older ones too.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses the mount.
 pub fn lay_over_usr(folder: &Path) -> Result<()> {
     // This link's name has no colon, which would end it in the option.
     symlink(folder.join(USR), "/run/newer")?;
@@ -89,7 +89,7 @@ impl Image {
         Ok(image)
     }
 
-    /// What a container's image is called.
+    /// The image's name in a container's configuration.
     pub fn reference(&self) -> &str {
         &self.reference
     }
@@ -98,7 +98,7 @@ impl Image {
     /// archive of its layout, or else one that is made from the files.
     ///
     /// # Errors
-    /// What tar or containerd says.
+    /// tar or containerd fails.
     pub fn import(&self, folder: &Path, socket: &Path, scratch: &Path) -> Result<()> {
         let files = folder.join(&self.name);
         let layout = folder.join(format!("{}.oci.tar", self.name));
@@ -166,8 +166,8 @@ fn ctr(socket: &Path) -> Command {
     command
 }
 
-/// What containerd is told in each case: its files below a folder, its socket, the image of sandboxes, and where
-/// network plugins and their configurations are.
+/// The part of containerd's configuration that is the same everywhere: its files below a folder, its socket, the image of
+/// sandboxes, and the folders of network plugins and their configurations.
 pub fn configuration(folder: &Path, socket: &Path, pause: &Image, plugins: &Path, networks: &Path) -> String {
     let folder = folder.display();
     // The optimisation plugin makes folders in /opt, and an AppArmor profile would stay in the kernel. An OOM score

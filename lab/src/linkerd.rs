@@ -1,4 +1,4 @@
-//! What Linkerd itself runs: its chart's arguments, and the iptables commands that linkerd-init runs for any flags,
+//! Linkerd's own ways: its chart's arguments, and the iptables commands that linkerd-init runs for any flags,
 //! written from its own source (pkg/iptables/iptables.go of linkerd2-proxy-init) and not from ours.
 
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::network::{Namespace, Owner};
 
-/// What the charts of one version of Linkerd have by default, as linkerd/linkerd2 has them at its tag version-X. (Apache-2.0;
+/// The defaults of the charts of one version of Linkerd, as linkerd/linkerd2 has them at its tag version-X. (Apache-2.0;
 /// [`CHARTS`] says in which line of which file each fact stands.)
 #[derive(Debug)]
 pub struct Charts {
@@ -19,13 +19,13 @@ pub struct Charts {
     pub disables_ipv6: bool,
     /// The version of linkerd-init.
     pub proxy_init: &'static str,
-    /// Whether that is a file in the proxy's image; it has an image of its own otherwise.
+    /// True if that is a file in the proxy's image; it has an image of its own otherwise.
     pub is_in_proxy_image: bool,
-    /// Whether `proxyInit.closeWaitTimeoutSecs` demands `proxyInit.runAsRoot`.
+    /// True if `proxyInit.closeWaitTimeoutSecs` demands `proxyInit.runAsRoot`.
     pub demands_root_for_close_wait: bool,
     /// The version of the image cni-plugin.
     pub cni_plugin: &'static str,
-    /// Whether linkerd2-cni has the value `updateStrategy`.
+    /// True if linkerd2-cni has the value `updateStrategy`.
     pub has_update_strategy: bool,
 }
 
@@ -221,7 +221,7 @@ pub struct Flags {
 }
 
 impl Default for Flags {
-    /// What [`CHART_ARGUMENTS`] say.
+    /// The flags of [`CHART_ARGUMENTS`].
     fn default() -> Self {
         let ports = |ports: &[u16]| ports.iter().map(|&port| (port, port)).collect();
         Self {
@@ -439,13 +439,13 @@ pub struct Connection {
     pub to: SocketAddr,
     /// Where it comes from.
     pub from: IpAddr,
-    /// Which way it goes.
+    /// Its direction.
     pub way: Way,
     /// The device by which it comes in or leaves.
     pub device: &'static str,
 }
 
-/// Which way a connection goes.
+/// The direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// From another host to the pod.
@@ -457,7 +457,7 @@ pub enum Way {
     },
 }
 
-/// Whether a subnet in CIDR notation, or an address alone, has this address in it.
+/// True if a subnet in CIDR notation, or an address alone, has this address in it.
 fn contains(subnet: &str, address: IpAddr) -> bool {
     let (base, length) = match subnet.split_once('/') {
         Some((base, length)) => (base, length.parse().ok()),

@@ -49,7 +49,7 @@ pub fn seed() -> u64 {
 
 /// A network namespace of its own, with the loopback interface up.
 ///
-/// What runs in there has a /run of its own too, as in a pod: so that nothing waits for the xtables lock that another
+/// Programs in there have a /run of their own too, as in a pod: so that nothing waits for the xtables lock that another
 /// test or the machine's own programs hold (/run/xtables.lock), or takes it.
 #[derive(Debug)]
 pub struct Namespace {
@@ -79,7 +79,7 @@ impl Holder {
         Ok(holder)
     }
 
-    /// What /proc has of it.
+    /// A file of the process in /proc.
     fn path(&self, name: &str) -> String {
         format!("/proc/{}/{name}", self.0.id())
     }
@@ -108,7 +108,7 @@ impl Namespace {
     /// Makes one as the kernel does, with the loopback interface down and the machine's own /run.
     ///
     /// # Errors
-    /// Whatever the kernel says, such as EPERM without root's privileges.
+    /// The kernel refuses, such as with EPERM without root's privileges.
     pub fn untouched() -> io::Result<Self> {
         let made = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -347,7 +347,7 @@ impl Default for Lab {
     }
 }
 
-/// Who makes a connection: what `-m owner` looks at.
+/// The maker of a connection, at whom `-m owner` looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// User id.
@@ -359,7 +359,7 @@ pub struct Owner {
 /// The superuser.
 pub const ROOT: Owner = Owner { uid: 0, gid: 0 };
 
-/// What became of a connection.
+/// The outcome of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reached {
     /// A server took it.
@@ -502,7 +502,7 @@ fn serve(listener: &TcpListener, port: u16, stop: &AtomicBool) {
                 });
             }
             Err(_) => {
-                // Whoever stops the server waits for this, and sixty pods that looked each millisecond took all
+                // A caller that stops the server waits for this, and sixty pods that looked each millisecond took all
                 // processor time.
                 let _ = poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], 10_u8);
             }

@@ -17,7 +17,7 @@ const NEEDS: [(&str, &str); 2] = [("setcap", "libcap2-bin"), ("xtables-legacy-mu
 /// `cargo xtask pods [--release] [--only WORD...]`. `release` is the layout of a release's image.
 ///
 /// # Errors
-/// What went otherwise than expected, or why nothing was tried.
+/// A scenario went otherwise than expected, or nothing could be tried.
 pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> {
     let (release, rest) = match arguments {
         [flag, rest @ ..] if flag == "--release" => (Some(release), rest),
@@ -37,7 +37,7 @@ pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> 
 /// Runs all scenarios.
 ///
 /// # Errors
-/// What went otherwise than expected.
+/// A scenario went otherwise than expected.
 pub fn check(lay_out: LayOut) -> Result<Outcome<()>> {
     try_with(None, &[], lay_out)
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::architecture::Architecture;
 use crate::shell::{Result, Run as _};
 
-/// What programs are copied from.
+/// The root from which programs are copied.
 #[derive(Debug)]
 pub struct Origin {
     folder: PathBuf,

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-/// What was measured of one thing.
+/// The times of one contender.
 #[derive(Debug, Clone)]
 pub struct Samples {
-    /// What it is called in tables and charts.
+    /// Its name in tables and charts.
     pub name: String,
     /// Sorted.
     microseconds: Vec<f64>,

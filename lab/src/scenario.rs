@@ -11,10 +11,10 @@ const AT_A_TIME: usize = 4;
 
 /// One thing that is tried in a world of this kind.
 pub struct Scenario<W> {
-    /// Which the words of `--only` are looked for in.
+    /// `--only` looks for its words in it.
     pub name: String,
     try_in: Box<TryIn<W>>,
-    /// Whether it disturbs others, such as by killing a program of the node's.
+    /// True if it disturbs others, such as by killing a program of the node's.
     disturbs: bool,
 }
 
@@ -34,7 +34,7 @@ impl<W> Scenario<W> {
     /// Tries it.
     ///
     /// # Errors
-    /// What went otherwise than expected.
+    /// The scenario went otherwise than expected.
     pub fn try_in(&self, world: &W) -> Result<String> {
         (self.try_in)(world)
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::unistd::Uid;
 
-/// What commands and downloads come to; an error is for people.
+/// The result of commands and downloads; an error is for people.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The checkout.

@@ -1,4 +1,4 @@
-//! What runs in a guest of `cargo xtask kernels`, as its init: every mode once, in network namespaces of its own.
+//! The init of a guest of `cargo xtask kernels`: every mode once, in network namespaces of its own.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ exec /sbin/modprobe \"$@\"
 
 /// Does it all, and switches the machine off.
 fn main() {
-    // Which would be somebody's own.
+    // Otherwise, this would power off somebody's own machine.
     if std::process::id() != 1 {
         eprintln!("this is the first process of a kernel that cargo xtask kernels boots");
         return;
@@ -103,7 +103,7 @@ fn in_a_pod(before: &[&str], arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether these flags are refused in the machine's own network namespace, which is the guest's: kernels differ in how
+/// Checks that these flags are refused in the machine's own network namespace, which is the guest's: kernels differ in how
 /// it can be told.
 fn refuses_the_machines_namespace(flags: &[&str]) -> Result<(), String> {
     let output = in_a_pod(&[], flags).output().map_err(|error| error.to_string())?;
@@ -177,7 +177,7 @@ fn try_mode(mode: &str, is_whole: bool) -> String {
     }
 }
 
-/// What the error says where another mode may not be used instead.
+/// The error where another mode may not be used instead.
 fn refused(flags: &[&str]) -> String {
     let lab = Lab::new();
     let output = proxy_init(&lab, &[], &[flags, &["--no-fallback"]].concat());
@@ -188,7 +188,7 @@ fn refused(flags: &[&str]) -> String {
     }
 }
 
-/// Whether detect sees a table of nf_tables, or a legacy table with rules. What it can't see counts as a rule.
+/// True if detect sees a table of nf_tables, or a legacy table with rules, or can't see the tables.
 fn holds_rules(lab: &Lab) -> bool {
     let output = proxy_init(lab, &["detect", "--output", "json"], &[]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -216,7 +216,7 @@ fn nobody(namespace: &Namespace, before: &[&str]) -> Output {
     namespace.output(&mut command)
 }
 
-/// What verify tells uid 65534 of other backends, and what it says is not known.
+/// verify's answers to uid 65534: the other backends, and the unknown ones.
 fn verify(namespace: &Namespace) -> ([Value; 2], Output) {
     let output = nobody(namespace, &["verify", "--output", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -224,7 +224,7 @@ fn verify(namespace: &Namespace) -> ([Value; 2], Output) {
     (told, output)
 }
 
-/// What proxy-init tells uid 65534 of its rules in legacy mode; an error is what was said otherwise. `unloaded` is what
+/// proxy-init's answer to uid 65534 about its rules in legacy mode; an error is another answer. `unloaded` is what
 /// it told before the modules of legacy nat tables were loaded.
 fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
     const UNSEEN: &str = "not known: whether legacy tables hold proxy-init's rules too";
@@ -270,7 +270,7 @@ fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
     }
 }
 
-/// What an error says is missing, without what to do about it.
+/// The missing part that an error names, without the advice.
 fn essence(line: &str) -> String {
     let text = line.split("msg=\"").nth(1).unwrap_or(line).replace(['|', '\n'], " ");
     let text = text.replace("nothing was changed: ", "");

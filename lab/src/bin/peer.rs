@@ -1,4 +1,4 @@
-//! What runs in the containers of `cargo xtask pods` and `cargo xtask cluster`: a server, clients, and a program that
+//! The program in the containers of `cargo xtask pods` and `cargo xtask cluster`: a server, clients, and a program that
 //! only waits.
 
 use std::io::{self, Read as _};

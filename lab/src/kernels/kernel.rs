@@ -12,7 +12,7 @@ use crate::architecture::Architecture;
 use crate::rootfs::Origin;
 use crate::shell::{Result, Run as _, target};
 
-/// What is built for an architecture's guests, statically.
+/// The programs that are built for an architecture's guests, statically.
 #[derive(Debug)]
 pub struct Programs {
     /// proxy-init.
@@ -43,7 +43,7 @@ const MODULES: [&str; 18] = [
     "veth",
 ];
 
-/// What the names of kernels' packages begin with.
+/// The beginning of the names of kernels' packages.
 const PACKAGE: &str = "linux-image-";
 
 /// The version of a release's cloud kernel, which its metapackage names.
@@ -53,7 +53,7 @@ pub(crate) fn version(release: &str, architecture: Architecture) -> Result<Strin
     Ok(package.trim_start_matches(PACKAGE).to_owned())
 }
 
-/// What runs in a guest.
+/// The programs that run in a guest.
 pub(crate) struct Guest {
     pub(crate) architecture: Architecture,
     pub(crate) programs: Programs,
@@ -68,7 +68,7 @@ pub(crate) struct Kernel {
     pub(crate) version: String,
     /// It has the module [`HOOK_LISTS`].
     pub(crate) has_hook_lists: bool,
-    /// What the guest runs, an archive for cpio.
+    /// The guest's files, an archive for cpio.
     initramfs: PathBuf,
 }
 
@@ -141,7 +141,7 @@ impl Kernel {
                 files.extend(needs.split_whitespace());
             }
         }
-        // What the kernel asks for by checksum, not by name.
+        // The kernel asks for these by checksum, not by name.
         files.extend(dependencies.lines().filter_map(|line| line.split_once(':')).map(|(file, _)| file).filter(
             |file| {
                 let name = module_name(file);

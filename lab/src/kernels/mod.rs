@@ -30,7 +30,7 @@ pub type Build = fn(Architecture) -> Result<Programs>;
 /// tries everything, and prints the table of docs/kernels.md; or the kernels and variants whose name has all of these words.
 ///
 /// # Errors
-/// What went otherwise than expected, or why nothing was tried.
+/// A kernel did otherwise than expected, or nothing could be tried.
 pub fn run(arguments: &[String], build: Build) -> Result<()> {
     let (architecture, rest) = match arguments {
         [flag, name, rest @ ..] if flag == "--arch" => (Architecture::named(name)?, rest),
@@ -85,7 +85,7 @@ fn grouped(architecture: Architecture, table: &str) -> String {
 /// Boots everything whose name has all of these words, and makes the table of what each kernel did in each mode.
 ///
 /// # Errors
-/// What went otherwise than expected.
+/// A kernel did otherwise than expected.
 pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Outcome<String>> {
     if let Err(error) = apt::mirror() {
         return Ok(Outcome::Skipped(format!("the kernels are Debian's packages, and {error}")));
@@ -146,7 +146,7 @@ pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build
     }
 }
 
-/// What each came to, in their order. A guest has one processor and half a GiB: as many run at a time as there are
+/// The results of each, in their order. A guest has one processor and half a GiB: as many run at a time as there are
 /// processors, up to eight.
 fn try_all(trials: &[Trial<'_>]) -> Vec<Vec<String>> {
     let at_a_time = thread::available_parallelism().map_or(1, usize::from).min(8);
@@ -157,7 +157,7 @@ fn try_all(trials: &[Trial<'_>]) -> Vec<Vec<String>> {
     })
 }
 
-/// What a kernel without something is called.
+/// The name of a kernel without something.
 fn name(version: &str, variant: &Variant) -> String {
     format!("{version} without {}", variant.without)
 }
@@ -173,7 +173,7 @@ impl Trial<'_> {
         name(&self.kernel.version, self.variant)
     }
 
-    /// What each mode did; or, alone, why there is nothing to tell. A guest that doesn't get to its end, of which qemu's
+    /// The result of each mode; or, alone, the reason why there is none. A guest that doesn't get to its end, of which qemu's
     /// emulation may be the reason, is booted again, and that is said.
     fn results(&self) -> Vec<String> {
         let mut reason = String::new();

@@ -1,15 +1,15 @@
-//! What a kernel goes without, what is expected then, and the words by which host and guest tell each other.
+//! The variants of kernels, the outcome that each should have, and the words by which host and guest tell each other.
 
 use Expected::{Fails, FallsBack, Works};
 
 /// The kernel's parameter that tells the guest which variant this is.
 pub const PARAMETER: &str = "proxy_init_without";
-/// What stands before a result on the guest's console.
+/// The mark before a result on the guest's console.
 pub const RESULT: &str = "RESULT:";
-/// What a result says when a failed run has left something.
+/// The words of a result when a failed run has left rules or tables.
 pub const LEFT_BEHIND: &str = "LEFT BEHIND";
 
-/// What stands between the mode that was used instead of another and what --no-fallback comes to.
+/// The words between the mode that was used instead of another and the outcome of --no-fallback.
 pub const REFUSED: &str = ", and with --no-fallback: ";
 
 /// The module that lists what is hooked, and by which others than root see legacy tables.
@@ -21,17 +21,17 @@ pub const MODES: [&str; 4] = ["nft", "native", "legacy", "auto"];
 /// A kernel with something removed, and what is expected of it.
 #[derive(Debug)]
 pub struct Variant {
-    /// What it goes without, and its name.
+    /// The missing part, which is the variant's name.
     pub without: &'static str,
-    /// What its command line has besides.
+    /// Further parameters of its command line.
     pub parameters: &'static str,
     /// The modules that are deleted, if there are such.
     pub modules: &'static [&'static str],
-    /// What each of [`MODES`] does.
+    /// The outcome of each of [`MODES`].
     pub expected: [Expected; MODES.len()],
 }
 
-/// What a mode does.
+/// The outcome of a mode.
 #[derive(Debug, Clone, Copy)]
 pub enum Expected {
     /// It works; auto by the mode of this name.
@@ -42,7 +42,7 @@ pub enum Expected {
     Fails(&'static str),
 }
 
-/// What uid 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode.
+/// The answer to uid 65534 with NET_ADMIN about our rules in legacy mode.
 #[derive(Debug, Clone, Copy)]
 pub enum ExpectedView {
     /// That they are there; and, in a namespace without any, that there are none.
@@ -72,7 +72,7 @@ const NO_TABLE: &str = "no legacy nat table";
 const OK: Expected = Expected::Works("ok");
 
 impl Expected {
-    /// Whether a result is this.
+    /// Compares a result with this.
     pub fn is(self, result: &str) -> bool {
         match self {
             Self::Works(word) => result == word,
@@ -90,7 +90,7 @@ impl Variant {
         self.without.replace(' ', "_")
     }
 
-    /// What uid 65534 is told on a kernel that, but for the variant, has nfnetlink_hook or not.
+    /// The answer to uid 65534 on a kernel that, but for the variant, has nfnetlink_hook or not.
     pub fn expected_view(&self, has_hook_lists: bool) -> ExpectedView {
         let legacy = MODES.iter().zip(self.expected).find(|(mode, _)| **mode == "legacy");
         match legacy {
@@ -151,7 +151,7 @@ pub const VARIANTS: [Variant; 11] = [
         expected: [OK, OK, FallsBack("nft", NO_TABLE), Works("nft")],
         ..WHOLE
     },
-    // Which all of ip_tables, nft_compat and the xt modules need.
+    // ip_tables, nft_compat and the xt modules all need it.
     Variant {
         without: "xtables",
         modules: &["x_tables"],

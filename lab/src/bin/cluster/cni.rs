@@ -37,7 +37,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ("the node's agent by NRI, from deploy/cni", |world| with_agent(world, NRI, &["nri-events"], live_by_nri)),
         ("the node's agent, by the Helm chart with linkerd2-cni's values", by_helm),
     ];
-    // Whatever pod starts meanwhile gets the plugin too.
+    // Other pods that start meanwhile would get the plugin too.
     all.map(|(name, work)| Scenario::new(name, work).alone()).into()
 }
 
@@ -63,7 +63,7 @@ pub(crate) const NRI: Way = Way { folder: "overlays/nri", daemonset: "linkerd-nr
 pub(crate) struct Agent<'a> {
     kubectl: &'a Kubectl,
     way: Way,
-    /// What `kubectl apply --kustomize` takes.
+    /// The folder for `kubectl apply --kustomize`.
     folder: String,
     /// The network configuration without the plugin.
     before: Value,
@@ -271,7 +271,7 @@ fn restart_api_server(world: &World<'_>) -> Result<()> {
     start(world, &injected("after-the-api-server"))?.try_injected(&world.neighbour, true)
 }
 
-/// What the runtime doesn't tell, and the API server does.
+/// The cases that the API server tells, and the runtime doesn't.
 fn check_api_reader(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     let namespace = world.namespace.as_str();
     let kubectl = agent.kubectl;
@@ -465,7 +465,7 @@ impl Agent<'_> {
         self.kubectl.run(&["rollout", "status", TIMEOUT, "--namespace", AGENTS, &daemonset]).map(drop)
     }
 
-    /// What the agent has logged.
+    /// The agent's log.
     fn log(&self) -> Result<String> {
         self.kubectl.run(&["logs", "--namespace", AGENTS, &format!("daemonset/{}", self.way.daemonset)])
     }

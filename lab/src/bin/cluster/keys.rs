@@ -15,7 +15,7 @@ const API_SERVICE: &str = "10.96.0.1";
 /// Where a cluster tends to have its name server.
 pub(crate) const DNS: &str = "10.96.0.10";
 
-/// Whom a certificate is for: its file, its subject, and the names that it is valid for.
+/// The certificates, each with its file, its subject, and the names that it is valid for.
 const CERTIFICATES: [(&str, &str, &str); 3] = [
     (
         "apiserver",

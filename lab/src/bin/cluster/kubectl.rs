@@ -38,7 +38,7 @@ impl Kubectl {
         Err(format!("kubectl {}: {}: {}", arguments.join(" "), output.status, said.trim()).into())
     }
 
-    /// What a command answers in JSON.
+    /// A command's answer in JSON.
     pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
         let text = self.run(&[arguments, &["--output=json"]].concat())?;
         Ok(serde_json::from_str(&text)?)

@@ -1,4 +1,4 @@
-//! What a pod waits for under kubelet by each way to its rules, of which docs/benchmarks.md has the table.
+//! Measures a pod's start under kubelet by each way to its rules, for docs/benchmarks.md.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};

@@ -44,7 +44,7 @@ const SETTINGS: [(&str, &str); 6] = [
 
 /// Makes all of it, with the node's programs from this folder.
 pub(crate) fn prepare(folder: &Path, cgroup: &str) -> Result<()> {
-    // What is written there is not left behind.
+    // Files that are written there vanish with the mount namespace.
     cover(&["/etc", "/opt", "/var"])?;
     lay_over_usr(folder)?;
     for folder in [NODE, NETWORKS, PLUGINS, "/var/log/pods", "/run/settings", "/run/cgroup", "/run/netns", "/run/lock"]

@@ -1,4 +1,4 @@
-//! What `cargo xtask cluster` runs, in network, mount and process namespaces of its own: a cluster of one node with a
+//! The program of `cargo xtask cluster`, in network, mount and process namespaces of its own: a cluster of one node with a
 //! real API server, kubelet and container runtime, and scenarios on it, which kubectl starts and looks at. Its words are
 //! those that the names of scenarios must have; with `--keep` as the only one it starts the cluster and says how to reach
 //! it.

@@ -14,7 +14,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![Scenario::new("kubectl proxy-init", asked)]
 }
 
-/// What show, verify and explain answer of a running pod, each with its exit code and without a line of kubectl's own.
+/// The answers of show, verify and explain about a running pod, each with its exit code and without a line of kubectl's own.
 fn asked(world: &World<'_>) -> Result<String> {
     let namespace = world.namespace.as_str();
     let init = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);

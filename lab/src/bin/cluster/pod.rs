@@ -51,7 +51,7 @@ pub(crate) struct Ended {
     pub(crate) code: i64,
     /// Such as `OOMKilled`.
     pub(crate) reason: String,
-    /// What `kubectl describe` shows as its message: the end of its log, if it failed.
+    /// The message that `kubectl describe` shows: the end of its log, if it failed.
     pub(crate) message: String,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn plain(name: &str) -> Value {
     })
 }
 
-/// What a pod with these init containers, a proxy and an application is made of.
+/// The specification of a pod with these init containers, a proxy and an application.
 pub(crate) fn specification(init: &[&Value]) -> Value {
     json!({
         "terminationGracePeriodSeconds": 0,
@@ -127,17 +127,17 @@ impl<'a> Pod<'a> {
         Ok(Self::new(kubectl, namespace, name.ok_or("a pod without a name")?))
     }
 
-    /// What the API server says of it.
+    /// The API server's object.
     pub(crate) fn object(&self) -> Result<Value> {
         self.kubectl.json(&["get", "pod", "--namespace", &self.namespace, &self.name])
     }
 
-    /// What `kubectl describe` says of it, its events among that.
+    /// The words of `kubectl describe`, with the pod's events.
     pub(crate) fn describe(&self) -> Result<String> {
         self.kubectl.run(&["describe", "pod", "--namespace", &self.namespace, &self.name])
     }
 
-    /// What a container has written.
+    /// A container's log.
     pub(crate) fn logs(&self, container: &str) -> Result<String> {
         let arguments = ["logs", "--namespace", &self.namespace, &self.name, "--container", container];
         self.kubectl.run(&arguments)
@@ -251,7 +251,7 @@ impl<'a> Pod<'a> {
         found.ok_or_else(|| format!("no network namespace has{address}").into())
     }
 
-    /// What a shell's command line prints in its network namespace, with the node's programs.
+    /// Runs a shell's command line in its network namespace, with the node's programs, and returns the output.
     pub(crate) fn look(&self, line: &str) -> Result<String> {
         let mut shell = Command::new("nsenter");
         shell.arg(format!("--net={}", self.netns()?.display()));

@@ -24,7 +24,7 @@ use crate::machine::{ADDRESS, BRIDGE, NETWORKS, NODE, PLUGINS, PODS};
 /// A cluster of one node. Its programs end with the process namespace.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// What `cargo xtask cluster` has filled.
+    /// The folder that `cargo xtask cluster` has filled.
     folder: PathBuf,
     cgroup: String,
     running: Mutex<Vec<(&'static str, Child)>>,
@@ -130,7 +130,7 @@ impl Cluster {
             format!("{NODE}/state/"),
             format!("{NODE}/kubelet/pods/"),
         ];
-        // What is mounted last is above the others.
+        // The last mounts are above the others.
         for point in points.rev().filter(|point| state.iter().any(|folder| point.starts_with(folder))) {
             umount2(point, MntFlags::MNT_DETACH)?;
         }
@@ -155,7 +155,7 @@ impl Cluster {
             let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
-            // What ends meanwhile needs no killing, and what has ended is waited for by its parent.
+            // A process that ends meanwhile needs no killing, and the parent of an ended one waits for it.
             let status = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
             if !spared.contains(&process) && !status.is_empty() && !status.contains(") Z ") {
                 let _ = kill(Pid::from_raw(process.try_into()?), Signal::SIGKILL);

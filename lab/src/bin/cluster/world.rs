@@ -1,4 +1,4 @@
-//! What scenarios are, and what they share.
+//! Scenarios, and the world that they share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +13,7 @@ use crate::services::{Cluster, PATIENCE};
 /// One thing that is tried: it makes its pods in its world's namespace.
 pub(crate) type Scenario = lab::scenario::Scenario<World<'static>>;
 
-/// What a scenario has.
+/// The world of a scenario.
 pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster,
     /// A pod without a mesh, which listens on ports 8080 and 4567; its container is `client`.

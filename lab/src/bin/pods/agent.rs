@@ -38,7 +38,7 @@ const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/linkerd-cni";
 /// How long something may take that is to happen at once, while other scenarios use the machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// What the network validator ends with where nothing is redirected.
+/// The network validator's exit code where nothing is redirected.
 pub(crate) const UNSUCCESSFUL: i32 = 95;
 
 pub(crate) fn scenario(folder: &Path) -> Scenario {
@@ -118,7 +118,7 @@ impl Host<'_> {
         Pod::start(world.node, "agent", &meta)
     }
 
-    /// What kubelet says of a pod.
+    /// Publishes a pod's status, as kubelet does.
     fn tell(&self, pod: &Pod<'_>, mut status: Value) {
         let name = &pod.name;
         status["podIPs"] = pod.addresses.iter().map(|address| json!({"ip": address})).collect();
@@ -229,7 +229,7 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
     let said = thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                // What is seen first is what is removed last, and the other way round: twice.
+                // The list is read before and after the program, because agents add the program first and remove it last.
                 if Host::names_plugin() && !Host::plugin().exists() && Host::names_plugin() {
                     return false;
                 }

@@ -244,7 +244,7 @@ fn deleted_twice(world: &World<'_>) -> Result<String> {
     Ok("each time it succeeded".to_owned())
 }
 
-/// Whoever removes the network namespace's file while the plugin waits for the API server.
+/// The network namespace's file is removed while the plugin waits for the API server.
 fn vanishing(world: &World<'_>, server: &ApiServer) -> Result<String> {
     let rules_of_node = || Command::new("nft").args(["list", "ruleset"]).read();
     let before = rules_of_node()?;

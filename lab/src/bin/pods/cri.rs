@@ -19,7 +19,7 @@ use tonic_prost::ProstCodec;
 /// A connection to the runtime; threads share it.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// Whoever waits for an answer drives everybody's.
+    /// A thread that waits for an answer drives all others' requests.
     runtime: Runtime,
     channel: Channel,
 }

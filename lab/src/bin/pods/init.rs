@@ -117,7 +117,7 @@ pub(crate) fn in_the_mesh(world: &World<'_>, pod: &Pod<'_>, mode: &str) -> Resul
     debugged(world, pod, mode, &connections)
 }
 
-/// What show, verify and explain say in a debug container, as root and as the image's user, when these connections have
+/// Checks show, verify and explain in a debug container, as root and as the image's user, when these connections have
 /// been made.
 fn debugged(world: &World<'_>, pod: &Pod<'_>, mode: &str, connections: &[Connection]) -> Result<()> {
     let flags = flags(mode);

@@ -1,4 +1,4 @@
-//! What `cargo xtask pods` runs, in network, mount and process namespaces of its own: a node with a real container
+//! The program of `cargo xtask pods`, in network, mount and process namespaces of its own: a node with a real container
 //! runtime, and scenarios on it. Its words are those that the names of scenarios must have.
 //!
 //! A new scenario is an entry in a list such as `init::scenarios`: a name, the network that its pods are on, and a

@@ -1,4 +1,4 @@
-//! What a pod of a mesh consists of, and what must become of connections from and to it.
+//! The parts of a pod of a mesh, and the connections from and to it.
 
 use lab::connections::{self, Client, Connection};
 use lab::containerd::Image;
@@ -39,14 +39,14 @@ pub(crate) fn validator<'a>(image: &'a Image, args: &'a [&'a str]) -> Container<
     }
 }
 
-/// What `kubectl debug --profile=netadmin -- COMMAND` adds to a running pod: an ephemeral container with these two
+/// The container that `kubectl debug --profile=netadmin -- COMMAND` adds to a running pod: an ephemeral container with these two
 /// capabilities, the image's user, and the command in place of the image's entry point
 /// (kubectl's pkg/cmd/debug/profiles.go, `allowNetadminCapability`).
 pub(crate) fn debugger<'a>(image: &'a Image, command: &'a [&'a str]) -> Container<'a> {
     Container {
         command,
         add: &["NET_ADMIN", "NET_RAW"],
-        // What a pod gets that names no profile, unless kubelet's seccompDefault is set.
+        // A pod that names no profile gets none, unless kubelet's seccompDefault is set.
         seccomp: false,
         ..Container::new("debugger", image)
     }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::cri::{Client, StopPodSandboxRequest};
 use crate::scenario::Images;
 
-/// What a node is made of.
+/// The parts of a node.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     /// It tells nodes, their folders, their bridges and addresses from each other.

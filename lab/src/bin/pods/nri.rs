@@ -124,7 +124,7 @@ impl Host<'_> {
         fs::read_to_string(self.world.node.folder.join("agent.log")).unwrap_or_default()
     }
 
-    /// What the agent answers; nothing, if there is none.
+    /// The agent's answer; empty if there is no agent.
     fn get(&self, path: &str) -> String {
         let asked = || -> Result<String> {
             let mut stream = TcpStream::connect(self.address)?;
@@ -158,7 +158,7 @@ impl Host<'_> {
         Pod::start(self.world.node, network, &meta(pairs))
     }
 
-    /// Whether an application of the pod's has rules at its first instruction: it asks where a connection of its own goes.
+    /// True if an application of the pod has rules at its first instruction, by which a connection of its own is redirected.
     fn is_redirected(&self, pod: &Pod<'_>) -> Result<bool> {
         match validated(&self.world, pod)? {
             0 => Ok(true),
@@ -300,7 +300,7 @@ fn restarted(host: &Host<'_>) -> Result<String> {
         has_rules(&before, &Flags::default())?;
         pod.remove()?;
     }
-    // Who is connected needs no socket. Whoever comes does.
+    // The agent that is connected needs no socket, and one that comes does.
     fs::remove_file(host.world.node.folder.join("nri.sock"))?;
     let pod = host.meshed(BY_NRI)?;
     has_rules(&pod, &Flags::default())?;
@@ -417,7 +417,7 @@ fn moved(host: &Host<'_>) -> Result<String> {
         outcome?;
         Ok(started)
     })?;
-    // What was made by the plugin is as it should be to the agent, which changes nothing.
+    // The agent finds the plugin's rules in place, and changes nothing.
     let pod = host.meshed(BY_CNI)?;
     let before = handles(&pod)?;
     let agent = host.agent("nft")?;

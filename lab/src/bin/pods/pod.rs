@@ -24,7 +24,7 @@ use crate::cri::{
 };
 use crate::node::Node;
 
-/// What a pod is made of.
+/// A pod's metadata.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Meta {
     /// A number is added.
@@ -80,7 +80,7 @@ pub(crate) struct Container<'a> {
     pub(crate) empty_dirs: &'a [&'a str],
 }
 
-/// What a container or command that has ended said.
+/// The exit code and the output of a container or command that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -363,7 +363,7 @@ impl Running<'_> {
     }
 }
 
-/// What a container wrote, from the log that the runtime keeps for kubelet: a time, the stream, `F` for a whole line or
+/// A container's output, from the log that the runtime keeps for kubelet: a time, the stream, `F` for a whole line or
 /// `P` for a part of one, and the text.
 fn read_log(log: &str) -> (String, String) {
     let mut streams = (String::new(), String::new());

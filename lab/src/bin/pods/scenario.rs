@@ -1,4 +1,4 @@
-//! What scenarios are, and what they share.
+//! Scenarios, and the world that they share.
 
 use lab::containerd::Image;
 use lab::shell::Result;
@@ -9,7 +9,7 @@ use crate::pod::{Container, Meta, Pod, Running};
 /// One thing that is tried: it makes its pods, on whichever network.
 pub(crate) type Scenario = lab::scenario::Scenario<World<'static>>;
 
-/// What all scenarios have.
+/// The world of all scenarios.
 pub(crate) struct World<'a> {
     pub(crate) node: &'a Node,
     pub(crate) images: &'a Images,
