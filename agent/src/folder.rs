@@ -37,7 +37,7 @@ fn unfinished(name: &str) -> String {
     format!(".{}{UNFINISHED}", name.get(..end).unwrap_or_default())
 }
 
-/// Whether a file of this name is one that is still being written.
+/// Returns true if a file of this name is one that is still being written.
 pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     name.as_bytes().ends_with(UNFINISHED.as_bytes())
 }
@@ -102,7 +102,7 @@ impl Folder {
         &self.path
     }
 
-    /// Whether its path leads to another folder by now.
+    /// Returns true if the folder's path leads to another folder by now.
     pub(crate) fn is_gone(&self) -> bool {
         let (Ok(opened), Ok(now)) = (self.folder.metadata(), fs::metadata(&self.path)) else {
             return true;
@@ -161,7 +161,7 @@ impl Folder {
         content(&file).unwrap_or_else(|error| Some(Content::Other(format!("it cannot be read: {error}"))))
     }
 
-    /// Whether a regular file of this name has the same bytes as `source`; its stamp if it has, and these permissions.
+    /// Compares a regular file of this name with `source`: its stamp if it has the same bytes, and these permissions.
     /// A file that can't be opened hasn't.
     pub(crate) fn same(&self, name: &str, source: impl io::Read, mode: u32) -> io::Result<Option<Stamp>> {
         let Ok(here) = openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) else {

@@ -42,17 +42,17 @@ pub(crate) struct State {
     /// When to look again even if nothing changes.
     pub(crate) again: Duration,
     pub(crate) has_program: bool,
-    /// Whether the kubeconfig is in place, or isn't needed.
+    /// True if the kubeconfig is in place, or isn't needed.
     pub(crate) has_kubeconfig: bool,
     /// How many configurations have the entry.
     pub(crate) configurations: usize,
-    /// Whether the configuration that runtimes take first has it.
+    /// True if the configuration that runtimes take first has it.
     pub(crate) is_first: bool,
-    /// Whether the plugin says that it could set up a pod, with what is to be installed.
+    /// True if the plugin says that it could set up a pod, with what is to be installed.
     pub(crate) is_accepted: bool,
     /// Why it says that it couldn't.
     pub(crate) refused: Option<String>,
-    /// Whether another agent of the node owns the folder.
+    /// True if another agent of the node owns the folder.
     pub(crate) standby: bool,
     /// The obstacles.
     pub(crate) trouble: Vec<String>,
@@ -155,7 +155,7 @@ impl Source {
 pub(crate) struct Keeper {
     installation: Installation,
     folders: Option<Folders>,
-    /// Whether another agent had the lock when this one last tried to take it.
+    /// True if another agent had the lock when this one last tried to take it.
     stands_by: bool,
     /// The image's program and the node's, when they were last found to have the same bytes.
     known: Option<(Stamp, Stamp)>,

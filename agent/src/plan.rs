@@ -307,7 +307,7 @@ mod tests {
         after(all, &Look { folder: &folder, saved: &saved, entry: &entry() }.remove(), usize::MAX)
     }
 
-    /// What files mean: white space in JSON is nothing.
+    /// The meaning of files: white space in JSON is nothing.
     fn meant(files: &Files) -> BTreeMap<&str, Result<serde_json::Value, &Content>> {
         let read = |content| text(content).ok().and_then(|(_, text)| serde_json::from_str(text).ok()).ok_or(content);
         files.iter().map(|(name, content)| (name.as_str(), read(content))).collect()

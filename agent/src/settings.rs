@@ -141,7 +141,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Whether the plugin goes with the agent.
+/// The plugin's fate when the agent ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs, reason = "comments here would become long help")]
 pub enum OnExit {
@@ -182,7 +182,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Whether the agent only removes the plugin from the node.
+    /// Returns true if the agent only removes the plugin from the node.
     pub fn uninstalls(&self) -> bool {
         matches!(self.verb, Some(Verb::Uninstall))
     }

@@ -30,7 +30,7 @@ pub(crate) struct Subject {
     pub(crate) program: Stamp,
     /// Its standard input.
     pub(crate) configuration: Value,
-    /// Whether the kubeconfig is there.
+    /// True if the kubeconfig is there.
     pub(crate) has_kubeconfig: bool,
 }
 

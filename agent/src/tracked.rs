@@ -31,7 +31,7 @@ const READ_AGAIN: Duration = Duration::from_secs(600);
 pub(crate) struct Tracked {
     /// The rules that the pod should have. They are asked for once, for they are those of the pod's start.
     wanted: Option<Wanted>,
-    /// Whether these are of an earlier configuration than today's, as the pod's rules were whole, and of another config, when
+    /// True if these are of an earlier configuration than today's, as the pod's rules were whole, and of another config, when
     /// they were first looked at. None before that.
     is_earlier: Option<bool>,
     /// How it stood last time.

@@ -64,7 +64,7 @@ pub struct ConfigureResponse {
 pub struct SynchronizeRequest {
     #[prost(message, repeated, tag = "1")]
     pub pods: Vec<PodSandbox>,
-    /// Whether others follow, in a request of their own.
+    /// True if others follow, in a request of their own.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }

@@ -88,7 +88,7 @@ struct Agent<'a> {
     settings: &'a Settings,
     health: &'a Health,
     sandboxes: Sandboxes<'a>,
-    /// Whether the runtime has listed its pods, and waits for the agent's answers since.
+    /// True once the runtime has listed its pods: it waits for the agent's answers since.
     is_registered: Cell<bool>,
     /// Why no pod could be set up, if none could.
     refused: RefCell<Option<String>>,

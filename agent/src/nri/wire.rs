@@ -205,7 +205,7 @@ mod tests {
         Message { connection, stream, kind, body: (0..=u8::MAX).cycle().take(length).collect() }
     }
 
-    /// What comes of these bytes, in pieces of this size, and what it ends with.
+    /// The messages in these bytes, which arrive in pieces of this size, and the end of it.
     fn received(bytes: &[u8], piece: usize) -> (Vec<Message>, Result<(), String>) {
         let (mut input, mut messages) = (Input::default(), Vec::new());
         for piece in bytes.chunks(piece) {

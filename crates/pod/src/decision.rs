@@ -60,7 +60,7 @@ pub fn by_annotations(configuration: &Configuration, name: &PodName, given: Give
     Ok(Decision::Redirect(Box::new(config)))
 }
 
-/// Whether the ports of the API server have to be known before [`by_pod`] can decide: a pod of the control plane reaches them
+/// Returns true if the ports of the API server have to be known before [`by_pod`] can decide: a pod of the control plane reaches them
 /// without the proxy.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ impl PodName {
     /// The pod of this name in this namespace.
     ///
     /// # Errors
-    /// Which of the two is no name.
+    /// The one of the two that is no name.
     pub fn new(namespace: &str, name: &str) -> Result<Self, String> {
         for (text, longest) in [(namespace, LONGEST_NAMESPACE), (name, LONGEST_NAME)] {
             if !is_kubernetes_name(text) || text.len() > longest {
