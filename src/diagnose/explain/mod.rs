@@ -149,10 +149,6 @@ impl<'s> Scene<'s> {
     fn explain(&self, asked: &Connection, routed: Routed<'_>, doubts: bool) -> Explained<'s> {
         let mut explained = self.explain_leg(asked, routed, doubts);
         explained.onward = self.follow_from_proxy(asked, &explained.verdict);
-        // Routing may have been silent only now.
-        if let (Verdict::Proxy(_), Some(doubt)) = (&explained.verdict, self.routing.doubt()) {
-            explained.verdict = explained.verdict.in_doubt(&doubt);
-        }
         explained
     }
 
@@ -175,9 +171,7 @@ impl<'s> Scene<'s> {
                 answer = answer::add_limits(conditional);
             }
         }
-        if let Some(doubt) = routing.doubt() {
-            answer = answer.in_doubt(&doubt);
-        }
+        let mut answer = routing.doubt_if_unasked(answer);
         if doubts {
             answer = answer::doubt_if_unseen(ruleset, answer);
         }

@@ -119,7 +119,9 @@ fn by_helm(world: &World<'_>) -> Result<String> {
     };
     let upgrade = |more: &[&str]| {
         let upgrade = ["upgrade", "--install", "--create-namespace", "linkerd2-cni", &chart, "--values", &values];
-        helm(&[&upgrade[..], more].concat())
+        helm(&[&upgrade[..], more].concat())?;
+        // Helm waits for all nodes but as many as may be unavailable, which is the only one here.
+        agent.rolled()
     };
     let work = || -> Result<()> {
         upgrade(&[])?;
@@ -129,9 +131,10 @@ fn by_helm(world: &World<'_>) -> Result<String> {
         start(world, &injected("upgraded"))?.try_injected_but(neighbour, skips_8080)
     };
     let outcome = work();
-    helm(&["uninstall", "linkerd2-cni"])?;
-    kubectl.run(&["delete", "namespace", AGENTS, TIMEOUT])?;
+    let uninstalled = helm(&["uninstall", "linkerd2-cni"]);
+    kubectl.run(&["delete", "namespace", AGENTS, "--ignore-not-found", TIMEOUT])?;
     outcome?;
+    uninstalled?;
     agent.is_gone()?;
     Ok("a pod has its rules, and another one those of an upgrade; uninstalled, and the node is as it was".to_owned())
 }
