@@ -81,9 +81,9 @@ fn pod(flags: &str, lines: &[&str]) -> (Lab, Handshakes) {
     (lab, handshakes)
 }
 
-/// explain's meaning; none if explain doesn't know.
+/// explain's meaning for the client's connection, without the proxy's own; none if explain doesn't know.
 fn meant(answer: &str) -> Option<End> {
-    match answer {
+    match answer.split("; then from the proxy: ").next().unwrap_or(answer) {
         "to the proxy, port 4143" | "to the proxy, port 4140" => Some(Proxy),
         "bypasses the proxy" => Some(Bypass),
         answer if answer.starts_with("dropped") || answer.starts_with("rejected") => Some(Lost),
