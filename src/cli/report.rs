@@ -52,7 +52,13 @@ fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
     if let Some(seconds) = install.close_wait_timeout {
         log.add(Level::Info, format_args!("net.netfilter.nf_conntrack_tcp_timeout_close_wait = {seconds}"));
     }
-    installed.commands(|command| log.add(Level::Info, command));
+    for table in &installed.tables {
+        for chain in &table.chains {
+            log.add(Level::Info, format_args!("{table} {}: {} rules", chain.name, chain.rules.len()));
+        }
+    }
+    // Except in legacy mode, no such command has run.
+    installed.commands(|command| log.add(Level::Debug, command));
     let (rules, mode) = (installed.rules(), installed.mode);
     let families = match installed.tables.as_slice() {
         [Table { family: TableFamily::Ip(only), .. }] => only.to_string(),

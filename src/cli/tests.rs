@@ -334,6 +334,14 @@ fn a_mistake_is_explained_and_says_where_help_is() {
             "-p 1 -o 2 verify",
             "verify: a subcommand comes first, before all flags: proxy-init verify ... (see proxy-init --help)",
         ),
+        ("install", "proxy-init installs when given its flags"),
+        ("version", "write --version"),
+        ("status", "did you mean check?"),
+        ("--ipv6=false", "--incoming-proxy-port and --outgoing-proxy-port are required: the proxy's ports"),
+        ("--skip-inbound-ports 80", "unknown flag --skip-inbound-ports: write --inbound-ports-to-ignore"),
+        ("check -o json", "check does not take -o: write --output json"),
+        ("show --json", "unknown flag --json: write --output json"),
+        ("explain outbound 1.2.3.4:80", "write --to 1.2.3.4:80"),
         ("-o 2", "--incoming-proxy-port is required: a port of the proxy (see proxy-init --help)"),
         ("-p 1", "--outgoing-proxy-port is required: a port of the proxy (see proxy-init --help)"),
         ("-p 1 -o 2 --simulate=ipv6 --ipv6=false", "there are no rules for IPv6"),
@@ -363,7 +371,7 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
     }
     for flags in ["-u 2102", "--ipv6=false", "-p 1", "--inbound-ports-to-ignore 80"] {
         let error = try_parse(&format!("proxy-init verify {flags}"), None).unwrap_err();
-        assert!(error.contains(" is required"), "{flags}: {error}");
+        assert!(error.contains(" required: "), "{flags}: {error}");
         assert!(error.ends_with(" (see proxy-init verify --help)"), "{flags}: {error}");
     }
 }

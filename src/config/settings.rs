@@ -77,13 +77,14 @@ impl Draft {
     /// The config.
     ///
     /// # Errors
-    /// The flag of a required setting that is missing.
-    pub fn finish(self) -> Result<Config, &'static str> {
-        Ok(Config {
-            inbound_port: self.inbound_port.ok_or(INCOMING_PROXY_PORT)?,
-            outbound_port: self.outbound_port.ok_or(OUTGOING_PROXY_PORT)?,
-            ..self.config
-        })
+    /// The flags of the required settings that are missing.
+    pub fn finish(self) -> Result<Config, &'static [&'static str]> {
+        match (self.inbound_port, self.outbound_port) {
+            (Some(inbound_port), Some(outbound_port)) => Ok(Config { inbound_port, outbound_port, ..self.config }),
+            (None, None) => Err(&[INCOMING_PROXY_PORT, OUTGOING_PROXY_PORT]),
+            (None, Some(_)) => Err(&[INCOMING_PROXY_PORT]),
+            (Some(_), None) => Err(&[OUTGOING_PROXY_PORT]),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! than these.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
@@ -249,9 +250,15 @@ impl<'a> Reader<'a> {
 
     fn explain_unknown(&self, typed: &str) -> String {
         let subcommand = self.given.subcommand;
+        let takes = |name: &str| self.given.taken.iter().any(|flag| flag.name == name);
+        let meant = OTHER_NAMES.iter().find(|(other, meant)| *other == typed && takes(first_word(meant)));
+        let advice = meant.map_or("leave it out".to_owned(), |(_, meant)| format!("write --{meant}"));
         let mut all = (self.all)().into_iter().flat_map(|subcommand| (subcommand.flags)());
         if all.any(|flag| flag.spellings().any(|name| name == typed)) {
-            return format!("{} does not take {typed}: leave it out", subcommand.name);
+            return format!("{} does not take {typed}: {advice}", subcommand.name);
+        }
+        if meant.is_some() {
+            return format!("unknown flag {typed}: {advice}");
         }
         let names = self.given.taken.iter().flat_map(Flag::names).chain([HELP]);
         match typed.strip_prefix("--").and_then(|typed| similar(typed, names)) {
@@ -262,11 +269,22 @@ impl<'a> Reader<'a> {
 
     /// Names the defect of an argument that is neither a flag nor a flag's value nor the word.
     fn explain_stray(&self, stray: &str) -> String {
+        if self.given.taken.iter().any(|flag| flag.name == "to") && stray.parse::<SocketAddr>().is_ok() {
+            return format!("unexpected argument \"{stray}\": write --to {stray}");
+        }
         if !self.given.subcommand.is_program() || !self.given.values.is_empty() {
             return format!(
                 "unexpected argument \"{stray}\": a boolean takes its value after \"=\", as in --ipv6=false, and a list has \
                  no blanks"
             );
+        }
+        match stray {
+            "install" => {
+                return "proxy-init installs when given its flags, as in proxy-init -p 4143 -o 4140".to_owned();
+            }
+            "version" => return "unknown subcommand \"version\": write --version".to_owned(),
+            "status" => return "unknown subcommand \"status\", did you mean check?".to_owned(),
+            _ => {}
         }
         let named = (self.all)().into_iter().filter(|subcommand| !subcommand.is_program());
         let names: Vec<&str> = named.map(|subcommand| subcommand.name).collect();
@@ -275,6 +293,18 @@ impl<'a> Reader<'a> {
             None => format!("unknown subcommand \"{stray}\": there are {}", names.join(", ")),
         }
     }
+}
+
+/// What users of kubectl and of Linkerd's annotations type, and what they mean.
+const OTHER_NAMES: [(&str, &str); 4] = [
+    ("--json", "output json"),
+    ("-o", "output json"),
+    ("--skip-inbound-ports", "inbound-ports-to-ignore"),
+    ("--skip-outbound-ports", "outbound-ports-to-ignore"),
+];
+
+fn first_word(meant: &str) -> &str {
+    meant.split(' ').next().unwrap_or(meant)
 }
 
 const HELP: &str = "help";

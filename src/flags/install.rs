@@ -214,8 +214,12 @@ pub fn install(given: &Given<'_>) -> Result<Install, String> {
     let firewall_bin_path = firewall_bin_path(given)?;
     let mode = choice(given, &firewall_bin_path)?;
     let config = given.rules()?.finish();
-    let config =
-        config.map_err(|flag| given.subcommand.see_help(&format!("--{flag} is required: a port of the proxy")))?;
+    let config = config.map_err(|missing| {
+        given.subcommand.see_help(&match missing {
+            [flag] => format!("--{flag} is required: a port of the proxy"),
+            all => format!("--{} are required: the proxy's ports", all.join(" and --")),
+        })
+    })?;
     let chosen = &config.redirected_outbound_subnets;
     if !chosen.is_empty() && !chosen.iter().any(|subnet| config.families().contains(&subnet.family())) {
         return Err(format!(

@@ -138,7 +138,7 @@ fn a_healthy_pod_has_a_line_for_each_port() {
 /// Whatever drops connections on their way from the proxy to the app, or from the proxy to other hosts.
 #[test]
 fn the_proxys_own_connections_are_followed_too() {
-    let inbound = "ct state established accept; iifname != lo tcp dport { 4143, 4191 } accept; meta l4proto tcp drop";
+    let inbound = "ct state established accept; tcp dport { 4143, 4140 } accept; meta l4proto tcp drop";
     for (hook, rules, line, words) in [
         ("input", inbound, "inbound --to :8080", "then from the proxy: dropped by rule 3 of chain c in inet late"),
         (
@@ -160,6 +160,11 @@ fn the_proxys_own_connections_are_followed_too() {
         let explained = Run::new(&format!("explain {line} --expect proxy")).output(&lab.pod);
         assert!(explained.stdout().lines().next().unwrap().ends_with(words), "{}", explained.said());
         assert_eq!(explained.code(), Some(3), "{}", explained.said());
+        let verified = Run::new("verify").output(&lab.pod);
+        assert_eq!(verified.code(), Some(3), "{}", verified.said());
+        let port = if hook == "input" { 8080 } else { 5432 };
+        let words = format!("inet late c: dropped: the rule marked + drops connections from the proxy: to port {port}");
+        assert!(unfolded(&verified.stdout()).contains(&words), "{}", verified.said());
         if hook == "input" {
             // The client gets to the proxy, and the proxy to nobody.
             let reached = connect(&lab.outside, ROOT, (POD[0], 8080).into());

@@ -242,7 +242,9 @@ pub(crate) fn api_server_ports_by_default() -> Vec<PortRange> {
 /// [`Error::Configuration`]: one of the proxy's two ports is missing.
 pub(crate) fn finished(rules: Draft) -> Result<Config, Error> {
     let config = rules.finish();
-    config.map_err(|flag| wrong(&format!("linkerd.{flag}"), "the proxy's port, from 1 to 65535, was expected"))
+    config.map_err(|flags| {
+        wrong(&format!("linkerd.{}", flags.join(" and linkerd.")), "the proxy's port, from 1 to 65535, was expected")
+    })
 }
 
 fn wrong(key: &str, reason: impl Display) -> Error {

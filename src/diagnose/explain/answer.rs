@@ -71,6 +71,11 @@ impl Verdict {
         matches!(self, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
     }
 
+    /// This verdict as one that isn't known, for a reason that reads on with this one.
+    pub(crate) fn in_doubt(&self, reason: &str) -> Self {
+        Verdict::NotKnown(format!("{reason} it {}", self.clause()))
+    }
+
     /// The verdict in words, after `it`.
     pub fn clause(&self) -> String {
         match self {
@@ -115,7 +120,7 @@ pub struct Answer<'a> {
 impl Answer<'_> {
     /// This answer as one that isn't known, for a reason that reads on with this answer's verdict.
     pub fn in_doubt(mut self, reason: &str) -> Self {
-        self.verdict = Verdict::NotKnown(format!("{reason} it {}", self.verdict.clause()));
+        self.verdict = self.verdict.in_doubt(reason);
         self
     }
 }

@@ -149,6 +149,10 @@ impl<'s> Scene<'s> {
     fn explain(&self, asked: &Connection, routed: Routed<'_>, doubts: bool) -> Explained<'s> {
         let mut explained = self.explain_leg(asked, routed, doubts);
         explained.onward = self.follow_from_proxy(asked, &explained.verdict);
+        // Routing may have been silent only now.
+        if let (Verdict::Proxy(_), Some(doubt)) = (&explained.verdict, self.routing.doubt()) {
+            explained.verdict = explained.verdict.in_doubt(&doubt);
+        }
         explained
     }
 
@@ -171,7 +175,9 @@ impl<'s> Scene<'s> {
                 answer = answer::add_limits(conditional);
             }
         }
-        let mut answer = routing.doubt_if_unasked(answer);
+        if let Some(doubt) = routing.doubt() {
+            answer = answer.in_doubt(&doubt);
+        }
         if doubts {
             answer = answer::doubt_if_unseen(ruleset, answer);
         }

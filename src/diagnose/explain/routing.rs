@@ -18,7 +18,7 @@ use crate::diagnose::snapshot::{network, setting};
 use crate::error::{self, Error};
 
 /// The kernel's routing in the thread's network namespace. A question that it doesn't answer is none; then the user's
-/// answer is that it isn't known ([`Routing::doubt_if_unasked`]).
+/// answer is that it isn't known ([`Routing::doubt`]).
 #[derive(Debug)]
 pub(in crate::diagnose) struct Routing {
     /// Why it did not answer a question, if there was one.
@@ -102,14 +102,10 @@ impl Routing {
         Some(&self.known_device(self.network.device(route.device))?.name)
     }
 
-    /// The answer or, if routing did not answer a question that may decide otherwise, that it isn't known.
-    pub(super) fn doubt_if_unasked<'a>(&self, answer: Answer<'a>) -> Answer<'a> {
-        match self.network.links_not_known.as_ref().or(self.silent.get()) {
-            Some(error) => {
-                answer.in_doubt(&format!("the kernel's routing cannot be asked ({error}); by the rules alone"))
-            }
-            None => answer,
-        }
+    /// The beginning of an answer that isn't known, because routing did not answer a question that may decide otherwise.
+    pub(super) fn doubt(&self) -> Option<String> {
+        let error = self.network.links_not_known.as_ref().or(self.silent.get())?;
+        Some(format!("the kernel's routing cannot be asked ({error}); by the rules alone"))
     }
 
     /// The connection, if it can exist. An alternative name of its device becomes the name that rules see.

@@ -296,7 +296,8 @@ pub(in crate::diagnose) fn fold_line(line: &str, indent: usize) -> String {
         return line.to_owned();
     }
     let body = line.trim_start_matches(' ');
-    let body = body.strip_prefix("- ").or(body.strip_prefix("+ ")).unwrap_or(body);
+    let marks = ["- ", "+ ", "before "];
+    let body = marks.iter().find_map(|mark| body.strip_prefix(mark)).unwrap_or(body);
     let has_options = body.starts_with("-A ");
     let (start, _) = line.split_at(line.len() - body.len());
     let mut parts: Vec<String> = Vec::new();

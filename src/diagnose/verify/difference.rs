@@ -7,7 +7,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use ruleset::nftables::{family_condition, set_element};
-use ruleset::{Action, Chain, Direction, Effect, Family, Field, Rule, Set, Subsystem, Table, TableFamily, set_field};
+use ruleset::{
+    Action, Chain, Direction, Effect, Family, Field, Intervals, LOOPBACK, Rule, Set, Subsystem, Table, TableFamily,
+    interface, set_field,
+};
 use ruleset::{Device, Line, Network, Ruleset};
 use trace::{
     Connections, Environment, Fate, Leg, Meeting, Neighbours, Place, Watched, discovery, names_except_lo,
@@ -117,16 +120,93 @@ pub fn differences(mode: Mode, expected: &[Table], ruleset: &Ruleset, network: &
             findings.push(finding(line.table, subject, Problem::Unexpected(line.to_string())));
         }
     }
-    let mut others = Vec::new();
+    let mut others: Vec<Finding> = Vec::new();
     for table in expected {
         for family in Family::ALL.into_iter().filter(|&family| is_for_family(table, family)) {
+            let around = Environment { network, ..proxy(std::slice::from_ref(table)) };
             for direction in Direction::ALL {
-                let around = Environment { network, ..proxy(std::slice::from_ref(table)) };
                 others.extend(shadows(table, family, direction, ruleset, &around, &findings));
+            }
+            // Where rules are missing, connections don't get to the proxy.
+            if findings.is_empty() {
+                let mut onward = onward_losses(table, family, ruleset, &around);
+                // Once is enough for a rule that drops connections to the proxy too.
+                onward.retain(|one| {
+                    let (_, by) = one.problem.sides();
+                    !others.iter().any(|known| known.family == one.family && known.problem.sides().1 == by)
+                });
+                others.extend(onward);
             }
         }
     }
     findings.extend(one_for_each_rule(others));
+    findings
+}
+
+/// The rules that lose connections which the proxy makes: by lo to the ports on which the pod's programs listen, and to
+/// other hosts.
+fn onward_losses(expected: &Table, family: Family, ruleset: &Ruleset, around: &Environment<'_>) -> Vec<Finding> {
+    let network = around.network;
+    if around.uids.is_empty() {
+        return Vec::new();
+    }
+    let own = network.own_addresses(family).without(&network.broadcasts(family));
+    let lo = Intervals::one(interface(LOOPBACK));
+    let there = network.device_names().without(&lo).without(&network.port_names());
+    let to = Field::Destination(family);
+    let mut proxys = Connections::living(family, Direction::Outbound).narrowed(Field::Uid, &around.uids);
+    if !around.gids.is_empty() {
+        proxys = proxys.narrowed(Field::Gid, &around.gids);
+    }
+    let listening = network.listeners.iter().filter(|listener| listener.accepts(Direction::Inbound, family));
+    let ports = Intervals::each(listening.map(|listener| listener.port)).without(&around.ports);
+    let to_apps = proxys
+        .narrowed(Field::OutInterface, &lo)
+        .narrowed(Field::Source(family), &own)
+        .narrowed(to, &own)
+        .narrowed(Field::DestinationPort, &ports);
+    let loopback = match family {
+        Family::V4 => Intervals::new([(0x7f00_0000, 0x7fff_ffff)]),
+        Family::V6 => Intervals::one(1),
+    };
+    let others = to.any().without(&own).without(&network.broadcasts(family)).without(&loopback);
+    let mut to_others = proxys.narrowed(Field::OutInterface, &there).narrowed(to, &others);
+    let from = if own.is_empty() { Field::Source(family).any() } else { own.clone() };
+    to_others = to_others.narrowed(Field::Source(family), &from.without(&loopback));
+    let mut findings = Vec::new();
+    for connections in [to_apps, to_others] {
+        if [to, Field::DestinationPort, Field::OutInterface]
+            .iter()
+            .any(|&field| connections.get(field).is_none_or(Intervals::is_empty))
+        {
+            continue;
+        }
+        let given = connections.get(to).cloned();
+        let walk = there_and_back(ruleset, family, Direction::Outbound, connections, around, None);
+        for outcome in walk.decisions.iter().filter(|outcome| outcome.fate == Fate::Dropped) {
+            let Some(at) = outcome.at.filter(|_| around.could_live(&outcome.connections, family, Direction::Outbound))
+            else {
+                continue;
+            };
+            // A finding of its own is about these policies.
+            if matches!(at, Place::Policy(_)) && at.table().is(expected) {
+                continue;
+            }
+            // The proxy's connections have these anyway.
+            let mut unsaid = vec![Field::Uid, Field::Gid, Field::OutInterface, Field::Source(family)];
+            unsaid.extend((outcome.connections.get(to) == given.as_ref()).then_some(to));
+            let connections = outcome.connections.without_fields(&unsaid).to_string();
+            let (by, certain) = (name_of_place(at), outcome.is_certain());
+            let problem = if certain && bars_others(at, family, network) {
+                Problem::Barred { by, connections }
+            } else {
+                let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
+                Problem::Dropped { by, connections, packet, certain, is_onward: true }
+            };
+            let subject = Subject::Other(at.table().to_string(), at.chain().name.clone());
+            findings.push(Finding { family: TableFamily::Ip(family), subject, problem });
+        }
+    }
     findings
 }
 
@@ -425,7 +505,7 @@ fn shadows(
             Problem::Barred { by, connections }
         } else if is_lost {
             let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
-            Problem::Dropped { by, connections, packet, certain }
+            Problem::Dropped { by, connections, packet, certain, is_onward: false }
         } else if is_broken && outcome.fate == Fate::Accepted {
             continue;
         } else {

@@ -120,6 +120,8 @@ pub(crate) enum Problem {
         /// The client's, or the reply.
         packet: Leg,
         certain: bool,
+        /// The connections are those that the proxy makes.
+        is_onward: bool,
     },
     /// Another rule drops packets from or to hosts that it names, as a firewall does that keeps these out.
     Barred {
@@ -249,10 +251,12 @@ impl Problem {
             Problem::Barred { connections, .. } => {
                 return format!("{rule} keeps out hosts that it names: {connections}");
             }
-            Problem::Dropped { connections, packet, certain, .. } => {
-                let what = match packet {
-                    Leg::Reply => "the replies to connections that were redirected",
-                    _ => "connections that were redirected",
+            Problem::Dropped { connections, packet, certain, is_onward, .. } => {
+                let what = match (packet, is_onward) {
+                    (Leg::Reply, false) => "the replies to connections that were redirected",
+                    (Leg::Reply, true) => "the replies to connections from the proxy",
+                    (_, false) => "connections that were redirected",
+                    (_, true) => "connections from the proxy",
                 };
                 return format!("{} {what}: {connections}", does("drop", certain));
             }
@@ -299,11 +303,16 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, {}: {}", self.family(), self.subject, self.problem.in_full("the rule marked +"))?;
         let (expected, found) = self.problem.sides();
-        for rule in expected {
+        let is_before = matches!(self.problem, Problem::Shadowed { .. });
+        for rule in expected.iter().filter(|_| !is_before) {
             writeln!(f, "  - {rule}")?;
         }
         for rule in found {
             writeln!(f, "  + {rule}")?;
+        }
+        // That rule isn't missing.
+        for rule in expected.iter().filter(|_| is_before) {
+            writeln!(f, "  before {rule}")?;
         }
         Ok(())
     }
@@ -372,7 +381,13 @@ mod tests {
         let of = |packet, certain| Finding {
             family: TableFamily::Ip(Family::V4),
             subject: Subject::Other("ip mine".to_owned(), Name::from("late")),
-            problem: Problem::Dropped { by: "drop".to_owned(), connections: "to port 80".to_owned(), packet, certain },
+            problem: Problem::Dropped {
+                by: "drop".to_owned(),
+                connections: "to port 80".to_owned(),
+                packet,
+                certain,
+                is_onward: false,
+            },
         };
         for (packet, certain, words) in [
             (Leg::First, true, "drops connections that were redirected"),

@@ -130,6 +130,9 @@ fn finding_json(finding: &Finding) -> Value {
         pairs.push(("connections", connections.as_str().into()));
         pairs.push(("certain", (*certain).into()));
     }
+    if let Problem::Dropped { is_onward: true, .. } = &finding.problem {
+        pairs.push(("from_proxy", true.into()));
+    }
     object(pairs)
 }
 
@@ -181,13 +184,13 @@ impl Verification {
             return format!("not in place: rules complete in {mode} mode, but {fatal}\n");
         }
         let seen = if !self.not_known.is_empty() {
-            "nothing that could be seen before or after them drops connections"
+            "nothing that could be seen before or after them drops connections to the proxy or from it"
         } else if self.doubts.iter().any(Finding::is_barring) {
-            "nothing before or after them drops connections except those of hosts that rules name"
+            "nothing before or after them drops connections to the proxy or from it, except those of hosts that rules name"
         } else if !self.doubts.is_empty() {
-            "nothing before or after them certainly drops connections"
+            "nothing before or after them certainly drops connections to the proxy or from it"
         } else {
-            "nothing before or after them drops connections"
+            "nothing before or after them drops connections to the proxy or from it"
         };
         let proxy = proxy::listening_in_words(&self.warnings);
         format!("in place in {mode} mode: rules complete, {seen}; {proxy}\n")

@@ -16,10 +16,14 @@ fn the_log_is_what_was_done() {
     for line in plain.lines() {
         assert!(line.starts_with("time=\"20") && line.contains("Z\" level=info msg=\""), "{line}");
     }
+    // A line a chain, however many rules it has; the commands that iptables would have run are for whoever asks.
+    assert!(plain.contains("msg=\"ip nat PROXY_INIT_REDIRECT: 2 rules\""), "{plain}");
+    assert!(plain.lines().count() == 9 && !plain.contains("iptables"), "{plain}");
+    let whole = install(&Namespace::new(), &format!("{} --log-level debug", chart_in("nft")));
     let rule = "iptables-nft -t nat -A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment \
                 proxy-init/ignore-proxy-user-id -j RETURN";
-    assert!(plain.contains(&format!("msg=\"{rule}\"")), "{plain}");
-    assert!(plain.contains(&format!("msg=\"ip6tables{}\"", rule.strip_prefix("iptables").unwrap())));
+    assert!(whole.contains(&format!("level=debug msg=\"{rule}\"")), "{whole}");
+    assert!(whole.contains(&format!("msg=\"ip6tables{}\"", rule.strip_prefix("iptables").unwrap())));
     let summary = plain.lines().last().unwrap();
     assert!(summary.contains("installed 16 rules in nft mode for IPv4 and IPv6 in "), "{summary}");
 

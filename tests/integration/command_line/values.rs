@@ -12,7 +12,7 @@ use crate::support::{PORTS, Run, chart, chart_in, install, saved};
 fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
     let namespace = Namespace::new();
     for (arguments, words) in [
-        ("", &["--incoming-proxy-port is required"][..]),
+        ("", &["--incoming-proxy-port and --outgoing-proxy-port are required"][..]),
         ("-p 4143", &["--outgoing-proxy-port is required"]),
         ("-p 70000 -o 4140", &["--incoming-proxy-port \"70000\" is not a valid TCP port (1-65535)"]),
         ("-p 4143 -o 0", &["--outgoing-proxy-port \"0\" is not"]),

@@ -430,7 +430,8 @@ fn a_port_of_a_map_is_a_port_of_this_host() {
     for (neighbour, pod) in NEIGHBOUR.into_iter().zip(POD).take(families()) {
         for (from_port, (port, device, answer)) in (20_000..).zip([
             (80, None, "goes elsewhere: redirected to port 9999 of this host"),
-            (443, None, "to the proxy, port 4140"),
+            // Whoever sends it, the proxy too.
+            (443, None, "to the proxy, port 4140; then from the proxy: back to the proxy, port 4140, again and again"),
             (81, None, "to the proxy, port 4140"),
             (80, Some("eth0"), "dropped: it is redirected to this host, and its socket is bound to eth0"),
         ]) {
@@ -443,7 +444,7 @@ fn a_port_of_a_map_is_a_port_of_this_host() {
                 Outcome::Answered { by: 0, at } => Some(at.port()),
                 _ => None,
             };
-            let port = answer.split(' ').find_map(|word| word.parse().ok());
+            let port = answer.split([' ', ';']).find_map(|word| word.parse().ok());
             assert_eq!(arrived, port.filter(|_| !said.starts_with("dropped")), "{to}{out}");
         }
     }

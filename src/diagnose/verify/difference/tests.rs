@@ -60,7 +60,7 @@ fn early(rules: Vec<Rule>) -> Table {
 }
 
 fn shadowed(place: &str, does: &str, by: &str) -> String {
-    format!("IPv4, {place}: shadowed: the rule marked + {does}\n  - {JUMP_IN}\n  + {by}\n")
+    format!("IPv4, {place}: shadowed: the rule marked + {does}\n  + {by}\n  before {JUMP_IN}\n")
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn native_modes_table_is_compared_as_a_whole() {
 
 fn native_shadow(family: &str, chain: &str, does: &str) -> String {
     let jump = "jump PROXY_INIT_OUTPUT comment \"jump\"";
-    format!("{family}, {chain}: shadowed: the rule marked + {does}\n  - {jump}\n  + {jump}\n")
+    format!("{family}, {chain}: shadowed: the rule marked + {does}\n  + {jump}\n  before {jump}\n")
 }
 
 #[test]
