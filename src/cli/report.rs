@@ -15,7 +15,7 @@ use ruleset::{Family, Table, TableFamily};
 
 use super::{Command, UsageError};
 #[cfg(feature = "diagnose")]
-use crate::diagnose::{Outcome, Output, error_json};
+use crate::diagnose::{Conclusion, Output, error_json};
 use crate::error::{Error, chain};
 use crate::flags::Exit;
 #[cfg(feature = "diagnose")]
@@ -35,10 +35,10 @@ pub fn run(command: Command) -> Exit {
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
         #[cfg(feature = "diagnose")]
         Command::Ask(question, output) => match question.answer(output, has_colour()) {
-            Ok(answer) => match (print(&answer.text), answer.outcome) {
-                (printed, Outcome::AsExpected) => printed,
-                (_, Outcome::Differs) => Exit::Differs,
-                (_, Outcome::NotKnown) => Exit::Failed,
+            Ok(answer) => match (print(&answer.text), answer.conclusion) {
+                (printed, Conclusion::AsExpected) => printed,
+                (_, Conclusion::Differs) => Exit::Differs,
+                (_, Conclusion::NotKnown) => Exit::Failed,
             },
             Err(error) => fail(&chain(&error), Exit::Failed, output == Output::Json),
         },

@@ -23,14 +23,12 @@ pub mod verify;
 
 use std::path::PathBuf;
 
-use serde_json::Value;
-
 use self::check::{Checked, check};
 use self::detect::{Detected, detect};
 use self::explain::answer::Connection;
 use self::explain::{Expected, Explained, explain};
 use self::output::Printer;
-pub use self::output::{Output, error_json};
+pub use self::output::{Conclusion, Output, error_json};
 use self::recognize::{Recognized, recognize};
 use self::show::{Shown, show};
 use self::verify::{Verification, verify};
@@ -73,36 +71,7 @@ pub enum Question {
 #[derive(Debug)]
 pub struct Printed {
     pub text: String,
-    pub outcome: Outcome,
-}
-
-/// An answer for scripts, which read the exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    AsExpected,
-    Differs,
-    /// Something decides that could not be seen.
-    NotKnown,
-}
-
-impl Outcome {
-    fn of(is_as_expected: bool) -> Self {
-        if is_as_expected { Self::AsExpected } else { Self::Differs }
-    }
-
-    /// The same, where warnings count as differences.
-    fn strictly(self, warns: bool) -> Self {
-        if self == Self::AsExpected && warns { Self::Differs } else { self }
-    }
-
-    /// Null if it isn't known.
-    fn in_json(self) -> Value {
-        match self {
-            Self::AsExpected => true.into(),
-            Self::Differs => false.into(),
-            Self::NotKnown => Value::Null,
-        }
-    }
+    pub conclusion: Conclusion,
 }
 
 impl Question {
@@ -119,33 +88,33 @@ impl Question {
                     Output::Short => format!("{}\n", checked.answer()),
                     Output::Text | Output::Json => print.form(&checked, Checked::json),
                 };
-                Ok(Printed { text, outcome: checked.outcome() })
+                Ok(Printed { text, conclusion: checked.conclusion() })
             }
             Self::Show { netns } => show(netns.as_deref(), |shown| Printed {
                 text: print.form(shown, Shown::json),
-                outcome: shown.outcome(),
+                conclusion: shown.conclusion(),
             }),
             Self::Explain { netns, connection, expected } => explain(netns.as_deref(), connection, |explained| {
                 let text = match output {
                     Output::Short => format!("{}\n", explained.answer()),
                     Output::Text | Output::Json => print.form(explained, Explained::json),
                 };
-                let outcome = Outcome::of(expected.is_none_or(|expected| explained.is(expected)));
-                Printed { text, outcome }
+                let conclusion = Conclusion::of(expected.is_none_or(|expected| explained.is(expected)));
+                Printed { text, conclusion }
             }),
             Self::Verify { install, is_strict } => {
                 let verified = verify(install)?;
-                let outcome = verified.outcome().strictly(*is_strict && verified.warns());
-                Ok(Printed { text: print.form(&verified, Verification::json), outcome })
+                let conclusion = verified.conclusion().strictly(*is_strict && verified.warns());
+                Ok(Printed { text: print.form(&verified, Verification::json), conclusion })
             }
             Self::Recognize { netns, mode, is_strict } => {
                 let recognized = recognize(netns.as_deref(), *mode)?;
-                let outcome = recognized.outcome().strictly(*is_strict && recognized.warns());
-                Ok(Printed { text: print.form(&recognized, Recognized::json), outcome })
+                let conclusion = recognized.conclusion().strictly(*is_strict && recognized.warns());
+                Ok(Printed { text: print.form(&recognized, Recognized::json), conclusion })
             }
             Self::Detect { netns } => {
                 let text = print.form(&detect(netns.as_deref())?, Detected::json);
-                Ok(Printed { text, outcome: Outcome::AsExpected })
+                Ok(Printed { text, conclusion: Conclusion::AsExpected })
             }
         }
     }

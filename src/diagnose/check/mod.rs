@@ -1,6 +1,7 @@
 //! Checking a pod: what happens to each port on which something listens, what becomes of outbound connections, and what is
 //! wrong, each finding with its cure.
 
+mod fate;
 mod print;
 mod trouble;
 
@@ -9,18 +10,18 @@ use std::path::Path;
 
 use ruleset::{Direction, Family, Network, Ruleset};
 
+use self::fate::{FamilyFate, Fate};
 use self::trouble::{Severity, Trouble};
 use crate::config::settings::arguments;
 use crate::config::{Config, Mode};
-use crate::diagnose::Outcome;
-use crate::diagnose::explain::answer::{Connection, Verdict};
-use crate::diagnose::explain::{Explained, Onward, Routing, Scene};
+use crate::diagnose::explain::answer::Connection;
+use crate::diagnose::explain::{Routing, Scene};
 use crate::diagnose::other_programs::{kube_proxy, signs_in_namespace};
+use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::words;
-use crate::diagnose::proxy::ProxyWarning;
 use crate::diagnose::recognize::{self, Closest, Recognized};
 use crate::diagnose::snapshot::{self, facts};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::modes::netlink::must_see;
 use crate::netns;
 
@@ -51,35 +52,14 @@ struct CheckedPort {
     fates: Vec<FamilyFate>,
 }
 
-#[derive(Debug)]
-struct FamilyFate {
-    family: Family,
-    fate: Fate,
-}
-
-/// The fate of connections to or from the app.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Fate {
-    Proxy,
-    /// They bypass the proxy; the text says why.
-    Bypass(String),
-    /// They go elsewhere; the text says where.
-    Elsewhere(String),
-    /// The proxy's port refuses them.
-    Refused,
-    /// They are lost; the text says how.
-    Lost(String),
-    NotKnown(String),
-}
-
 impl Checked {
     /// The answer for scripts.
-    pub fn outcome(&self) -> Outcome {
+    pub fn conclusion(&self) -> Conclusion {
         let gravest = self.troubles.iter().map(|trouble| trouble.severity).max();
         match gravest {
-            Some(Severity::Lost) => Outcome::Differs,
-            Some(Severity::NotKnown) => Outcome::NotKnown,
-            Some(Severity::Note) | None => Outcome::AsExpected,
+            Some(Severity::Lost) => Conclusion::Differs,
+            Some(Severity::NotKnown) => Conclusion::NotKnown,
+            Some(Severity::Note) | None => Conclusion::AsExpected,
         }
     }
 }
@@ -156,7 +136,7 @@ fn ports(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<C
             let accepts = at_port().any(|listener| listener.accepts(Direction::Inbound, family));
             if let Some(own) = own.filter(|_| accepts) {
                 let connection = Connection::new(Direction::Inbound, SocketAddr::new(own, port));
-                fates.push(FamilyFate { family, fate: fate(scene.follow(&connection)) });
+                fates.push(FamilyFate { family, fate: Fate::of(scene.follow(&connection)) });
             }
         }
         let mut uids: Vec<u32> = at_port().map(|listener| listener.uid).collect();
@@ -186,34 +166,10 @@ fn outbound(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Ve
         };
         if network.wide_addresses(family).next().is_some() {
             let connection = Connection::new(Direction::Outbound, SocketAddr::new(distant, port));
-            fates.push(FamilyFate { family, fate: fate(scene.follow(&connection)) });
+            fates.push(FamilyFate { family, fate: Fate::of(scene.follow(&connection)) });
         }
     }
     fates
-}
-
-fn fate(followed: Result<Explained<'_>, Error>) -> Fate {
-    let explained = match followed {
-        Ok(explained) => explained,
-        Err(Error::NoRoute { errno, .. }) => return Fate::Lost(format!("there is no route ({errno})")),
-        Err(error) => return Fate::NotKnown(chain(&error).to_string()),
-    };
-    if let Some(loss) = explained.onward.as_ref().and_then(Onward::loss) {
-        return Fate::Lost(format!("from the proxy: {loss}"));
-    }
-    let by = explained.by.as_ref().map_or(String::new(), |by| format!(" by {}", by.place));
-    match &explained.verdict {
-        Verdict::Proxy(_) if explained.warnings.iter().any(ProxyWarning::is_refusal) => Fate::Refused,
-        Verdict::Proxy(_) => Fate::Proxy,
-        Verdict::Bypass => Fate::Bypass(match (explained.exempting_setting(), explained.by) {
-            (Some(setting), _) => setting,
-            (None, Some(by)) => by.place,
-            (None, None) => "no rule redirects it".to_owned(),
-        }),
-        Verdict::Elsewhere(place) => Fate::Elsewhere(place.clone()),
-        verdict @ (Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_)) => Fate::Lost(format!("{verdict}{by}")),
-        Verdict::NotKnown(why) => Fate::NotKnown(why.clone()),
-    }
 }
 
 /// What is wrong with the rules and beside them.

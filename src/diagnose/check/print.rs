@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde_json::Value;
 
+use super::fate::{FamilyFate, Fate};
 use super::trouble::{Severity, Trouble};
-use super::{Checked, CheckedPort, FamilyFate, Fate};
-use crate::diagnose::Outcome;
+use super::{Checked, CheckedPort};
+use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::object;
 use crate::diagnose::output::style::Style;
 use crate::diagnose::output::words::{fill_lines, fold_line};
@@ -34,10 +35,10 @@ impl Checked {
             codes.join(", ")
         };
         let mode = self.mode.map_or(String::new(), |mode| format!(" by the rules of {mode} mode"));
-        let mut answer = match self.outcome() {
-            Outcome::AsExpected => format!("well: connections go to the proxy{mode}"),
-            Outcome::NotKnown => format!("not known: {}", codes(Severity::NotKnown)),
-            Outcome::Differs => {
+        let mut answer = match self.conclusion() {
+            Conclusion::AsExpected => format!("well: connections go to the proxy{mode}"),
+            Conclusion::NotKnown => format!("not known: {}", codes(Severity::NotKnown)),
+            Conclusion::Differs => {
                 let lost = codes(Severity::Lost);
                 format!("not well: {lost}: connections are lost, or pass by the proxy unasked")
             }
@@ -50,7 +51,7 @@ impl Checked {
     }
 
     fn text(&self, colour: bool) -> String {
-        let style = if self.outcome() == Outcome::AsExpected { Style::Proxy } else { Style::Trouble };
+        let style = if self.conclusion() == Conclusion::AsExpected { Style::Proxy } else { Style::Trouble };
         let mut text = style.paint(fill_lines(&self.answer()).trim_end(), colour) + "\n";
         text += &self.rules();
         text += &Style::Dim.paint("   port  user   connections of other hosts", colour);
@@ -98,7 +99,7 @@ impl Checked {
     pub fn json(&self) -> String {
         object(vec![
             ("schema", 1.into()),
-            ("well", self.outcome().in_json()),
+            ("well", self.conclusion().in_json()),
             ("answer", self.answer().into()),
             ("mode", self.mode.map(|mode| mode.to_string()).into()),
             ("ports", self.ports.iter().map(port_json).collect()),

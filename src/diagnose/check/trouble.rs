@@ -2,7 +2,7 @@
 
 use ruleset::Unseen;
 
-use super::{FamilyFate, Fate};
+use super::fate::{FamilyFate, Fate};
 use crate::config::Mode;
 use crate::config::warnings::Warning;
 use crate::diagnose::output::words;

@@ -230,6 +230,14 @@ impl Onward {
         let by = self.by.as_ref().map_or(String::new(), |by| format!(" by {}", by.place));
         Some(format!("{fate}{by}"))
     }
+
+    /// The reason why its fate isn't known, in words.
+    pub(crate) fn doubt(&self) -> Option<&str> {
+        match &self.verdict {
+            Verdict::NotKnown(why) => Some(why),
+            _ => None,
+        }
+    }
 }
 
 /// The fate of a connection by the rules and by routing; `asked` is the connection that was asked about.

@@ -30,9 +30,6 @@ impl Explained<'_> {
         if let Some(stray) = self.stray {
             answer += &format!(", if other hosts send it here: this network namespace does not have {stray}");
         }
-        if let Some(loss) = self.onward.as_ref().and_then(Onward::loss) {
-            answer += &format!("; then from the proxy: {loss}");
-        }
         if !self.exceptions.is_empty() {
             answer += &format!(", except {}", self.exceptions.join(" and "));
         }
@@ -41,6 +38,11 @@ impl Explained<'_> {
             if !others.is_empty() {
                 answer += &format!(", or one of {} others", others.len());
             }
+        }
+        if let Some(loss) = self.onward.as_ref().and_then(Onward::loss) {
+            answer += &format!("; then from the proxy: {loss}");
+        } else if let Some(doubt) = self.onward.as_ref().and_then(Onward::doubt) {
+            answer += &format!("; then from the proxy: not known: {doubt}");
         }
         answer
     }

@@ -1,10 +1,13 @@
 //! How answers are printed: for people in words, lines and colours, for programs as JSON.
 
+mod conclusion;
 pub(super) mod json;
 pub(super) mod style;
 pub(super) mod words;
 
 use std::fmt::Display;
+
+pub use self::conclusion::Conclusion;
 
 /// The readers of an answer: people, scripts or programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

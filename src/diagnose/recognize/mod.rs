@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::config::settings::arguments;
 use crate::config::{Config, Mode, ModeChoice, OwnerId, Port};
-use crate::diagnose::Outcome;
+use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::{object, strings};
 use crate::diagnose::output::words::{self, fill_lines, wrap_flags};
 use crate::diagnose::recognize::config::{NoConfig, config};
@@ -55,11 +55,11 @@ impl Recognized {
     }
 
     /// The answer for scripts: as expected only if, beside the rules, nothing certainly loses connections.
-    pub fn outcome(&self) -> Outcome {
+    pub fn conclusion(&self) -> Conclusion {
         match (&self.closest, &self.unseen) {
-            (_, Some(_)) => Outcome::NotKnown,
-            (Ok(closest), None) => closest.verification.outcome(),
-            (Err(_), None) => Outcome::Differs,
+            (_, Some(_)) => Conclusion::NotKnown,
+            (Ok(closest), None) => closest.verification.conclusion(),
+            (Err(_), None) => Conclusion::Differs,
         }
     }
 
@@ -80,7 +80,7 @@ impl Recognized {
             Ok(closest) => closest.verification.pairs(),
             Err(reason) => vec![
                 ("schema", 1.into()),
-                ("in_place", self.outcome().in_json()),
+                ("in_place", self.conclusion().in_json()),
                 ("mode", self.mode.map(|mode| mode.to_string()).into()),
                 ("findings", nothing.clone()),
                 ("other_backends", nothing.clone()),

@@ -10,8 +10,10 @@ use ruleset::{Line, Network, Ruleset, Unseen};
 use trace::{Slot, chains_at, first_hooks};
 
 use crate::config::{Config, Mode};
+use crate::diagnose::detect;
 use crate::diagnose::explain::answer::proxy_ports;
 use crate::diagnose::other_programs::signs_in_namespace;
+use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::words;
 use crate::diagnose::ownership::is_ours;
 use crate::diagnose::proxy::ProxyWarning;
@@ -21,7 +23,6 @@ use crate::diagnose::snapshot::{Snapshot, warnings};
 use crate::diagnose::trial::choose;
 use crate::diagnose::verify::difference::differences;
 use crate::diagnose::verify::finding::Finding;
-use crate::diagnose::{Outcome, detect};
 use crate::error::Error;
 use crate::install::choose::{Facts, Reason, try_out};
 use crate::netns;
@@ -153,8 +154,12 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
 
 impl<'a> Shown<'a> {
     /// The answer for scripts: it is none if no rules were found where all could be seen.
-    pub(crate) fn outcome(&self) -> Outcome {
-        if self.backends.is_empty() && !self.not_known.is_empty() { Outcome::NotKnown } else { Outcome::AsExpected }
+    pub(crate) fn conclusion(&self) -> Conclusion {
+        if self.backends.is_empty() && !self.not_known.is_empty() {
+            Conclusion::NotKnown
+        } else {
+            Conclusion::AsExpected
+        }
     }
 
     fn of(ruleset: &'a Ruleset, network: &Network) -> Self {

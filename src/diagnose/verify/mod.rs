@@ -10,8 +10,8 @@ use ruleset::{Network, Ruleset, Unseen};
 use serde_json::Value;
 
 use crate::config::{Config, Mode, ModeChoice};
-use crate::diagnose::Outcome;
 use crate::diagnose::other_programs::signs_in_namespace;
+use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::{object, strings};
 use crate::diagnose::output::words::{self, fill_lines};
 use crate::diagnose::ownership::has_rules;
@@ -71,11 +71,11 @@ impl Verification {
     }
 
     /// The answer for scripts: as expected only if, beside the rules, nothing certainly loses connections.
-    pub fn outcome(&self) -> Outcome {
+    pub fn conclusion(&self) -> Conclusion {
         match (&self.unseen, first_fatal(&self.warnings)) {
-            (Some(_), _) => Outcome::NotKnown,
-            (None, None) if self.is_in_place() => Outcome::AsExpected,
-            _ => Outcome::Differs,
+            (Some(_), _) => Conclusion::NotKnown,
+            (None, None) if self.is_in_place() => Conclusion::AsExpected,
+            _ => Conclusion::Differs,
         }
     }
 
@@ -92,7 +92,7 @@ impl Verification {
     pub(super) fn pairs(&self) -> Vec<(&'static str, Value)> {
         vec![
             ("schema", 1.into()),
-            ("in_place", self.outcome().in_json()),
+            ("in_place", self.conclusion().in_json()),
             ("mode", self.mode.to_string().into()),
             ("findings", self.findings.iter().map(finding_json).collect()),
             ("other_backends", strings(&self.others)),
