@@ -7,9 +7,14 @@
 #
 # REVISION is the commit, which --version names and NOTICE's offer of the source rests on.
 #
-# `cargo xtask release` builds the stages that need no pulled base, with the arguments that the labels are made of.
+# `cargo xtask release` builds the stages that need no pulled base, and names each part's licence.
 #
 # Bases are pinned: the tag is for people, the digest decides.
+
+# What the labels say unless somebody says otherwise. The licence is that of each program as a whole (NOTICE).
+ARG VERSION=0.2.0
+ARG SOURCE=https://git.example/proxy-init
+ARG LICENSES=GPL-3.0-or-later
 
 # Debian 13 with Rust.
 FROM rust:1.95.0-slim-trixie@sha256:e14e87345b4d5964ddcc3491d27ee046a0f23820f340c3c1e24da6880141f7c0 AS build
