@@ -1,13 +1,14 @@
 //! The agent of a node: it installs the CNI plugin linkerd-cni, keeps it there, and watches and heals the pods that the
 //! plugin sets up. docs/node.md describes it.
 //!
-//! Pure functions decide: [`conflist`] and [`plan`] say which content a folder shall have, given the content that it has; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
-//! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
-//! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks,
-//! [`drift`] says what a difference means, and [`tracked`] heals. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin
-//! goes when the agent does. Both of these [`follow`] objects at the API server.
+//! Pure functions decide: `conflist` and `plan` say which content a folder shall have, given its content; `settings` reads
+//! arguments and environment. `folder` reads and writes, `keeper` takes a folder from the one content to the other, and
+//! `install` does that whenever something changes. `pods` watches: `pod` says what a pod is to the agent, `netns` finds its
+//! network namespace, `rules` compares its rules with those of the plugin's own code, `drift` names a difference, and
+//! `tracked` heals. `plugin_log` shows the plugin's lines. `fate` decides if the plugin goes when the agent does; like
+//! `pods`, it follows objects at the API server (`follow`).
 //!
-//! [`nri`] does all of it without a plugin, files or an API server: the runtime itself tells of each pod.
+//! `nri` does all of it without a plugin, files or an API server: the runtime itself tells of each pod.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]

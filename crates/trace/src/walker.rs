@@ -47,7 +47,7 @@ pub struct Walk<'a> {
     pub decisions: Vec<Outcome<'a>>,
     /// The fate of connections that nothing has dropped.
     pub arrived: Vec<Outcome<'a>>,
-    /// The open questions, by the numbers of [`Assumption`]s.
+    /// The open questions, in the order in which they arose.
     pub questions: Vec<Open<'a>>,
     /// Every rule and policy that they were compared with, in the kernel's order, if that was recorded.
     pub steps: Vec<Step<'a>>,
