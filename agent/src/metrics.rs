@@ -34,6 +34,7 @@ pub struct Metrics {
     pub event_latency: Seconds,
     pub event_errors: Counter,
     pub event_timeouts: Counter,
+    pub taint_errors: Counter,
 }
 
 /// Times, in the buckets of Prometheus' client for Go, which upstream's repair controller has, too.
@@ -86,6 +87,8 @@ impl Metrics {
         own.register("repair_seconds", help, self.repairs.clone());
         let help = "Pods whose rules couldn't be installed while they ran";
         own.register("repair_failures", help, self.repair_failures.clone());
+        let help = "Attempts to remove the taint of --remove-taint from the node that failed";
+        own.register("taint_errors", help, self.taint_errors.clone());
 
         registry.sub_registry_with_prefix("linkerd_cni_plugin").register(
             "commands",

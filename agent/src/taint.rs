@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -9,6 +10,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object};
+use kube::runtime::events::EventType;
 use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher::DefaultBackoff;
 use serde::Deserialize;
@@ -18,6 +20,7 @@ use tracing::{info, warn};
 
 use crate::admin::Health;
 use crate::api::{self, Server};
+use crate::events::{self, Events, event};
 
 /// After how long it is tried again, in case that the pauses end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -32,7 +35,9 @@ struct Spec {
 }
 
 /// Removes the taints with this key from the node whenever the agent becomes ready.
-pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Health) -> Infallible {
+/// The log and an event of the node say once that a taint stays; the metric counts each attempt.
+pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Arc<Health>) -> Infallible {
+    let events = Events::new(server, "linkerd-cni-agent", health);
     let mut ready = health.ready.subscribe();
     let mut pauses = DefaultBackoff::default();
     let mut said = false;
@@ -52,8 +57,12 @@ pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Health)
                 let _ = ready.wait_for(|ready| !*ready).await;
             }
             Err(reason) => {
+                health.metrics.taint_errors.inc();
                 if !said {
-                    warn!("the taint {key} cannot be removed from the node, which gets no pods: {reason}");
+                    let note = format!("the taint {key} cannot be removed from the node, which gets no pods: {reason}");
+                    warn!("{note}");
+                    let event = event(EventType::Warning, "LinkerdCNITaintStays", "Removing", &note);
+                    events.publish(&events::node(node), &event).await;
                     said = true;
                 }
                 sleep(pauses.next().unwrap_or(LONGEST_PAUSE)).await;
