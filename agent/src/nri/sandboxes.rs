@@ -11,7 +11,7 @@ use linkerd_cni::error::Error;
 use pod::{Configuration, Given, PodInfo, PodName};
 use prost::Message as _;
 use proxy_init::{Install, Namespace, OperationNotice, Simulate};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, error, info, warn};
@@ -30,7 +30,7 @@ const MOST: usize = 16 << 20;
 const MEMORY: &str = "the node's meshed pods have more annotations than the agent keeps";
 
 /// A meshed pod, as the runtime describes it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Sandbox {
     id: String,
     name: PodName,
@@ -39,6 +39,9 @@ pub(crate) struct Sandbox {
     network: PathBuf,
     /// How many bytes it has, about.
     size: usize,
+    /// Held by a look: two at the same moment would both find the rules missing, and the later repair would undo, untold,
+    /// what somebody changed after the earlier one.
+    turn: Mutex<()>,
 }
 
 impl Sandbox {
@@ -67,7 +70,15 @@ impl Sandbox {
             return Err(wrong(format!("pod {name}: it doesn't tell where the network namespace can be opened")));
         }
         let size = 1024 + pod.id.len() + pod.uid.len() + given.kept() + network.path.len();
-        Ok(Some(Self { id: pod.id, name, uid: pod.uid, given, network: network.path.into(), size }))
+        Ok(Some(Self {
+            id: pod.id,
+            name,
+            uid: pod.uid,
+            given,
+            network: network.path.into(),
+            size,
+            turn: Mutex::default(),
+        }))
     }
 }
 
@@ -254,9 +265,17 @@ impl<'a> Sandboxes<'a> {
 
     /// Looks at a pod's rules, and heals the pod if need be.
     async fn look(&self, id: &str) -> Result<(), String> {
-        let Some((sandbox, mut tracked)) = self.all.borrow().get(id).cloned() else {
-            return Err(format!("it was removed, or {MEMORY}"));
-        };
+        let removed = || format!("it was removed, or {MEMORY}");
+        let (sandbox, before) = self.all.borrow().get(id).cloned().ok_or_else(removed)?;
+        let _turn = sandbox.turn.lock().await;
+        let (_, mut tracked) = self.all.borrow().get(id).cloned().ok_or_else(removed)?;
+        if tracked.due != before.due {
+            // Another look ended while this one waited.
+            return match tracked.standing {
+                Standing::NotKnown(reason) => Err(reason),
+                _ => Ok(()),
+            };
+        }
         let path = sandbox.network.clone();
         let open = move || open(&path).map_err(|error| error.message());
         let today = async || {

@@ -343,7 +343,8 @@ fn rules_that_somebody_changed_are_told_and_those_of_an_earlier_configuration_st
     until("they are as they were", || drifted("unexpected").is_none());
     network.sh("iptables-nft -t nat -D PREROUTING 1");
     until("they are back", || rules(&network).contains("-j PROXY_INIT_REDIRECT"));
-    first.terminate();
+    // The look at registration and that before the container are one.
+    assert_eq!(first.terminate().matches("is healed: its rules were not in place (none)").count(), 1);
     // With another port of the proxy's.
     let second = agent_of(&node, &ENTRY.replace("4143", "5143"), &["--verify-every", "1"]);
     let mut plugin = runtime.registered(vec![pod.clone()]);
