@@ -81,9 +81,14 @@ impl Purpose {
     }
 
     /// The purpose of the first item that a comment lists.
-    pub(crate) fn first_listed(comment: &str) -> Option<Self> {
+    fn first_listed(comment: &str) -> Option<Self> {
         let (before, names, after) = Self::list(comment)?;
         Self::from_comment(&format!("{before}{}{after}", names.split(',').next()?))
+    }
+
+    /// The purpose of a rule, or of the first item that its comment lists.
+    pub(crate) fn of_first(rule: &Rule) -> Option<Self> {
+        Self::of(rule).or_else(|| Self::first_listed(std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?))
     }
 
     /// Returns true if the comment is about other users or groups than the proxy's.

@@ -135,6 +135,24 @@ fn a_healthy_pod_has_a_line_for_each_port() {
     }
 }
 
+/// The port's flag is for one direction, and the subnet's for the other.
+#[test]
+fn a_bypass_is_told_with_its_own_directions_flag() {
+    for mode in ["nft", "native"] {
+        let lab = Lab::new();
+        install(&lab.pod, &format!("{} --outbound-subnets-to-ignore 192.0.2.0/24,2001:db8::/32", chart_in(mode)));
+        let _proxy = listen(&lab.pod, 2102, &PROXY);
+        let _admin = listen(&lab.pod, 2102, &["[::]:4191"]);
+        let text = install(&lab.pod, "check");
+        for line in [
+            "4191  2102   bypass the proxy: --inbound-ports-to-ignore names it",
+            "outbound      bypass the proxy: --outbound-subnets-to-ignore names it",
+        ] {
+            assert!(text.contains(line), "{mode}: {text}");
+        }
+    }
+}
+
 /// Whatever drops connections on their way from the proxy to the app, or from the proxy to other hosts.
 #[test]
 fn the_proxys_own_connections_are_followed_too() {

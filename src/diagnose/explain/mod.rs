@@ -51,6 +51,7 @@ pub struct Explained<'a> {
     stray: Option<IpAddr>,
     /// The proxy's own connection to the destination, if this one goes to the proxy.
     pub(crate) onward: Option<Onward>,
+    direction: Direction,
     at: Option<Place<'a>>,
     ports: Vec<u16>,
 }
@@ -298,15 +299,13 @@ impl<'a> Explained<'a> {
     /// decides.
     pub(crate) fn exempting_setting(&self) -> Option<String> {
         let rule = self.at.and_then(|at| at.rule()).filter(|rule| is_ours(rule))?;
-        let comment = rule.comment.as_ref()?.to_string();
-        let purpose = Purpose::from_comment(&comment).or_else(|| Purpose::first_listed(&comment))?;
-        let flag = match purpose {
-            Purpose::IgnorePorts(_) => "--inbound-ports-to-ignore",
-            Purpose::IgnoreSubnet(_) => "--inbound-subnets-to-ignore",
-            Purpose::IgnoreInterface(_) => "--inbound-interfaces-to-ignore",
+        let ignored = match Purpose::of_first(rule)? {
+            Purpose::IgnorePorts(_) => "ports",
+            Purpose::IgnoreSubnet(_) => "subnets",
+            Purpose::IgnoreInterface(_) => "interfaces",
             _ => return Some(words::purpose(rule)),
         };
-        Some(format!("{flag} names it"))
+        Some(format!("--{}-{ignored}-to-ignore names it", self.direction))
     }
 
     /// Returns true if the answer is this one. A connection that the proxy's port refuses doesn't get to the proxy.
@@ -346,6 +345,7 @@ impl<'a> Explained<'a> {
             stray: None,
             onward: None,
             steps: answer.steps,
+            direction: connection.direction,
             at: answer.at,
             ports: answer::proxy_ports(&ruleset.tables),
             connection: connection_in_words(connection),

@@ -258,7 +258,7 @@ pub(in crate::diagnose) fn purpose(rule: &Rule) -> String {
         Some(Purpose::IgnoreUsers(ids) | Purpose::IgnoreGroups(ids)) => ids.first() == ids.last(),
         only => only.is_some(),
     };
-    let Some(purpose) = only.or_else(|| Purpose::first_listed(&comment)) else {
+    let Some(purpose) = Purpose::of_first(rule) else {
         return comment;
     };
     let words = match purpose {
