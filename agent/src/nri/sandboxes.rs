@@ -266,10 +266,11 @@ impl<'a> Sandboxes<'a> {
     /// Looks at a pod's rules, and heals the pod if need be.
     async fn look(&self, id: &str) -> Result<(), String> {
         let removed = || format!("it was removed, or {MEMORY}");
-        let (sandbox, before) = self.all.borrow().get(id).cloned().ok_or_else(removed)?;
+        let known = self.all.borrow().get(id).map(|(sandbox, tracked)| (Arc::clone(sandbox), tracked.due));
+        let (sandbox, due) = known.ok_or_else(removed)?;
         let _turn = sandbox.turn.lock().await;
         let (_, mut tracked) = self.all.borrow().get(id).cloned().ok_or_else(removed)?;
-        if tracked.due != before.due {
+        if tracked.due != due {
             // Another look ended while this one waited.
             return match tracked.standing {
                 Standing::NotKnown(reason) => Err(reason),
