@@ -7,7 +7,7 @@ use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{Lab, NEIGHBOUR, Owner, POD, ROOT, families};
 use serde_json::Value;
 
-use crate::support::{Run, chart_in, feed, install, unfolded};
+use crate::support::{Finished, Run, chart_in, feed, install, unfolded};
 
 /// Other programs' rules, and who finds whom beside them.
 struct Firewall {
@@ -129,28 +129,41 @@ fn neighbours_find_each_other_where_the_answer_says() {
     }
     for Firewall { rules, is_found, finds } in FIREWALLS {
         for is_inbound in [true, false] {
-            // A namespace in which nobody has asked yet: what is known of a neighbour stays.
-            let lab = Lab::new();
-            install(&lab.pod, &chart_in("nft"));
-            apply(&lab, rules);
+            let Asked { said, verified, is_answered } = ask(rules, 1, is_inbound, "");
             let lives = if is_inbound { is_found } else { finds };
-            let line = if is_inbound {
-                "explain inbound --to [fd77::2]:80 --from [fd77::1]:20000"
-            } else {
-                "explain outbound --to [fd77::1]:80 --uid 2102"
-            };
-            let said = Run::new(line).output(&lab.pod).success();
-            let answer = said.lines().next().unwrap();
-            let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
-            let is_verified = Run::new(&format!("verify {}", chart_in("nft"))).output(&lab.pod);
-            assert_eq!(is_answered(&lab, &handshakes, 1, is_inbound), lives, "{rules}: {line}: {said}");
-            let says_lost = answer.starts_with("dropped: the neighbour ");
-            assert_eq!(says_lost, !lives, "{rules}: {line}: {said}");
+            assert_eq!(is_answered, lives, "{rules}: {is_inbound}: {said}");
+            let says_lost = said.starts_with("dropped: the neighbour ");
+            assert_eq!(says_lost, !lives, "{rules}: {is_inbound}: {said}");
             let is_in_place = is_found && finds;
-            let verified = unfolded(&is_verified.stdout());
-            assert_eq!(is_verified.code(), Some(if is_in_place { 0 } else { 3 }), "{rules}: {verified}");
+            let code = Some(if is_in_place { 0 } else { 3 });
+            assert_eq!(verified.code(), code, "{rules}: {}", unfolded(&verified.stdout()));
         }
     }
+}
+
+/// The answers about a connection to or from a neighbour, and the connection's fate.
+struct Asked {
+    said: String,
+    verified: Finished,
+    is_answered: bool,
+}
+
+/// Asks in a pod with these rules about the first or the second family, and then connects; `flags` are verify's.
+fn ask(rules: &str, family: usize, is_inbound: bool, flags: &str) -> Asked {
+    // A namespace in which nobody has asked yet: what is known of a neighbour stays.
+    let lab = Lab::new();
+    install(&lab.pod, &chart_in("nft"));
+    apply(&lab, rules);
+    let at = |address, port| SocketAddr::new(address, port);
+    let line = if is_inbound {
+        format!("explain inbound --to {} --from {}", at(POD[family], 80), at(NEIGHBOUR[family], 20_000))
+    } else {
+        format!("explain outbound --to {} --uid 2102", at(NEIGHBOUR[family], 80))
+    };
+    let said = Run::new(&line).output(&lab.pod).success();
+    let verified = Run::new(&format!("verify {}{flags}", chart_in("nft"))).output(&lab.pod);
+    let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
+    Asked { said, verified, is_answered: is_answered(&lab, &handshakes, family, is_inbound) }
 }
 
 /// ARP's, whose packets pass its own tables and those of devices.
@@ -181,20 +194,10 @@ fn arp_finds_neighbours_where_the_answer_says() {
         ),
     ] {
         for is_inbound in [true, false] {
-            let lab = Lab::new();
-            install(&lab.pod, &chart_in("nft"));
-            apply(&lab, rules);
+            let Asked { said, verified, is_answered } = ask(rules, 0, is_inbound, " --ipv6=false");
             let lives = if is_inbound { is_found } else { finds };
-            let line = if is_inbound {
-                "explain inbound --to 10.77.0.2:80 --from 10.77.0.1:20000"
-            } else {
-                "explain outbound --to 10.77.0.1:80 --uid 2102"
-            };
-            let said = Run::new(line).output(&lab.pod).success();
-            let verified = Run::new(&format!("verify {} --ipv6=false", chart_in("nft"))).output(&lab.pod);
-            let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
-            assert_eq!(is_answered(&lab, &handshakes, 0, is_inbound), lives, "{rules}: {line}: {said}");
-            assert_eq!(said.starts_with("dropped: the ARP "), !lives, "{rules}: {line}: {said}");
+            assert_eq!(is_answered, lives, "{rules}: {is_inbound}: {said}");
+            assert_eq!(said.starts_with("dropped: the ARP "), !lives, "{rules}: {is_inbound}: {said}");
             let is_named = verified.stdout().contains("ARP");
             assert_eq!(is_named, !(is_found && finds), "{rules}: {}", verified.said());
         }

@@ -3,8 +3,9 @@
 use lab::linkerd::Flags;
 use lab::network::Namespace;
 
+use super::changed_and_fresh;
 use crate::support::any_flags::for_any_flags;
-use crate::support::{PORTS, Run, chart_in, feed, handles, install};
+use crate::support::{PORTS, Run, chart_in, feed, install};
 
 fn chart() -> String {
     chart_in("native")
@@ -166,17 +167,7 @@ fn other_flags_replace_only_the_rules_and_sets_that_differ() {
             7,
         ),
     ] {
-        let namespace = Namespace::new();
-        install(&namespace, &format!("{base} {before}"));
-        let earlier = handles(&namespace);
-        install(&namespace, &format!("{base} {after}"));
-        let now = handles(&namespace);
-        let kept = now.iter().filter(|rule| earlier.contains(rule)).count();
-        assert_eq!(kept, stay, "{before} to {after}: {earlier:?} {now:?}");
-        install(&namespace, &format!("verify {base} {after}"));
-
-        let fresh = Namespace::new();
-        install(&fresh, &format!("{base} {after}"));
+        let [namespace, fresh] = changed_and_fresh(&base, before, after, stay);
         assert_eq!(sorted(&namespace), sorted(&fresh), "{before} to {after}");
     }
 }

@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 
 use lab::network::Namespace;
 
-use crate::support::{Finished, Folder, PORTS, Run, chart_in, handles, install, saved};
+use super::changed_and_fresh;
+use crate::support::{Finished, Folder, PORTS, Run, chart_in, install, saved};
 
 fn chart() -> String {
     chart_in("nft")
@@ -223,17 +224,7 @@ fn other_flags_replace_only_the_rules_that_differ() {
         // Both families' rules, and then one's.
         ("", "--ipv6=false", 7),
     ] {
-        let namespace = Namespace::new();
-        install(&namespace, &format!("{base} {before}"));
-        let earlier = handles(&namespace);
-        install(&namespace, &format!("{base} {after}"));
-        let now = handles(&namespace);
-        let kept = now.iter().filter(|rule| earlier.contains(rule)).count();
-        assert_eq!(kept, stay, "{before} to {after}: {earlier:?} {now:?}");
-        install(&namespace, &format!("verify {base} {after}"));
-
-        let fresh = Namespace::new();
-        install(&fresh, &format!("{base} {after}"));
+        let [namespace, fresh] = changed_and_fresh(&base, before, after, stay);
         if !after.contains("ipv6") {
             assert_eq!(saved(&namespace, "nft"), saved(&fresh, "nft"), "{before} to {after}");
         }

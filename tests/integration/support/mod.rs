@@ -117,6 +117,11 @@ impl Run {
         self.under(["unshare", "--mount", "sh", "-ec"]).under([format!("{command}; exec \"$@\"").as_str(), "sh"])
     }
 
+    /// On a kernel that tells only root and group 0 of legacy tables: without /sys, and of no known version.
+    pub(crate) fn without_signs_of_legacy(self) -> Self {
+        self.after_mounting("mount -t tmpfs tmpfs /sys").failing("uname", "EPERM")
+    }
+
     /// As a pod's security context runs it: [`Run::nobody`] without new privileges, in a read-only root whose /run
     /// everybody may write.
     pub(crate) fn in_pod(self, capabilities: &[&str]) -> Self {

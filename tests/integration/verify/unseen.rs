@@ -136,13 +136,7 @@ fn an_unprivileged_user_is_told_what_is_not_known() {
     install(&namespace, &chart_in("legacy"));
     // The kernel's modules and nfnetlink_hook would tell, where this machine has them: the kernel is not to be told
     // from one that is too old. `cargo xtask kernels` tries the ones that tell.
-    let nobody = |line: &str| {
-        Run::new(line)
-            .after_mounting("mount -t tmpfs tmpfs /sys")
-            .failing("uname", "EPERM")
-            .nobody(&["net_admin"])
-            .output(&namespace)
-    };
+    let nobody = |line: &str| Run::new(line).without_signs_of_legacy().nobody(&["net_admin"]).output(&namespace);
     let log = nobody(&chart_in("nft")).success();
     // To nf_tables, it looks like a new pod.
     assert_eq!(log.matches("level=warning").count(), 0, "{log}");
@@ -158,13 +152,8 @@ fn an_unprivileged_user_is_told_what_is_not_known() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("legacy"));
     namespace.sh("iptables-legacy -t raw -A PREROUTING -p tcp -j DROP");
-    let nobody = |line: &str| {
-        Run::new(line)
-            .after_mounting("mount -t tmpfs tmpfs /sys")
-            .failing("uname", "EPERM")
-            .nobody(&["net_admin", "net_raw"])
-            .output(&namespace)
-    };
+    let nobody =
+        |line: &str| Run::new(line).without_signs_of_legacy().nobody(&["net_admin", "net_raw"]).output(&namespace);
     let text = nobody(&format!("verify {}", chart_in("legacy"))).success();
     assert!(text.contains("not known: what legacy tables other than nat hold"), "{text}");
     let json = nobody(&format!("verify --output json {}", chart_in("legacy"))).success();

@@ -99,8 +99,7 @@ fn what_was_not_seen_is_not_said_to_be_absent() {
     install(&namespace, &chart_in("legacy"));
     let nobody = |line: &str| {
         Run::new(line)
-            .after_mounting("mount -t tmpfs tmpfs /sys")
-            .failing("uname", "EPERM")
+            .without_signs_of_legacy()
             .nobody(&["net_admin"])
             // As in the image, there are no iptables commands.
             .environment("PATH", "/nowhere")
@@ -130,12 +129,8 @@ fn what_was_not_seen_is_not_said_to_be_absent() {
     for (before, level) in [(None, "info"), (Some("nft add table ip other"), "warning")] {
         let namespace = Namespace::new();
         before.map(|line| namespace.sh(line));
-        let log = Run::new(&chart_in("nft"))
-            .after_mounting("mount -t tmpfs tmpfs /sys")
-            .failing("uname", "EPERM")
-            .nobody(&["net_admin"])
-            .output(&namespace)
-            .success();
+        let log =
+            Run::new(&chart_in("nft")).without_signs_of_legacy().nobody(&["net_admin"]).output(&namespace).success();
         assert!(log.contains(&format!("level={level} msg=\"not known: whether legacy tables hold")), "{log}");
     }
 }

@@ -22,6 +22,18 @@ fn device(index: u32, name: &str) -> Device {
     Device { index, name: Name::from(name), kind: vec![], is_up: true, lower: None, master: None, has_neighbours: true }
 }
 
+/// A socket of this user that listens on all of IPv4's addresses.
+fn server(port: u16, uid: u32) -> Listener {
+    Listener {
+        address: Ipv4Addr::UNSPECIFIED.into(),
+        port,
+        device: 0,
+        is_ipv6_only: false,
+        uid,
+        queue: Queue::default(),
+    }
+}
+
 fn listening(listeners: &[Listener]) -> Network {
     Network { listeners: listeners.to_vec(), ..Network::default() }
 }
@@ -368,14 +380,6 @@ fn whether_a_connection_is_translated_is_known_only_if_it_surely_changes() {
 /// The user of the answering process, by the listeners and the rules' facts about the proxy.
 #[test]
 fn the_server_is_whoever_listens_or_the_proxy() {
-    let listener = |port, uid| Listener {
-        address: Ipv4Addr::UNSPECIFIED.into(),
-        port,
-        device: 0,
-        is_ipv6_only: false,
-        uid,
-        queue: Queue::default(),
-    };
     let proxy = Environment { ports: Intervals::one(4143), uids: Intervals::one(2102), ..Environment::default() };
     let drop_of = |uid: u128, port: u16, around: &Environment<'_>| {
         let rules = drop_if(Condition::is(Field::Uid, uid));
@@ -388,14 +392,14 @@ fn the_server_is_whoever_listens_or_the_proxy() {
     assert_eq!(drop_of(7, 4143, &proxy), arrives);
     assert_eq!(drop_of(2102, 1, &proxy), arrives, "not the proxy's port");
     assert_eq!(drop_of(7, 1, &proxy), perhaps);
-    let listeners = [listener(4143, 7), listener(1, 8)];
+    let listeners = [server(4143, 7), server(1, 8)];
     let known = Environment { network: &listening(&listeners), ..proxy.clone() };
     assert_eq!(drop_of(7, 4143, &known), lost);
     assert_eq!(drop_of(2102, 4143, &known), arrives);
     assert_eq!(drop_of(8, 1, &known), lost);
     // Two listen there, or one of a user who has no number here.
-    let two = [listener(1, 8), listener(1, 9)];
-    let unmapped = [listener(1, Listener::UNMAPPED)];
+    let two = [server(1, 8), server(1, 9)];
+    let unmapped = [server(1, Listener::UNMAPPED)];
     for listeners in [&two[..], &unmapped[..]] {
         let around = Environment { network: &listening(listeners), ..proxy.clone() };
         assert_eq!(drop_of(8, 1, &around), perhaps);
@@ -835,17 +839,9 @@ fn neighbours_have_addresses_of_one_host() {
 /// At input, an ACK has the socket of the server, unless the kernel remembers no connection before it.
 #[test]
 fn the_socket_is_found_before_a_packet_is_delivered() {
-    let listener = Listener {
-        address: Ipv4Addr::UNSPECIFIED.into(),
-        port: 80,
-        device: 0,
-        is_ipv6_only: false,
-        uid: 7,
-        queue: Queue::default(),
-    };
     let of_servers = || drop_if(Condition::is(Field::Uid, 7));
     let ends = |settings: Settings| {
-        let network = Network { settings, ..listening(&[listener]) };
+        let network = Network { settings, ..listening(&[server(80, 7)]) };
         let around = Environment { network: &network, ..Environment::default() };
         ends_around(Direction::Inbound, vec![filter("f", Hook::Input, 0, of_servers())], &around)
     };
@@ -858,17 +854,9 @@ fn the_socket_is_found_before_a_packet_is_delivered() {
 /// The server's first reply has no socket where it is a cookie; later packets have one.
 #[test]
 fn a_reply_with_a_cookie_is_nobodys() {
-    let listener = Listener {
-        address: Ipv4Addr::UNSPECIFIED.into(),
-        port: 80,
-        device: 0,
-        is_ipv6_only: false,
-        uid: 7,
-        queue: Queue::default(),
-    };
     let ends = |always_sends_cookies, rules| {
         let settings = Settings { always_sends_cookies, ..Settings::default() };
-        let network = Network { settings, ..listening(&[listener]) };
+        let network = Network { settings, ..listening(&[server(80, 7)]) };
         let around = Environment { network: &network, ..Environment::default() };
         ends_around(Direction::Inbound, vec![filter("f", Hook::Output, 0, rules)], &around)
     };
