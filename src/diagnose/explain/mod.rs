@@ -13,7 +13,7 @@ use trace::{Leg, Matched, Place, Step};
 
 use self::routing::Routed;
 pub(super) use self::routing::Routing;
-use crate::config::{Config, Mode};
+use crate::config::Mode;
 use crate::diagnose::explain::answer::{Answer, Connection, Verdict};
 use crate::diagnose::other_programs::owner_of;
 use crate::diagnose::output::words;
@@ -125,14 +125,15 @@ pub fn explain<T: Send>(
 pub(super) struct Scene<'s> {
     routing: &'s Routing,
     ruleset: &'s Ruleset,
-    /// The config of the rules that are there, if they tell one.
-    config: Option<Config>,
+    /// Probable defects beside the rules that are there, if these tell a config.
+    warnings: Vec<ProxyWarning>,
 }
 
 impl<'s> Scene<'s> {
     pub(super) fn new(routing: &'s Routing, ruleset: &'s Ruleset) -> Self {
         let config = holders(ruleset).next().and_then(|mode| config(mode, ruleset).ok());
-        Self { routing, ruleset, config }
+        let warnings = config.map(|config| warnings(&config, &routing.network)).unwrap_or_default();
+        Self { routing, ruleset, warnings }
     }
 
     /// Follows a connection, and from the proxy on, if it goes there. Tables that could not be seen count as empty.
@@ -185,8 +186,8 @@ impl<'s> Scene<'s> {
         let mut explained = Explained::new(ruleset, &routed.connection, answer);
         let goes_to_proxy = matches!(explained.verdict, Verdict::Proxy(_));
         explained.stray = routed.stray_destination(asked).filter(|_| goes_to_proxy);
-        explained.warnings = self.config.as_ref().map(|config| warnings(config, &routing.network)).unwrap_or_default();
-        explained.warnings.retain(|warning| warning.is_about(&routed.connection, &explained.verdict));
+        let about = self.warnings.iter().filter(|warning| warning.is_about(&routed.connection, &explained.verdict));
+        explained.warnings = about.cloned().collect();
         explained
     }
 
