@@ -46,12 +46,12 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
         ipv6,
     } = config;
     let port = connection.to.port();
-    let among = |ports: &[PortRange]| ports.iter().any(|range| (range.first()..=range.last()).contains(&port));
+    let among = |ports: &[PortRange]| ports.iter().any(|range| range.contains(port));
     let within = |subnets: &[Subnet], address| subnets.iter().any(|subnet| subnet.net().contains(&address));
     let by_one_of = |interfaces: &[Interface]| interfaces.iter().any(|it| it.to_string() == connection.device);
     let by_proxy = (proxy_uid.is_some_and(|uid| uid.get() == connection.owner.0))
         || (proxy_gid.is_some_and(|gid| gid.get() == connection.owner.1));
-    let among_ids = |ids: &[IdRange], id| ids.iter().any(|range| (range.first()..=range.last()).contains(&id));
+    let among_ids = |ids: &[IdRange], id| ids.iter().any(|range| range.contains(id));
     let exempt = among_ids(ignored_uids, connection.owner.0) || among_ids(ignored_gids, connection.owner.1);
     let (ignored, to) = match connection.direction {
         _ if connection.to.is_ipv6() && !*ipv6 => return None,

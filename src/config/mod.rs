@@ -109,7 +109,7 @@ pub type PortRange = NumberRange<u16>;
 /// User or group ids: 0, which is root, to 2³² − 2.
 pub type IdRange = NumberRange<u32>;
 
-impl<T: Copy + Into<u128>> NumberRange<T> {
+impl<T: Copy + Ord + Into<u128>> NumberRange<T> {
     /// The lowest number.
     pub fn first(self) -> T {
         self.first
@@ -118,6 +118,11 @@ impl<T: Copy + Into<u128>> NumberRange<T> {
     /// The highest number.
     pub fn last(self) -> T {
         self.last
+    }
+
+    /// Returns true if the number is in the range.
+    pub fn contains(self, number: T) -> bool {
+        (self.first..=self.last).contains(&number)
     }
 
     pub(crate) fn numbers(self) -> (u128, u128) {

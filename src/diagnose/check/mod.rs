@@ -155,7 +155,7 @@ fn ports(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<C
 fn outbound(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<FamilyFate> {
     let is_skipped = |port: u16| {
         let mut ranges = config.into_iter().flat_map(|config| &config.ignored_outbound_ports);
-        ranges.any(|range| (range.first()..=range.last()).contains(&port))
+        ranges.any(|range| range.contains(port))
     };
     let port = (80..).find(|&port| !is_skipped(port)).unwrap_or(80);
     let mut fates = Vec::new();
@@ -203,8 +203,6 @@ fn skipped_ports(ports: &[CheckedPort], config: Option<&Config>) -> Vec<Trouble>
         return Vec::new();
     };
     let is_apps = |port: &&CheckedPort| config.proxy_uid.is_none_or(|uid| !port.uids.contains(&uid.get()));
-    let is_skipped = |port: &&CheckedPort| {
-        config.ignored_inbound_ports.iter().any(|range| (range.first()..=range.last()).contains(&port.port))
-    };
+    let is_skipped = |port: &&CheckedPort| config.ignored_inbound_ports.iter().any(|range| range.contains(port.port));
     ports.iter().filter(is_apps).filter(is_skipped).map(|port| Trouble::skipped(port.port)).collect()
 }

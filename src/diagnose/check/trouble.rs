@@ -59,7 +59,8 @@ impl Trouble {
             }
             NoConfig::NoRedirect(_) => ("half-gone", "restart the pod, or install the rules again"),
         };
-        Self::new(code, Severity::Lost, format!("{lack} here").replace(", here", ""), cure)
+        let text = if *lack == NoConfig::Flushed { lack.to_string() } else { lack.at("here") };
+        Self::new(code, Severity::Lost, text, cure)
     }
 
     /// A difference of the rules, or another program's rule in their way.
@@ -69,9 +70,7 @@ impl Trouble {
             FindingKind::Shadowed | FindingKind::Dropped | FindingKind::Policy => LET_PASS,
             _ => AGAIN,
         };
-        // The code is the kind.
-        let text = finding.in_a_line().replacen(&format!(" {kind}:"), "", 1);
-        Self::new(&kind.to_string(), Severity::Lost, text, cure)
+        Self::new(&kind.to_string(), Severity::Lost, finding.without_kind(), cure)
     }
 
     /// Another program's rule that may drop connections, or keeps out some hosts.

@@ -23,8 +23,16 @@ pub enum NoConfig {
     #[display("no rule of proxy-init's redirects {_0} connections")]
     NoRedirect(Direction),
     /// No rule redirects connections of either direction, as after `iptables -F`.
-    #[display("proxy-init's chains are there, and no rule redirects connections, inbound or outbound,")]
+    #[display("proxy-init's chains are there, and no rule redirects connections, inbound or outbound")]
     Flushed,
+}
+
+impl NoConfig {
+    /// The lack and its place, such as `in nft mode`.
+    pub(crate) fn at(&self, place: &str) -> String {
+        let comma = if *self == Self::Flushed { "," } else { "" };
+        format!("{self}{comma} {place}")
+    }
 }
 
 /// The config that comes closest to the found rules. If they are one complete, untouched installation, installing the

@@ -109,8 +109,8 @@ impl fmt::Display for Recognized {
                 if let Some(unseen) = &self.unseen {
                     return f.write_str(&fill_lines(&words::unseen(unseen)));
                 }
-                let mode = self.mode.map_or(String::new(), |mode| format!(" in {mode} mode"));
-                f.write_str(&fill_lines(&format!("not in place: {reason}{mode}")))?;
+                let lack = self.mode.map_or_else(|| reason.to_string(), |mode| reason.at(&format!("in {mode} mode")));
+                f.write_str(&fill_lines(&format!("not in place: {lack}")))?;
                 for subsystem in &self.not_known {
                     writeln!(f, "not known: whether {subsystem} tables hold rules of proxy-init's")?;
                 }

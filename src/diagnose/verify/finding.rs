@@ -264,15 +264,23 @@ impl Problem {
         words.to_owned()
     }
 
-    /// The same, with the kind before the other program's deed, and with the remedy, if there is one.
-    fn in_full(&self, rule: &str) -> String {
-        let (kind, words) = (self.kind(), self.words(rule));
+    /// The same, with the remedy, if there is one.
+    fn with_remedy(&self, rule: &str) -> String {
+        let words = self.words(rule);
         match self {
-            Problem::Shadowed { .. } | Problem::Dropped { .. } => format!("{kind}: {words}"),
-            Problem::Undiscovered { admit: Some(_), .. } => {
-                format!("{kind}: {words}; the command marked - lets them through")
+            Problem::Undiscovered { admit: Some(_), .. } => format!("{words}; the command marked - lets them through"),
+            Problem::Undiscovered { admit: None, .. } => format!("{words}; they need a hop limit of 255"),
+            _ => words,
+        }
+    }
+
+    /// The same, with the kind before the other program's deed.
+    fn in_full(&self, rule: &str) -> String {
+        let words = self.with_remedy(rule);
+        match self {
+            Problem::Shadowed { .. } | Problem::Dropped { .. } | Problem::Undiscovered { .. } => {
+                format!("{}: {words}", self.kind())
             }
-            Problem::Undiscovered { admit: None, .. } => format!("{kind}: {words}; they need a hop limit of 255"),
             _ => words,
         }
     }
@@ -282,7 +290,16 @@ impl Finding {
     /// As a sentence: the place, the defect, and the rules that were found or, if there are none, those that are
     /// missing.
     pub fn in_a_line(&self) -> String {
-        let text = format!("{}, {}: {}", self.family(), self.subject, self.problem.in_full("a rule"));
+        self.sentence(&self.problem.in_full("a rule"))
+    }
+
+    /// The same, without the kind, for where that is said already.
+    pub(crate) fn without_kind(&self) -> String {
+        self.sentence(&self.problem.with_remedy("a rule"))
+    }
+
+    fn sentence(&self, defect: &str) -> String {
+        let text = format!("{}, {}: {defect}", self.family(), self.subject);
         let (expected, found) = self.problem.sides();
         let rules = if found.is_empty() { expected } else { found };
         if rules.is_empty() {
