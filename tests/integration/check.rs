@@ -135,6 +135,22 @@ fn a_healthy_pod_has_a_line_for_each_port() {
     }
 }
 
+/// Tables that this user can't list may drop what the others let through.
+#[test]
+fn what_could_not_be_seen_is_not_said_to_be_well() {
+    let lab = Lab::new();
+    install(&lab.pod, &chart_in("nft"));
+    lab.pod.sh("iptables-legacy -A INPUT -p tcp --dport 4143 -j DROP");
+    let _proxy = listen(&lab.pod, 2102, &PROXY);
+    let _app = listen(&lab.pod, 1000, &["[::]:8080"]);
+    let seen = |run: Run| run.output(&lab.pod).stdout().lines().next().unwrap().to_owned();
+    let hidden = Run::new("check --output short").without_signs_of_legacy().nobody(&["net_admin"]);
+    let expected =
+        "well, as far as could be seen: connections go to the proxy by the rules of nft mode (beside: legacy-unseen)";
+    assert_eq!(seen(hidden), expected);
+    assert!(seen(Run::new("check --output short")).starts_with("not well: dropped: "));
+}
+
 /// The port's flag is for one direction, and the subnet's for the other.
 #[test]
 fn a_bypass_is_told_with_its_own_directions_flag() {

@@ -35,6 +35,8 @@ pub struct Checked {
     config: Option<Config>,
     /// The first line, if it isn't known if there are rules.
     unseen: Option<String>,
+    /// True if tables could not be seen that may drop or redirect connections, too.
+    is_partly_unseen: bool,
     /// Each port on which something listens for other hosts, except the proxy's two.
     ports: Vec<CheckedPort>,
     /// The fate of the app's connections to other hosts over each family that the pod has.
@@ -98,7 +100,8 @@ impl Checked {
         troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.severity));
         let troubles = Trouble::merge(troubles);
         let unseen = recognized.unseen.as_ref().map(words::unseen);
-        Self { mode: recognized.mode, config, unseen, ports, outbound, troubles }
+        let is_partly_unseen = !ruleset.not_known.is_empty();
+        Self { mode: recognized.mode, config, unseen, is_partly_unseen, ports, outbound, troubles }
     }
 
     /// The flags about outbound connections that don't go to the proxy.

@@ -36,7 +36,10 @@ impl Checked {
         };
         let mode = self.mode.map_or(String::new(), |mode| format!(" by the rules of {mode} mode"));
         let mut answer = match self.conclusion() {
-            Conclusion::AsExpected => format!("well: connections go to the proxy{mode}"),
+            Conclusion::AsExpected => {
+                let reach = if self.is_partly_unseen { ", as far as could be seen" } else { "" };
+                format!("well{reach}: connections go to the proxy{mode}")
+            }
             Conclusion::NotKnown => format!("not known: {}", codes(Severity::NotKnown)),
             Conclusion::Differs => {
                 let lost = codes(Severity::Lost);

@@ -147,6 +147,9 @@ fn a_flush_is_told_whole() {
         text.starts_with("not in place: proxy-init's chains are there, and no rule redirects connections,"),
         "{text}"
     );
+    let report: Value = serde_json::from_str(&Run::new("verify --output json").output(&namespace).stdout()).unwrap();
+    let lack = "proxy-init's chains are there, and no rule redirects connections, inbound or outbound";
+    assert_eq!(report["reason"], lack, "{report}");
     let shown = install(&namespace, "show");
     assert!(shown.starts_with("nft mode: no rule redirects connections"), "{shown}");
     let detected: Value = serde_json::from_str(&install(&namespace, "detect --output json")).unwrap();
