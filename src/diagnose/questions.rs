@@ -25,7 +25,7 @@ pub static CHECK: Subcommand = Subcommand {
               code that docs/debugging.md explains. It looks at the rules as verify does\n\
               without flags, and follows connections as explain does, from the proxy on too. It\n\
               makes no connection and changes nothing.",
-    flags: || vec![NETNS, OUTPUT_OF_EXPLAIN],
+    flags: || vec![NETNS, OUTPUT_WITH_SHORT],
     examples: &[
         ("proxy-init check", "check the pod in whose network namespace this runs"),
         ("proxy-init check --netns /proc/4321/ns/net --output short", "print the summary for another one"),
@@ -85,7 +85,7 @@ pub static EXPLAIN: Subcommand = Subcommand {
         help: "inbound: a connection to this namespace;\n\
                outbound: one that a process in it makes",
     }),
-    flags: || [NETNS, OUTPUT_OF_EXPLAIN].into_iter().chain(CONNECTING).collect(),
+    flags: || [NETNS, OUTPUT_WITH_SHORT].into_iter().chain(CONNECTING).collect(),
     examples: &[
         (
             "proxy-init explain outbound --to 10.96.0.10:443",
@@ -208,7 +208,7 @@ const STRICT: Flag = Flag {
     ..FLAG
 };
 
-const OUTPUT_OF_EXPLAIN: Flag = Flag { words: || OUTPUTS.map(|(name, _)| name).to_vec(), ..OUTPUT };
+const OUTPUT_WITH_SHORT: Flag = Flag { words: || OUTPUTS.map(|(name, _)| name).to_vec(), ..OUTPUT };
 
 const CONNECTION: Flag = Flag { heading: "Connection", ..FLAG };
 
