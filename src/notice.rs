@@ -43,9 +43,7 @@ pub enum Warning {
         _0.reason)]
     LegacyUnseen(Unseen),
     /// A rule that led to our chain and was not our own was removed with that chain.
-    #[display(
-        "{mode} mode: removed a rule that another program added, because it led to a chain of proxy-init's: {rule}"
-    )]
+    #[display("{mode} mode: removed a rule that another program added, because it led to a proxy-init chain: {rule}")]
     RemovedForeign {
         mode: Mode,
         /// The rule, with its table and chain.

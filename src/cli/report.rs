@@ -82,7 +82,7 @@ fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
     let uninstalled = uninstall.run_with(|notice| add(log, &notice))?;
     let hidden = uninstalled.warnings.iter().any(|warning| matches!(warning, Warning::LegacyUnseen(_)));
     let seen = if hidden { " in nf_tables" } else { "" };
-    log.add(Level::Info, format_args!("no rules of proxy-init's are left{seen}"));
+    log.add(Level::Info, format_args!("no proxy-init rules are left{seen}"));
     Ok(())
 }
 

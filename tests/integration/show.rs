@@ -210,7 +210,7 @@ fn verify_without_flags_sees_what_was_tampered_with() {
     let namespace = Namespace::new();
     let verified = Run::new("verify").output(&namespace);
     assert_eq!(verified.code(), Some(3));
-    assert_eq!(verified.stdout(), "not in place: no rules of proxy-init's were found\n");
+    assert_eq!(verified.stdout(), "not in place: no proxy-init rules were found\n");
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn where_nothing_is_installed_it_says_what_auto_would_choose() {
     let text = install(&namespace, "show");
     assert_eq!(
         text,
-        "no rules of proxy-init's were found in this network namespace\n\
+        "no proxy-init rules were found in this network namespace\n\
          auto would choose nft mode, because the kernel has all that it needs\n"
     );
     assert_eq!(show(&namespace), serde_json::json!({"schema": 1, "backends": [], "not_known": [], "warnings": []}));

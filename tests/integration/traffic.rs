@@ -319,7 +319,7 @@ fn nothing_enters_the_user_namespace_of_a_pod_with_users_of_its_own() {
     }
 }
 
-/// No chain of proxy-init's, and no rule on the proxy's user.
+/// No proxy-init chain, and no rule on the proxy's user.
 fn nothing_is_left(pod: &Namespace) {
     let left = pod.sh("nft list ruleset") + &saved(pod, "legacy");
     assert!(!left.contains("PROXY_INIT") && !left.contains("2102"), "{left}");

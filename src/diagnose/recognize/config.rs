@@ -17,10 +17,10 @@ use crate::plan::{ChainName, Purpose, chain_of, rules_of};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum NoConfig {
     /// proxy-init has no rules in this mode.
-    #[display("no rules of proxy-init's were found")]
+    #[display("no proxy-init rules were found")]
     Nothing,
     /// No rule redirects the connections of this direction, so the proxy's port isn't known.
-    #[display("no rule of proxy-init's redirects {_0} connections")]
+    #[display("no proxy-init rule redirects {_0} connections")]
     NoRedirect(Direction),
     /// No rule redirects connections of either direction, as after `iptables -F`.
     #[display("proxy-init's chains are there, and no rule redirects connections, inbound or outbound")]
@@ -509,9 +509,9 @@ mod tests {
     #[test]
     fn the_reason_names_what_is_missing() {
         assert_eq!(config(Mode::Nft, &Ruleset::default()), Err(NoConfig::Nothing));
-        assert_eq!(NoConfig::Nothing.to_string(), "no rules of proxy-init's were found");
+        assert_eq!(NoConfig::Nothing.to_string(), "no proxy-init rules were found");
         let outbound = NoConfig::NoRedirect(Direction::Outbound);
-        assert_eq!(outbound.to_string(), "no rule of proxy-init's redirects outbound connections");
+        assert_eq!(outbound.to_string(), "no proxy-init rule redirects outbound connections");
     }
 
     #[test]

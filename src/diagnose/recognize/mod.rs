@@ -112,7 +112,7 @@ impl fmt::Display for Recognized {
                 let lack = self.mode.map_or_else(|| reason.to_string(), |mode| reason.at(&format!("in {mode} mode")));
                 f.write_str(&fill_lines(&format!("not in place: {lack}")))?;
                 for subsystem in &self.not_known {
-                    writeln!(f, "not known: whether {subsystem} tables hold rules of proxy-init's")?;
+                    writeln!(f, "not known: whether {subsystem} tables hold proxy-init rules")?;
                 }
                 Ok(())
             }
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(
                 recognized.to_string(),
                 fill_lines(&format!(
-                    "not in place: no rule of proxy-init's redirects {direction} connections in {mode} mode"
+                    "not in place: no proxy-init rule redirects {direction} connections in {mode} mode"
                 ))
             );
         }
@@ -274,14 +274,14 @@ mod tests {
     fn nothing_is_not_an_installation() {
         let recognized = of(&Ruleset::default(), &Network::default(), None).unwrap();
         assert!(!recognized.is_in_place());
-        assert_eq!(recognized.to_string(), "not in place: no rules of proxy-init's were found\n");
+        assert_eq!(recognized.to_string(), "not in place: no proxy-init rules were found\n");
         let json: Value = serde_json::from_str(&recognized.json()).unwrap();
         assert_eq!(json["flags"], Value::Null);
         assert_eq!(json["mode"], Value::Null);
         // A mode that was named, beside rules in another.
         let installed = ruleset(expected(Mode::Nft, &chart()));
         let recognized = of(&installed, &Network::default(), Some(Mode::Native)).unwrap();
-        assert_eq!(recognized.to_string(), "not in place: no rules of proxy-init's were found in native mode\n");
+        assert_eq!(recognized.to_string(), "not in place: no proxy-init rules were found in native mode\n");
     }
 
     #[test]

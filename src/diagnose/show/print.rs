@@ -60,9 +60,9 @@ impl Shown<'_> {
         if self.backends.is_empty() {
             about += &match self.not_known.first() {
                 Some(unseen) => {
-                    format!("{}\nno rules of proxy-init's are in what could be seen\n", words::unseen(unseen))
+                    format!("{}\nno proxy-init rules are in what could be seen\n", words::unseen(unseen))
                 }
-                None => "no rules of proxy-init's were found in this network namespace\n".to_owned(),
+                None => "no proxy-init rules were found in this network namespace\n".to_owned(),
             };
         }
         match &self.auto {
@@ -878,7 +878,7 @@ inbound
         assert_eq!(
             shown.text(false),
             "not known: for a reason here: run as root (kubectl proxy-init --root)\n\
-             no rules of proxy-init's are in what could be seen\n"
+             no proxy-init rules are in what could be seen\n"
         );
         assert_eq!(
             serde_json::from_str::<Value>(&shown.json()).unwrap(),

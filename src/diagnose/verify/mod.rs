@@ -156,7 +156,7 @@ impl fmt::Display for Verification {
             text += &if *subsystem == self.mode.subsystem() {
                 format!("not known: what {subsystem} tables other than nat hold, which run before and after it\n")
             } else {
-                format!("not known: whether {subsystem} tables hold rules of proxy-init's too\n")
+                format!("not known: whether {subsystem} tables hold proxy-init rules too\n")
             };
         }
         // The first line has it.
