@@ -73,9 +73,10 @@ pub static EXPLAIN: Subcommand = Subcommand {
               the rule that says so and each rule that was looked at, with why it did not\n\
               match. It makes no connection and changes nothing.\n\n\
               The kernel's routing gives an outbound connection its device and its source\n\
-              address. Without --uid and --gid it is one from any user except the proxy's. If\n\
-              the answer depends on what was not given, or is not understood, it is \"not\n\
-              known\", with the reason.",
+              address. Without --uid and --gid it is one from any user except the proxy's,\n\
+              and without a source port one from those that the kernel gives. If the answer\n\
+              depends on what was not given, or is not understood, it is \"not known\", with\n\
+              the reason.",
     word: Some(Word {
         placeholder: "DIRECTION",
         words: || Direction::ALL.map(Direction::name).to_vec(),

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 
 use lab::linkerd::Flags;
-use lab::network::{Lab, POD, ROOT, Reached, Server, connect};
+use lab::network::{Lab, NEIGHBOUR, POD, ROOT, Reached, Server, connect};
 use serde_json::Value;
 
 use crate::support::{Run, chart, chart_in, feed, install, unfolded};
@@ -149,6 +149,27 @@ fn what_could_not_be_seen_is_not_said_to_be_well() {
         "well, as far as could be seen: connections go to the proxy by the rules of nft mode (beside: legacy-unseen)";
     assert_eq!(seen(hidden), expected);
     assert!(seen(Run::new("check --output short")).starts_with("not well: dropped: "));
+}
+
+/// Its neighbours reach it, and it reaches them.
+#[test]
+fn a_pod_without_a_default_route_is_well() {
+    let lab = Lab::new();
+    install(&lab.pod, &chart_in("nft"));
+    lab.pod.sh("ip route del default");
+    lab.pod.sh("ip -6 route del default");
+    let _proxy = listen(&lab.pod, 2102, &PROXY);
+    let checked = Run::new("check").output(&lab.pod);
+    assert_eq!(checked.code(), Some(0), "{}", checked.said());
+    let text = unfolded(&checked.stdout());
+    assert!(
+        text.starts_with("well: connections go to the proxy by the rules of nft mode (beside: no-route)"),
+        "{text}"
+    );
+    assert!(text.contains("no-route: outbound over IPv4: there is no route to other networks (ENETUNREACH"), "{text}");
+    let _server = Server::start(&lab.pod, &[4140]);
+    let reached = connect(&lab.pod, ROOT, (NEIGHBOUR[0], 80).into());
+    assert!(matches!(reached, Reached::Server { port: 4140, .. }), "{reached:?}");
 }
 
 /// The port's flag is for one direction, and the subnet's for the other.

@@ -177,6 +177,9 @@ pub const ACK: [u8; 2] = [0x10, DATA];
 /// TCP's flags of the last packet of a write: ACK and PSH.
 pub const DATA: u8 = 0x18;
 
+/// Of a reset that answers a SYN: RST and ACK (`nf_reject_ip_tcphdr_put` in net/ipv4/netfilter/nf_reject_ipv4.c).
+pub const RESET: [u8; 1] = [0x14];
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -44,7 +44,7 @@ pub use self::listener::{Listener, Queue};
 pub use self::name::{Name, is_hidden};
 pub use self::network::{Address, Device, Network, Settings};
 pub use self::rule::{
-    Action, Bits, Condition, Context, Counted, Counters, Effect, Holding, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Nat,
+    Action, Bits, Condition, Context, Counted, Counters, Effect, Holding, ICMP, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Nat,
     NatKind, Opaque, Rejection, Rule, TCP, Values, address, device, interface, names_beginning_with, span,
 };
 pub use self::ruleset::{Ruleset, Unseen};

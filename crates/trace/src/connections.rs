@@ -243,7 +243,7 @@ pub(super) fn other_hosts(family: Family) -> Intervals {
 }
 
 /// The ports of clients that don't ask for one: Linux's (net.ipv4.ip_local_port_range) and those of RFC 6335.
-pub(super) fn client_ports() -> Intervals {
+pub fn client_ports() -> Intervals {
     Intervals::new([(32768, 65535)])
 }
 

@@ -21,25 +21,23 @@ pub(super) struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Those that meet all conditions, and those that don't. Where a question is open, those that may do either are in both.
-    pub(super) fn parts(self, state: State<'a>, question: Option<usize>) -> (State<'a>, Vec<State<'a>>) {
-        let mut matching = state.clone();
-        let mut rest = Vec::new();
-        match self.told_apart.as_slice() {
-            [] => {}
-            [(field, held)] => {
-                rest.push(State { connections: state.connections.without_numbers(*field, held), ..state });
-            }
-            // All but those that meet several conditions would be several sets.
-            _ => rest.push(state),
-        }
-        let is_one_set = self.told_apart.len() < 2;
+    /// Those that meet all conditions, and those that don't, in up to `most` sets: first those that fail the first condition,
+    /// then those that meet it and fail the second, and so on. If these are more, one set has all, over-approximated.
+    /// Where a question is open, those that may do either are in both.
+    pub(super) fn parts(self, state: State<'a>, question: Option<usize>, most: usize) -> (State<'a>, Vec<State<'a>>) {
+        let is_exact = self.told_apart.len() <= most.max(1);
+        let mut rest = if is_exact { Vec::new() } else { vec![state.clone()] };
+        let mut matching = state;
         for (field, numbers) in self.told_apart {
+            if is_exact {
+                let connections = matching.connections.without_numbers(field, &numbers);
+                rest.push(State { connections, ..matching.clone() });
+            }
             matching.set(field, numbers);
         }
         if let Some(question) = question {
             let no = matching.doubt.denied(question);
-            if is_one_set {
+            if is_exact {
                 rest.push(State { doubt: no, ..matching.clone() });
             }
             matching.doubt = matching.doubt.affirmed(question);

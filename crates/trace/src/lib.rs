@@ -29,7 +29,7 @@ mod state;
 mod step;
 mod walker;
 
-pub use self::connections::{Connections, Meeting, names_except_lo};
+pub use self::connections::{Connections, Meeting, client_ports, names_except_lo};
 pub use self::doubt::Doubt;
 pub use self::order::{Slot, chains_at};
 pub use self::route::{Environment, Neighbours, discovery, first_hooks, there_and_back};

@@ -8,7 +8,7 @@ use crate::state::{Owner, State, merge_states};
 use crate::step::{Fate, Leg, Open, Outcome};
 use crate::walker::{Walk, Walker, Watched};
 use ruleset::flags::DATA;
-use ruleset::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, Rule, Table, interface};
+use ruleset::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, Rejection, Rule, Table, interface};
 use ruleset::{Device, Listener, Network, Ruleset, Settings};
 
 /// The hooks that a connection's first packet passes up to and including the one at which it may be redirected, in order.
@@ -99,7 +99,7 @@ impl Environment<'_> {
 
 /// The way of a packet through the hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     /// From outside to a socket of this namespace.
     In,
     /// From a socket of this namespace to the outside.
@@ -150,6 +150,12 @@ pub fn there_and_back<'a>(
 ) -> Walk<'a> {
     let mut walker = Walker::new(ruleset, Some(family), watched, around.network);
     walker.routes = around.routes;
+    walker.back = around.back;
+    // With a watched chain, it doesn't matter if clients are told.
+    walker.rejections = watched.is_none().then_some(match direction {
+        Direction::Inbound => Way::Out,
+        Direction::Outbound => Way::Within,
+    });
     let mut first = State::new(connections, tracks(ruleset, family));
     // Connection tracking already knows a packet that arrives on lo.
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo_name());
@@ -448,7 +454,7 @@ fn enter_hook(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
         // The kernel finds the socket of a packet before it delivers it, except for a first packet, which has none
         // (`tcp_v4_early_demux`); it doesn't look up packets that arrive on lo.
         (Way::In, Hook::Input) if settings.finds_sockets => match state.packet {
-            Leg::First | Leg::Solicitation | Leg::Advertisement => {}
+            Leg::First | Leg::Rejection | Leg::Solicitation | Leg::Advertisement => {}
             Leg::Reply => state.join_socket(false),
             Leg::Ack if settings.always_sends_cookies => {}
             Leg::Ack => state.join_socket(true),
@@ -477,6 +483,33 @@ fn reply<'a>(state: State<'a>, way: Way, around: &Environment<'_>) -> State<'a> 
         reply.drop_socket();
     }
     reply
+}
+
+/// Takes the rejection of a first packet at a hook back to its sender. Returns those that get there.
+pub(super) fn send_rejection<'a>(
+    walker: &mut Walker<'a, '_>,
+    state: &State<'a>,
+    hook: Hook,
+    way: Way,
+    rejection: Rejection,
+) -> Vec<State<'a>> {
+    let mut back = state.clone().rejection(rejection);
+    let devices = match (way, walker.back) {
+        (Way::Within, _) => lo_name(),
+        (_, Some(device)) => Intervals::one(interface(device.as_bytes())),
+        _ => back.connections.get(Field::OutInterface).cloned().unwrap_or_default(),
+    };
+    if way == Way::Within && rejection != Rejection::Reset {
+        // The kernel chooses an address of this namespace.
+        for field in Family::ALL.map(Field::Source) {
+            back.set(field, field.any());
+        }
+    }
+    back.set(Field::OutInterface, devices.clone());
+    back.set(Field::InInterface, Intervals::one(0));
+    // A device's hook sends it from under IP's (`nft_reject_netdev_eval` in net/netfilter/nft_reject_netdev.c).
+    let passed = (hook == Hook::Ingress).then_some(Hook::Postrouting);
+    follow(walker, way, passed, vec![back.leave_by(devices)])
 }
 
 /// The client's answer to a reply, on the way of the first packet.

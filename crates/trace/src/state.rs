@@ -6,11 +6,11 @@ use std::rc::Rc;
 use crate::connections::{Connections, DISCOVERY_HOPS, client_ports, few_numbers};
 use crate::doubt::Doubt;
 use crate::step::{Fate, Leg, Outcome, Place};
-use ruleset::flags::{ACK, CtState, SYN_ACK, Tracked};
-use ruleset::{Action, Bits, Family, Field, Hook, Intervals, nat_priority};
+use ruleset::flags::{ACK, CtState, RESET, SYN_ACK, Tracked};
+use ruleset::{Action, Bits, Family, Field, Hook, ICMP, ICMPV6, Intervals, Rejection, nat_priority};
 
 /// The most sets of connections that are kept apart; beyond this, results are over-approximated.
-const MOST_STATES: usize = 16;
+pub(super) const MOST_STATES: usize = 16;
 
 /// The most sets that are compared with each other: 10,000 rules may each let others through.
 const MOST_COMPARED: usize = 64;
@@ -143,6 +143,31 @@ impl<'a> State<'a> {
         reply
     }
 
+    /// The reset or the ICMP message by which a rule rejects a first packet, which no socket sends. It belongs to the
+    /// packet's connection, if connection tracking has seen that (`nf_ct_attach` in net/netfilter/core.c).
+    pub(super) fn rejection(mut self, rejection: Rejection) -> Self {
+        let is_attached = self.is_seen && self.tracked == CtState::New;
+        let tracked = if is_attached { CtState::Related } else { CtState::Invalid };
+        let flow = self.flow_mut();
+        let translated = flow.original.iter().filter(|_| is_attached);
+        flow.pending = translated.map(|(field, from)| (field.reversed(), from.clone())).collect();
+        let mut this = self.reversed(Leg::Rejection, &RESET, tracked);
+        this.drop_socket();
+        if rejection != Rejection::Reset {
+            // Where TCP has its ports and flags, it has its type, its code and a checksum.
+            for field in [Field::SourcePort, Field::DestinationPort, Field::TcpFlags] {
+                this.set(field, field.any());
+            }
+            // ICMPv6's type is "destination unreachable" (RFC 4443, section 3.1).
+            let is_v6 = this.connections.get(Field::Source(Family::V6)).is_some();
+            this.set(Field::Protocol, Intervals::one(if is_v6 { ICMPV6 } else { ICMP }));
+            if is_v6 {
+                this.connections = this.connections.with_field(Field::IcmpType, Intervals::one(1));
+            }
+        }
+        this
+    }
+
     /// The client's answer to a reply that has arrived.
     pub(super) fn ack(mut self, tracks_from_any: bool) -> Self {
         let tracked = match self.tracked {
@@ -191,7 +216,7 @@ impl<'a> State<'a> {
             match self.packet {
                 Leg::Reply => self.flow_mut().server = Some(owner),
                 Leg::First | Leg::Ack => self.flow_mut().client = Some(owner),
-                Leg::Solicitation | Leg::Advertisement => {}
+                Leg::Rejection | Leg::Solicitation | Leg::Advertisement => {}
             }
         }
         self.drop_socket();
@@ -285,7 +310,8 @@ impl<'a> State<'a> {
         // `nft_ct_get_eval` in net/netfilter/nft_ct.c
         let state = if seen { self.tracked } else { CtState::Invalid };
         // A packet that is taken for a connection's first one counts as original, whoever sends it.
-        let is_reply = state.has_entry() && self.packet == Leg::Reply && state != CtState::New;
+        let is_back = matches!(self.packet, Leg::Reply | Leg::Rejection);
+        let is_reply = state.has_entry() && is_back && state != CtState::New;
         let [snat, dnat] = if state.has_entry() { self.has_nat } else { [Some(false); 2] };
         let may_be = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
         let numbers = Tracked::all().filter(|tracked| {
@@ -392,7 +418,7 @@ impl<'a> State<'a> {
         Outcome {
             // A reply's connections are described as the client opened them.
             connections: match self.packet {
-                Leg::Reply => self.connections.reversed(),
+                Leg::Reply | Leg::Rejection => self.connections.reversed(),
                 _ => self.connections.clone(),
             },
             fate,

@@ -91,6 +91,8 @@ pub enum Leg {
     Reply,
     /// The client's ACK, which completes the handshake.
     Ack,
+    /// Instead of a reply, the reset or the ICMP message by which a rule rejects the first packet.
+    Rejection,
     /// Before them, a neighbour's question for a hardware address: ICMPv6 135, or an ARP request.
     Solicitation,
     /// The answer to it: ICMPv6 136, or an ARP reply.
@@ -118,7 +120,7 @@ pub(super) fn add_shares(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
 }
 
 /// Outcomes in which a certain loss is one: where several rules drop shares of the same connections, and all of them, the
-/// last one drops whatever gets there.
+/// last one drops whatever gets there. Where some tell the sender and others don't, it is the last of those that don't.
 pub(super) fn join_losses(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
     // For each set of connections: its outcomes, and their shares together.
     let mut losses: Vec<(Vec<usize>, Doubt)> = Vec::new();
@@ -143,12 +145,16 @@ pub(super) fn join_losses(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
     }
     let mut outcomes: Vec<Option<Outcome<'_>>> = outcomes.into_iter().map(Some).collect();
     for (indices, _) in losses.into_iter().filter(|(_, doubt)| doubt.is_none()) {
-        let mut all = indices.into_iter().rev();
-        if let Some(last) = all.next().and_then(|last| outcomes.get_mut(last)?.as_mut()) {
-            last.doubt = Doubt::NONE;
-        }
-        for earlier in all {
-            outcomes.get_mut(earlier).and_then(Option::take);
+        let is_silent = |index: &&usize| {
+            let outcome = outcomes.get(**index).and_then(Option::as_ref);
+            outcome.is_some_and(|outcome| !outcome.is_rejection())
+        };
+        let last = indices.iter().rfind(is_silent).or(indices.last()).copied();
+        for (index, outcome) in outcomes.iter_mut().enumerate().filter(|(index, _)| indices.contains(index)) {
+            match outcome {
+                Some(outcome) if Some(index) == last => outcome.doubt = Doubt::NONE,
+                _ => *outcome = None,
+            }
         }
     }
     outcomes.into_iter().flatten().collect()
@@ -178,6 +184,14 @@ impl Outcome<'_> {
         let connections = (&self.connections, &self.port, self.after_watched, self.packet);
         (self.at, self.fate, self.action) == (other.at, other.fate, other.action)
             && connections == (&other.connections, &other.port, other.after_watched, other.packet)
+    }
+
+    /// Returns true if a rule rejects them, and the client is told.
+    pub fn is_rejection(&self) -> bool {
+        let rule = self.at.and_then(|at| at.rule());
+        self.packet == Leg::First
+            && self.fate == Fate::Dropped
+            && rule.is_some_and(|rule| matches!(rule.action, Action::Reject(_)))
     }
 
     pub fn is_certain(&self) -> bool {

@@ -9,11 +9,14 @@ use crate::connections::{Connections, Meeting, lo_name, other_hosts};
 use crate::doubt::Doubt;
 use crate::evaluate::{Holdings, split_by_rule};
 use crate::order::{Orders, Slot, chains_at, chains_of, is_one_table, orders, places};
-use crate::state::{State, merge_states};
+use crate::route::{Way, send_rejection};
+use crate::state::{MOST_STATES, State, merge_states};
 use crate::step::{Fate, Leg, Matched, Open, Outcome, Place, Reason, Step, add_shares, join_losses};
 use ruleset::flags::CtState;
-use ruleset::{Action, Chain, Effect, Family, Field, Hook, Intervals, Name, Policy, Rule, Table, TableFamily, address};
-use ruleset::{Line, Network, Ruleset};
+use ruleset::{
+    Action, Chain, Effect, Family, Field, Hook, Intervals, Line, Name, Network, Policy, Rejection, Rule, Ruleset,
+    Table, TableFamily, address,
+};
 
 /// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
 const DEEPEST: usize = 32;
@@ -82,6 +85,10 @@ pub(super) struct Walker<'a, 'g> {
     pub(super) network: &'g Network,
     /// By which devices packets to some addresses leave.
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
+    /// The device by which packets to clients leave, if it isn't the one by which theirs arrive.
+    pub(super) back: Option<&'g Name>,
+    /// The way of the rejection of a first packet; none: those aren't followed.
+    pub(super) rejections: Option<Way>,
     decisions: Vec<Outcome<'a>>,
     /// With so many decisions, shares of the same one are added.
     many_decisions: usize,
@@ -118,6 +125,8 @@ impl<'a, 'g> Walker<'a, 'g> {
             watched,
             network,
             routes: &[],
+            back: None,
+            rejections: None,
             decisions: Vec::new(),
             many_decisions: MANY_DECISIONS,
             decided: 0,
@@ -416,7 +425,9 @@ impl<'a, 'g> Walker<'a, 'g> {
             visit.steps_before = self.steps.as_ref().map_or(0, Vec::len);
             let before = now.len();
             for state in now.drain(..) {
-                self.pass_rule(line, state, &mut visit);
+                // Those that go on to the next rule are to be few, without being merged.
+                let room = MOST_STATES.saturating_sub(before + visit.next.len());
+                self.pass_rule(line, state, room, &mut visit);
             }
             mem::swap(&mut now, &mut visit.next);
             if now.len() > before {
@@ -441,7 +452,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         visit
     }
 
-    fn pass_rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
+    fn pass_rule(&mut self, line: Line<'a>, state: State<'a>, room: usize, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
         let mut split = match split_by_rule(line.table, line.rule, &state, self.hook, &mut self.holdings) {
             Ok(split) => split,
@@ -463,7 +474,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             _ => None,
         };
         self.record_or_join(visit, at, matched);
-        let (mut matching, rest) = split.parts(state, question.filter(|_| is_open));
+        let (mut matching, rest) = split.parts(state, question.filter(|_| is_open), room);
         visit.next.extend(rest);
         for effect in &line.rule.effects {
             let goes_on = match effect {
@@ -526,6 +537,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.left = Some(at);
                 visit.left_chain.push(state);
             }
+            Action::Reject(rejection) if state.packet == Leg::First => self.reject(&state, at, *rejection),
             Action::Drop | Action::Reject(_) => self.decide(&state, at, Fate::Dropped),
             Action::Return => {
                 state.left = Some(at);
@@ -598,6 +610,21 @@ impl<'a, 'g> Walker<'a, 'g> {
                 }
                 visit.next.push(state);
             }
+        }
+    }
+
+    /// Drops a first packet, and tells its sender, if the rejection gets there.
+    fn reject(&mut self, state: &State<'a>, at: Place<'a>, rejection: Rejection) {
+        // A bridge sends it from under IP's hooks.
+        let way = self.rejections.filter(|_| at.table().family != TableFamily::Bridge);
+        let Some(way) = way else {
+            return self.decide(state, at, Fate::Dropped);
+        };
+        let (hook, packet) = (self.hook, self.packet);
+        let told = self.look_for_decisions(|walker| send_rejection(walker, state, hook, way, rejection));
+        (self.hook, self.packet) = (hook, packet);
+        for told in told {
+            self.decide(&State { doubt: told.doubt, ..state.clone() }, at, Fate::Dropped);
         }
     }
 

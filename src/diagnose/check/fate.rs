@@ -21,6 +21,8 @@ pub(super) enum Fate {
     Bypass(String),
     /// They go elsewhere; the text says where.
     Elsewhere(String),
+    /// The pod is for its own network alone; the text says so.
+    NoRoute(String),
     /// The proxy's port refuses them.
     Refused,
     /// They are lost; the text says how.
@@ -33,7 +35,9 @@ impl Fate {
     pub(super) fn of(followed: Result<Explained<'_>, Error>) -> Self {
         let explained = match followed {
             Ok(explained) => explained,
-            Err(Error::NoRoute { errno, .. }) => return Self::Lost(format!("there is no route ({errno})")),
+            Err(Error::NoRoute { errno, .. }) => {
+                return Self::NoRoute(format!("there is no route to other networks ({errno})"));
+            }
             Err(error) => return Self::NotKnown(chain(&error).to_string()),
         };
         if let Some(loss) = explained.onward.as_ref().and_then(Onward::loss) {

@@ -138,7 +138,7 @@ impl fmt::Display for Fate {
             Self::Bypass(why) => write!(f, "bypass the proxy: {why}"),
             Self::Elsewhere(place) => write!(f, "go elsewhere: {place}"),
             Self::Refused => f.write_str("refused: nothing listens on the proxy's port"),
-            Self::Lost(how) => f.write_str(how),
+            Self::NoRoute(how) | Self::Lost(how) => f.write_str(how),
             Self::NotKnown(why) => write!(f, "not known: {why}"),
         }
     }
@@ -151,6 +151,7 @@ impl Fate {
             Self::Bypass(_) => "bypass",
             Self::Elsewhere(_) => "elsewhere",
             Self::Refused => "refused",
+            Self::NoRoute(_) => "no-route",
             Self::Lost(_) => "lost",
             Self::NotKnown(_) => "not-known",
         }

@@ -182,6 +182,10 @@ impl Trouble {
         let (severity, text) = match &at.fate {
             Fate::Lost(how) => (Severity::Lost, format!("{what} over {family}: {how}")),
             Fate::NotKnown(why) => (Severity::NotKnown, format!("{what} over {family}: not known: {why}")),
+            Fate::NoRoute(why) => {
+                let cure = "if the pod needs other networks, see `ip route` in it, and the node's CNI plugin";
+                return Some(Self::new("no-route", Severity::Note, format!("{what} over {family}: {why}"), cure));
+            }
             Fate::Proxy | Fate::Bypass(_) | Fate::Elsewhere(_) | Fate::Refused => return None,
         };
         let code = if severity == Severity::Lost { "connections-lost" } else { "not-known" };

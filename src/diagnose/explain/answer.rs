@@ -10,8 +10,8 @@ use ruleset::{
 };
 use ruleset::{Network, Ruleset, Unseen};
 use trace::{
-    Connections, Environment, Fate, Leg, Matched, Neighbours, Open, Outcome, Place, Reason, Step, Walk, discovery,
-    there_and_back,
+    Connections, Environment, Fate, Leg, Matched, Neighbours, Open, Outcome, Place, Reason, Step, Walk, client_ports,
+    discovery, there_and_back,
 };
 
 use crate::diagnose::output::words::flag;
@@ -29,7 +29,7 @@ pub struct Connection {
     pub to: SocketAddr,
     /// The source.
     pub from: Option<IpAddr>,
-    /// The port from which it comes.
+    /// The port from which it comes; none: any that the kernel gives, from 32768 on.
     pub from_port: Option<u16>,
     /// The user of an outbound one; none: any except the proxy's.
     pub uid: Option<u32>,
@@ -217,8 +217,8 @@ pub fn add_discovery<'a>(
 ) -> Answer<'a> {
     let before = conclude(ruleset, &Environment::default(), discovery(ruleset, network, neighbours));
     match &before.verdict {
+        Verdict::Lost(_) if answer.verdict == Verdict::Rejected || !answer.verdict.is_dropped() => before,
         _ if answer.verdict.is_dropped() => answer,
-        Verdict::Lost(_) => before,
         Verdict::NotKnown(why) if !matches!(answer.verdict, Verdict::NotKnown(_)) => {
             Answer { verdict: Verdict::NotKnown(format!("whether neighbours find each other: {why}")), ..before }
         }
@@ -236,9 +236,8 @@ fn connections(ruleset: &Ruleset, network: &Network, family: Family, connection:
         (None, Direction::Inbound) => set = set.without_numbers(Field::Source(family), &network.own_addresses(family)),
         (None, Direction::Outbound) => {}
     }
-    if let Some(port) = connection.from_port {
-        set = set.narrowed(Field::SourcePort, &Intervals::one(port.into()));
-    }
+    let from_port = connection.from_port.map_or_else(client_ports, |port| Intervals::one(port.into()));
+    set = set.narrowed(Field::SourcePort, &from_port);
     for (field, id) in [(Field::Uid, connection.uid), (Field::Gid, connection.gid)] {
         let ids = match id {
             Some(id) => Intervals::one(id.into()),
@@ -312,8 +311,9 @@ fn conclude<'a>(ruleset: &'a Ruleset, around: &Environment<'_>, walk: Walk<'a>) 
         ends.push((end, verdict));
     }
     let decisive = if ends.iter().all(|(_, verdict)| verdict.as_ref().is_some_and(Verdict::is_dropped)) {
-        // If either packet may be dropped, the last end is the one that gets farthest.
-        ends.last()
+        // If either packet may be dropped, the last end is the one that gets farthest. The client is told only if no rule
+        // may be silent.
+        ends.iter().rfind(|(_, verdict)| *verdict != Some(Verdict::Rejected)).or(ends.last())
     } else {
         ends.first().filter(|(_, first)| ends.iter().all(|(_, verdict)| verdict == first))
     };
@@ -346,10 +346,11 @@ fn verdict(around: &Environment<'_>, end: &Outcome<'_>) -> Option<Verdict> {
         (Fate::Dropped, _) => {
             let lost = match (end.packet, rule.map(|rule| &rule.action)) {
                 (Leg::First, Some(Action::Nat(_))) => "routing has no way to where a rule sends it",
-                (Leg::First, Some(Action::Reject(_))) => return Some(Verdict::Rejected),
+                _ if end.is_rejection() => return Some(Verdict::Rejected),
                 (Leg::First, _) => return Some(Verdict::Dropped),
                 (Leg::Reply, _) => "the reply",
                 (Leg::Ack, _) => "the ACK after the reply",
+                (Leg::Rejection, _) => "rejected, and the rejection does not get back",
                 (Leg::Solicitation, _) if end.connections.is_arp() => "the ARP request before it",
                 (Leg::Advertisement, _) if end.connections.is_arp() => "the ARP reply before it",
                 (Leg::Solicitation, _) => "the neighbour solicitation before it (ICMPv6 135)",
@@ -474,7 +475,7 @@ fn deciding_field(reason: &Reason<'_>) -> Option<Field> {
 /// The connection's field, as the client opened it, that is this field of one of its packets.
 fn field_of_connection(field: Field, packet: Leg) -> Field {
     match packet {
-        Leg::Reply | Leg::Advertisement => field.reversed(),
+        Leg::Reply | Leg::Rejection | Leg::Advertisement => field.reversed(),
         Leg::First | Leg::Ack | Leg::Solicitation => field,
     }
 }

@@ -204,6 +204,7 @@ fn packet_names(packet: Leg) -> (&'static str, &'static str) {
         Leg::First => ("first", ""),
         Leg::Reply => ("reply", ", the reply"),
         Leg::Ack => ("ack", ", the ACK after it"),
+        Leg::Rejection => ("rejection", ", the rejection of it"),
         Leg::Solicitation => ("solicitation", ", the question of a neighbour"),
         Leg::Advertisement => ("advertisement", ", the answer to it"),
     }

@@ -486,9 +486,12 @@ fn shadows(
         }
         let mut unsaid = Vec::new();
         if is_lost {
-            // A reply's device and owner say nothing about the connection.
+            // A reply's device says nothing about the connection, nor does the socket that an arriving packet meets.
             if outcome.packet == Leg::Reply {
-                unsaid.extend([Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid]);
+                unsaid.extend([Field::InInterface, Field::OutInterface]);
+            }
+            if outcome.packet == Leg::Reply || direction == Direction::Inbound {
+                unsaid.extend([Field::Uid, Field::Gid]);
             }
             // Redirected inbound connections get one of these anyway.
             let to = Field::Destination(family);

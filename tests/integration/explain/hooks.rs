@@ -61,7 +61,11 @@ fn connect(lab: &Lab, handshakes: &Handshakes, probe: Probe) -> (End, String) {
     let said = Run::new(&format!("explain {way}")).output(&lab.pod).success();
     let answer = said.lines().next().unwrap().to_owned();
     let client = Client { owner, device: is_bound.then(|| "eth0".to_owned()), ..Client::new(from) };
-    let end = match handshakes.connect(namespace, &client, to) {
+    let outcome = handshakes.connect(namespace, &client, to);
+    let is_told = matches!(outcome, Outcome::Refused(_));
+    assert!(is_told || !answer.starts_with("rejected"), "{outcome:?}: {answer}");
+    assert!(!is_told || !answer.starts_with("dropped"), "{outcome:?}: {answer}");
+    let end = match outcome {
         Outcome::Answered { at, .. } if at.port() == 80 => Bypass,
         Outcome::Answered { at, .. } if at.port() == proxy => Proxy,
         Outcome::Answered { .. } => Elsewhere,
@@ -441,6 +445,54 @@ fn a_doubt_before_a_certain_drop_does_not_hide_it() {
     let (end, answer) = connect(&limited.0, &limited.1, INBOUND);
     assert_eq!(end, Lost);
     assert!(answer.starts_with("rejected, unless the limit of "), "{answer}");
+}
+
+/// [`connect`] compares each answer with what the client is told.
+#[test]
+fn a_client_is_told_of_a_rejection_that_gets_back() {
+    let input = |rules: &str| chain("input", 0, rules);
+    let output =
+        |rules: &str| format!("nft table inet o {{ chain c {{ type filter hook output priority 0 ; {rules} ; }} ; }}");
+    let reset = input("tcp dport { 80, 4143 } reject with tcp reset");
+    let icmp = input("tcp dport { 80, 4143 } reject");
+    let early = chain("prerouting", -300, "tcp dport 80 iif eth0 reject with tcp reset");
+    let outbound = "iptables-nft -A OUTPUT -p tcp --dport 4140 -j REJECT --reject-with";
+    let v6 = Probe { family: 1, ..INBOUND };
+    let silent = "rejected, and the rejection does not get back";
+    for (lines, probe, words) in [
+        (vec![reset.clone()], INBOUND, "rejected"),
+        (vec![reset.clone(), output("tcp flags rst drop")], INBOUND, silent),
+        (vec![reset.clone(), output("policy drop ; ct state established accept")], INBOUND, silent),
+        (vec![reset.clone(), output("policy drop ; ct state related accept")], INBOUND, "rejected"),
+        (vec![reset.clone(), output("tcp flags & (rst | ack) == ack drop")], INBOUND, "rejected"),
+        (vec![icmp.clone(), output("meta l4proto tcp drop")], INBOUND, "rejected"),
+        (vec![icmp.clone(), output("meta l4proto icmp drop")], INBOUND, silent),
+        (vec![icmp.clone(), output("ct state related drop")], v6, silent),
+        (vec![icmp.clone(), output("icmpv6 type destination-unreachable drop")], v6, silent),
+        (vec![icmp, output("icmpv6 type echo-reply drop")], v6, "rejected"),
+        // Connection tracking hasn't seen the packet, so the reset belongs to nothing.
+        (vec![early.clone(), output("ct state related drop")], INBOUND, "rejected"),
+        (vec![early, output("ct state invalid drop")], INBOUND, silent),
+        (vec![of_device("ingress", "eth0", "tcp dport 80 reject with tcp reset"), output("drop")], INBOUND, "rejected"),
+        (vec![format!("{outbound} tcp-reset")], OUTBOUND, "rejected"),
+        (vec![format!("{outbound} tcp-reset"), input("iif lo tcp flags rst drop")], OUTBOUND, silent),
+        (vec![format!("{outbound} icmp-port-unreachable"), input("iif lo tcp flags rst drop")], OUTBOUND, "rejected"),
+        (vec![format!("{outbound} icmp-port-unreachable"), input("iif lo ct state related drop")], OUTBOUND, silent),
+        // One of two rules is silent.
+        (
+            vec![input("tcp dport 4143 numgen random mod 1000000000 > 0 drop ; tcp dport 4143 reject")],
+            INBOUND,
+            "dropped",
+        ),
+        // No neighbour finds the pod before.
+        (vec![input("meta l4proto { tcp, icmpv6 } reject")], v6, "dropped: the neighbour solicitation"),
+    ] {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let (lab, handshakes) = pod(&chart_in("nft"), &lines);
+        let (end, answer) = connect(&lab, &handshakes, probe);
+        assert_eq!(end, Lost, "{lines:?}: {answer}");
+        assert!(answer.contains(words) && (words == silent || answer.starts_with(words)), "{lines:?}: {answer}");
+    }
 }
 
 /// Rules ask in several ways for what each packet of a living connection is.

@@ -59,6 +59,42 @@ fn a_dormant_table_or_an_unhooked_chain_is_not_in_place() {
     assert!(verified.stdout().contains("not hooked"), "{}", verified.said());
 }
 
+/// A rule that accepts a part of them, by several fields, before one that drops the rest.
+#[test]
+fn a_finding_names_exactly_the_connections_that_are_lost() {
+    let ours = "-A INPUT -s 10.1.0.0/16 -i eth0 -j ACCEPT";
+    let tailscale = "-A INPUT -s 100.115.92.0/23 ! -i tailscale0 -j RETURN";
+    for (first, second, connections) in [
+        (ours, "-A INPUT -s 10.0.0.0/8 -i eth0 -j DROP", "from 10.0.0.0/16,10.2.0.0-10.255.255.255"),
+        (
+            tailscale,
+            "-A INPUT -s 100.64.0.0/10 ! -i tailscale0 -j DROP",
+            "from 100.64.0.0-100.115.91.255,100.115.94.0-100.127.255.255",
+        ),
+        // What comes from there by another device is lost nevertheless.
+        (
+            ours,
+            "-A INPUT -s 10.0.0.0/8 -j DROP",
+            "from 10.0.0.0/16,10.2.0.0-10.255.255.255 to port 4143; from 10.1.0.0/16",
+        ),
+    ] {
+        let namespace = Namespace::new();
+        for device in ["eth0", "eth1"] {
+            namespace.sh(&format!("ip link add {device} type veth peer name {device}x"));
+        }
+        install(&namespace, &chart_in("nft"));
+        for rule in [first, second] {
+            namespace.sh(&format!("iptables-nft {rule}"));
+        }
+        let verified = Run::new(&format!("verify --output json {}", chart_in("nft"))).output(&namespace);
+        let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
+        let findings = [&report["findings"], &report["warnings"]].map(ToString::to_string).concat();
+        assert!(findings.contains(connections), "{second}: {report:#}");
+        // The ACK meets the socket of the proxy, which is no other connection.
+        assert!(!findings.contains("user 2102"), "{report:#}");
+    }
+}
+
 #[test]
 fn an_earlier_base_chain_that_redirects_is_reported_in_every_mode() {
     for mode in ["nft", "native", "legacy"] {

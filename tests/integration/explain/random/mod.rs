@@ -311,7 +311,9 @@ fn compare(installed: &Installed<'_>, cases: &[Case], count: &RefCell<Count>) ->
                 matches!(verdict, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
                     || reaches(verdict, pod::by(by, at))
             }
-            (Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_), _) => matches!(arrival, Arrival::None(_)),
+            (Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_), Arrival::None(outcome)) => {
+                matches!(outcome, Outcome::Refused(_)) == (verdict == Verdict::Rejected)
+            }
             (verdict, _) => reaches(verdict, arrival),
         };
         {
@@ -363,6 +365,7 @@ fn by_program(pod: &Namespace, case: &Case) -> Verdict {
         "proxy" => Verdict::Proxy(json["port"].as_u64().unwrap() as u16),
         "bypass" => Verdict::Bypass,
         "elsewhere" => Verdict::Elsewhere(answer.to_owned()),
+        "dropped" if answer.starts_with("rejected") => Verdict::Rejected,
         "dropped" => Verdict::Dropped,
         "not-known" => Verdict::NotKnown(answer.to_owned()),
         other => panic!("{other}"),

@@ -150,7 +150,7 @@ fn any_condition() -> impl Strategy<Value = String> {
             "iifname { \"eth1\", \"lo\" }", "iif lo", "iif eth0", "iif != eth1", "iif { lo, eth1 }", "oif lo", "oif eth0", "oif != { lo, eth0 }",
         ]),
         4 => words(&[
-            "ct state new", "ct state established", "ct state != new", "ct state { new, related }", "ct state invalid",
+            "ct state new", "ct state established", "ct state != new", "ct state { new, related }", "ct state invalid", "ct state related",
             "ct state untracked", "ct state != invalid", "ct state established,related", "ct state new,untracked",
             "ct state != { established, new }", "ct state ! new",
             "fib daddr type local", "fib daddr type != local", "fib saddr type local", "fib daddr type { local, broadcast }",
@@ -158,7 +158,7 @@ fn any_condition() -> impl Strategy<Value = String> {
         1 => words(&["ct direction original", "ct direction reply", "ct status dnat", "ct status & dnat != 0", "ct status snat"]),
         2 => words(&["meta mark 0", "meta mark 7", "meta mark != 7", "meta mark & 0x3 == 0x3", "meta mark { 5, 7 }", "ct mark 0", "ct mark 7", "ct mark != 0"]),
         1 => words(&["meta skuid 1000", "meta skuid != 1000", "meta skuid 0-999", "meta skgid 2102", "meta skgid { 0, 1000 }"]),
-        1 => words(&["tcp flags syn / syn,ack", "tcp flags & (fin|syn|rst|ack) == syn", "tcp flags ack", "tcp flags != syn / syn,rst", "tcp flags & (syn|ack) == (syn|ack)"]),
+        1 => words(&["tcp flags syn / syn,ack", "tcp flags & (fin|syn|rst|ack) == syn", "tcp flags ack", "tcp flags rst", "tcp flags != syn / syn,rst", "tcp flags & (syn|ack) == (syn|ack)"]),
         1 => words(&["meta nfproto ipv4", "meta nfproto ipv6"]),
     ]
 }
@@ -167,7 +167,7 @@ fn any_condition() -> impl Strategy<Value = String> {
 fn any_action() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => select(&["accept", "return", "counter"][..]),
-        3 => select(&["drop", "drop", "reject with tcp reset", "counter drop"][..]),
+        3 => select(&["drop", "drop", "reject with tcp reset", "reject", "counter drop"][..]),
         5 => select(&[
             "meta l4proto tcp redirect to :9999",
             "meta l4proto tcp redirect to :9999",
