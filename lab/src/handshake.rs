@@ -155,9 +155,13 @@ impl Handshakes {
             (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock && stream.peer_addr().is_ok() => {
                 Outcome::HalfOpen
             }
-            // A socket that waits for the SYN-ACK cannot be read from.
-            (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Lost,
-            (Err(error), _) => Outcome::Refused(Errno::from_raw(error.raw_os_error().unwrap_or_default())),
+            // A socket that waits for the SYN-ACK cannot be read from. An ICMP message that has come while it sent is no
+            // more than noted (`tcp_v4_err` in net/ipv4/tcp_ipv4.c).
+            (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => match stream.take_error() {
+                Ok(Some(noted)) => refused(&noted),
+                _ => Outcome::Lost,
+            },
+            (Err(error), _) => refused(&error),
             (Ok(_), _) => Outcome::HalfOpen,
         };
         let outcome = match started {
@@ -208,6 +212,10 @@ impl Client {
         let started = connect(client.as_raw_fd(), &SockaddrStorage::from(to));
         Ok((TcpStream::from(client), started))
     }
+}
+
+fn refused(error: &io::Error) -> Outcome {
+    Outcome::Refused(Errno::from_raw(error.raw_os_error().unwrap_or_default()))
 }
 
 /// Ends a connection as it is dropped, so that nothing of it stays behind.

@@ -158,8 +158,9 @@ fn a_pod_without_a_default_route_is_well() {
     install(&lab.pod, &chart_in("nft"));
     lab.pod.sh("ip route del default");
     lab.pod.sh("ip -6 route del default");
-    let _proxy = listen(&lab.pod, 2102, &PROXY);
+    let proxy = listen(&lab.pod, 2102, &PROXY);
     let checked = Run::new("check").output(&lab.pod);
+    drop(proxy);
     assert_eq!(checked.code(), Some(0), "{}", checked.said());
     let text = unfolded(&checked.stdout());
     assert!(
