@@ -193,7 +193,7 @@ fn what_the_answer_depends_on_is_said() {
     let dropping = |condition| filter(Hook::Prerouting, vec![rule([condition], Action::Drop)]);
     for (condition, want) in [
         (Condition::is(Field::Source(Family::V4), 0x0a00_0007), "the source address, because of "),
-        (Condition::is(Field::SourcePort, (1, 1023)), "the source port, because of "),
+        (Condition::is(Field::SourcePort, (1, 40_000)), "the source port, because of "),
         (Condition::is(Field::InInterface, interface(b"eth1")), "the interface on which it arrives, because of "),
         (strange(), "`[numgen]` in `[numgen] drop` in inet mine, chain mine, which is not understood"),
     ] {
