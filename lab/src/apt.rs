@@ -19,27 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const REFUSALS: [&str; 7] =
     ["  429  ", "  500  ", "  502  ", "  503  ", "  504  ", "Connection refused", "Connection timed out"];
 
-/// Packages that must be the ones that were tried, as sha256sum lists their files: those of the compiler, of which
-/// releases and images are made.
-const PINNED: &str = include_str!("pinned.sums");
-
-/// The version of a package that was pinned, for this architecture.
-pub fn pinned(package: &str, architecture: &str) -> Option<&'static str> {
-    PINNED.lines().find_map(|line| {
-        let (_, file) = line.split_once("  ")?;
-        let version = file.strip_prefix(package)?.strip_prefix('_')?;
-        version.strip_suffix(".deb")?.strip_suffix(architecture)?.strip_suffix('_')
-    })
-}
-
-/// True if a package was unpacked before, by [`unpack`] or as the first one of [`unpack_all`], under its name.
-pub fn is_unpacked(release: &str, package: &str) -> bool {
-    let (name, lists) = Lists::of(release, package);
-    let folder = &lists.folder;
-    folder.join("unpacked").join(name).join(".version").exists()
-        || folder.join("roots").join(name).join(".packages").exists()
-}
-
 /// Unpacks a package of a Debian release, without its dependencies, and returns the folder.
 pub fn unpack(release: &str, package: &str) -> Result<PathBuf> {
     let (name, lists) = Lists::of(release, package);
@@ -134,29 +113,7 @@ fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn extract(package: &Path, folder: &Path) -> Result<()> {
-    check(package)?;
     Command::new("dpkg-deb").arg("--extract").arg(package).arg(folder).run()
-}
-
-/// Fails if a package's file is to be another one.
-fn check(package: &Path) -> Result<()> {
-    let file = package.file_name().unwrap_or_default().to_string_lossy();
-    let (name, _) = file.split_once('_').unwrap_or_default();
-    let pinned = |line: &&str| line.split_once("  ").is_some_and(|(_, file)| file.starts_with(&format!("{name}_")));
-    if !PINNED.lines().any(|line| pinned(&line)) {
-        return Ok(());
-    }
-    let sum = Command::new("sha256sum").arg(package).read()?;
-    let sum = sum.split(' ').next().unwrap_or_default();
-    if PINNED.lines().any(|line| line == format!("{sum}  {file}")) {
-        return Ok(());
-    }
-    let known: Vec<&str> = PINNED.lines().filter(pinned).collect();
-    Err(format!(
-        "{sum}  {file} is not the package that was tried, which lab/src/pinned.sums names: {}",
-        known.join("; ")
-    )
-    .into())
 }
 
 /// Runs a command of apt's, again and again where the mirror refuses.

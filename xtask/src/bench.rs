@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 pub(crate) fn try_once() -> Result<Vec<String>> {
     let mut inside = cargo(&["test", "--locked", "--benches"]);
     inside.args(["--package", "proxy-init", "--package", "linkerd-cni"]);
-    inside.env("PROXY_INIT", build::run()?).run()?;
+    inside.env("PROXY_INIT", build::to_dist("proxy-init")?).run()?;
     processes(&["--runs", "1"])?;
     let text = fs::read_to_string(target("bench/benchmarks.md"))?;
     let left_out = text.lines().filter_map(|line| line.strip_prefix("Left out: "));
@@ -33,12 +33,12 @@ pub(crate) fn try_once() -> Result<Vec<String>> {
 }
 
 fn processes(arguments: &[&str]) -> Result<()> {
-    let mut command = Command::new(build::bench()?);
+    let mut command = Command::new(build::to_dist("proxy-init-bench")?);
     command.args(arguments).arg("--output").arg(target("bench")).run()
 }
 
 fn plugin() -> Result<()> {
     // Not optimised: it measures programs, and it would take minutes to build.
     let mut command = cargo(&["test", "--locked", "--package", "linkerd-cni", "--bench", "add"]);
-    command.args(["--", "--runs", "300"]).env("LINKERD_CNI", build::cni()?).env("PROXY_INIT", build::run()?).run()
+    command.args(["--", "--runs", "300"]).env("LINKERD_CNI", build::to_dist("linkerd-cni")?).env("PROXY_INIT", build::to_dist("proxy-init")?).run()
 }

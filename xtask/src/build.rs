@@ -11,39 +11,22 @@ use std::process::Command;
 use lab::shell::{Result, Run as _, cargo, root, target};
 
 use crate::c_libraries::{self, Libraries};
-use crate::target::{self as targets, Target};
+use crate::rust;
 use lab::architecture::Architecture;
 
 /// The linker's script that `cargo xtask order` makes, from the checkout.
 pub(crate) const ORDER: &str = "xtask/src/order.ld";
 
-/// Builds proxy-init for this machine and returns where it is: `target/dist/proxy-init`.
-pub(crate) fn run() -> Result<PathBuf> {
-    to_dist("proxy-init")
-}
-
-/// Builds the CNI plugin for this machine and returns where it is: `target/dist/linkerd-cni`.
-pub(crate) fn cni() -> Result<PathBuf> {
-    to_dist("linkerd-cni")
-}
-
-/// Builds the node's agent for this machine and returns where it is: `target/dist/linkerd-cni-agent`.
-pub(crate) fn agent() -> Result<PathBuf> {
-    to_dist("linkerd-cni-agent")
-}
-
-/// Builds the benchmark, which carries proxy-init: `target/dist/proxy-init-bench`.
-pub(crate) fn bench() -> Result<PathBuf> {
-    to_dist("proxy-init-bench")
-}
+/// The programs that run on nodes and in pods.
+pub(crate) const SHIPPED: [&str; 3] = ["proxy-init", "linkerd-cni", "linkerd-cni-agent"];
 
 /// The program that another one carries in its file.
 pub(crate) fn carried_by(name: &str) -> Option<&'static str> {
     (name == "proxy-init-bench").then_some("proxy-init")
 }
 
-/// Builds the program of a package of this name for this machine, and copies it to `target/dist`.
-fn to_dist(name: &str) -> Result<PathBuf> {
+/// Builds the program of a package of this name for this machine, and returns where it is: `target/dist/NAME`.
+pub(crate) fn to_dist(name: &str) -> Result<PathBuf> {
     let built = program(name, Architecture::here()?)?;
     let dist = target("dist");
     fs::create_dir_all(&dist)?;
@@ -59,9 +42,8 @@ fn to_dist(name: &str) -> Result<PathBuf> {
 /// together, packages share the features of the crates that they use, and proxy-init would carry what only the CNI plugin
 /// needs.
 pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf> {
-    let target = targets::of(architecture)?;
     let carried = carried_by(name).map(|carried| program(carried, architecture));
-    let (mut build, built) = compile(name, name, target)?;
+    let (mut build, built) = compile(name, name, architecture)?;
     build.envs(carried.transpose()?.map(|path| ("PROXY_INIT", path))).run()?;
     // SECURITY.md promises it.
     if is_of_a_node(name) && !has_no_address(&fs::read(&built)?) {
@@ -77,7 +59,7 @@ fn has_no_address(program: &[u8]) -> bool {
 
 /// Builds the program of a package of this name with its functions' names.
 pub(crate) fn with_symbols(name: &str, architecture: Architecture) -> Result<PathBuf> {
-    let (mut build, built) = compile(name, name, targets::of(architecture)?)?;
+    let (mut build, built) = compile(name, name, architecture)?;
     build.run()?;
     Ok(built)
 }
@@ -101,30 +83,30 @@ fn stripped(built: &Path, architecture: Architecture) -> Result<PathBuf> {
 
 /// Builds a program of the laboratory's for where there are no libraries, guests and containers, and returns where it is.
 pub(crate) fn of_lab(program: &str, architecture: Architecture) -> Result<PathBuf> {
-    let (mut build, built) = compile("lab", program, targets::of(architecture)?)?;
+    let (mut build, built) = compile("lab", program, architecture)?;
     build.run()?;
     stripped(&built, architecture)
 }
 
 /// The command that compiles a package's program in release mode, and where it will be.
-fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, PathBuf)> {
+fn compile(package: &str, program: &str, architecture: Architecture) -> Result<(Command, PathBuf)> {
     let mut build = cargo(&["build", "--release", "--locked"]);
     build.args(["--package", package, "--bin", program]);
-    let folder = folder(package, target.architecture);
+    let folder = folder(package, architecture);
     build.env("CARGO_TARGET_DIR", &folder);
     // With functions' names, which `cargo xtask order` needs, and which are taken off afterwards. Were they left out
     // here, cargo would give crates other names, and LLVM would inline other functions than in the program that the
     // order is made of.
     build.env("CARGO_PROFILE_RELEASE_STRIP", "none");
-    let triple = target.triple();
+    let triple = architecture.triple();
     let name = triple.replace('-', "_");
-    let libraries = &target.libraries;
-    target.rust.compile(&mut build);
+    let libraries = Libraries::of(architecture)?;
+    rust::compile_library(&mut build);
     let specs = root().join(libraries.specs());
     // The C code of crates, by the crate cc, and the C programs that the benchmark carries.
     build.env(format!("CFLAGS_{name}"), format!("-specs={}", specs.display()));
     build.env("MUSL_SPECS", specs);
-    let compiler = c_libraries::compiler(target.architecture);
+    let compiler = c_libraries::compiler(architecture);
     // nftnl-sys doesn't tell rustc that libnftnl needs libmnl, and a static linker takes what it needs in order: so once
     // more, last. rustc leaves the linker looking for shared libraries; the system's libmnl.so would make a program dynamic that
     // has no loader, and ends with SIGSEGV.
@@ -132,11 +114,11 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     let flags = format!(
         "-C target-feature=+crt-static {} -L native={} -C link-arg=-Wl,-Bstatic -C link-arg=-lmnl \
          -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld -C link-arg=-Wl,-T,{} {} {}",
-        placed(package, target.architecture),
+        placed(package, architecture),
         libraries.folder.display(),
         ORDER,
         remapped_paths()?,
-        with_musl(libraries, &target.rust.library()?)
+        with_musl(libraries)?
     );
     // An explicit target: else the flags would hit build scripts and procedural macros too.
     build.args(["--target", &triple]);
@@ -175,14 +157,13 @@ fn is_of_a_node(package: &str) -> bool {
 }
 
 /// rustc's flags for musl: of Debian's package, not of rustc's own.
-fn with_musl(libraries: &Libraries, source: &Path) -> String {
-    // cargo names files of the checkout from there.
-    let source = source.strip_prefix(root()).unwrap_or(source);
-    format!(
+fn with_musl(libraries: &Libraries) -> Result<String> {
+    let (specs, source) = (libraries.specs(), rust::library()?);
+    Ok(format!(
         "-C link-self-contained=no -C link-arg=-specs={} --remap-path-prefix={}=/rust",
-        libraries.specs().display(),
+        specs.display(),
         source.display()
-    )
+    ))
 }
 
 /// The folder of cargo's for a package and an architecture. A build script of nftnl is linked with libnftnl too, so that builds

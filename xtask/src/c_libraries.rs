@@ -1,4 +1,5 @@
-//! The static libraries of C that programs are linked with.
+//! The static libraries of C that the programs that ship are linked with. With musl, an empty program starts in a third of
+//! the time that it takes with glibc, and a static glibc loads the node's own modules to look a name up.
 //!
 //! libnftnl and libmnl are the system's or Debian's, which are compiled for glibc. musl has every symbol that they need but
 //! two, which are added to libmnl. With it, on x86-64, comes what copies memory, which musl's own does too slowly there. musl
@@ -7,6 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use lab::apt;
 use lab::shell::{Result, Run as _, root};
@@ -84,8 +86,19 @@ pub(crate) fn strip(architecture: Architecture) -> String {
 }
 
 impl Libraries {
-    /// For musl.
-    pub(crate) fn for_musl(architecture: Architecture) -> Result<Self> {
+    /// Fetches those for an architecture, once in each process.
+    pub(crate) fn of(architecture: Architecture) -> Result<&'static Self> {
+        static FETCHED: Mutex<Vec<(Architecture, &Libraries)>> = Mutex::new(Vec::new());
+        let mut fetched = FETCHED.lock().map_err(|error| error.to_string())?;
+        if let Some((_, libraries)) = fetched.iter().find(|(known, _)| *known == architecture) {
+            return Ok(libraries);
+        }
+        let libraries = Box::leak(Box::new(Self::fetch(architecture)?));
+        fetched.push((architecture, libraries));
+        Ok(libraries)
+    }
+
+    fn fetch(architecture: Architecture) -> Result<Self> {
         let nftnl = if architecture.is_here() {
             Library::of_system("libnftnl")?
         } else {

@@ -9,17 +9,19 @@ pub(crate) struct Commit {
     pub(crate) hash: String,
     /// When it was made, in seconds since 1970.
     pub(crate) seconds: String,
+    /// The same, by ISO 8601.
+    pub(crate) time: String,
     /// The checkout differs from it.
     pub(crate) is_modified: bool,
 }
 
 impl Commit {
     pub(crate) fn of_checkout() -> Result<Self> {
-        let said = git(&["log", "-1", "--format=%H %ct"]).read()?;
-        let (hash, seconds) = said.trim().split_once(' ').ok_or("git log names no commit")?;
+        let say = |format: &str| -> Result<String> { Ok(git(&["log", "-1", format]).read()?.trim().to_owned()) };
         Ok(Self {
-            hash: hash.to_owned(),
-            seconds: seconds.to_owned(),
+            hash: say("--format=%H")?,
+            seconds: say("--format=%ct")?,
+            time: say("--format=%cI")?,
             is_modified: !git(&["status", "--porcelain"]).read()?.is_empty(),
         })
     }

@@ -20,7 +20,7 @@ const EXTRA: [&str; 2] = ["--inbound-subnets-to-ignore=198.51.100.0/24", "--outb
 pub(crate) fn run() -> Result<()> {
     need_root("cargo xtask demo", "to make network namespaces")?;
     println!("Building proxy-init ...");
-    let binary = build::run()?;
+    let binary = build::to_dist("proxy-init")?;
     let lab = Lab::new();
     for (interface, subnet) in [("198.51.100.1", "198.51.100.0/24"), ("203.0.113.1", "203.0.113.0/24")] {
         lab.outside.sh(&format!("ip address add {interface}/32 dev lo"));

@@ -83,23 +83,14 @@ pub(crate) fn lay_out(folder: &Path, architecture: Architecture) -> Result<()> {
     }
     let root = folder.join("cni");
     let within = |path: &str| root.join(path.trim_start_matches('/'));
+    let mut components = Vec::new();
     for (program, path) in CNI.programs {
+        components.extend(licences::components(program, architecture)?);
         let path = within(path);
         fs::create_dir_all(path.parent().unwrap_or(&root))?;
         fs::copy(build::program(program, architecture)?, path)?;
     }
-    licences::write(&CNI.components(architecture)?, &root.join("licenses"))
-}
-
-impl Stage {
-    /// The libraries linked into its programs.
-    fn components(&self, architecture: Architecture) -> Result<Vec<licences::Component>> {
-        let mut components = Vec::new();
-        for (program, _) in self.programs {
-            components.extend(licences::components(program, architecture)?);
-        }
-        Ok(components)
-    }
+    licences::write(&components, &root.join("licenses"))
 }
 
 /// Builds a stage's image and gives it a name; `build_stage` stands in for the stage `build`, whose base would be
@@ -114,7 +105,7 @@ pub(crate) fn build(
     let mut build = buildah("bud --quiet --isolation chroot --pull-never --skip-unused-stages --identity-label=false");
     build.args(["--target", stage.name, "--tag", name, "--timestamp", &commit.seconds]);
     build.args(["--platform", &format!("linux/{}", architecture.name())]);
-    for (label, value) in labels(stage, architecture, commit)? {
+    for (label, value) in labels(commit) {
         let argument = label.to_uppercase();
         build.args(["--build-arg", &format!("{argument}={value}")]);
     }
@@ -123,18 +114,13 @@ pub(crate) fn build(
 }
 
 /// The labels org.opencontainers.image.*; the Dockerfile takes each as an argument of its name.
-pub(crate) fn labels(
-    stage: &Stage,
-    architecture: Architecture,
-    commit: &Commit,
-) -> Result<[(&'static str, String); 4]> {
-    let components = stage.components(architecture)?;
-    Ok([
-        ("version", env!("CARGO_PKG_VERSION").to_owned()),
-        ("revision", commit.hash.clone()),
-        ("source", env!("CARGO_PKG_REPOSITORY").to_owned()),
-        ("licenses", licences::expression(&components)?),
-    ])
+pub(crate) fn labels(commit: &Commit) -> [(&'static str, &str); 4] {
+    [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("revision", &commit.hash),
+        ("source", env!("CARGO_PKG_REPOSITORY")),
+        ("licenses", licences::OF_A_PROGRAM),
+    ]
 }
 
 /// buildah with a store that is ours alone, and a folder: no overlays inside of other people's.

@@ -16,7 +16,6 @@ mod order;
 mod release;
 mod rust;
 mod setup;
-mod target;
 mod test;
 
 use lab::architecture::Architecture;
@@ -105,15 +104,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = arguments.collect();
     let result = match (command.as_str(), rest.as_slice()) {
         ("setup", []) => setup::run(),
-        ("build", []) => setup::for_build().and_then(|()| build_all()),
-        ("build", [flag, name]) if flag == "--arch" => {
-            setup::for_build().and_then(|()| Architecture::named(name)).and_then(|architecture| {
-                for name in ["proxy-init", "linkerd-cni", "linkerd-cni-agent"] {
-                    println!("{}", build::program(name, architecture)?.display());
-                }
-                Ok(())
-            })
-        }
+        ("build", arguments) => setup::for_build().and_then(|()| build_all(arguments)),
         ("test", []) => setup::for_tests().and_then(|()| test::quick()),
         ("test", [flag]) if flag == "--slow" => setup::for_tests().and_then(|()| test::slow()),
         ("demo", []) => setup::for_tests().and_then(|()| demo::run()),
@@ -147,9 +138,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn build_all() -> Result<()> {
-    for build in [build::run, build::bench, build::cni, build::agent] {
-        println!("{}", build()?.display());
+fn build_all(arguments: &[String]) -> Result<()> {
+    let architecture = match arguments {
+        [] => None,
+        [flag, name] if flag == "--arch" => Some(Architecture::named(name)?),
+        _ => return Err("usage: cargo xtask build [--arch ARCH]".into()),
+    };
+    for program in build::SHIPPED {
+        let built = match architecture {
+            Some(architecture) => build::program(program, architecture)?,
+            None => build::to_dist(program)?,
+        };
+        println!("{}", built.display());
+    }
+    if architecture.is_none() {
+        println!("{}", build::to_dist("proxy-init-bench")?.display());
     }
     Ok(())
 }

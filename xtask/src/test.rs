@@ -69,8 +69,8 @@ pub(crate) fn slow() -> Result<()> {
         .stdout(Stdio::null())
         .run()?;
     let mut skipped = Vec::new();
-    for build in [build::run, build::cni, build::agent] {
-        build()?;
+    for program in build::SHIPPED {
+        build::to_dist(program)?;
     }
     let mut tests = tests(&target("dist"))?;
     tests.args(["--test", "integration", "--", "--include-ignored"]);

@@ -73,7 +73,7 @@ fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
         expect("architecture", &config["architecture"], json!(architecture.name()))?;
         expect("user", &config["config"]["User"], json!(stage.user))?;
         expect("entry point", &config["config"]["Entrypoint"], json!(stage.entry_point.map(|word| [word])))?;
-        for (label, value) in image::labels(stage, architecture, commit)? {
+        for (label, value) in image::labels(commit) {
             let name = format!("org.opencontainers.image.{label}");
             expect(label, &config["config"]["Labels"][name], json!(value))?;
         }

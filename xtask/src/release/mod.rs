@@ -90,7 +90,7 @@ fn add_program(program: &str, architecture: Architecture, commit: &Commit, folde
     fs::copy(build::program(program, architecture)?, &file)?;
     let components = licences::components(program, architecture)?;
     licences::write(&components, &folder.join("licenses").join(&name))?;
-    let sbom = sbom::of(program, architecture, &components, commit, &file)?;
+    let sbom = sbom::of(program, &components, commit, &file)?;
     fs::write(folder.join(format!("{name}.cdx.json")), sbom)?;
     Ok(())
 }
