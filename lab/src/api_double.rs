@@ -90,25 +90,16 @@ pub struct ApiServer {
 impl ApiServer {
     /// A server for this address, which nothing listens on yet. It has certificates of its own, for 127.0.0.1, ::1,
     /// this address and api.test.
-    ///
-    /// # Panics
-    /// If no certificate can be made.
     pub fn new(address: SocketAddr) -> Self {
         Self::with_authority(address, |_| ())
     }
 
     /// The same, whose authority's certificate has expired.
-    ///
-    /// # Panics
-    /// If no certificate can be made.
     pub fn expired(address: SocketAddr) -> Self {
         Self::with_authority(address, |params| params.not_after = date_time_ymd(2024, 2, 3))
     }
 
     /// The same, whose authority's certificate says that it is none.
-    ///
-    /// # Panics
-    /// If no certificate can be made.
     pub fn signed_by_a_leaf(address: SocketAddr) -> Self {
         Self::with_authority(address, |params| params.is_ca = IsCa::ExplicitNoCa)
     }
@@ -140,9 +131,6 @@ impl ApiServer {
     }
 
     /// One that listens already.
-    ///
-    /// # Panics
-    /// If no certificate can be made.
     pub fn start(listener: TcpListener) -> Self {
         let server = Self::new(listener.local_addr().unwrap());
         server.listen(listener);

@@ -234,9 +234,6 @@ impl Lists {
 }
 
 /// The mirror that the system's own sources name: the first that isn't for security updates.
-///
-/// # Errors
-/// Where they name none, as on other systems than Debian.
 pub fn mirror() -> Result<String> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     if let Ok(parts) = fs::read_dir("/etc/apt/sources.list.d") {

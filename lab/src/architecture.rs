@@ -18,18 +18,12 @@ impl Architecture {
     pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
 
     /// This machine's.
-    ///
-    /// # Errors
-    /// It is none of these.
     pub fn here() -> Result<Self> {
         let known = Self::ALL.into_iter().find(|architecture| architecture.machine() == env::consts::ARCH);
         known.ok_or_else(|| format!("{} is not an architecture that is built for", env::consts::ARCH).into())
     }
 
     /// By its [name](Self::name).
-    ///
-    /// # Errors
-    /// None of these has it.
     pub fn named(name: &str) -> Result<Self> {
         let known = Self::ALL.into_iter().find(|architecture| architecture.name() == name);
         known.ok_or_else(|| format!("unknown architecture {name}: amd64 and arm64 are known").into())

@@ -19,9 +19,6 @@ pub fn hierarchies() -> Vec<PathBuf> {
 
 /// The limits of a container that was given those of Linkerd's chart, 20 MiB and a tenth of a processor: of memory, and of
 /// processor time in a period. It is somewhere below this cgroup.
-///
-/// # Errors
-/// The kernel has other limits, which the error names.
 pub fn limits_of_chart(cgroup: &str, container: &str) -> Result<String> {
     let hierarchies = hierarchies();
     let cgroups = hierarchies.iter().map(|hierarchy| find(&hierarchy.join(cgroup), container));

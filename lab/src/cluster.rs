@@ -33,9 +33,6 @@ const NEEDS: [(&str, &str); 5] = [
 const USAGE: &str = "usage: cargo xtask cluster --kubernetes FOLDER [--keep | --only WORD...]";
 
 /// `cargo xtask cluster --kubernetes FOLDER [--keep | --only WORD...]`
-///
-/// # Errors
-/// A scenario went otherwise than expected.
 pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
     let (kubernetes, rest) = match arguments {
         [flag, folder, rest @ ..] if flag == "--kubernetes" => (Path::new(folder), rest),

@@ -33,9 +33,6 @@ pub struct Program(PathBuf);
 
 impl Program {
     /// Builds the laboratory's program of this name, with these further words for cargo.
-    ///
-    /// # Errors
-    /// The compiler's.
     pub fn build(name: &str, words: &[&str]) -> Result<Self> {
         cargo(&["build", "--locked", "--package", "lab", "--bin", name])
             .args(words)
@@ -45,17 +42,11 @@ impl Program {
     }
 
     /// Runs it, with the folder that was filled for it, and words for what it does.
-    ///
-    /// # Errors
-    /// It fails, or something is left of it.
     pub fn run(&self, folder: &Path, words: &[String]) -> Result<()> {
         self.command("run", folder).args(words).run()
     }
 
     /// Starts it and kills it, as the kernel does when it is out of memory, and sees that nothing is left.
-    ///
-    /// # Errors
-    /// A process or a cgroup is left.
     pub fn kill(&self, folder: &Path) -> Result<()> {
         self.command("kill", folder).run()
     }
@@ -256,9 +247,6 @@ fn cgroups(name: &str) -> Vec<PathBuf> {
 }
 
 /// Removes a cgroup and those in it. Their files are the kernel's and go with them.
-///
-/// # Errors
-/// A process is in one of them.
 pub fn remove_cgroup(cgroup: &Path) -> Result<()> {
     for entry in fs::read_dir(cgroup)?.flatten() {
         if entry.file_type()?.is_dir() {
@@ -269,9 +257,6 @@ pub fn remove_cgroup(cgroup: &Path) -> Result<()> {
 }
 
 /// Mounts a file system of this kind on a folder.
-///
-/// # Errors
-/// The kernel refuses the mount.
 pub fn mount_on(kind: &str, folder: &str, options: Option<&str>) -> Result<()> {
     mount(Some(kind), folder, Some(kind), MsFlags::empty(), options)
         .map_err(|errno| format!("cannot mount {kind} on {folder}: {errno}").into())
@@ -279,9 +264,6 @@ pub fn mount_on(kind: &str, folder: &str, options: Option<&str>) -> Result<()> {
 
 /// Lays file systems of its own over /run and over these folders: what is in the latter stays visible, as it may be the
 /// checkout, and what is written goes with the mount namespace.
-///
-/// # Errors
-/// The kernel refuses the mount.
 pub fn cover(folders: &[&str]) -> Result<()> {
     std::env::set_current_dir("/")?;
     mount_on("tmpfs", "/run", None)?;

@@ -84,9 +84,6 @@ pub fn of(pod: &[IpAddr], neighbour: &[IpAddr], meshed: bool) -> Vec<Connection>
 }
 
 /// Really makes these connections, by commands that `exec` runs where the client is, and which print what became of them.
-///
-/// # Errors
-/// A connection arrives elsewhere, or what `exec` says.
 pub fn really_make(connections: &[Connection], exec: impl Fn(Client, &[&str]) -> Result<String>) -> Result<()> {
     for client in Client::ALL {
         let (command, expected) = client.command(connections);

@@ -20,9 +20,6 @@ pub const RELEASE: &str = "sid";
 const USR: &str = "node-usr";
 
 /// Unpacks a node's programs, for [`lay_over_usr`].
-///
-/// # Errors
-/// apt fails.
 pub fn add_node(folder: &Path) -> Result<()> {
     let root = apt::unpack_all(RELEASE, "node", &NODE)?;
     Ok(symlink(root.join("usr"), folder.join(USR))?)
@@ -30,9 +27,6 @@ pub fn add_node(folder: &Path) -> Result<()> {
 
 /// Lays the node's programs over this mount namespace's /usr, after [`cover`](crate::confined::cover). All programs in here
 /// use their C library, which runs programs that were built for older ones too.
-///
-/// # Errors
-/// The kernel refuses the mount.
 pub fn lay_over_usr(folder: &Path) -> Result<()> {
     // This link's name has no colon, which would end it in the option.
     symlink(folder.join(USR), "/run/newer")?;
@@ -71,9 +65,6 @@ impl Image {
     }
 
     /// An image with the user and the entry point that the Dockerfile gives both of its targets.
-    ///
-    /// # Errors
-    /// The Dockerfile can't be read, or has none.
     pub fn of_dockerfile(name: &str) -> Result<Self> {
         let dockerfile = fs::read_to_string(root().join("Dockerfile"))?;
         let last = |instruction: &str| {
@@ -96,9 +87,6 @@ impl Image {
 
     /// Gives the image to containerd, from the folder of its name in this one: that of a release where there is an
     /// archive of its layout, or else one that is made from the files.
-    ///
-    /// # Errors
-    /// tar or containerd fails.
     pub fn import(&self, folder: &Path, socket: &Path, scratch: &Path) -> Result<()> {
         let files = folder.join(&self.name);
         let layout = folder.join(format!("{}.oci.tar", self.name));

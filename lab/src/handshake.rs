@@ -80,9 +80,6 @@ pub struct Handshakes {
 impl Handshakes {
     /// Keeps this thread, and what it starts, on one processor, and listens in each of these namespaces on all of these
     /// ports.
-    ///
-    /// # Panics
-    /// When a port is taken, or without root's privileges.
     pub fn new(namespaces: &[&Namespace], ports: &[u16]) -> Self {
         stay_on_one_processor();
         let apart = Namespace::new();
@@ -94,9 +91,6 @@ impl Handshakes {
     }
 
     /// Listens anew, so that no server remembers a client whose connection was never finished.
-    ///
-    /// # Panics
-    /// When a port is taken.
     pub fn listen(&mut self, namespaces: &[&Namespace], ports: &[u16]) {
         let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         self.listeners.clear();
@@ -125,9 +119,6 @@ impl Handshakes {
     }
 
     /// Connects from a namespace to this address, and says who answered.
-    ///
-    /// # Panics
-    /// When there can be no such socket.
     pub fn connect(&self, namespace: &Namespace, client: &Client, to: SocketAddr) -> Outcome {
         let made = namespace.run_here(|| client.start(to));
         let (mut stream, started) = made.unwrap_or_else(|error| panic!("{client:?}: {error}"));

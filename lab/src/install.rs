@@ -18,9 +18,6 @@ pub fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// Installs the Debian package of each program that isn't there.
-///
-/// # Errors
-/// apt fails, or it takes root.
 pub fn programs(needs: &[(&str, &str)]) -> Result<()> {
     let missing = needs.iter().filter(|(program, _)| find(program).is_none());
     let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
@@ -33,9 +30,6 @@ pub fn programs(needs: &[(&str, &str)]) -> Result<()> {
 }
 
 /// Installs packages, their names separated by spaces, by sudo if need be.
-///
-/// # Errors
-/// apt fails, or it takes root.
 pub fn install(packages: &str) -> Result<()> {
     println!("Installing {packages}");
     for arguments in ["update --quiet", &format!("install --quiet --yes --no-install-recommends {packages}")] {

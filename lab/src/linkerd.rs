@@ -299,9 +299,6 @@ impl Flags {
     }
 
     /// Adds the rules as linkerd-init does: by one process each.
-    ///
-    /// # Panics
-    /// When iptables refuses one.
     pub fn add_with_iptables(&self, namespace: &Namespace, mode: &str) {
         for (program, rule) in self.commands(mode) {
             namespace.sh(&format!("{program} -t nat {rule}"));

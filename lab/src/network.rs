@@ -34,9 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The seed of a random test: the one that PROPTEST_RNG_SEED names, as for tests with `proptest!`, or any. It is
 /// printed, so that what failed can be done again.
-///
-/// # Panics
-/// When PROPTEST_RNG_SEED is not a number.
 pub fn seed() -> u64 {
     const NAME: &str = "PROPTEST_RNG_SEED";
     let seed = match std::env::var(NAME) {
@@ -94,9 +91,6 @@ impl Drop for Holder {
 
 impl Namespace {
     /// Makes one.
-    ///
-    /// # Panics
-    /// Without root's privileges, which it says.
     pub fn new() -> Self {
         assert!(Uid::effective().is_root(), "this needs root: it makes network namespaces (run it with sudo)");
         let made = Self::untouched().and_then(|made| made.with_run_of(0));
@@ -106,9 +100,6 @@ impl Namespace {
     }
 
     /// Makes one as the kernel does, with the loopback interface down and the machine's own /run.
-    ///
-    /// # Errors
-    /// The kernel refuses, such as with EPERM without root's privileges.
     pub fn untouched() -> io::Result<Self> {
         let made = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -136,9 +127,6 @@ impl Namespace {
 
     /// Makes one that belongs to a user namespace of its own, as that of a pod with `hostUsers: false`: id 0 there is
     /// `outside` here, and so on.
-    ///
-    /// # Panics
-    /// Without root's privileges, or without unshare and nsenter.
     pub fn of_user_namespace(outside: u32) -> Self {
         let open = || {
             let mut unshare = Command::new("unshare");
@@ -174,9 +162,6 @@ impl Namespace {
     }
 
     /// Runs `work` in the namespace, on a thread of its own. Processes that it starts are in there too.
-    ///
-    /// # Panics
-    /// When `work` does.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let result = thread::scope(|scope| {
             scope
@@ -190,9 +175,6 @@ impl Namespace {
     }
 
     /// Runs `work` in the namespace on this thread, for what can't go to another.
-    ///
-    /// # Panics
-    /// When the thread can't go back to where it was.
     pub fn run_here<T>(&self, work: impl FnOnce() -> T) -> T {
         let own = |name: &str| File::open(format!("/proc/thread-self/ns/{name}"));
         let mounts = self.mounts.as_ref().map(|_| own("mnt")).transpose();
@@ -205,17 +187,11 @@ impl Namespace {
     }
 
     /// Runs a command in the namespace to its end.
-    ///
-    /// # Panics
-    /// When it can't be started.
     pub fn output(&self, command: &mut Command) -> Output {
         self.run(|| command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}")))
     }
 
     /// Runs a program in the namespace and returns what it prints.
-    ///
-    /// # Panics
-    /// When it fails.
     pub fn stdout(&self, program: &str, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
         let mut command = Command::new(program);
         let output = self.output(command.args(arguments));
@@ -230,9 +206,6 @@ impl Namespace {
     }
 
     /// Runs a command line, its words separated by spaces, and returns what it prints.
-    ///
-    /// # Panics
-    /// When it fails.
     pub fn sh(&self, line: &str) -> String {
         let mut words = line.split_whitespace();
         self.stdout(words.next().unwrap_or_default(), words)
@@ -307,17 +280,11 @@ pub fn families() -> usize {
 
 impl Lab {
     /// Makes both and joins them; without IPv6 where the kernel has none.
-    ///
-    /// # Panics
-    /// Without root's privileges, or without iproute2.
     pub fn new() -> Self {
         Self::around(Namespace::new())
     }
 
     /// Joins a pod in this namespace with the world outside, as [`Lab::new`] does.
-    ///
-    /// # Panics
-    /// As [`Lab::new`].
     pub fn around(pod: Namespace) -> Self {
         let lab = Self { pod, outside: Namespace::new() };
         lab.pod.ip(&format!("link add eth0 type veth peer name pod0 netns {}", lab.outside.path().display()));
@@ -374,9 +341,6 @@ pub enum Reached {
 }
 
 /// Connects, as this owner, and asks who is there.
-///
-/// # Panics
-/// When the connection is lost rather than taken or refused.
 pub fn connect(from: &Namespace, owner: Owner, to: SocketAddr) -> Reached {
     from.run(|| {
         // The file system's ids are those that a socket's file carries, and unlike the others they are set for this
@@ -388,9 +352,6 @@ pub fn connect(from: &Namespace, owner: Owner, to: SocketAddr) -> Reached {
 }
 
 /// Connects from where this thread is, as whom it runs as, and asks who is there.
-///
-/// # Panics
-/// When the connection is lost rather than taken or refused.
 pub fn connect_from_here(to: SocketAddr) -> Reached {
     let mut stream = match TcpStream::connect_timeout(&to, PATIENCE) {
         Ok(stream) => stream,
@@ -418,17 +379,11 @@ pub struct Server {
 
 impl Server {
     /// Listens on these ports, over IPv4 and, where the kernel has it, IPv6.
-    ///
-    /// # Panics
-    /// When a port is taken.
     pub fn start(namespace: &Namespace, ports: &[u16]) -> Self {
         namespace.run(|| Self::start_here(ports))
     }
 
     /// Listens where this thread is.
-    ///
-    /// # Panics
-    /// When a port is taken.
     pub fn start_here(ports: &[u16]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];

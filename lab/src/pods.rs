@@ -12,12 +12,13 @@ use crate::shell::{Result, Run as _, need_root, target};
 use crate::{LayOut, Outcome, apt, confined, containerd, install};
 
 /// The programs that the scenarios run on this machine, and Debian's packages of them.
-const NEEDS: [(&str, &str); 2] = [("setcap", "libcap2-bin"), ("xtables-legacy-multi", "iptables")];
+const NEEDS: [(&str, &str); 3] =
+    [("setcap", "libcap2-bin"), ("xtables-legacy-multi", "iptables"), ("protoc", "protobuf-compiler")];
+
+/// protoc's description of the container runtime interface, in the folder that is filled for scenarios.
+pub const INTERFACE: &str = "cri.descriptors";
 
 /// `cargo xtask pods [--release] [--only WORD...]`. `release` is the layout of a release's image.
-///
-/// # Errors
-/// A scenario went otherwise than expected, or nothing could be tried.
 pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> {
     let (release, rest) = match arguments {
         [flag, rest @ ..] if flag == "--release" => (Some(release), rest),
@@ -35,9 +36,6 @@ pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> 
 }
 
 /// Runs all scenarios.
-///
-/// # Errors
-/// A scenario went otherwise than expected.
 pub fn check(lay_out: LayOut) -> Result<Outcome<()>> {
     try_with(None, &[], lay_out)
 }
@@ -57,6 +55,11 @@ fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result
     lay_out(&folder)?;
     add_iptables(&folder)?;
     containerd::add_node(&folder)?;
+    let protocol = apt::unpack(containerd::RELEASE, "golang-k8s-cri-api-dev")?;
+    let protocol = apt::find(&protocol, "api.proto").ok_or("golang-k8s-cri-api-dev has no api.proto")?;
+    let mut protoc = Command::new("protoc");
+    protoc.arg("--proto_path").arg(protocol.parent().unwrap_or(&protocol));
+    protoc.arg("--descriptor_set_out").arg(folder.join(INTERFACE)).arg(&protocol).run()?;
     if let Some(layout) = release {
         if !layout.exists() {
             return Err(format!("no {}: cargo xtask release makes it", layout.display()).into());

@@ -1,5 +1,6 @@
 //! Scenarios: several are tried at a time, and each is said with what became of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
@@ -32,9 +33,6 @@ impl<W> Scenario<W> {
     }
 
     /// Tries it.
-    ///
-    /// # Errors
-    /// The scenario went otherwise than expected.
     pub fn try_in(&self, world: &W) -> Result<String> {
         (self.try_in)(world)
     }
@@ -42,9 +40,6 @@ impl<W> Scenario<W> {
 
 /// Tries those whose name has all of these words, and says what became of each. `kind` is what such scenarios are
 /// called, and `try_it` gives them their world.
-///
-/// # Errors
-/// The names of those that went otherwise than expected, or that no scenario has such a name.
 pub fn run_all<W>(
     kind: &str,
     scenarios: &[Scenario<W>],
@@ -113,4 +108,21 @@ pub fn each<T: Sync, R: Send>(at_a_time: usize, items: &[T], work: impl Fn(&T) -
     });
     done.sort_by_key(|(number, _)| *number);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Does `work` while `other` runs on a thread of its own, until the flag that it is given says that `work` is over. The
+/// results of both.
+pub fn beside<T: Send, R>(
+    other: impl FnOnce(&AtomicBool) -> Result<T> + Send,
+    work: impl FnOnce() -> Result<R>,
+) -> Result<(T, R)> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let other = scope.spawn(|| other(&over));
+        let outcome = work();
+        over.store(true, Ordering::Relaxed);
+        let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // The other's error may be the reason of this one's.
+        Ok((other?, outcome?))
+    })
 }

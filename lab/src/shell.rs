@@ -7,7 +7,7 @@ use std::process::Command;
 use nix::unistd::Uid;
 
 /// The result of commands and downloads; an error is for people.
-pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The checkout.
 pub fn root() -> &'static Path {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::result::Result;
+use lab::shell::Result;
 
 /// The beginning of our cgroups' names.
 const PREFIX: &str = "proxy-init-bench-";
@@ -26,9 +26,6 @@ pub(crate) struct Controller {
 
 impl Controller {
     /// Looks for the folder, and removes the leftovers of an earlier run that was killed.
-    ///
-    /// # Errors
-    /// There is none that can be used here, and why.
     pub(crate) fn find() -> Result<Self> {
         let controller = Self::look(&fs::read_to_string("/proc/mounts")?)?;
         for entry in fs::read_dir(&controller.folder)?.flatten() {
@@ -64,9 +61,6 @@ impl Controller {
     }
 
     /// Makes a cgroup with the limit.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
     pub(crate) fn limited(&self) -> Result<Cgroup> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);

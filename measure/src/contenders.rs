@@ -5,8 +5,8 @@ use proxy_init::internal::batch;
 use proxy_init::{Config, Install, Mode, ModeChoice, OwnerId, Port, PortRange, Simulate};
 
 use crate::group::Contender;
-use crate::result::Result;
 use crate::tools::{Step, Tools};
+use lab::shell::Result;
 
 /// One set of flags, that everybody installs.
 #[derive(Debug, Clone)]
@@ -69,16 +69,14 @@ impl Rules {
         Ok(config)
     }
 
-    /// proxy-init that installs them.
-    ///
-    /// # Errors
-    /// The host lacks the commands that legacy mode needs: proxy-init would take nft mode instead.
-    pub(crate) fn install(&self, tools: &Tools, mode: &str) -> Result<Step> {
+    /// proxy-init that installs them, where the host has the commands that legacy mode needs: proxy-init would take nft
+    /// mode instead.
+    pub(crate) fn install(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
         if mode == "legacy" {
             tools.host("iptables-legacy-restore")?;
             tools.host("ip6tables-legacy-restore")?;
         }
-        Ok(tools.proxy_init(self.flags(mode)))
+        Ok(vec![tools.proxy_init(self.flags(mode))])
     }
 
     /// proxy-init that fails unless they are installed.
@@ -89,21 +87,20 @@ impl Rules {
     }
 
     /// Each family's rules by one restore process: iptables' best invocation.
-    ///
-    /// # Errors
-    /// The host lacks it.
-    pub(crate) fn restore(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
+    fn restore(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
         let install = Install::new(self.config()?);
-        let inputs = install.config.families().iter().map(|&family| install.simulate(Simulate::Only(family)));
-        restore_each(tools, mode, &self.label, inputs)
+        let mut steps = Vec::new();
+        for (&family, name) in install.config.families().iter().zip(["iptables", "ip6tables"]) {
+            let program = tools.host(&format!("{name}-{mode}-restore"))?;
+            let file = tools.file(&format!("{name}-{}", self.label), install.simulate(Simulate::Only(family)))?;
+            steps.push(Step::new(program, ["--noflush"]).stdin(file));
+        }
+        Ok(steps)
     }
 
     /// nft with native mode's script, without its first lines, which delete an earlier table: in a fresh namespace
     /// nothing needs that, and deleting makes nft wait for the kernel.
-    ///
-    /// # Errors
-    /// The host has no nft.
-    pub(crate) fn nft(&self, tools: &Tools) -> Result<Step> {
+    pub(crate) fn nft(&self, tools: &Tools) -> Result<Vec<Step>> {
         let nft = tools.host("nft")?;
         let mut install = Install::new(self.config()?);
         install.mode = ModeChoice::Mode(Mode::Native);
@@ -111,36 +108,14 @@ impl Rules {
         let table = script.split_once("delete table inet proxy-init\n");
         let (_, table) = table.ok_or("native mode's script does not delete its table first")?;
         let file = tools.file(&format!("nft-{}", self.label), table)?;
-        Ok(Step::new(nft, ["-f".to_owned(), file.display().to_string()]))
+        Ok(vec![Step::new(nft, ["-f".to_owned(), file.display().to_string()])])
     }
 
     /// The floor: a program that sends the mode's batch and does nothing else. `mode` is `nft` or `native`.
-    ///
-    /// # Errors
-    /// The batch doesn't fit.
-    pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Step> {
+    pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
         let known = Mode::ALL.iter().copied().find(|known| known.to_string() == mode);
         let batch = batch(known.ok_or("there is no such mode")?, &self.config()?)?;
-        tools.replay(&format!("replay-{mode}-{}", self.label), &batch)
-    }
-}
-
-fn restore_each(tools: &Tools, mode: &str, label: &str, inputs: impl IntoIterator<Item = String>) -> Result<Vec<Step>> {
-    let each = inputs.into_iter().zip(["iptables", "ip6tables"]);
-    let steps = each.map(|(input, family)| {
-        let program = tools.host(&format!("{family}-{mode}-restore"))?;
-        let file = tools.file(&format!("{family}-{label}"), input)?;
-        Ok(Step::new(program, ["--noflush"]).stdin(file))
-    });
-    steps.collect()
-}
-
-/// The restore commands, as tables call them.
-pub(crate) fn restores(rules: &Rules, mode: &str) -> String {
-    if rules.ipv6 {
-        format!("iptables-{mode}-restore + ip6tables-{mode}-restore")
-    } else {
-        format!("iptables-{mode}-restore")
+        Ok(vec![tools.replay(&format!("replay-{mode}-{}", self.label), &batch)?])
     }
 }
 
@@ -155,24 +130,23 @@ pub(crate) fn linkerds(rules: &Rules, mode: &str) -> String {
 }
 
 /// proxy-init in a fresh namespace.
-///
-/// # Errors
-/// The mode can't be used here.
-pub(crate) fn proxy_init(rules: &Rules, tools: &Tools, mode: &str) -> Result<Contender> {
-    let contender = Contender::new(ours(mode), [rules.install(tools, mode)?]);
-    Ok(contender.check(rules.verify(tools, mode)))
+pub(crate) fn proxy_init(rules: &Rules, tools: &Tools, mode: &str) -> Contender {
+    Contender::new(ours(mode), rules.install(tools, mode)).check(rules.verify(tools, mode))
 }
 
 /// The restore commands, one after the other.
-pub(crate) fn restore(rules: &Rules, tools: &Tools, mode: &str) -> Result<Contender> {
-    Ok(Contender::new(restores(rules, mode), rules.restore(tools, mode)?).check(rules.verify(tools, mode)))
+pub(crate) fn restore(rules: &Rules, tools: &Tools, mode: &str) -> Contender {
+    let name = if rules.ipv6 {
+        format!("iptables-{mode}-restore + ip6tables-{mode}-restore")
+    } else {
+        format!("iptables-{mode}-restore")
+    };
+    Contender::new(name, rules.restore(tools, mode)).check(rules.verify(tools, mode))
 }
 
 /// linkerd-init's commands for these rules, one after another.
-pub(crate) fn linkerd_init(rules: &Rules, tools: &Tools, mode: &str) -> Result<Contender> {
-    let steps: Result<Vec<Step>> = linkerd::commands(mode, rules.ipv6)
-        .into_iter()
-        .map(|mut words| Ok(Step::new(tools.host(&words.remove(0))?, words)))
-        .collect();
-    Ok(Contender::new(linkerds(rules, mode), steps?).check(rules.verify(tools, mode)))
+pub(crate) fn linkerd_init(rules: &Rules, tools: &Tools, mode: &str) -> Contender {
+    let commands = linkerd::commands(mode, rules.ipv6).into_iter();
+    let steps = commands.map(|mut words| Ok(Step::new(tools.host(&words.remove(0))?, words)));
+    Contender::new(linkerds(rules, mode), steps.collect()).check(rules.verify(tools, mode))
 }

@@ -11,55 +11,47 @@ use lab::samples::Samples;
 
 use crate::cgroup::Controller;
 use crate::interrupt;
-use crate::result::Result;
 use crate::tools::{Sample, Step, Tools};
+use lab::shell::Result;
 
 /// A row of a table.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Contender {
     /// The contender's name.
     pub(crate) name: String,
-    timed: Vec<Step>,
+    /// What is timed, or why it can't be run here.
+    timed: Result<Vec<Step>>,
     /// Run once afterwards, and must succeed: the check that the contender did the work of the others.
     check: Option<Step>,
-    /// The contender whose median it is compared with; otherwise the group's.
-    against: Option<String>,
     /// A namespace that all its runs share, because they change nothing; otherwise each has a fresh one.
     shared: Option<Arc<Namespace>>,
 }
 
 impl Contender {
     /// These steps in a fresh namespace.
-    pub(crate) fn new(name: impl Into<String>, timed: impl Into<Vec<Step>>) -> Self {
-        Self { name: name.into(), timed: timed.into(), check: None, against: None, shared: None }
+    pub(crate) fn new(name: impl Into<String>, timed: Result<Vec<Step>>) -> Self {
+        Self { name: name.into(), timed, check: None, shared: None }
     }
 
     /// Adds a step that must succeed afterwards.
-    pub(crate) fn check(mut self, step: Step) -> Self {
-        self.check = Some(step);
-        self
-    }
-
-    /// Compared with the contender of this name.
-    pub(crate) fn against(mut self, name: impl Into<String>) -> Self {
-        self.against = Some(name.into());
-        self
+    pub(crate) fn check(self, step: Step) -> Self {
+        Self { check: Some(step), ..self }
     }
 
     /// In this namespace, every time.
-    pub(crate) fn shared(mut self, namespace: &Arc<Namespace>) -> Self {
-        self.shared = Some(Arc::clone(namespace));
-        self
+    pub(crate) fn shared(self, namespace: &Arc<Namespace>) -> Self {
+        Self { shared: Some(Arc::clone(namespace)), ..self }
+    }
+
+    fn steps(&self) -> Result<&[Step]> {
+        Ok(self.timed.as_ref().map_err(|error| error.to_string())?)
     }
 
     /// Runs the contender once to see that it works here and does its work.
-    ///
-    /// # Errors
-    /// Why not.
     fn try_out(&self, tools: &Tools) -> Result<()> {
         let namespace = self.namespace()?;
         namespace.run(|| {
-            tools.launch(None, 0, &self.timed)?;
+            tools.launch(None, 0, self.steps()?)?;
             if let Some(check) = &self.check {
                 let checked = tools.launch(None, 0, std::slice::from_ref(check));
                 checked.map_err(|error| format!("it ran, but left other rules than expected: {error}"))?;
@@ -80,7 +72,7 @@ impl Contender {
         let namespace = self.namespace()?;
         let cgroup = limit.map(Controller::limited).transpose()?;
         let processes = cgroup.as_ref().map(|cgroup| cgroup.processes());
-        namespace.run(|| tools.launch(processes.as_deref(), 0, &self.timed))
+        namespace.run(|| tools.launch(processes.as_deref(), 0, self.steps()?))
     }
 
     /// As when a node starts: [`PODS`] pods, so many of them at a time. The time is that of all, divided by the pods.
@@ -93,7 +85,7 @@ impl Contender {
             while let Some(namespace) = namespaces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 interrupt::check()?;
                 // A pod has a lock of its own; pods of one worker run one after another.
-                samples.push(namespace.run_here(|| tools.launch(None, number, &self.timed))?);
+                samples.push(namespace.run_here(|| tools.launch(None, number, self.steps()?))?);
             }
             Ok(samples)
         };
@@ -129,21 +121,19 @@ const PODS: usize = 100;
 #[derive(Debug)]
 pub(crate) enum Condition {
     Alone,
-    /// With this limit on processor time.
-    Limited(Controller),
+    /// With a limit on processor time; or why there can be none here.
+    Limited(std::result::Result<Controller, String>),
     /// In a storm of pods, so many of which start at a time.
     Storm(usize),
 }
 
-/// Contenders that are compared.
+/// Contenders that are compared, with the first one of them.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) title: &'static str,
     pub(crate) rounds: Rounds,
-    contenders: Vec<Contender>,
-    condition: Condition,
-    /// Contenders that could not be measured here, with the reasons.
-    left_out: Vec<String>,
+    pub(crate) condition: Condition,
+    pub(crate) contenders: Vec<Contender>,
 }
 
 /// A contender's runs.
@@ -151,7 +141,8 @@ pub(crate) struct Group {
 pub(crate) struct Row {
     pub(crate) group: &'static str,
     pub(crate) samples: Samples,
-    against: String,
+    /// How many times as long its median is as that of the group's first contender.
+    pub(crate) times: f64,
     /// The mean of all runs, in microseconds.
     pub(crate) processor: f64,
     /// The most that any run had, in KiB.
@@ -162,43 +153,19 @@ pub(crate) struct Row {
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) rows: Vec<Row>,
+    /// Contenders that could not be measured here, with the reasons.
     pub(crate) left_out: Vec<String>,
 }
 
-impl Measured {
-    /// How many times as long a row's median is as that of the row of its group that it is compared with.
-    pub(crate) fn times(&self, row: &Row) -> f64 {
-        let is_reference = |other: &&Row| other.group == row.group && other.samples.name == row.against;
-        self.rows.iter().find(is_reference).map_or(f64::NAN, |reference| row.samples.p50() / reference.samples.p50())
-    }
-}
-
 impl Group {
-    pub(crate) fn new(title: &'static str, rounds: Rounds) -> Self {
-        Self { title, rounds, contenders: vec![], condition: Condition::Alone, left_out: vec![] }
-    }
-
-    /// Runs under this condition.
-    pub(crate) fn under(mut self, condition: Condition) -> Self {
-        self.condition = condition;
-        self
-    }
-
-    /// Adds a contender, or why there is none.
-    pub(crate) fn add(&mut self, name: &str, contender: Result<Contender>) {
-        match contender {
-            Ok(contender) => self.contenders.push(contender),
-            Err(reason) => self.left_out.push(format!("{}: {name}: {reason}", self.title)),
-        }
-    }
-
     /// Every contender once, and then as many rounds of those that work here. Each round is in another order, so that
-    /// the run before, and its traces in the caches, differ too.
-    ///
-    /// # Errors
-    /// A run fails that succeeded before, or the user has interrupted.
+    /// the run before, and its traces in the caches, differ too. It is an error if a run fails that succeeded before.
     pub(crate) fn measure(mut self, tools: &Tools, rounds: usize, measured: &mut Measured) -> Result<()> {
-        measured.left_out.append(&mut self.left_out);
+        if let Condition::Limited(Err(reason)) = &self.condition {
+            measured.left_out.push(format!("{}: all of it: {reason}", self.title));
+            return Ok(());
+        }
+        let reference = self.contenders.first().map(|contender| contender.name.clone());
         self.contenders.retain(|contender| match contender.try_out(tools) {
             Ok(()) => true,
             Err(reason) => {
@@ -215,21 +182,27 @@ impl Group {
                 interrupt::check()?;
                 let contender = &self.contenders[index];
                 let sample = match &self.condition {
-                    Condition::Alone => contender.once(tools, None),
-                    Condition::Limited(controller) => contender.once(tools, Some(controller)),
                     Condition::Storm(at_once) => contender.storm(tools, *at_once),
+                    Condition::Limited(Ok(controller)) => contender.once(tools, Some(controller)),
+                    Condition::Limited(Err(_)) | Condition::Alone => contender.once(tools, None),
                 };
                 samples[index].push(sample.map_err(|error| format!("{}: {error}", contender.name))?);
             }
         }
-        let first = self.contenders.first().map(|contender| contender.name.clone());
-        measured.rows.extend(self.contenders.into_iter().zip(samples).map(|(contender, samples)| Row {
-            group: self.title,
-            samples: Samples::new(&contender.name, samples.iter().map(|sample| sample.wall).collect()),
-            against: contender.against.or_else(|| first.clone()).unwrap_or_default(),
-            processor: samples.iter().map(|sample| sample.processor).sum::<f64>() / rounds as f64,
-            memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
-        }));
+        let mut median = f64::NAN;
+        for (contender, samples) in self.contenders.into_iter().zip(samples) {
+            let times = Samples::new(&contender.name, samples.iter().map(|sample| sample.wall).collect());
+            if Some(&contender.name) == reference.as_ref() {
+                median = times.p50();
+            }
+            measured.rows.push(Row {
+                group: self.title,
+                times: times.p50() / median,
+                samples: times,
+                processor: samples.iter().map(|sample| sample.processor).sum::<f64>() / rounds as f64,
+                memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
+            });
+        }
         Ok(())
     }
 }

@@ -7,10 +7,10 @@ use lab::network::Namespace;
 use nix::libc;
 
 use crate::cgroup::Controller;
-use crate::contenders::{Rules, linkerd_init, linkerds, ours, proxy_init, restore, restores};
+use crate::contenders::{Rules, linkerd_init, proxy_init, restore};
 use crate::group::{Condition, Contender, Group, Rounds};
-use crate::result::Result;
 use crate::tools::{LIBC, Step, Tools};
+use lab::shell::Result;
 
 const MODES: [&str; 2] = ["nft", "legacy"];
 
@@ -21,129 +21,82 @@ pub(crate) const INSTALL: &str = "whole process";
 const CROWD: usize = 10_000;
 
 /// All of them.
-///
-/// # Errors
-/// A file can't be written, or the kernel makes no namespace.
 pub(crate) fn all(rules: &Rules, tools: &Tools) -> Result<Vec<Group>> {
+    let group = |title, quick, full, condition, contenders| Group {
+        title,
+        rounds: Rounds { quick, full },
+        condition,
+        contenders,
+    };
+    let in_both_modes = |rules: &Rules| -> Vec<Contender> {
+        let pairs = MODES.map(|mode| [proxy_init(rules, tools, mode), linkerd_init(rules, tools, mode)]);
+        pairs.into_iter().flatten().collect()
+    };
+    // Linkerd's charts give the init container the proxy's limits.
+    let limited = Condition::Limited(Controller::find().map_err(|error| error.to_string()));
     Ok(vec![
-        install(rules, tools),
-        both_families(tools),
-        limited(rules, tools),
-        storm(rules, tools),
-        by_ports("1,000 single ignored ports", Rounds { quick: 15, full: 75 }, &rules.with_ports(1_000), tools),
-        by_ports("10,000 single ignored ports", Rounds { quick: 8, full: 50 }, &rules.with_ports(10_000), tools),
-        read_beside(rules, tools)?,
+        group(INSTALL, 30, 300, Condition::Alone, install(rules, tools)),
+        group("both families", 10, 100, Condition::Alone, in_both_modes(&Rules::chart(true))),
+        group("CPU limit of 100m", 5, 30, limited, in_both_modes(rules)),
+        group("each of 100 pods, 16 at once", 1, 7, Condition::Storm(16), in_both_modes(rules)),
+        group("1,000 single ignored ports", 15, 75, Condition::Alone, by_ports(&rules.with_ports(1_000), tools)),
+        group("10,000 single ignored ports", 8, 50, Condition::Alone, by_ports(&rules.with_ports(10_000), tools)),
+        group("beside 10,000 rules", 5, 30, Condition::Alone, read_beside(rules, tools)?),
     ])
 }
 
 /// Floors are lower bounds for any program.
-fn install(rules: &Rules, tools: &Tools) -> Group {
-    let mut group = Group::new(INSTALL, Rounds { quick: 30, full: 300 });
-    let mut add = |name: &str, contender: Result<Contender>| {
-        group.add(name, contender.map(|contender| contender.against(ours("nft"))));
-    };
-    let name = format!("floor: an empty static C program, {LIBC}");
-    add(&name, tools.empty().map(|step| Contender::new(&name, [step])));
-    for mode in ["nft", "native"] {
+fn install(rules: &Rules, tools: &Tools) -> Vec<Contender> {
+    let floor = |mode: &str| {
         let name = format!("floor: static C, replays {mode} mode's batch, {LIBC}");
-        let replay = rules.replay(tools, mode);
-        let contender = replay.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
-        add(&name, contender);
-    }
-    for mode in ["nft", "native", "auto"] {
-        add(&ours(mode), proxy_init(rules, tools, mode));
-    }
-    let script = "nft -f native mode's script";
-    let nft = rules.nft(tools);
-    add(script, nft.map(|step| Contender::new(script, [step]).check(rules.verify(tools, "native"))));
-    add(&restores(rules, "nft"), restore(rules, tools, "nft"));
-    add(&linkerds(rules, "nft"), linkerd_init(rules, tools, "nft"));
-    add(&ours("legacy"), proxy_init(rules, tools, "legacy"));
-    add(&restores(rules, "legacy"), restore(rules, tools, "legacy"));
-    add(&linkerds(rules, "legacy"), linkerd_init(rules, tools, "legacy"));
-    group
-}
-
-fn both_families(tools: &Tools) -> Group {
-    let rules = Rules::chart(true);
-    let mut group = Group::new("both families", Rounds { quick: 10, full: 100 });
-    for mode in MODES {
-        group.add(&ours(mode), proxy_init(&rules, tools, mode));
-        group.add(&linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
-    }
-    group
-}
-
-/// Linkerd's charts give the init container the proxy's limits.
-fn limited(rules: &Rules, tools: &Tools) -> Group {
-    let mut group = Group::new("CPU limit of 100m", Rounds { quick: 5, full: 30 });
-    let controller = match Controller::find() {
-        Ok(controller) => controller,
-        Err(reason) => {
-            group.add("all of it", Err(reason));
-            return group;
-        }
+        Contender::new(name, rules.replay(tools, mode)).check(rules.verify(tools, mode))
     };
-    for mode in MODES {
-        group.add(&ours(mode), proxy_init(rules, tools, mode));
-        group.add(&linkerds(rules, mode), linkerd_init(rules, tools, mode));
-    }
-    group.under(Condition::Limited(controller))
+    let script = Contender::new("nft -f native mode's script", rules.nft(tools));
+    vec![
+        proxy_init(rules, tools, "nft"),
+        Contender::new(format!("floor: an empty static C program, {LIBC}"), tools.empty().map(|step| vec![step])),
+        floor("nft"),
+        floor("native"),
+        proxy_init(rules, tools, "native"),
+        proxy_init(rules, tools, "auto"),
+        script.check(rules.verify(tools, "native")),
+        restore(rules, tools, "nft"),
+        linkerd_init(rules, tools, "nft"),
+        proxy_init(rules, tools, "legacy"),
+        restore(rules, tools, "legacy"),
+        linkerd_init(rules, tools, "legacy"),
+    ]
 }
 
-fn storm(rules: &Rules, tools: &Tools) -> Group {
-    let mut group = Group::new("each of 100 pods, 16 at once", Rounds { quick: 1, full: 7 });
-    for mode in MODES {
-        group.add(&ours(mode), proxy_init(rules, tools, mode));
-        group.add(&linkerds(rules, mode), linkerd_init(rules, tools, mode));
-    }
-    group.under(Condition::Storm(16))
-}
-
-fn by_ports(title: &'static str, rounds: Rounds, rules: &Rules, tools: &Tools) -> Group {
-    let mut group = Group::new(title, rounds);
-    for mode in ["nft", "native"] {
-        group.add(&ours(mode), proxy_init(rules, tools, mode));
-    }
-    group.add(&restores(rules, "nft"), restore(rules, tools, "nft"));
-    group
+fn by_ports(rules: &Rules, tools: &Tools) -> Vec<Contender> {
+    vec![proxy_init(rules, tools, "nft"), proxy_init(rules, tools, "native"), restore(rules, tools, "nft")]
 }
 
 /// The subcommands that only read, beside another program's table with many rules that inbound connections pass first.
 /// The floor is the kernel's time for listing them.
-fn read_beside(rules: &Rules, tools: &Tools) -> Result<Group> {
-    let mut group = Group::new("beside 10,000 rules", Rounds { quick: 5, full: 30 });
-    group.add(&ours("nft"), proxy_init(rules, tools, "nft"));
+fn read_beside(rules: &Rules, tools: &Tools) -> Result<Vec<Contender>> {
+    let mut contenders = vec![proxy_init(rules, tools, "nft")];
     let namespace = Arc::new(Namespace::untouched()?);
-    let crowd = tools.host("nft").and_then(|nft| {
-        let file = tools.file("crowd", crowd_script())?;
-        let steps = [nft_file(&nft, &file), rules.install(tools, "nft")?];
-        namespace.run(|| tools.launch(None, 0, &steps))
-    });
-    if let Err(reason) = crowd {
-        group.add("all of it", Err(reason));
-        return Ok(group);
-    }
-    let floor = "floor: static C, reads the list of rules";
-    let list = "nft list ruleset";
-    let explain = || {
+    let crowd = || -> Result<()> {
+        let file = tools.file("crowd", crowd_script())?.display().to_string();
+        let mut steps = vec![Step::new(tools.host("nft")?, ["-f", &file])];
+        steps.extend(rules.install(tools, "nft")?);
         // Nothing comes in to an address that the namespace doesn't have.
-        let words = ["address", "add", "10.0.0.1/32", "dev", "lo"];
-        let address = Step::new(tools.host("ip")?, words);
-        namespace.run(|| tools.launch(None, 0, &[address]))?;
-        Ok(tools.proxy_init(["explain", "inbound", "--to", "10.0.0.1:80"]))
+        steps.push(Step::new(tools.host("ip")?, ["address", "add", "10.0.0.1/32", "dev", "lo"]));
+        namespace.run(|| tools.launch(None, 0, &steps)).map(drop)
     };
+    let crowded = crowd().map_err(|error| error.to_string());
     for (name, step) in [
-        (floor, tools.replay("list", &list_of_rules())),
-        (list, tools.host("nft").map(|nft| Step::new(nft, ["list", "ruleset"]))),
+        ("floor: static C, reads the list of rules", tools.replay("list", &list_of_rules())),
+        ("nft list ruleset", tools.host("nft").map(|nft| Step::new(nft, ["list", "ruleset"]))),
         ("proxy-init show", Ok(tools.proxy_init(["show"]))),
         ("proxy-init verify", Ok(rules.verify(tools, "nft"))),
-        ("proxy-init explain", explain()),
+        ("proxy-init explain", Ok(tools.proxy_init(["explain", "inbound", "--to", "10.0.0.1:80"]))),
     ] {
-        let contender = step.map(|step| Contender::new(name, [step]).shared(&namespace).against(ours("nft")));
-        group.add(name, contender);
+        let steps = crowded.clone().map_err(Into::into).and_then(|()| Ok(vec![step?]));
+        contenders.push(Contender::new(name, steps).shared(&namespace));
     }
-    Ok(group)
+    Ok(contenders)
 }
 
 /// The request for all rules of all families: a `struct nlmsghdr` and a `struct nfgenmsg`.
@@ -167,8 +120,4 @@ fn crowd_script() -> String {
         let _ = writeln!(script, "ip saddr 192.0.2.{} tcp dport {rule} counter accept", rule % 250 + 1);
     }
     script + "}\n}\n"
-}
-
-fn nft_file(nft: &std::path::Path, file: &std::path::Path) -> Step {
-    Step::new(nft, ["-f".to_owned(), file.display().to_string()])
 }

@@ -5,15 +5,12 @@ use std::thread;
 
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::result::Result;
+use lab::shell::Result;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// From here on, signals that end the program only stop the next run. Threads and commands that are started afterwards
 /// are spared them too, so that the run of the moment comes to its end. A second signal ends the program at once.
-///
-/// # Errors
-/// The kernel refused to block them.
 pub(crate) fn watch() -> Result<()> {
     let mut signals = SigSet::empty();
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
@@ -33,9 +30,6 @@ pub(crate) fn watch() -> Result<()> {
 }
 
 /// Returns true if the program is to stop.
-///
-/// # Errors
-/// If so.
 pub(crate) fn check() -> Result<()> {
     if INTERRUPTED.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
 }

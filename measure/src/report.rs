@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::contenders::{Rules, linkerds, ours};
 use crate::group::Measured;
 use crate::groups::INSTALL;
-use crate::result::Result;
 use crate::tools::{Step, Tools};
+use lab::shell::Result;
 
 /// The one table, below its subject, and above the contenders that are left out.
 pub(crate) fn table(machine: &str, measured: &Measured) -> String {
@@ -28,7 +28,7 @@ pub(crate) fn table(machine: &str, measured: &Measured) -> String {
             "| {} | {} | {p50} | {p10} | {p90} | {p99} | {:.2} | {} | {:.1} MiB |",
             row.group,
             row.samples.name,
-            measured.times(row),
+            row.times,
             time(row.processor),
             row.memory as f64 / 1024.0
         );
@@ -49,7 +49,7 @@ pub(crate) fn json(machine: &str, measured: &Measured) -> Value {
             "p10": row.samples.percentile(10),
             "p90": row.samples.percentile(90),
             "p99": row.samples.percentile(99),
-            "times": measured.times(row),
+            "times": row.times,
             "processor": row.processor,
             "memory_kib": row.memory,
         })
@@ -58,9 +58,6 @@ pub(crate) fn json(machine: &str, measured: &Measured) -> Value {
 }
 
 /// Kernel, processor and versions, and the host's missing tools.
-///
-/// # Errors
-/// proxy-init can't be run.
 pub(crate) fn machine(tools: &Tools) -> Result<String> {
     let processor = fs::read_to_string("/proc/cpuinfo")?;
     let model = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -98,7 +95,7 @@ pub(crate) fn install_chart(rules: &Rules, measured: &Measured) -> String {
             name: short(rules, &row.samples.name),
             is_ours: row.samples.name.starts_with("proxy-init"),
             microseconds: row.samples.p50(),
-            after: match measured.times(row) {
+            after: match row.times {
                 times if times >= 1.5 => format!("{times:.0} ×"),
                 _ => String::new(),
             },

@@ -6,7 +6,9 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::result::Result;
+use lab::install::find;
+
+use lab::shell::Result;
 
 const EMPTY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/empty"));
 const REPLAY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/replay"));
@@ -65,9 +67,6 @@ pub(crate) struct Tools {
 
 impl Tools {
     /// Unpacks the programs that the benchmark carries; `proxy_init` takes the place of its own proxy-init.
-    ///
-    /// # Errors
-    /// There is no proxy-init, or no place where programs can be run.
     pub(crate) fn unpack(proxy_init: Option<PathBuf>) -> Result<Self> {
         let scratch = env::temp_dir().join(format!("proxy-init-bench-{}", std::process::id()));
         let made = DirBuilder::new().mode(0o700).create(&scratch);
@@ -98,9 +97,6 @@ impl Tools {
     }
 
     /// Writes a file that a step reads, and returns where it is.
-    ///
-    /// # Errors
-    /// It can't be written.
     pub(crate) fn file(&self, name: &str, text: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.scratch.join(name);
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -114,9 +110,6 @@ impl Tools {
     }
 
     /// The static program that does nothing.
-    ///
-    /// # Errors
-    /// It can't be written.
     pub(crate) fn empty(&self) -> Result<Step> {
         Ok(Step::new(self.program("empty", EMPTY)?, [""; 0]))
     }
@@ -127,9 +120,6 @@ impl Tools {
     }
 
     /// A static C program that sends these bytes to nf_tables and reads the answers.
-    ///
-    /// # Errors
-    /// The batch is too large for it, or it can't be written.
     pub(crate) fn replay(&self, name: &str, batch: &[u8]) -> Result<Step> {
         let mut program = REPLAY.to_vec();
         let mark = program.windows(MARK.len()).position(|window| window == MARK);
@@ -146,22 +136,11 @@ impl Tools {
     }
 
     /// The host's command of this name.
-    ///
-    /// # Errors
-    /// It has none.
     pub(crate) fn host(&self, name: &str) -> Result<PathBuf> {
-        let path = search_path();
-        let found = env::split_paths(&path).map(|folder| folder.join(name)).find(|path| {
-            let runs = |file: fs::Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
-            fs::metadata(path).is_ok_and(runs)
-        });
-        found.ok_or_else(|| format!("{name} is not installed").into())
+        find(name).ok_or_else(|| format!("{name} is not installed").into())
     }
 
     /// A program's output, in the network namespace of the thread.
-    ///
-    /// # Errors
-    /// It fails.
     pub(crate) fn read(&self, step: &Step) -> Result<String> {
         let mut command = Command::new(&step.program);
         let output = command.args(&step.arguments).stdin(File::open(&step.stdin)?).output()?;
@@ -174,9 +153,6 @@ impl Tools {
 
     /// Runs the steps one after another, in the network namespace of the thread, and in a cgroup if its cgroup.procs is
     /// given. Steps under different `lock`s don't wait for each other's xtables lock, as pods don't.
-    ///
-    /// # Errors
-    /// One of them fails.
     pub(crate) fn launch(&self, cgroup: Option<&Path>, lock: usize, steps: &[Step]) -> Result<Sample> {
         let mut command = Command::new(self.scratch.join("run"));
         command.arg(cgroup.unwrap_or(Path::new("-")));

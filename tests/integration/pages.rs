@@ -8,7 +8,7 @@ use std::process::Command;
 use lab::connections::{self, Client};
 use lab::linkerd::{CHARTS, Flags, commands as linkerd_inits_commands};
 use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect};
-use lab::recording::{FILE, record};
+use lab::recording::{FILE, picture, record};
 use lab::shell::target;
 
 use crate::show::connections;
@@ -256,7 +256,7 @@ fn headings(text: &str) -> BTreeSet<String> {
 /// The recording is what the program prints today.
 #[test]
 fn the_recording_is_of_this_program() {
-    let recorded = record(Path::new(PROXY_INIT.as_str()));
+    let recorded = picture(&record(Path::new(PROXY_INIT.as_str())));
     let shown = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE)).unwrap_or_default();
     if recorded != shown {
         let made = target("recording.svg");

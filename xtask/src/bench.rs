@@ -40,5 +40,9 @@ fn processes(arguments: &[&str]) -> Result<()> {
 fn plugin() -> Result<()> {
     // Not optimised: it measures programs, and it would take minutes to build.
     let mut command = cargo(&["test", "--locked", "--package", "linkerd-cni", "--bench", "add"]);
-    command.args(["--", "--runs", "300"]).env("LINKERD_CNI", build::to_dist("linkerd-cni")?).env("PROXY_INIT", build::to_dist("proxy-init")?).run()
+    command
+        .args(["--", "--runs", "300"])
+        .env("LINKERD_CNI", build::to_dist("linkerd-cni")?)
+        .env("PROXY_INIT", build::to_dist("proxy-init")?)
+        .run()
 }

@@ -27,7 +27,7 @@ const HELP: &str = "\
 Usage: cargo xtask COMMAND
 
 To try it:
-  demo         Show real connections through the rules, in throwaway namespaces
+  demo         Show what proxy-init says of real connections in a throwaway pod
                (needs root)
   test         Check formatting and lints, and run the unit tests and the
                integration tests (needs root)

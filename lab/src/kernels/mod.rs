@@ -28,9 +28,6 @@ pub type Build = fn(Architecture) -> Result<Programs>;
 
 /// `cargo xtask kernels [--arch amd64|arm64] [--only WORD...]`, on this machine's architecture unless another is named:
 /// tries everything, and prints the table of docs/kernels.md; or the kernels and variants whose name has all of these words.
-///
-/// # Errors
-/// A kernel did otherwise than expected, or nothing could be tried.
 pub fn run(arguments: &[String], build: Build) -> Result<()> {
     let (architecture, rest) = match arguments {
         [flag, name, rest @ ..] if flag == "--arch" => (Architecture::named(name)?, rest),
@@ -83,9 +80,6 @@ fn grouped(architecture: Architecture, table: &str) -> String {
 }
 
 /// Boots everything whose name has all of these words, and makes the table of what each kernel did in each mode.
-///
-/// # Errors
-/// A kernel did otherwise than expected.
 pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Outcome<String>> {
     if let Err(error) = apt::mirror() {
         return Ok(Outcome::Skipped(format!("the kernels are Debian's packages, and {error}")));

@@ -8,11 +8,12 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::Duration;
 
 use lab::api_double::{ApiServer, Pod as Object};
 use lab::linkerd;
+use lab::scenario::beside;
 use lab::shell::Result;
 use lab::wait;
 use nix::sys::signal::{Signal, kill};
@@ -39,7 +40,7 @@ const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/linkerd-cni";
 const SOON: Duration = Duration::from_secs(20);
 
 /// The network validator's exit code where nothing is redirected.
-pub(crate) const UNSUCCESSFUL: i32 = 95;
+pub(crate) const UNSUCCESSFUL: i64 = 95;
 
 pub(crate) fn scenario(folder: &Path) -> Scenario {
     let folder = folder.to_owned();
@@ -168,7 +169,7 @@ fn running() -> Value {
 }
 
 /// Runs the network validator in a pod; its exit code.
-pub(crate) fn validated(world: &World<'_>, pod: &Pod<'_>) -> Result<i32> {
+pub(crate) fn validated(world: &World<'_>, pod: &Pod<'_>) -> Result<i64> {
     let args = ["--listen-addr", "0.0.0.0:4140", "--connect-addr", "192.0.2.1:20001", "--timeout", "1s"];
     Ok(pod.run(&mesh::validator(&world.images.scratch, &args))?.code)
 }
@@ -225,26 +226,17 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
     connects(world, &late, true)?;
 
     // From here on, no look finds a list that names a plugin that isn't there, whatever agents do.
-    let over = AtomicBool::new(false);
-    let said = thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                // The list is read before and after the program, because agents add the program first and remove it last.
-                if Host::names_plugin() && !Host::plugin().exists() && Host::names_plugin() {
-                    return false;
-                }
-                sleep(Duration::from_millis(1));
+    let watch = |over: &AtomicBool| -> Result<()> {
+        while !over.load(Ordering::Relaxed) {
+            // The list is read before and after the program, because agents add the program first and remove it last.
+            if Host::names_plugin() && !Host::plugin().exists() && Host::names_plugin() {
+                return Err("a list named a plugin that wasn't there".into());
             }
-            true
-        });
-        let outcome = rewrites_and_updates(world, &host, first);
-        over.store(true, Ordering::Relaxed);
-        match (outcome, watcher.join()) {
-            (Ok(said), Ok(true)) => Ok(said),
-            (Ok(_), _) => Err("a list named a plugin that wasn't there".into()),
-            (Err(error), _) => Err(error),
+            sleep(Duration::from_millis(1));
         }
-    })?;
+        Ok(())
+    };
+    let ((), said) = beside(watch, || rewrites_and_updates(world, &host, first))?;
     let after = tree()?;
     if after != before {
         return Err(format!("left behind: {:?}", after.keys().collect::<Vec<_>>()).into());
@@ -266,6 +258,11 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
 /// Programs that write the list without the plugin, agents that take each other's place, and the end of the last one.
 fn rewrites_and_updates(world: &World<'_>, host: &Host<'_>, first: Agent) -> Result<String> {
     let flags = linkerd::Flags::default();
+    let meshes = || -> Result<()> {
+        let pod = host.pod(world)?;
+        has_rules(&pod, &flags)?;
+        pod.remove()
+    };
     let original = {
         let mut list: Value = serde_json::from_slice(&fs::read(Host::list())?)?;
         list["plugins"].as_array_mut().ok_or("no list")?.pop();
@@ -282,56 +279,43 @@ fn rewrites_and_updates(world: &World<'_>, host: &Host<'_>, first: Agent) -> Res
         other_writes()?;
         until("the plugin is back in the list", Host::names_plugin)?;
     }
-    let pod = host.pod(world)?;
-    has_rules(&pod, &flags)?;
-    pod.remove()?;
+    meshes()?;
 
     // An update, the newer one being killed; and a canary, the older one ending first.
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
         let newer = host.agent("killed")?;
         sleep(Duration::from_millis(300));
         newer.end(signal)?;
-        let pod = host.pod(world)?;
-        has_rules(&pod, &flags)?;
-        pod.remove()?;
+        meshes()?;
     }
     let second = host.agent("second")?;
     sleep(Duration::from_millis(300));
     first.end(Signal::SIGTERM)?;
-    let pod = host.pod(world)?;
-    has_rules(&pod, &flags)?;
-    pod.remove()?;
+    meshes()?;
 
     // Cilium keeps at it, and pods that start meanwhile are healed.
-    let over = AtomicBool::new(false);
-    let healed = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                if Host::names_plugin() {
-                    let _ = other_writes();
-                }
-                sleep(Duration::from_millis(20));
+    let contest = |over: &AtomicBool| -> Result<()> {
+        while !over.load(Ordering::Relaxed) {
+            if Host::names_plugin() {
+                let _ = other_writes();
             }
-        });
+            sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    };
+    beside(contest, || {
         let log = || fs::read_to_string(node::folder(NODE).join("second.log")).unwrap_or_default();
-        let contested = until("the agent says who rewrites the list", || log().contains("again and again"));
-        let work = || -> Result<()> {
-            contested?;
-            let pod = host.pod(world)?;
-            if has_rules(&pod, &flags).is_ok() {
-                return Err("the plugin was in a list that another program keeps it out of".into());
-            }
-            host.tell(&pod, running());
-            until("the pod is healed", || has_rules(&pod, &flags).is_ok())?;
-            connects(world, &pod, true)?;
-            host.server.remove(&format!("namespaces/{NAMESPACE}/pods/{}", pod.name));
-            pod.remove()
-        };
-        let outcome = work();
-        over.store(true, Ordering::Relaxed);
-        outcome
-    });
-    healed?;
+        until("the agent says who rewrites the list", || log().contains("again and again"))?;
+        let pod = host.pod(world)?;
+        if has_rules(&pod, &flags).is_ok() {
+            return Err("the plugin was in a list that another program keeps it out of".into());
+        }
+        host.tell(&pod, running());
+        until("the pod is healed", || has_rules(&pod, &flags).is_ok())?;
+        connects(world, &pod, true)?;
+        host.server.remove(&format!("namespaces/{NAMESPACE}/pods/{}", pod.name));
+        pod.remove()
+    })?;
 
     // The DaemonSet is deleted.
     host.server.remove(SET);

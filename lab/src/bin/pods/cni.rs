@@ -13,7 +13,7 @@ use std::time::Duration;
 use lab::api_double::{ApiServer, Plan, Pod as Object};
 use lab::linkerd::{self, Flags};
 use lab::network::Namespace;
-use lab::scenario::each;
+use lab::scenario::{beside, each};
 use lab::shell::{Result, Run as _};
 use lab::wait;
 use serde_json::{Value, json};
@@ -130,7 +130,7 @@ pub(crate) fn scenarios(servers: &Arc<Servers>) -> Vec<Scenario> {
         ("by annotations, none handed over", NOTHING, "web", HashMap::new(), "handed over no annotations"),
         ("by the API server, no such pod", "good", "unknown", HashMap::new(), "404"),
     ] {
-        add(Scenario::new(named(name), move |world| match start(world, network, NAMESPACE, pod, &carried) {
+        add(Scenario::new(named(name), move |world| match start(world, network, pod, &carried) {
             Ok(_) => Err("the sandbox was made".into()),
             Err(error) if error.to_string().contains(words) => Ok("the sandbox failed, saying why".to_owned()),
             Err(error) => Err(error),
@@ -155,23 +155,9 @@ pub(crate) fn annotations(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     all.map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-fn start<'a>(
-    world: &World<'a>,
-    network: &str,
-    namespace: &str,
-    name: &str,
-    annotations: &HashMap<String, String>,
-) -> Result<Pod<'a>> {
-    Pod::start(
-        world.node,
-        network,
-        &Meta {
-            name: name.to_owned(),
-            namespace: namespace.to_owned(),
-            annotations: annotations.clone(),
-            ..Meta::default()
-        },
-    )
+fn start<'a>(world: &World<'a>, network: &str, name: &str, annotations: &HashMap<String, String>) -> Result<Pod<'a>> {
+    let (name, namespace) = (name.to_owned(), NAMESPACE.to_owned());
+    Pod::start(world.node, network, &Meta { name, namespace, annotations: annotations.clone(), ..Meta::default() })
 }
 
 /// Both families' nat rules in a network namespace, without what differs from run to run.
@@ -213,7 +199,7 @@ pub(crate) fn connects(world: &World<'_>, pod: &Pod<'_>, meshed: bool) -> Result
 }
 
 fn in_the_mesh(world: &World<'_>, network: &str, name: &str, annotations: &HashMap<String, String>) -> Result<String> {
-    let pod = start(world, network, NAMESPACE, name, annotations)?;
+    let pod = start(world, network, name, annotations)?;
     has_rules(&pod, &Flags::default())?;
     connects(world, &pod, true)?;
     pod.remove()?;
@@ -221,7 +207,7 @@ fn in_the_mesh(world: &World<'_>, network: &str, name: &str, annotations: &HashM
 }
 
 fn not_in_the_mesh(world: &World<'_>, network: &str, name: &str) -> Result<String> {
-    let pod = start(world, network, NAMESPACE, name, &annotations(&[]))?;
+    let pod = start(world, network, name, &annotations(&[]))?;
     let rules = rules(&pod)?;
     if !rules.is_empty() {
         return Err(format!("it has rules: {rules}").into());
@@ -233,7 +219,7 @@ fn not_in_the_mesh(world: &World<'_>, network: &str, name: &str) -> Result<Strin
 
 /// kubelet stops a sandbox until that succeeds, and the network namespace is gone the second time.
 fn deleted_twice(world: &World<'_>) -> Result<String> {
-    let pod = start(world, "good", NAMESPACE, "web", &HashMap::new())?;
+    let pod = start(world, "good", "web", &HashMap::new())?;
     for _ in 0..2 {
         pod.stop()?;
     }
@@ -250,10 +236,7 @@ fn vanishing(world: &World<'_>, server: &ApiServer) -> Result<String> {
     let before = rules_of_node()?;
     server.plan([Plan::Late(Duration::from_secs(2))]);
     let made = thread::scope(|scope| -> Result<_> {
-        let pod = scope.spawn(|| {
-            let made = start(world, "waiting", NAMESPACE, "vanishing", &HashMap::new());
-            made.map(|_| ()).map_err(|error| error.to_string())
-        });
+        let pod = scope.spawn(|| start(world, "waiting", "vanishing", &HashMap::new()).map(drop));
         let netns = || match netns_of_add("vanishing") {
             None if pod.is_finished() => Some(None),
             found => found.map(Some),
@@ -269,7 +252,7 @@ fn vanishing(world: &World<'_>, server: &ApiServer) -> Result<String> {
         return Err(format!("the node's own rules have changed: {}", rules_of_node()?).into());
     }
     // The node goes on.
-    start(world, "waiting", NAMESPACE, "web", &HashMap::new())?.remove()?;
+    start(world, "waiting", "web", &HashMap::new())?.remove()?;
     let said = match made {
         Ok(()) => "the sandbox was made without it".to_owned(),
         Err(error) => format!("the sandbox failed: {error}"),
@@ -293,58 +276,43 @@ fn netns_of_add(pod: &str) -> Option<PathBuf> {
 
 /// Each pod has all its rules, or its sandbox failed.
 fn storm(world: &World<'_>, server: &ApiServer) -> Result<String> {
-    let other = Namespace::new();
-    Flags::default().add_with_iptables(&other, "nft");
-    let expected = saved(&other.path())?;
     let address: SocketAddr = server.address();
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            // Away for a moment, and then for longer than the plugin waits.
-            for away in [1, 2, 13, 1, 1].into_iter().cycle() {
-                server.go_away();
-                for _ in 0..10 * away {
-                    sleep(Duration::from_millis(100));
-                    if over.load(Ordering::Relaxed) {
-                        break;
-                    }
-                }
-                if let Ok(listener) = TcpListener::bind(address) {
-                    server.listen(listener);
-                }
+    let flap = |over: &AtomicBool| -> Result<()> {
+        // Away for a moment, and then for longer than the plugin waits.
+        for away in [1, 2, 13, 1, 1].into_iter().cycle() {
+            server.go_away();
+            for _ in 0..10 * away {
+                sleep(Duration::from_millis(100));
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
-                sleep(Duration::from_millis(1500));
             }
-        });
-        let outcomes = each(8, &[(); 30], |()| {
-            let pod = match start(world, "flapping", NAMESPACE, "web", &HashMap::new()) {
-                Ok(pod) => pod,
-                Err(error)
-                    if error.to_string().contains("linkerd-cni") || error.to_string().contains("try again later") =>
-                {
-                    return Ok(false);
-                }
-                Err(error) => return Err(error.to_string()),
-            };
-            let rules = saved(&pod.netns).map_err(|error| error.to_string())?;
-            if rules != expected {
-                return Err(format!("a pod has the rules\n{rules}"));
+            server.listen(TcpListener::bind(address)?);
+            if over.load(Ordering::Relaxed) {
+                break;
             }
-            pod.remove().map_err(|error| error.to_string())?;
-            Ok(true)
-        });
-        over.store(true, Ordering::Relaxed);
-        let outcomes: std::result::Result<Vec<bool>, String> = outcomes.into_iter().collect();
-        let outcomes = outcomes?;
-        let whole = outcomes.iter().filter(|&&whole| whole).count();
-        if whole == 0 {
-            return Err("no pod was made".into());
+            sleep(Duration::from_millis(1500));
         }
-        Ok(format!(
-            "{whole} pods have all their rules, {} sandboxes failed, and none is half a pod",
-            outcomes.len() - whole
-        ))
-    })
+        Ok(())
+    };
+    let ((), whole) = beside(flap, || {
+        let outcomes = each(8, &[(); 30], |()| match start(world, "flapping", "web", &HashMap::new()) {
+            Ok(pod) => {
+                has_rules(&pod, &Flags::default())?;
+                pod.remove()?;
+                Ok(true)
+            }
+            Err(error) if ["linkerd-cni", "try again later"].iter().any(|words| error.to_string().contains(words)) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        });
+        outcomes.into_iter().collect::<Result<Vec<bool>>>()
+    })?;
+    let made = whole.iter().filter(|&&whole| whole).count();
+    if made == 0 {
+        return Err("no pod was made".into());
+    }
+    let failed = whole.len() - made;
+    Ok(format!("{made} pods have all their rules, {failed} sandboxes failed, and none is half a pod"))
 }

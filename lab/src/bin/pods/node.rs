@@ -9,11 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lab::containerd;
+use lab::pods::INTERFACE;
 use lab::shell::{Result, Run as _};
 use lab::wait;
 use serde_json::{Value, json};
 
-use crate::cri::{Client, StopPodSandboxRequest};
+use crate::cri::Client;
 use crate::scenario::Images;
 
 /// The parts of a node.
@@ -80,11 +81,12 @@ impl Node {
         let socket = folder.join("containerd.sock");
         fs::write(folder.join("containerd.toml"), configuration(setup, &socket)?)?;
         let mut containerd = start(&folder)?;
-        let mut answer = || match Client::connect(&socket) {
+        let interface = setup.image_folder.join(INTERFACE);
+        let mut answer = || match Client::connect(&socket, &interface) {
             Err(_) if matches!(containerd.try_wait(), Ok(None)) => None,
             answer => Some(answer),
         };
-        let client = wait::until(Self::PATIENCE, &mut answer).unwrap_or_else(|| Client::connect(&socket));
+        let client = wait::until(Self::PATIENCE, &mut answer).unwrap_or_else(|| Client::connect(&socket, &interface));
         let client = client.map_err(|error| format!("containerd does not answer: {error}"))?;
         let Images { peer, scratch, legacy, file_capabilities } = setup.images;
         for image in [peer, scratch, legacy, file_capabilities] {
@@ -101,8 +103,8 @@ impl Node {
         meanwhile()?;
         *containerd = start(&self.folder)?;
         // Stopping what isn't there does nothing.
-        let none = || StopPodSandboxRequest { pod_sandbox_id: "none".to_owned() };
-        let answers = wait::until(Self::PATIENCE, || self.client.call(none()).ok());
+        let none = json!({"pod_sandbox_id": "none"});
+        let answers = wait::until(Self::PATIENCE, || self.client.call("StopPodSandbox", none.clone()).ok());
         answers.map(drop).ok_or_else(|| "containerd does not answer after its restart".into())
     }
 

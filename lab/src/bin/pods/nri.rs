@@ -7,11 +7,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use lab::linkerd::{self, Flags};
-use lab::scenario::each;
+use lab::scenario::{beside, each};
 use lab::shell::{Result, Run as _};
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -158,6 +158,13 @@ impl Host<'_> {
         Pod::start(self.world.node, network, &meta(pairs))
     }
 
+    /// Starts a meshed pod, which has to have the rules of linkerd-init, and removes it.
+    fn meshes(&self, network: &str) -> Result<()> {
+        let pod = self.meshed(network)?;
+        has_rules(&pod, &Flags::default())?;
+        pod.remove()
+    }
+
     /// True if an application of the pod has rules at its first instruction, by which a connection of its own is redirected.
     fn is_redirected(&self, pod: &Pod<'_>) -> Result<bool> {
         match validated(&self.world, pod)? {
@@ -197,14 +204,14 @@ fn at_once(host: &Host<'_>) -> Result<String> {
     const PODS: usize = 60;
     let agent = host.agent("nft")?;
     let begun = Instant::now();
-    let outcomes = each(PODS, &[(); PODS], |()| -> std::result::Result<_, String> {
-        let pod = host.meshed(BY_NRI).map_err(|error| error.to_string())?;
+    let outcomes = each(PODS, &[(); PODS], |()| -> Result<Duration> {
+        let pod = host.meshed(BY_NRI)?;
         let took = begun.elapsed();
-        has_rules(&pod, &Flags::default()).map_err(|error| error.to_string())?;
-        pod.remove().map_err(|error| error.to_string())?;
+        has_rules(&pod, &Flags::default())?;
+        pod.remove()?;
         Ok(took)
     });
-    let mut took: Vec<Duration> = outcomes.into_iter().collect::<std::result::Result<_, _>>()?;
+    let mut took = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
     took.sort_unstable();
     let ended = host.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="0"}"#);
     if ended.as_deref() != Some("60") {
@@ -227,8 +234,7 @@ fn storm(host: &Host<'_>) -> Result<String> {
     // Made while no agent is there. Their containers come after it.
     let early: Vec<Pod<'_>> = (0..6).map(|_| host.meshed(BY_NRI)).collect::<Result<_>>()?;
     let mut agent = host.agent("nft")?;
-    let outcomes = each(3, &early, |pod| host.is_redirected(pod).map_err(|error| error.to_string()));
-    for outcome in outcomes {
+    for outcome in each(3, &early, |pod| host.is_redirected(pod)) {
         if !outcome? {
             return Err("an application of a pod that started without the agent has no rules".into());
         }
@@ -236,43 +242,32 @@ fn storm(host: &Host<'_>) -> Result<String> {
     for pod in early {
         pod.remove()?;
     }
-    let over = AtomicBool::new(false);
-    let (killed, waited) = thread::scope(|scope| -> Result<(usize, usize)> {
-        let killer = scope.spawn(|| -> std::result::Result<usize, String> {
-            let mut killed = 0;
-            while !over.load(Ordering::Relaxed) {
-                sleep(Duration::from_millis(1500));
-                drop(agent);
-                killed += 1;
-                sleep(Duration::from_millis(700));
-                agent = host.start("nft").map_err(|error| error.to_string())?;
-                host.until_ready().map_err(|error| error.to_string())?;
-            }
-            Ok(killed)
-        });
-        let outcomes = each(6, &[(); PODS], |()| -> std::result::Result<usize, String> {
-            let work = || -> Result<usize> {
-                let pod = host.meshed(BY_NRI)?;
-                let mut waited = 0;
-                while !host.is_redirected(&pod)? {
-                    waited += 1;
-                }
-                if !host.is_redirected(&pod)? {
-                    return Err("an application started without rules".into());
-                }
-                has_rules(&pod, &Flags::default())?;
-                pod.remove()?;
-                Ok(waited)
-            };
-            work().map_err(|error| error.to_string())
-        });
-        over.store(true, Ordering::Relaxed);
-        let killed = killer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        let mut all = 0;
-        for outcome in outcomes {
-            all += outcome?;
+    let killer = |over: &AtomicBool| -> Result<usize> {
+        let mut killed = 0;
+        while !over.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(1500));
+            drop(agent);
+            killed += 1;
+            sleep(Duration::from_millis(700));
+            agent = host.agent("nft")?;
         }
-        Ok((killed, all))
+        Ok(killed)
+    };
+    let (killed, waited) = beside(killer, || -> Result<usize> {
+        let outcomes = each(6, &[(); PODS], |()| -> Result<usize> {
+            let pod = host.meshed(BY_NRI)?;
+            let mut waited = 0;
+            while !host.is_redirected(&pod)? {
+                waited += 1;
+            }
+            if !host.is_redirected(&pod)? {
+                return Err("an application started without rules".into());
+            }
+            has_rules(&pod, &Flags::default())?;
+            pod.remove()?;
+            Ok(waited)
+        });
+        outcomes.into_iter().sum()
     })?;
     if killed < 3 {
         return Err(format!("the agent was killed {killed} times only").into());
@@ -295,16 +290,12 @@ fn restarted(host: &Host<'_>) -> Result<String> {
         if took > Duration::from_secs(5) {
             return Err(format!("it took {took:?} to register again").into());
         }
-        let pod = host.meshed(BY_NRI)?;
-        has_rules(&pod, &Flags::default())?;
+        host.meshes(BY_NRI)?;
         has_rules(&before, &Flags::default())?;
-        pod.remove()?;
     }
     // The agent that is connected needs no socket, and one that comes does.
     fs::remove_file(host.world.node.folder.join("nri.sock"))?;
-    let pod = host.meshed(BY_NRI)?;
-    has_rules(&pod, &Flags::default())?;
-    pod.remove()?;
+    host.meshes(BY_NRI)?;
     drop(agent);
     let agent = host.start("nft")?;
     until("the agent says that it is gone", || host.said().contains("No such file or directory"))?;
@@ -313,9 +304,7 @@ fn restarted(host: &Host<'_>) -> Result<String> {
     }
     host.world.node.restart(|| Ok(()))?;
     host.until_ready()?;
-    let pod = host.meshed(BY_NRI)?;
-    has_rules(&pod, &Flags::default())?;
-    pod.remove()?;
+    host.meshes(BY_NRI)?;
     before.remove()?;
     drop(agent);
     Ok("the agent registers again within 5 s, pods keep their rules, and new ones get them".to_owned())
@@ -368,54 +357,41 @@ fn wrong(host: &Host<'_>) -> Result<String> {
         return Err(format!("after {:?}: {error}", begun.elapsed()).into());
     }
     // The node goes on.
-    let pod = host.meshed(BY_NRI)?;
-    has_rules(&pod, &Flags::default())?;
-    pod.remove()?;
+    host.meshes(BY_NRI)?;
     drop(agent);
     Ok(format!("the sandbox failed, saying: {error}"))
 }
 
 /// Pods start and end all the time: by the plugin alone, by both, by NRI alone, and the same way back.
 fn moved(host: &Host<'_>) -> Result<String> {
-    let over = AtomicBool::new(false);
     let has_plugin = AtomicBool::new(true);
-    let started = thread::scope(|scope| -> Result<usize> {
-        let load = scope.spawn(|| -> std::result::Result<usize, String> {
-            let mut started = 0;
-            while !over.load(Ordering::Relaxed) {
-                let work = || -> Result<()> {
-                    let network = if has_plugin.load(Ordering::Relaxed) { BY_CNI } else { BY_NRI };
-                    let pod = host.meshed(network)?;
-                    if !host.is_redirected(&pod)? {
-                        return Err(format!("an application on the network {network} started without rules").into());
-                    }
-                    has_rules(&pod, &Flags::default())?;
-                    pod.remove()
-                };
-                work().map_err(|error| error.to_string())?;
-                started += 1;
+    let load = |over: &AtomicBool| -> Result<usize> {
+        let mut started = 0;
+        while !over.load(Ordering::Relaxed) {
+            let network = if has_plugin.load(Ordering::Relaxed) { BY_CNI } else { BY_NRI };
+            let pod = host.meshed(network)?;
+            if !host.is_redirected(&pod)? {
+                return Err(format!("an application on the network {network} started without rules").into());
             }
-            Ok(started)
-        });
-        let phases = || -> Result<()> {
-            let phase = Duration::from_secs(3);
-            sleep(phase);
-            let agent = host.agent("nft")?;
-            sleep(phase);
-            has_plugin.store(false, Ordering::Relaxed);
-            sleep(phase);
-            has_plugin.store(true, Ordering::Relaxed);
-            // A pod that was begun by NRI alone is through before the agent ends.
-            sleep(phase);
-            drop(agent);
-            sleep(phase);
-            Ok(())
-        };
-        let outcome = phases();
-        over.store(true, Ordering::Relaxed);
-        let started = load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        outcome?;
+            has_rules(&pod, &Flags::default())?;
+            pod.remove()?;
+            started += 1;
+        }
         Ok(started)
+    };
+    let (started, ()) = beside(load, || {
+        let phase = Duration::from_secs(3);
+        sleep(phase);
+        let agent = host.agent("nft")?;
+        sleep(phase);
+        has_plugin.store(false, Ordering::Relaxed);
+        sleep(phase);
+        has_plugin.store(true, Ordering::Relaxed);
+        // A pod that was begun by NRI alone is through before the agent ends.
+        sleep(phase);
+        drop(agent);
+        sleep(phase);
+        Ok(())
     })?;
     // The agent finds the plugin's rules in place, and changes nothing.
     let pod = host.meshed(BY_CNI)?;

@@ -8,20 +8,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, mem};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use lab::cgroups;
 use lab::containerd::Image;
 use lab::shell::Result;
 use lab::wait;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::cri::{
-    Capability, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest, CreateContainerRequest,
-    ExecSyncRequest, IdMapping, ImageSpec, Int64Value, LinuxContainerConfig, LinuxContainerResources,
-    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode,
-    NamespaceOption, PodSandboxConfig, PodSandboxMetadata, PodSandboxStatusRequest, ProfileType,
-    RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, SecurityProfile, StartContainerRequest,
-    StopPodSandboxRequest, UserNamespace,
-};
 use crate::node::Node;
 
 /// A pod's metadata.
@@ -44,9 +38,9 @@ pub(crate) struct Pod<'a> {
     pub(crate) uid: String,
     cgroup: String,
     id: String,
-    config: PodSandboxConfig,
-    /// Of the pod's ids on the node, if it has users of its own.
-    users: Option<IdMapping>,
+    config: Value,
+    /// The mappings of the pod's ids to those of the node, if it has users of its own.
+    users: Vec<Value>,
     folder: PathBuf,
     /// IPv4's, then IPv6's.
     pub(crate) addresses: Vec<IpAddr>,
@@ -83,7 +77,7 @@ pub(crate) struct Container<'a> {
 /// The exit code and the output of a container or command that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ended {
-    pub(crate) code: i32,
+    pub(crate) code: i64,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -139,36 +133,28 @@ impl<'a> Pod<'a> {
         let folder = node.pod_folder(&name)?;
         let uid = format!("00000000-0000-4000-8000-{number:012}");
         // As kubelet gives them: as many ids as 16 bits have, and to each pod others.
-        let users = meta.own_users.then(|| IdMapping { host_id: (number + 1) << 16, container_id: 0, length: 1 << 16 });
+        let mapping = json!({"host_id": (number + 1) << 16, "container_id": 0, "length": 1 << 16});
+        let users = if meta.own_users { vec![mapping] } else { vec![] };
         // As kubelet names it.
         let cgroup = format!("{}/pod{uid}", node.cgroup);
-        let config = PodSandboxConfig {
-            metadata: Some(PodSandboxMetadata {
-                name: name.clone(),
-                uid: uid.clone(),
-                namespace: meta.namespace.clone(),
-            }),
-            hostname: name.clone(),
-            log_directory: folder.display().to_string(),
-            labels: meta.labels.clone(),
-            annotations: meta.annotations.clone(),
-            linux: Some(LinuxPodSandboxConfig {
-                cgroup_parent: format!("/{cgroup}"),
-                security_context: Some(LinuxSandboxSecurityContext {
-                    namespace_options: Some(namespaces(users.as_ref())),
-                    seccomp: Some(runtime_default()),
-                }),
-            }),
-        };
-        let made = node
-            .client
-            .call(RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: network.to_owned() })?;
+        let config = json!({
+            "metadata": {"name": name, "uid": uid, "namespace": meta.namespace},
+            "hostname": name,
+            "log_directory": folder,
+            "labels": meta.labels,
+            "annotations": meta.annotations,
+            "linux": {
+                "cgroup_parent": format!("/{cgroup}"),
+                "security_context": {"namespace_options": namespaces(&users), "seccomp": {"profile_type": "RuntimeDefault"}},
+            },
+        });
+        let made = node.client.call("RunPodSandbox", json!({"config": config, "runtime_handler": network}))?;
         let mut pod = Self {
             node,
             name,
             uid,
             cgroup,
-            id: made.pod_sandbox_id,
+            id: text(&made, "/pod_sandbox_id")?,
             config,
             users,
             folder,
@@ -177,20 +163,17 @@ impl<'a> Pod<'a> {
             containers: Mutex::default(),
             gone: false,
         };
-        let status = node.client.call(PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: true })?;
-        let network = status.status.and_then(|status| status.network).unwrap_or_default();
-        for address in [network.ip].into_iter().chain(network.additional_ips.into_iter().map(|ip| ip.ip)) {
-            pod.addresses.push(address.parse()?);
+        let status = node.client.call("PodSandboxStatus", json!({"pod_sandbox_id": pod.id, "verbose": true}))?;
+        let network = &status["status"]["network"];
+        let others = network["additional_ips"].as_array().into_iter().flatten().map(|other| &other["ip"]);
+        for address in [&network["ip"]].into_iter().chain(others) {
+            pod.addresses.push(address.as_str().unwrap_or_default().parse()?);
         }
-        let info: Value = serde_json::from_str(status.info.get("info").map_or("null", String::as_str))?;
+        let info: Value = serde_json::from_str(&text(&status, "/info/info")?)?;
         let namespaces = info.pointer("/runtimeSpec/linux/namespaces").and_then(Value::as_array);
-        pod.netns = namespaces
-            .into_iter()
-            .flatten()
-            .find(|namespace| namespace.get("type").and_then(Value::as_str) == Some("network"))
-            .and_then(|namespace| namespace.get("path")?.as_str())
-            .ok_or("containerd does not say where the sandbox's network namespace is")?
-            .into();
+        let network = namespaces.into_iter().flatten().find(|namespace| namespace["type"] == "network");
+        let network = network.ok_or("containerd does not say where the sandbox's network namespace is")?;
+        pod.netns = text(network, "/path")?.into();
         Ok(pod)
     }
 
@@ -203,35 +186,29 @@ impl<'a> Pod<'a> {
             fs::create_dir_all(&folder)?;
             // As kubelet makes them.
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
-            mounts.push(Mount {
-                container_path: (*path).to_owned(),
-                host_path: folder.display().to_string(),
-                uid_mappings: self.users.iter().cloned().collect(),
-                gid_mappings: self.users.iter().cloned().collect(),
-            });
+            mounts.push(json!({
+                "container_path": path, "host_path": folder, "uid_mappings": self.users, "gid_mappings": self.users,
+            }));
         }
-        let config = ContainerConfig {
-            metadata: Some(ContainerMetadata { name: container.name.to_owned(), attempt: self.node.next() }),
-            image: Some(ImageSpec { image: container.image.reference().to_owned() }),
-            command: owned(container.command),
-            args: owned(container.args),
-            mounts,
-            log_path: log.clone(),
-            linux: Some(container.linux(self.users.as_ref())),
-        };
-        let made = self.node.client.call(CreateContainerRequest {
-            pod_sandbox_id: self.id.clone(),
-            config: Some(config),
-            sandbox_config: Some(self.config.clone()),
-        })?;
+        let config = json!({
+            "metadata": {"name": container.name, "attempt": self.node.next()},
+            "image": {"image": container.image.reference()},
+            "command": container.command,
+            "args": container.args,
+            "mounts": mounts,
+            "log_path": log,
+            "linux": container.linux(&self.users),
+        });
+        let sandbox = json!({"pod_sandbox_id": self.id, "config": config, "sandbox_config": self.config});
+        let id = text(&self.node.client.call("CreateContainer", sandbox)?, "/container_id")?;
         let mut containers = self.containers.lock().unwrap_or_else(PoisonError::into_inner);
-        containers.push(made.container_id.clone());
+        containers.push(id.clone());
         drop(containers);
-        self.node.client.call(StartContainerRequest { container_id: made.container_id.clone() })?;
+        self.node.client.call("StartContainer", json!({"container_id": id}))?;
         Ok(Running {
             node: self.node,
             cgroup: self.cgroup.clone(),
-            id: made.container_id,
+            id,
             log: self.folder.join(log),
             name: container.name.to_owned(),
         })
@@ -244,7 +221,7 @@ impl<'a> Pod<'a> {
 
     /// Stops the sandbox, as often as kubelet may: the CNI plugins get a DEL each time.
     pub(crate) fn stop(&self) -> Result<()> {
-        self.node.client.call(StopPodSandboxRequest { pod_sandbox_id: self.id.clone() })?;
+        self.node.client.call("StopPodSandbox", json!({"pod_sandbox_id": self.id}))?;
         Ok(())
     }
 
@@ -258,10 +235,10 @@ impl<'a> Pod<'a> {
 
     fn try_remove(&self) -> Result<()> {
         self.stop()?;
-        for container_id in mem::take(&mut *self.containers.lock().unwrap_or_else(PoisonError::into_inner)) {
-            self.node.client.call(RemoveContainerRequest { container_id })?;
+        for id in mem::take(&mut *self.containers.lock().unwrap_or_else(PoisonError::into_inner)) {
+            self.node.client.call("RemoveContainer", json!({"container_id": id}))?;
         }
-        self.node.client.call(RemovePodSandboxRequest { pod_sandbox_id: self.id.clone() })?;
+        self.node.client.call("RemovePodSandbox", json!({"pod_sandbox_id": self.id}))?;
         Ok(())
     }
 }
@@ -296,33 +273,25 @@ impl<'a> Container<'a> {
         }
     }
 
-    fn linux(&self, users: Option<&IdMapping>) -> LinuxContainerConfig {
-        let resources = self.limits.map(|(thousandths, memory)| LinuxContainerResources {
-            cpu_period: 100_000,
-            cpu_quota: i64::from(thousandths) * 100,
-            memory_limit_in_bytes: memory.into(),
-            oom_score_adj: 1000,
+    fn linux(&self, users: &[Value]) -> Value {
+        let resources = self.limits.map(|(thousandths, memory)| {
+            json!({
+                "cpu_period": 100_000, "cpu_quota": thousandths * 100, "memory_limit_in_bytes": memory, "oom_score_adj": 1000,
+            })
         });
-        LinuxContainerConfig {
-            resources,
-            security_context: Some(LinuxContainerSecurityContext {
-                capabilities: Some(Capability {
-                    add_capabilities: owned(self.add),
-                    drop_capabilities: owned(self.drop),
-                }),
-                namespace_options: Some(namespaces(users)),
-                run_as_user: self.user.map(|user| Int64Value { value: user.into() }),
-                readonly_rootfs: self.read_only_root,
-                no_new_privs: self.no_new_privs,
-                masked_paths: owned(&MASKED),
-                readonly_paths: owned(&READ_ONLY),
-                seccomp: Some(if self.seccomp {
-                    runtime_default()
-                } else {
-                    SecurityProfile { profile_type: ProfileType::Unconfined.into() }
-                }),
-            }),
-        }
+        json!({
+            "resources": resources,
+            "security_context": {
+                "capabilities": {"add_capabilities": self.add, "drop_capabilities": self.drop},
+                "namespace_options": namespaces(users),
+                "run_as_user": self.user.map(|user| json!({"value": user})),
+                "readonly_rootfs": self.read_only_root,
+                "no_new_privs": self.no_new_privs,
+                "masked_paths": MASKED,
+                "readonly_paths": READ_ONLY,
+                "seccomp": {"profile_type": if self.seccomp { "RuntimeDefault" } else { "Unconfined" }},
+            },
+        })
     }
 }
 
@@ -330,17 +299,17 @@ impl Running<'_> {
     /// Waits for its end.
     pub(crate) fn wait(&self) -> Result<Ended> {
         let ended = || -> Result<_> {
-            let status = self.node.client.call(ContainerStatusRequest { container_id: self.id.clone() })?;
-            let status = status.status.unwrap_or_default();
-            Ok((status.state == i32::from(ContainerState::Exited)).then_some(status))
+            let answer = self.node.client.call("ContainerStatus", json!({"container_id": self.id}))?;
+            let status = &answer["status"];
+            Ok((status["state"] == "CONTAINER_EXITED").then(|| status.clone()))
         };
         let too_late = || Err(format!("container {} does not end", self.name).into());
         let status = wait::until(PATIENCE, || ended().transpose()).unwrap_or_else(too_late)?;
         let (stdout, mut stderr) = read_log(&fs::read_to_string(&self.log).unwrap_or_default());
-        if status.reason == "OOMKilled" {
+        if status["reason"] == "OOMKilled" {
             stderr += "OOMKilled";
         }
-        Ok(Ended { code: status.exit_code, stdout, stderr })
+        Ok(Ended { code: status["exit_code"].as_i64().unwrap_or(0), stdout, stderr })
     }
 
     /// Its limits, if they are the chart's.
@@ -350,16 +319,13 @@ impl Running<'_> {
 
     /// Runs a command in it, as its user.
     pub(crate) fn exec(&self, command: &[&str]) -> Result<Ended> {
-        let answer = self.node.client.call(ExecSyncRequest {
-            container_id: self.id.clone(),
-            cmd: owned(command),
-            timeout: 30,
-        })?;
-        Ok(Ended {
-            code: answer.exit_code,
-            stdout: String::from_utf8(answer.stdout)?,
-            stderr: String::from_utf8(answer.stderr)?,
-        })
+        let request = json!({"container_id": self.id, "cmd": command, "timeout": 30});
+        let answer = self.node.client.call("ExecSync", request)?;
+        let said = |stream: &str| -> Result<String> {
+            Ok(String::from_utf8(STANDARD.decode(answer[stream].as_str().unwrap_or_default())?)?)
+        };
+        let code = answer["exit_code"].as_i64().unwrap_or(0);
+        Ok(Ended { code, stdout: said("stdout")?, stderr: said("stderr")? })
     }
 }
 
@@ -381,21 +347,13 @@ fn read_log(log: &str) -> (String, String) {
     streams
 }
 
-fn namespaces(users: Option<&IdMapping>) -> NamespaceOption {
-    NamespaceOption {
-        pid: NamespaceMode::Container.into(),
-        userns_options: users.map(|users| UserNamespace {
-            mode: NamespaceMode::Pod.into(),
-            uids: vec![users.clone()],
-            gids: vec![users.clone()],
-        }),
-    }
+fn namespaces(users: &[Value]) -> Value {
+    let own = json!({"mode": "POD", "uids": users, "gids": users});
+    json!({"pid": "CONTAINER", "userns_options": if users.is_empty() { Value::Null } else { own }})
 }
 
-fn runtime_default() -> SecurityProfile {
-    SecurityProfile { profile_type: ProfileType::RuntimeDefault.into() }
-}
-
-fn owned(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
+/// A text in an answer of the runtime.
+fn text(answer: &Value, pointer: &str) -> Result<String> {
+    let text = answer.pointer(pointer).and_then(Value::as_str);
+    Ok(text.ok_or_else(|| format!("{pointer} is missing in {answer}"))?.to_owned())
 }
