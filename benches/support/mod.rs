@@ -30,13 +30,10 @@ pub(crate) fn install(config: &Config, mode: Mode) {
     install.run().unwrap();
 }
 
-/// How many runs make a percentile, where nobody asks for another number.
-pub(crate) const RUNS: usize = 200;
-
 /// Many samples of one run each, so that percentiles are those of single runs.
 pub(crate) fn single_runs() -> Criterion {
     Criterion::default()
-        .sample_size(RUNS)
+        .sample_size(200)
         .warm_up_time(Duration::from_millis(200))
         // Too short for a second run in a sample.
         .measurement_time(Duration::from_nanos(1))

@@ -7,17 +7,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::shell::{Result, Run as _, target};
-
-/// How long a mirror that refuses is waited for.
-const PATIENCE: Duration = Duration::from_secs(600);
-
-/// apt's words about a mirror that refuses: HTTP's statuses, as apt prints them, and errors of TCP.
-const REFUSALS: [&str; 7] =
-    ["  429  ", "  500  ", "  502  ", "  503  ", "  504  ", "Connection refused", "Connection timed out"];
 
 /// Unpacks a package of a Debian release, without its dependencies, and returns the folder.
 pub fn unpack(release: &str, package: &str) -> Result<PathBuf> {
@@ -116,26 +107,6 @@ fn extract(package: &Path, folder: &Path) -> Result<()> {
     Command::new("dpkg-deb").arg("--extract").arg(package).arg(folder).run()
 }
 
-/// Runs a command of apt's, again and again where the mirror refuses.
-fn patiently(command: impl Fn() -> Command) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        let mut command = command();
-        let output = command.output()?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        if start.elapsed() > PATIENCE || !REFUSALS.iter().any(|refusal| said.contains(refusal)) {
-            let program = command.get_program().to_string_lossy();
-            let errors: Vec<_> = said.lines().filter(|line| line.starts_with("E: ")).collect();
-            return Err(format!("{program}: {}: {}", output.status, errors.join("; ")).into());
-        }
-        eprintln!("xtask: Debian's mirror refuses; trying again in 20 s, for 10 minutes");
-        thread::sleep(Duration::from_secs(20));
-    }
-}
-
 /// A release's lists of packages for one architecture, with apt's state for them.
 struct Lists {
     release: String,
@@ -174,10 +145,10 @@ impl Lists {
     /// Runs a command that downloads packages, once more with new lists if they are older than what the mirror has.
     fn fetch(&self, command: impl Fn() -> Command) -> Result<()> {
         self.update()?;
-        if patiently(&command).is_err() {
+        if command().read().is_err() {
             fs::remove_dir_all(self.folder.join("lists"))?;
             self.update()?;
-            patiently(&command)?;
+            command().read()?;
         }
         Ok(())
     }
@@ -197,12 +168,8 @@ impl Lists {
             folder.join("sources.list"),
             format!("deb [signed-by={keyring}] {} {} main\n", mirror()?, self.release),
         )?;
-        patiently(|| {
-            let mut update = self.apt_get();
-            // Otherwise, lists that could not be fetched are a warning.
-            update.args(["-o", "APT::Update::Error-Mode=any", "update"]);
-            update
-        })?;
+        // Otherwise, lists that could not be fetched are a warning.
+        self.apt_get().args(["-o", "APT::Update::Error-Mode=any", "update"]).read()?;
         fs::write(folder.join("lists/ready"), "")?;
         Ok(())
     }
@@ -227,8 +194,9 @@ impl Lists {
                 command.arg("-o").arg(format!("{option}={architecture}"));
             }
         }
-        // An unprivileged downloader could not write below target/.
+        // An unprivileged downloader could not write below target/. A mirror that refuses is asked again for ten minutes.
         command.args(["-o", "APT::Sandbox::User=root", "-o", "APT::Get::List-Cleanup=false", "--quiet"]);
+        command.args(["-o", "Acquire::Retries=25", "-o", "Acquire::Retries::Delay::Maximum=30"]);
         command
     }
 }

@@ -9,9 +9,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::rootfs::Origin;
 use crate::shell::{Result, Run as _, need_root, target};
-use crate::{LayOut, apt, confined, containerd, helm, install, linkerd};
+use crate::{LayOut, apt, confined, containerd, helm, install, linkerd, rootfs};
 
 /// Kubernetes' programs, which the folder has to have, and the first version that runs here.
 const PROGRAMS: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
@@ -97,7 +96,7 @@ fn fill(kubernetes: &Path, lay_out: LayOut) -> Result<PathBuf> {
     link(&helm::program()?, &bin)?;
     fs::write(folder.join(VALUES), values().to_string())?;
     lay_out(&images)?;
-    Origin::here()?.add_iptables("legacy", &images.join("legacy"))?;
+    rootfs::add("iptables", &["iptables"], &images.join("legacy"))?;
     add_linkerd_init(&images)?;
     Ok(folder)
 }
@@ -129,10 +128,7 @@ fn link(program: &Path, folder: &Path) -> Result<()> {
 /// mode.
 fn add_linkerd_init(images: &Path) -> Result<()> {
     let folder = images.join("linkerd-init");
-    Origin::here()?.add_iptables("legacy", &folder)?;
-    let busybox = apt::unpack("bookworm", "busybox-static")?;
-    fs::create_dir_all(folder.join("bin"))?;
-    fs::copy(busybox.join("bin/busybox"), folder.join("bin/busybox"))?;
+    rootfs::add("linkerd-init", &["iptables", "busybox-static"], &folder)?;
     let commands: Vec<_> = linkerd::commands("legacy", true).iter().map(|words| words.join(" ")).collect();
     Ok(fs::write(folder.join("commands"), commands.join("\n"))?)
 }

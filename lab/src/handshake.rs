@@ -99,17 +99,7 @@ impl Handshakes {
                 for address in any.into_iter().take(families()) {
                     for &port in ports {
                         let address = SocketAddr::new(address, port);
-                        let mut listener = listen(address);
-                        // A program that another thread is just starting has the old listener until it executes.
-                        for _ in 0..100 {
-                            match &listener {
-                                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                                    std::thread::sleep(Duration::from_millis(10));
-                                    listener = listen(address);
-                                }
-                                _ => break,
-                            }
-                        }
+                        let listener = listen(address);
                         let listener = listener.unwrap_or_else(|error| panic!("cannot listen on {address}: {error}"));
                         self.listeners.push((number, listener));
                     }

@@ -31,6 +31,9 @@ pub fn programs(needs: &[(&str, &str)]) -> Result<()> {
 
 /// Installs packages, their names separated by spaces, by sudo if need be.
 pub fn install(packages: &str) -> Result<()> {
+    if find("apt-get").is_none() {
+        return Err(format!("install what Debian calls {packages}, then try again").into());
+    }
     println!("Installing {packages}");
     for arguments in ["update --quiet", &format!("install --quiet --yes --no-install-recommends {packages}")] {
         let mut command = if Uid::effective().is_root() {

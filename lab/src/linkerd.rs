@@ -78,62 +78,49 @@ impl Charts {
 
 /// 2.15's have no `disableIPv6`, its proxy listens on IPv4 alone, and its linkerd-init knows no `--ipv6`.
 ///
-/// Beside each fact are its lines: "plane" is charts/linkerd-control-plane/values.yaml, "cni" charts/linkerd2-cni/values.yaml,
-/// "init" charts/partials/templates/_proxy-init.tpl. In all of them, init:12 passes `--ipv6=false`, init:9 refuses other
-/// modes than nft and legacy, and charts/patch/templates/patch.json:64 and :79 have either linkerd-init or, with
-/// `cniEnabled`, the validator.
-pub const CHARTS: [Charts; 5] = [
-    Charts {
-        version: "2.16",
-        iptables_mode: "legacy",            // plane:272, cni:32
-        disables_ipv6: true,                // plane:47, cni:34
-        proxy_init: "v2.4.1",               // plane:297
-        is_in_proxy_image: false,           // init:46
-        demands_root_for_close_wait: false, // not in init
-        cni_plugin: "v1.5.1",               // cni:64
-        has_update_strategy: false,         // not in cni
-    },
-    Charts {
-        version: "2.17",
-        iptables_mode: "legacy",            // plane:277, cni:32
-        disables_ipv6: true,                // plane:47, cni:34
-        proxy_init: "v2.4.1",               // plane:302
-        is_in_proxy_image: false,           // init:46
-        demands_root_for_close_wait: false, // not in init
-        cni_plugin: "v1.5.2",               // cni:64
-        has_update_strategy: false,         // not in cni
-    },
-    Charts {
-        version: "2.18",
-        iptables_mode: "legacy",           // plane:308, cni:35
-        disables_ipv6: true,               // plane:47, cni:37
-        proxy_init: "v2.4.2",              // plane:333
-        is_in_proxy_image: false,          // init:49
-        demands_root_for_close_wait: true, // init:32
-        cni_plugin: "v1.6.2",              // cni:72
-        has_update_strategy: true,         // cni:43
-    },
-    Charts {
-        version: "2.19",
-        iptables_mode: "nft",              // plane:334, cni:35
-        disables_ipv6: true,               // plane:43, cni:37
-        proxy_init: "v2.4.3",              // plane:359
-        is_in_proxy_image: false,          // init:49
-        demands_root_for_close_wait: true, // init:32
-        cni_plugin: "v1.6.4",              // cni:72
-        has_update_strategy: true,         // cni:43
-    },
-    Charts {
-        version: "2.20",
-        iptables_mode: "nft",              // plane:332, cni:35
-        disables_ipv6: true,               // plane:43, cni:37
-        proxy_init: "v2.4.9",              // Dockerfile.proxy:51
-        is_in_proxy_image: true,           // init:49, 50
-        demands_root_for_close_wait: true, // init:32
-        cni_plugin: "v1.6.8",              // cni:72
-        has_update_strategy: true,         // cni:43
-    },
-];
+/// Beside each fact is its line, where it changed: "plane" is charts/linkerd-control-plane/values.yaml, "cni"
+/// charts/linkerd2-cni/values.yaml, "init" charts/partials/templates/_proxy-init.tpl. In all of them, init:12 passes
+/// `--ipv6=false`, init:9 refuses other modes than nft and legacy, and charts/patch/templates/patch.json:64 and :79 have
+/// either linkerd-init or, with `cniEnabled`, the validator.
+pub const CHARTS: [Charts; 5] = [V2_16, V2_17, V2_18, V2_19, V2_20];
+
+const V2_16: Charts = Charts {
+    version: "2.16",
+    iptables_mode: "legacy",            // plane:272, cni:32
+    disables_ipv6: true,                // plane:47, cni:34
+    proxy_init: "v2.4.1",               // plane:297
+    is_in_proxy_image: false,           // init:46
+    demands_root_for_close_wait: false, // not in init
+    cni_plugin: "v1.5.1",               // cni:64
+    has_update_strategy: false,         // not in cni
+};
+const V2_17: Charts = Charts {
+    version: "2.17",
+    cni_plugin: "v1.5.2", // cni:64
+    ..V2_16
+};
+const V2_18: Charts = Charts {
+    version: "2.18",
+    proxy_init: "v2.4.2",              // plane:333
+    demands_root_for_close_wait: true, // init:32
+    cni_plugin: "v1.6.2",              // cni:72
+    has_update_strategy: true,         // cni:43
+    ..V2_17
+};
+const V2_19: Charts = Charts {
+    version: "2.19",
+    iptables_mode: "nft", // plane:334, cni:35
+    proxy_init: "v2.4.3", // plane:359
+    cni_plugin: "v1.6.4", // cni:72
+    ..V2_18
+};
+const V2_20: Charts = Charts {
+    version: "2.20",
+    proxy_init: "v2.4.9",    // Dockerfile.proxy:51
+    is_in_proxy_image: true, // init:49, 50
+    cni_plugin: "v1.6.8",    // cni:72
+    ..V2_19
+};
 
 /// The arguments of Linkerd's charts (charts/partials/templates/_proxy-init.tpl) with their default values, but for
 /// `disableIPv6: false`: the charts' own default is `--ipv6=false`.

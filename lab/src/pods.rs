@@ -7,13 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::rootfs::Origin;
 use crate::shell::{Result, Run as _, need_root, target};
-use crate::{LayOut, Outcome, apt, confined, containerd, install};
+use crate::{LayOut, Outcome, apt, confined, containerd, install, rootfs};
 
 /// The programs that the scenarios run on this machine, and Debian's packages of them.
-const NEEDS: [(&str, &str); 3] =
-    [("setcap", "libcap2-bin"), ("xtables-legacy-multi", "iptables"), ("protoc", "protobuf-compiler")];
+const NEEDS: [(&str, &str); 2] = [("setcap", "libcap2-bin"), ("protoc", "protobuf-compiler")];
 
 /// protoc's description of the container runtime interface, in the folder that is filled for scenarios.
 pub const INTERFACE: &str = "cri.descriptors";
@@ -78,7 +76,7 @@ fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result
 /// Adds iptables to the image `legacy`, and makes of it one in which it has file capabilities.
 fn add_iptables(images: &Path) -> Result<()> {
     let [legacy, file_capabilities] = ["legacy", "file-capabilities"].map(|name| images.join(name));
-    Origin::here()?.add_iptables("legacy", &legacy)?;
+    rootfs::add("iptables", &["iptables"], &legacy)?;
     Command::new("cp").arg("--archive").arg(&legacy).arg(&file_capabilities).run()?;
     Command::new("setcap")
         .arg("cap_net_admin,cap_net_raw+eip")

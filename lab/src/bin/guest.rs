@@ -205,7 +205,7 @@ fn holds_rules(lab: &Lab) -> bool {
 
 /// Runs proxy-init in nft mode with these arguments before its flags, as uid 65534 with NET_ADMIN.
 fn nobody(namespace: &Namespace, before: &[&str]) -> Output {
-    let mut command = Command::new("/bin/setpriv");
+    let mut command = Command::new("/usr/bin/setpriv");
     command
         .args("--reuid=65534 --regid=65534 --clear-groups --no-new-privs".split(' '))
         .args(["--inh-caps", "--ambient-caps", "--bounding-set"].map(|set| format!("{set}=-all,+net_admin")))

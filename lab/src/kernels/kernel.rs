@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
-use crate::apt;
 use crate::architecture::Architecture;
-use crate::rootfs::Origin;
 use crate::shell::{Result, Run as _, target};
+use crate::{apt, rootfs};
 
 /// The programs that are built for an architecture's guests, statically.
 #[derive(Debug)]
@@ -57,8 +56,6 @@ pub(crate) fn version(release: &str, architecture: Architecture) -> Result<Strin
 pub(crate) struct Guest {
     pub(crate) architecture: Architecture,
     pub(crate) programs: Programs,
-    /// Where iptables-legacy and other programs come from.
-    pub(crate) origin: Origin,
 }
 
 pub(crate) struct Kernel {
@@ -73,6 +70,11 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
+    /// Its version without what all kernels of an architecture share.
+    pub(crate) fn name(&self) -> &str {
+        self.version.trim_end_matches(self.architecture.name()).trim_end_matches("-cloud-")
+    }
+
     /// Unpacks a release's kernel of this version, and makes what it boots with.
     pub(crate) fn prepare(release: &str, version: String, guest: &Guest) -> Result<Self> {
         let architecture = guest.architecture;
@@ -102,18 +104,20 @@ impl Kernel {
         if root.exists() {
             fs::remove_dir_all(&root)?;
         }
-        for folder in ["bin", "sbin", "proc", "sys", "dev", "run", "tmp", "etc"] {
+        let packages = ["iproute2", "iptables", "util-linux", "busybox-static"];
+        let packages = packages.map(|package| guest.architecture.package(package));
+        rootfs::add("guest", &packages.each_ref().map(String::as_str), &root)?;
+        for folder in ["proc", "sys", "dev", "run", "tmp"] {
             fs::create_dir_all(root.join(folder))?;
         }
         fs::copy(&guest.programs.proxy_init, root.join("bin/proxy-init"))?;
         fs::copy(&guest.programs.guest, root.join("init"))?;
-        for program in ["busybox", "ip", "setpriv"] {
-            guest.origin.add_program(program, &root, "bin")?;
-        }
         for link in ["bin/sh", "bin/cat", "bin/mkdir", "bin/sleep", "sbin/modprobe"] {
-            symlink("/bin/busybox", root.join(link))?;
+            let link = root.join(link);
+            // Packages of the root have some of them.
+            let _ = fs::remove_file(&link);
+            symlink("/bin/busybox", link)?;
         }
-        guest.origin.add_iptables("legacy", &root)?;
         let modules = self.copy_modules(&root)?;
         let script = format!("find . | cpio --quiet -o -H newc > {}", self.initramfs.display());
         Command::new("sh").current_dir(&root).args(["-c", &script]).run()?;

@@ -11,7 +11,6 @@ use std::fmt::Write as _;
 use std::thread;
 
 use crate::architecture::Architecture;
-use crate::rootfs::Origin;
 use crate::scenario::each;
 use crate::shell::Result;
 use crate::{Outcome, apt, install};
@@ -39,32 +38,22 @@ pub fn run(arguments: &[String], build: Build) -> Result<()> {
         _ => return Err("usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]".into()),
     };
     match check(architecture, words, build)? {
-        Outcome::AsExpected(table) => {
-            if words.is_empty() {
-                println!("\nThe table of docs/kernels.md:\n\n{}", grouped(architecture, &table));
-            }
-            Ok(())
-        }
+        Outcome::AsExpected(()) => Ok(()),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
     }
 }
 
-/// The table by what the kernels did: those that did the same have a row together.
-fn grouped(architecture: Architecture, table: &str) -> String {
-    let suffix = format!("-cloud-{}", architecture.name());
-    let mut rows: Vec<(&str, Vec<&str>)> = Vec::new();
-    let mut kernels = BTreeSet::new();
-    for line in table.lines().skip(2) {
-        let Some((kernel, did)) = line.trim_start_matches("| ").split_once(" | ") else {
-            continue;
-        };
-        let kernel = kernel.trim_end_matches(&suffix);
-        kernels.insert(kernel);
+/// The table of docs/kernels.md: kernels that did the same have a row together.
+fn table(trials: &[Trial<'_>], results: &[Vec<String>]) -> String {
+    let kernels: BTreeSet<&str> = trials.iter().map(|trial| trial.kernel.name()).collect();
+    let mut rows: Vec<(Vec<String>, Vec<&str>)> = Vec::new();
+    for (trial, results) in trials.iter().zip(results) {
+        let did = trial.row(results);
         match rows.iter_mut().find(|(other, _)| *other == did) {
-            Some((_, of)) => of.push(kernel),
+            Some((_, of)) => of.push(trial.kernel.name()),
             None => {
-                let last = rows.iter().rposition(|(other, _)| without(other) == without(did));
-                rows.insert(last.map_or(rows.len(), |last| last + 1), (did, vec![kernel]));
+                let last = rows.iter().rposition(|(other, _)| other[0] == did[0]);
+                rows.insert(last.map_or(rows.len(), |last| last + 1), (did, vec![trial.kernel.name()]));
             }
         }
     }
@@ -73,14 +62,14 @@ fn grouped(architecture: Architecture, table: &str) -> String {
     );
     for (did, of) in rows {
         let of = if of.len() == kernels.len() { "all".to_owned() } else { of.join(", ") };
-        let _ = writeln!(text, "| {of} | {did}");
+        let _ = writeln!(text, "| {of} | {} |", did.join(" | "));
     }
     let all: Vec<&str> = kernels.into_iter().collect();
     format!("Kernels: {}.\n\n{text}", all.join(", "))
 }
 
-/// Boots everything whose name has all of these words, and makes the table of what each kernel did in each mode.
-pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Outcome<String>> {
+/// Boots everything whose name has all of these words, and prints the table of what each kernel did in each mode.
+pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Outcome<()>> {
     if let Err(error) = apt::mirror() {
         return Ok(Outcome::Skipped(format!("the kernels are Debian's packages, and {error}")));
     }
@@ -91,12 +80,11 @@ pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build
     install::programs(&[
         qemu,
         ("busybox", "busybox-static"),
-        ("readelf", "binutils"),
         ("depmod", "kmod"),
         ("cpio", "cpio"),
         ("xz", "xz-utils"),
     ])?;
-    let guest = guest(architecture, build(architecture)?)?;
+    let guest = Guest { architecture, programs: build(architecture)? };
     let is_wanted = |version: &str, variant: &Variant| {
         let name = name(version, variant);
         words.iter().all(|word| name.contains(word.as_ref()))
@@ -122,19 +110,15 @@ pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build
     }
     println!("Booting {} guests", trials.len());
     let results = try_all(&trials);
-    let mut table = String::from(
-        "| kernel | without | nft | native | legacy | auto | legacy rules, to uid 65534 |\n|---|---|---|---|---|---|---|\n",
-    );
     let mut wrong = Vec::new();
     for (trial, results) in trials.iter().zip(&results) {
-        let _ = writeln!(table, "| {} |", trial.row(results).join(" | "));
         if !trial.is_as_expected(results) {
             wrong.push(format!("{}: {}", trial.name(), results.join(" | ")));
         }
     }
-    println!("\n{table}\n{} passed, {} failed", trials.len() - wrong.len(), wrong.len());
+    println!("\n{}\n{} passed, {} failed", table(&trials, &results), trials.len() - wrong.len(), wrong.len());
     if wrong.is_empty() {
-        Ok(Outcome::AsExpected(table))
+        Ok(Outcome::AsExpected(()))
     } else {
         Err(format!("not as expected:\n{}", wrong.join("\n")).into())
     }
@@ -146,7 +130,7 @@ fn try_all(trials: &[Trial<'_>]) -> Vec<Vec<String>> {
     let at_a_time = thread::available_parallelism().map_or(1, usize::from).min(8);
     each(at_a_time, trials, |trial| {
         let results = trial.results();
-        println!("{}", trial.row(&results).join(" | "));
+        println!("{} | {}", trial.kernel.name(), trial.row(&results).join(" | "));
         results
     })
 }
@@ -190,54 +174,14 @@ impl Trial<'_> {
             && results.iter().zip(expected).all(|(result, expected)| expected.is(result))
     }
 
-    /// The cells of the table: an error that was expected in short, what wasn't in full.
+    /// The cells of the table, but for the kernel: an error that was expected in short, what wasn't in full.
     fn row(&self, results: &[String]) -> Vec<String> {
         let cells = results.iter().zip(self.variant.expected).map(|(result, expected)| match expected {
             Fails(words) if expected.is(result) => format!("error: {words}"),
             FallsBack(mode, words) if expected.is(result) => format!("{mode} ({words})"),
             _ => result.clone(),
         });
-        [self.kernel.version.clone(), self.variant.without.to_owned()]
-            .into_iter()
-            .chain(cells)
-            .chain(results.get(MODES.len()).cloned())
-            .collect()
-    }
-}
-
-/// These programs, and where the rest comes from.
-fn guest(architecture: Architecture, programs: Programs) -> Result<Guest> {
-    let origin = if architecture.is_here() {
-        Origin::here()?
-    } else {
-        let packages = ["iproute2", "iptables", "util-linux", "busybox-static"];
-        let packages = packages.map(|package| architecture.package(package));
-        let folder = apt::unpack_all("bookworm", "guest", &packages.each_ref().map(String::as_str))?;
-        Origin::unpacked(folder, architecture)
-    };
-    Ok(Guest { architecture, programs, origin })
-}
-
-/// A row's first cell.
-fn without(row: &str) -> &str {
-    row.split(" | ").next().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernels_that_do_the_same_have_a_row_together() {
-        let table = "| kernel | without | nft |\n|---|---|---|\n\
-                     | 5.10-cloud-arm64 | nothing | ok |\n| 5.10-cloud-arm64 | xtables | native |\n\
-                     | 6.1-cloud-arm64 | xtables | ok |\n| 6.1-cloud-arm64 | nothing | ok |\n\
-                     | 6.1-cloud-arm64 | IPv6 | ok |\n";
-        let grouped = grouped(Architecture::Arm64, table);
-        let rows: Vec<&str> = grouped.lines().skip(4).collect();
-        assert_eq!(
-            rows,
-            ["| all | nothing | ok |", "| 5.10 | xtables | native |", "| 6.1 | xtables | ok |", "| 6.1 | IPv6 | ok |"]
-        );
+        let without = self.variant.without.to_owned();
+        [without].into_iter().chain(cells).chain(results.get(MODES.len()).cloned()).collect()
     }
 }

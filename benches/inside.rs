@@ -1,12 +1,15 @@
-//! What a look costs beside other programs' rules: 10,000 rules of which each may match, chains that jump to chains of
-//! such rules, and kube-proxy's rules for 3,000 services. Each has to take less than 2 s.
+//! The inside of the process: planning and encoding, of which proxy-init-bench times what the kernel does with it; and
+//! what a look costs beside other programs' rules: 10,000 rules of which each may match, chains that jump to chains of
+//! such rules, and kube-proxy's rules for 3,000 services. Each look has to take less than 2 s.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::hint::black_box;
 use std::net::SocketAddr;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use lab::network::{DISTANT, Lab, POD};
+use proxy_init::internal::{batch, plan};
 use proxy_init::{Connection, Direction, Install, Mode, ModeChoice, explain, show, verify};
 
 mod support;
@@ -54,6 +57,20 @@ fn services() -> String {
     format!("{chains}{rules}COMMIT\n")
 }
 
+/// Config → tables → bytes ready to send.
+fn encode(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("plan and encode");
+    let default = config(true, 0);
+    group.bench_function("plan", |bencher| bencher.iter(|| plan(black_box(&default))));
+    for ports in [0, 10, 100, 1_000, 10_000] {
+        let config = config(true, ports);
+        group.bench_function(BenchmarkId::new("plan and encode, further ports", ports), |bencher| {
+            bencher.iter(|| batch(Mode::Nft, black_box(&config)).unwrap().len());
+        });
+    }
+    group.finish();
+}
+
 fn looks(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a look");
     let config = config(false, 0);
@@ -87,4 +104,5 @@ fn looks(criterion: &mut Criterion) {
 }
 
 criterion_group!(name = costs; config = single_runs().sample_size(10); targets = looks);
-criterion_main!(costs);
+criterion_group!(name = planning; config = Criterion::default().without_plots().configure_from_args(); targets = encode);
+criterion_main!(planning, costs);
