@@ -9,6 +9,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::scenario::only;
 use crate::shell::{Result, Run as _, need_root, target};
 use crate::{LayOut, apt, confined, containerd, helm, install, linkerd, rootfs};
 
@@ -38,10 +39,8 @@ pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
         _ => return Err(USAGE.into()),
     };
     let words = match rest {
-        [] => &[],
         [flag] if flag == "--keep" => rest,
-        [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
-        _ => return Err(USAGE.into()),
+        rest => only(rest, USAGE)?,
     };
     need_root("cargo xtask cluster", "to make network namespaces")?;
     check(kubernetes)?;

@@ -95,7 +95,6 @@ pub fn main(inside: impl Fn(&Inside) -> Result<()>) -> ExitCode {
     let outcome = match words.as_slice() {
         ["run", folder, words @ ..] => Run::start(folder, words).and_then(Run::end),
         ["kill", folder] => kill(folder),
-        ["hold", folder] => run_and_hold(folder),
         ["sweep", name] => sweep(name),
         ["inside", ..] if Pid::this().as_raw() == 1 => first_process(&arguments),
         ["inside", folder, cgroup, words @ ..] => inside(&Inside {
@@ -118,6 +117,11 @@ pub fn main(inside: impl Fn(&Inside) -> Result<()>) -> ExitCode {
 fn own_name() -> String {
     let path = current_exe().unwrap_or_default();
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The name of the run that this process starts.
+fn name_of_run(process: u32) -> String {
+    format!("proxy-init-{}-{process}", own_name())
 }
 
 /// The first process of a process namespace inherits those whose parents have ended, such as containers' shims, and has
@@ -148,7 +152,7 @@ impl Run {
 
     /// Starts it with a folder and words.
     fn start(folder: &str, words: &[&str]) -> Result<Self> {
-        let name = format!("proxy-init-{}-{}", own_name(), std::process::id());
+        let name = name_of_run(std::process::id());
         let sweeper = Command::new(current_exe()?)
             .args(["sweep", &name])
             .stdin(Stdio::piped())
@@ -198,17 +202,10 @@ fn sweep(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A run that holds what it has made until this process is killed. Says what the run is called first.
-fn run_and_hold(folder: &str) -> Result<()> {
-    let run = Run::start(folder, &[HOLD])?;
-    println!("{}", run.name);
-    run.end()
-}
-
 fn kill(folder: &str) -> Result<()> {
-    let mut holding = Command::new(current_exe()?).args(["hold", folder]).stdout(Stdio::piped()).spawn()?;
+    let mut holding = Command::new(current_exe()?).args(["run", folder, HOLD]).stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(holding.stdout.take().ok_or("no stdout")?).lines();
-    let name = lines.next().ok_or("a run that says nothing")??;
+    let name = name_of_run(holding.id());
     let holds = lines.any(|line| line.is_ok_and(|line| line == HOLDING));
     let before = left_behind(&name).len();
     holding.kill()?;

@@ -17,9 +17,9 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
 };
-use nix::unistd::{Gid, Pid, Uid, setfsgid, setfsuid};
+use nix::unistd::Pid;
 
-use crate::network::{Namespace, Owner, ROOT, as_server_of, families, listen};
+use crate::network::{Namespace, Owner, ROOT, as_owner, as_server_of, families, listen};
 
 /// How often a datagram goes round: each time, what waits on the processor is handled. A handshake has three packets,
 /// each of which may take the way by lo beside that to the other namespace, and may be answered by another packet.
@@ -177,13 +177,8 @@ impl Client {
             SocketAddr::V4(_) => AddressFamily::Inet,
             SocketAddr::V6(_) => AddressFamily::Inet6,
         };
-        // The file system's ids are those that a socket's file carries; see `lab::connect`.
-        setfsgid(Gid::from_raw(self.owner.gid));
-        setfsuid(Uid::from_raw(self.owner.uid));
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let client = socket(family, SockType::Stream, flags, None);
-        setfsuid(Uid::from_raw(ROOT.uid));
-        setfsgid(Gid::from_raw(ROOT.gid));
+        let client = as_owner(self.owner, || socket(family, SockType::Stream, flags, None));
         let client = client?;
         setsockopt(&client, sockopt::ReuseAddr, &true)?;
         if let Some(device) = &self.device {

@@ -32,43 +32,10 @@ pub struct Charts {
 impl Charts {
     /// linkerd2-cni's values.yaml, as whoever has copied it passes it.
     pub fn cni_values(&self) -> Value {
-        let amounts = json!({"limit": "", "request": ""});
-        let resources = json!({"cpu": amounts, "memory": amounts, "ephemeral-storage": amounts});
-        let mut values = json!({
-            "inboundProxyPort": 4143,
-            "outboundProxyPort": 4140,
-            "ignoreInboundPorts": "",
-            "ignoreOutboundPorts": "",
-            "proxyAdminPort": 4191,
-            "proxyControlPort": 4190,
-            "podLabels": {},
-            "commonLabels": {},
-            "logLevel": "info",
-            "portsToRedirect": "",
-            "proxyUID": 2102,
-            "proxyGID": -1,
-            "destCNINetDir": "/etc/cni/net.d",
-            "destCNIBinDir": "/opt/cni/bin",
-            "useWaitFlag": false,
-            "iptablesMode": self.iptables_mode,
-            "disableIPv6": self.disables_ipv6,
-            "priorityClassName": "",
-            "revisionHistoryLimit": 10,
-            "enablePSP": false,
-            "privileged": false,
-            "tolerations": [{"operator": "Exists"}],
-            "image": {"name": "cr.l5d.io/linkerd/cni-plugin", "version": self.cni_plugin, "pullPolicy": "IfNotPresent"},
-            "imagePullSecrets": [],
-            "extraInitContainers": [],
-            "repairController": {
-                "enabled": false,
-                "logLevel": "info",
-                "logFormat": "plain",
-                "enableSecurityContext": true,
-                "resources": resources,
-            },
-            "resources": resources,
-        });
+        let mut values: Value = serde_json::from_str(include_str!("linkerd2-cni.json")).unwrap();
+        values["iptablesMode"] = json!(self.iptables_mode);
+        values["disableIPv6"] = json!(self.disables_ipv6);
+        values["image"]["version"] = json!(self.cni_plugin);
         if self.has_update_strategy {
             values["updateStrategy"] = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}});
         }

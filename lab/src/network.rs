@@ -342,13 +342,18 @@ pub enum Reached {
 
 /// Connects, as this owner, and asks who is there.
 pub fn connect(from: &Namespace, owner: Owner, to: SocketAddr) -> Reached {
-    from.run(|| {
-        // The file system's ids are those that a socket's file carries, and unlike the others they are set for this
-        // thread alone. Gid first: after the uid there is no right to.
-        setfsgid(Gid::from_raw(owner.gid));
-        setfsuid(Uid::from_raw(owner.uid));
-        connect_from_here(to)
-    })
+    from.run(|| as_owner(owner, || connect_from_here(to)))
+}
+
+/// Does this as another user. The file system's ids are those that a socket's file carries, and unlike the others they
+/// are set for this thread alone. Gid first: with another uid there is no right to.
+pub(crate) fn as_owner<T>(owner: Owner, work: impl FnOnce() -> T) -> T {
+    let group = setfsgid(Gid::from_raw(owner.gid));
+    let user = setfsuid(Uid::from_raw(owner.uid));
+    let done = work();
+    setfsuid(user);
+    setfsgid(group);
+    done
 }
 
 /// Connects from where this thread is, as whom it runs as, and asks who is there.
@@ -439,11 +444,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// Makes or accepts a socket, which belongs to the user of the thread that does so. As in a pod, the proxy's ports are the
 /// proxy's user's.
 pub(crate) fn as_server_of<T>(port: u16, make: impl FnOnce() -> T) -> T {
-    let is_proxy = [4143, 4140].contains(&port);
-    let before = is_proxy.then(|| setfsuid(Uid::from_raw(2102)));
-    let made = make();
-    before.map(setfsuid);
-    made
+    let uid = if [4143, 4140].contains(&port) { 2102 } else { 0 };
+    as_owner(Owner { uid, gid: 0 }, make)
 }
 
 fn serve(listener: &TcpListener, port: u16, stop: &AtomicBool) {

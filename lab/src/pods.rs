@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::scenario::only;
 use crate::shell::{Result, Run as _, need_root, target};
 use crate::{LayOut, Outcome, apt, confined, containerd, install, rootfs};
 
@@ -22,11 +23,7 @@ pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> 
         [flag, rest @ ..] if flag == "--release" => (Some(release), rest),
         rest => (None, rest),
     };
-    let words = match rest {
-        [] => &[],
-        [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
-        _ => return Err("usage: cargo xtask pods [--release] [--only WORD...]".into()),
-    };
+    let words = only(rest, "usage: cargo xtask pods [--release] [--only WORD...]")?;
     match try_with(release, words, lay_out)? {
         Outcome::AsExpected(()) => Ok(()),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),

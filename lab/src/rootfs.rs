@@ -16,8 +16,9 @@ pub fn add(name: &str, packages: &[&str], root: &Path) -> Result<()> {
     let unpacked = apt::unpack_all(RELEASE, name, packages)?;
     fs::create_dir_all(root)?;
     Command::new("cp").arg("--archive").arg(unpacked.join(".")).arg(root).run()?;
-    // Nobody reads them there.
+    // Documents, and apt's own note.
     fs::remove_dir_all(root.join("usr/share"))?;
+    fs::remove_file(root.join(".packages"))?;
     // The installation of iptables makes these.
     for name in ["iptables-restore", "iptables-save", "ip6tables-restore", "ip6tables-save"] {
         symlink("xtables-legacy-multi", root.join("usr/sbin").join(name))?;

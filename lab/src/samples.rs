@@ -36,24 +36,16 @@ pub fn table<'a>(rows: impl IntoIterator<Item = (&'a Samples, f64)>) -> String {
     for (samples, reference) in rows {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {:.2} |",
+            "| {} | {} | {} – {} | {} | {:.2} |",
             samples.name,
             time(samples.p50()),
-            span(samples.percentile(10), samples.percentile(90)),
+            time(samples.percentile(10)),
+            time(samples.percentile(90)),
             time(samples.percentile(99)),
             samples.p50() / reference
         );
     }
     text
-}
-
-/// From the one to the other, with one unit where both have the same.
-fn span(from: f64, to: f64) -> String {
-    let (from, to) = (time(from), time(to));
-    match (from.split_once(' '), to.split_once(' ')) {
-        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number}–{to}"),
-        _ => format!("{from}–{to}"),
-    }
 }
 
 /// Microseconds, for people.

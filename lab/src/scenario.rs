@@ -7,6 +7,15 @@ use std::time::Instant;
 
 use crate::shell::Result;
 
+/// The words after `--only`, if there are any arguments.
+pub fn only<'a>(arguments: &'a [String], usage: &str) -> Result<&'a [String]> {
+    match arguments {
+        [] => Ok(&[]),
+        [flag, words @ ..] if flag == "--only" && !words.is_empty() => Ok(words),
+        _ => Err(usage.into()),
+    }
+}
+
 /// How many run at a time.
 const AT_A_TIME: usize = 4;
 

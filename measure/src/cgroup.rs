@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use lab::cgroups::hierarchies;
 use lab::shell::Result;
 
 /// The beginning of our cgroups' names.
@@ -27,7 +28,7 @@ pub(crate) struct Controller {
 impl Controller {
     /// Looks for the folder, and removes the leftovers of an earlier run that was killed.
     pub(crate) fn find() -> Result<Self> {
-        let controller = Self::look(&fs::read_to_string("/proc/mounts")?)?;
+        let controller = Self::look()?;
         for entry in fs::read_dir(&controller.folder)?.flatten() {
             if entry.file_name().to_string_lossy().starts_with(PREFIX) {
                 // One that is in use stays: the kernel refuses to remove it.
@@ -37,24 +38,20 @@ impl Controller {
         Ok(controller)
     }
 
-    fn look(mounts: &str) -> Result<Self> {
-        let mounts = mounts.lines().filter_map(|line| {
-            let mut words = line.split(' ').skip(1);
-            Some((words.next()?, words.next()?, words.next()?))
-        });
-        let mut reason = "no cgroup file system is mounted".to_owned();
-        for (folder, kind, options) in mounts {
-            let folder = PathBuf::from(folder);
-            if kind == "cgroup" && options.split(',').any(|option| option == "cpu") {
+    fn look() -> Result<Self> {
+        let mut reason = "no hierarchy of cgroups in /sys/fs/cgroup has the cpu controller".to_owned();
+        for folder in hierarchies() {
+            // Version 1's has it at its root; in version 2, it is handed down.
+            if folder.join("cpu.shares").exists() {
                 return Ok(Self { folder, v2: false });
             }
-            if kind == "cgroup2" {
-                let children = folder.join("cgroup.subtree_control");
-                let has = fs::read_to_string(&children).unwrap_or_default();
-                if has.split_whitespace().any(|controller| controller == "cpu") {
+            let children = folder.join("cgroup.subtree_control");
+            match fs::read_to_string(&children) {
+                Ok(has) if has.split_whitespace().any(|controller| controller == "cpu") => {
                     return Ok(Self { folder, v2: true });
                 }
-                reason = format!("the cpu controller is not enabled in {}", children.display());
+                Ok(_) => reason = format!("the cpu controller is not enabled in {}", children.display()),
+                Err(_) => {}
             }
         }
         Err(reason.into())
@@ -106,26 +103,5 @@ impl Drop for Cgroup {
         if Path::exists(&self.0) {
             eprintln!("proxy-init-bench: cannot remove {}", self.0.display());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cgroup_v1_is_found_by_its_controller() {
-        let mounts = "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n\
-                      cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0\n";
-        let controller = Controller::look(mounts).unwrap();
-        assert_eq!(controller.folder, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
-        assert!(!controller.v2);
-    }
-
-    #[test]
-    fn without_a_controller_it_says_so() {
-        assert!(Controller::look("proc /proc proc rw 0 0\n").is_err());
-        let unified = Controller::look("cgroup2 /nowhere cgroup2 rw 0 0\n").unwrap_err();
-        assert!(unified.to_string().contains("/nowhere/cgroup.subtree_control"), "{unified}");
     }
 }

@@ -2,12 +2,11 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Instant;
 
 use lab::network::Namespace;
 use lab::samples::Samples;
+use lab::scenario::each;
 
 use crate::cgroup::Controller;
 use crate::interrupt;
@@ -77,41 +76,21 @@ impl Contender {
 
     /// As when a node starts: [`PODS`] pods, so many of them at a time. The time is that of all, divided by the pods.
     fn storm(&self, tools: &Tools, at_once: usize) -> Result<Sample> {
-        let namespaces: std::io::Result<Vec<Namespace>> = (0..PODS).map(|_| Namespace::untouched()).collect();
-        let namespaces = namespaces?;
-        let next = AtomicUsize::new(0);
-        let worker = |number: usize| -> Result<Vec<Sample>> {
-            let mut samples = Vec::new();
-            while let Some(namespace) = namespaces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                interrupt::check()?;
-                // A pod has a lock of its own; pods of one worker run one after another.
-                samples.push(namespace.run_here(|| tools.launch(None, number, self.steps()?))?);
-            }
-            Ok(samples)
-        };
+        let pods = (0..PODS).map(|number| Ok((number, Namespace::untouched()?))).collect::<Result<Vec<_>>>()?;
         let start = Instant::now();
-        let results: Vec<Result<Vec<Sample>>> = thread::scope(|scope| {
-            let workers: Vec<_> = (0..at_once).map(|number| scope.spawn(move || worker(number))).collect();
-            let join = |worker: thread::ScopedJoinHandle<'_, _>| {
-                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            workers.into_iter().map(join).collect()
+        let samples = each(at_once, &pods, |(number, namespace)| {
+            interrupt::check()?;
+            // A pod has a lock of its own.
+            namespace.run_here(|| tools.launch(None, *number, self.steps()?))
         });
         let wall = start.elapsed().as_secs_f64() * 1e6 / PODS as f64;
-        let samples = results.into_iter().collect::<Result<Vec<_>>>()?.concat();
+        let samples = samples.into_iter().collect::<Result<Vec<_>>>()?;
         Ok(Sample {
             wall,
             processor: samples.iter().map(|sample| sample.processor).sum::<f64>() / PODS as f64,
             memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
         })
     }
-}
-
-/// How many runs each contender has.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rounds {
-    pub(crate) quick: usize,
-    pub(crate) full: usize,
 }
 
 /// How many pods start in one storm.
@@ -131,7 +110,9 @@ pub(crate) enum Condition {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) title: &'static str,
-    pub(crate) rounds: Rounds,
+    /// How many runs each contender has, usually and with `--full`.
+    pub(crate) rounds: usize,
+    pub(crate) full_rounds: usize,
     pub(crate) condition: Condition,
     pub(crate) contenders: Vec<Contender>,
 }

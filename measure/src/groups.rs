@@ -8,7 +8,7 @@ use nix::libc;
 
 use crate::cgroup::Controller;
 use crate::contenders::{Rules, linkerd_init, proxy_init, restore};
-use crate::group::{Condition, Contender, Group, Rounds};
+use crate::group::{Condition, Contender, Group};
 use crate::tools::{LIBC, Step, Tools};
 use lab::shell::Result;
 
@@ -22,12 +22,8 @@ const CROWD: usize = 10_000;
 
 /// All of them.
 pub(crate) fn all(rules: &Rules, tools: &Tools) -> Result<Vec<Group>> {
-    let group = |title, quick, full, condition, contenders| Group {
-        title,
-        rounds: Rounds { quick, full },
-        condition,
-        contenders,
-    };
+    let group =
+        |title, rounds, full_rounds, condition, contenders| Group { title, rounds, full_rounds, condition, contenders };
     let in_both_modes = |rules: &Rules| -> Vec<Contender> {
         let pairs = MODES.map(|mode| [proxy_init(rules, tools, mode), linkerd_init(rules, tools, mode)]);
         pairs.into_iter().flatten().collect()

@@ -89,7 +89,7 @@ fn run(options: &Options) -> Result<()> {
         if !options.wants(group.title) {
             continue;
         }
-        let usual = if options.full { group.rounds.full } else { group.rounds.quick };
+        let usual = if options.full { group.full_rounds } else { group.rounds };
         let rounds = options.runs.map_or(usual, NonZeroUsize::get);
         eprintln!("{}: {rounds} runs each", group.title);
         group.measure(&tools, rounds, &mut measured)?;

@@ -7,7 +7,7 @@ use lab::linkerd::Flags;
 use lab::network::{Lab, NEIGHBOUR, POD, ROOT, Reached, Server, connect};
 use serde_json::Value;
 
-use crate::support::{Run, chart, chart_in, feed, install, unfolded};
+use crate::support::{Run, chart, chart_in, install, nft, unfolded};
 use crate::verify::proxy::listen;
 
 const PROXY: [&str; 3] = ["[::]:4143", "127.0.0.1:4140", "[::1]:4140"];
@@ -206,12 +206,7 @@ fn the_proxys_own_connections_are_followed_too() {
     ] {
         let lab = Lab::new();
         install(&lab.pod, &chart_in("nft"));
-        feed(
-            &lab.pod,
-            "nft -f -",
-            &format!("table inet late {{ chain c {{ type filter hook {hook} priority 10; {rules}; }}; }}"),
-        )
-        .success();
+        nft(&lab.pod, &format!("table inet late {{ chain c {{ type filter hook {hook} priority 10; {rules}; }}; }}"));
         let _server = Server::start(&lab.pod, &[4143, 4140, 8080]);
         let explained = Run::new(&format!("explain {line} --expect proxy")).output(&lab.pod);
         assert!(explained.stdout().lines().next().unwrap().ends_with(words), "{}", explained.said());

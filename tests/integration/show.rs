@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use lab::network::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Reached, Server, connect};
 use serde_json::Value;
 
-use crate::support::{Folder, PROXY_INIT, Run, chart, chart_in, feed, install, unfolded};
+use crate::support::{Folder, PROXY_INIT, Run, chart, chart_in, install, nft, unfolded};
 
 fn show(namespace: &Namespace) -> Value {
     serde_json::from_str(&install(namespace, "show --output json")).unwrap()
@@ -392,17 +392,12 @@ fn what_can_drop_after_the_rules_is_one_line_a_chain() {
         ("passing", "forward priority 0", "drop"),
         ("before", "prerouting priority -150", "drop"),
     ] {
-        feed(
-            &namespace,
-            "nft -f -",
-            &format!("table inet {table} {{ {sets} chain c {{ type filter hook {hook}; {rules}; }}; }}"),
-        )
-        .success();
+        nft(&namespace, &format!("table inet {table} {{ {sets} chain c {{ type filter hook {hook}; {rules}; }}; }}"));
     }
     // The device by which a chain of netdev's sees packets, before the rules and after them.
     namespace.sh("ip link add eth0 type veth peer name far");
     let netdev = "chain c { type filter hook ingress device eth0 priority 0; drop; };";
-    feed(&namespace, "nft -f -", &format!("table netdev guard {{ {netdev} }}")).success();
+    nft(&namespace, &format!("table netdev guard {{ {netdev} }}"));
     let text = install(&namespace, "show");
     assert!(text.contains("\n  netdev guard c (ingress, arriving on eth0, priority 0)\n"), "{text}");
     let (_, listed) = text.split_once("\nafter these, and may drop connections (see proxy-init verify)\n").unwrap();
@@ -439,7 +434,7 @@ fn a_filter_after_the_rules_interferes_if_connections_say_so() {
             "type filter hook input priority 10; ct state established accept; iifname lo accept; meta l4proto != tcp accept; \
              {admitted} accept; reject with tcp reset"
         );
-        feed(&lab.pod, "nft -f -", &format!("table inet guard {{ chain c {{ {chain}; }}; }}")).success();
+        nft(&lab.pod, &format!("table inet guard {{ chain c {{ {chain}; }}; }}"));
         let _server = Server::start(&lab.pod, &[4143, 4140, 8080]);
         let reached = connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 8080));
         let reached = match reached {
@@ -458,7 +453,7 @@ fn a_filter_after_the_rules_interferes_if_connections_say_so() {
     let lab = Lab::new();
     install(&lab.pod, &chart_in("nft"));
     let chain = "type filter hook prerouting priority -300; ip saddr 198.51.100.9 drop";
-    feed(&lab.pod, "nft -f -", &format!("table inet guard {{ chain c {{ {chain}; }}; }}")).success();
+    nft(&lab.pod, &format!("table inet guard {{ chain c {{ {chain}; }}; }}"));
     let text = install(&lab.pod, "show");
     let told = "1 rule of another program runs before or among these rules of other programs may interfere (see proxy-init \
                 verify) IPv4, inet guard c: a rule keeps out hosts that it names: from 198.51.100.9";

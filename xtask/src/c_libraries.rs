@@ -22,34 +22,6 @@ pub(crate) const RELEASE: &str = "trixie";
 /// Debian's package of musl: the library, what a program starts with, and the headers.
 const MUSL: &str = "musl-dev";
 
-/// The functions that glibc's headers make of fprintf and snprintf, and musl lacks. libnftnl copies the names of xt's
-/// extensions by snprintf; the rest prints.
-const FORTIFIED: &str = "\
-#include <stdarg.h>
-#include <stdio.h>
-
-int __fprintf_chk(FILE *to, int flag, const char *format, ...)
-{
-	(void)flag;
-	va_list list;
-	va_start(list, format);
-	int length = vfprintf(to, format, list);
-	va_end(list);
-	return length;
-}
-
-int __snprintf_chk(char *to, size_t room, int flag, size_t size, const char *format, ...)
-{
-	(void)flag;
-	(void)size;
-	va_list list;
-	va_start(list, format);
-	int length = vsnprintf(to, room, format, list);
-	va_end(list);
-	return length;
-}
-";
-
 /// Static libraries, and the folder that has copies of libnftnl and libmnl and nothing to be linked dynamically; a path from
 /// the checkout, which is part of what rustc makes names of, and so of the bytes.
 pub(crate) struct Libraries {
@@ -124,13 +96,11 @@ impl Libraries {
         let specs = apt::find(&musl, "musl-gcc.specs").ok_or("musl-dev has no musl-gcc.specs")?;
         let specs = fs::read_to_string(specs)?.replace("/usr/", &format!("{}/usr/", musl.display()));
         fs::write(root().join(libraries.specs()), specs)?;
-        let [source, object] = ["c", "o"].map(|extension| path("fortified").with_extension(extension));
-        fs::write(root().join(&source), FORTIFIED)?;
         Command::new(compiler(architecture))
             .current_dir(root())
             .args(["-specs".as_ref(), libraries.specs().as_os_str()])
-            .args(["-O2", "-Wall", "-c", "-o"])
-            .args([object, source])
+            .args(["-O2", "-Wall", "-c", "xtask/src/fortified.c", "-o"])
+            .arg(path("fortified.o"))
             .run()?;
         let add = |library: &str, objects: &[&str]| {
             let mut ar = Command::new("ar");

@@ -17,19 +17,11 @@ const VIABLE_FOR_A_SURVIVOR: u64 = 20;
 pub(crate) fn run(files: &[String]) -> Result<()> {
     setup::cargo_tool("cargo-mutants")?;
     let folder = target("mutants");
-    let mut command = cargo(&[
-        "mutants",
-        "--workspace",
-        // Examples in the documentation name the library, and integration tests need root.
-        "--cargo-test-arg=--lib",
-        "--output",
-    ]);
+    // Examples in the documentation name the library, and integration tests need root.
+    let mut command = cargo(&["mutants", "--workspace", "--cargo-test-arg=--lib", "--output"]);
     command.arg(&folder);
-    let mut files: Vec<&str> = files.iter().map(String::as_str).collect();
-    if files.is_empty() {
-        files.extend(FILES);
-    }
-    for file in files {
+    let all = FILES.map(str::to_owned);
+    for file in if files.is_empty() { &all } else { files } {
         command.args(["--file", file]);
     }
     // Nobody debugs them, and they link faster so.

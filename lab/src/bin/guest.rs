@@ -13,20 +13,6 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use serde_json::{Value, json};
 
-/// A modprobe by which each family's xt extensions take long enough to load that the families meet. Like busybox's, it
-/// takes a module that is being loaded for loaded.
-const SLOW_MODPROBE: &str = "\
-#!/bin/sh
-for alias; do :; done
-case $alias in
-ipt_* | ip6t_*)
-    mkdir \"/run/${alias#*_}\" 2>/dev/null || exit 0
-    sleep 0.2
-    ;;
-esac
-exec /sbin/modprobe \"$@\"
-";
-
 /// Does it all, and switches the machine off.
 fn main() {
     // Otherwise, this would power off somebody's own machine.
@@ -71,7 +57,7 @@ fn main() {
 
 fn use_slow_modprobe() -> std::io::Result<()> {
     const PATH: &str = "/bin/slow-modprobe";
-    fs::write(PATH, SLOW_MODPROBE)?;
+    fs::write(PATH, include_str!("slow-modprobe.sh"))?;
     fs::set_permissions(PATH, fs::Permissions::from_mode(0o755))?;
     fs::write("/proc/sys/kernel/modprobe", PATH)
 }

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::thread;
 
 use crate::architecture::Architecture;
-use crate::scenario::each;
+use crate::scenario::{each, only};
 use crate::shell::Result;
 use crate::{Outcome, apt, install};
 pub use kernel::Programs;
@@ -32,11 +32,7 @@ pub fn run(arguments: &[String], build: Build) -> Result<()> {
         [flag, name, rest @ ..] if flag == "--arch" => (Architecture::named(name)?, rest),
         rest => (Architecture::here()?, rest),
     };
-    let words = match rest {
-        [] => &[],
-        [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
-        _ => return Err("usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]".into()),
-    };
+    let words = only(rest, "usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]")?;
     match check(architecture, words, build)? {
         Outcome::AsExpected(()) => Ok(()),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),

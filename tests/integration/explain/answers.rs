@@ -11,7 +11,7 @@ use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server,
 use lab::wait;
 use serde_json::Value;
 
-use crate::support::{Folder, Run, chart_in, feed, install, unfolded};
+use crate::support::{Folder, Run, chart_in, feed, install, nft, unfolded};
 use crate::verify::proxy::listen;
 
 /// A pod with Linkerd's rules.
@@ -373,12 +373,7 @@ fn a_redirection_to_nowhere_is_a_loss() {
             assert!(matches!(reached, Outcome::Answered { at, .. } if at.port() == 4140), "{reached:?}");
         }
         lab.pod.sh(broken);
-        feed(
-            &lab.pod,
-            "nft -f -",
-            "table inet x { chain c { type filter hook prerouting priority 0; tcp dport 1 drop; }; }",
-        )
-        .success();
+        nft(&lab.pod, "table inet x { chain c { type filter hook prerouting priority 0; tcp dport 1 drop; }; }");
         for (to, from, redirected) in connections.into_iter().take(families()) {
             let said = first_line(&lab, &format!("outbound --to {to}"));
             assert_eq!(said, format!("dropped: {redirected}, {words}"));
@@ -420,12 +415,10 @@ fn a_redirection_to_nowhere_is_a_loss() {
 #[test]
 fn a_port_of_a_map_is_a_port_of_this_host() {
     let lab = pod_with_chart("nft");
-    feed(
+    nft(
         &lab.pod,
-        "nft -f -",
         "table inet x { chain c { type nat hook output priority -150; meta l4proto tcp redirect to :tcp dport map { 80 : 9999, 443 : 4140 }; }; }",
-    )
-    .success();
+    );
     let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[9999, 4140, 80, 443, 81]);
     for (neighbour, pod) in NEIGHBOUR.into_iter().zip(POD).take(families()) {
         for (from_port, (port, device, answer)) in (20_000..).zip([
@@ -466,7 +459,7 @@ fn a_translation_to_the_proxys_port_leads_to_the_proxy() {
             chain in { type nat hook prerouting priority -150; tcp dport 80 dnat to [fd77::2]:4143; tcp dport 82 dnat to [::1]:4143; }
         }";
     }
-    feed(&lab.pod, "nft -f -", &rules).success();
+    nft(&lab.pod, &rules);
     let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[9999, 4140, 4143, 80, 81, 82]);
     for (neighbour, pod) in NEIGHBOUR.into_iter().zip(POD).take(families()) {
         for (from_port, (is_inbound, port, answer, arrives)) in (20_000..).zip([
@@ -534,7 +527,7 @@ fn what_a_rule_sends_where_no_route_leads_is_lost() {
             ("[fd77::1]:81 --out eth0", "goes elsewhere", Some(9999)),
         ]);
     }
-    feed(&lab.pod, "nft -f -", &rules).success();
+    nft(&lab.pod, &rules);
     let handshakes = Handshakes::new(&[&lab.outside], &[80, 9999]);
     for address in NEIGHBOUR.into_iter().take(families()) {
         // Finding the neighbour takes its time.
@@ -592,12 +585,7 @@ fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     assert!(localnet.starts_with("dropped: ") && localnet.contains("127.0.0.9"), "{localnet}");
     assert_eq!(first_line(&lab, "inbound --to 127.0.0.9:80"), "to the proxy, port 4143");
     // Forwarded packets don't meet the rules for this namespace's own packets; redirected packets do.
-    feed(
-        &lab.pod,
-        "nft -f -",
-        "table inet x { chain c { type filter hook input priority 0; tcp dport { 4143, 4190 } drop; }; }",
-    )
-    .success();
+    nft(&lab.pod, "table inet x { chain c { type filter hook input priority 0; tcp dport { 4143, 4190 } drop; }; }");
     assert_eq!(explained(80), "dropped");
     let said = text(&lab, "inbound --to 203.0.113.1:4190");
     assert!(said.starts_with(elsewhere) && !said.contains("\ninput\n"), "{said}");
@@ -649,12 +637,7 @@ fn another_answer_than_the_expected_one_is_exit_code_3() {
         assert_eq!(finished.code(), Some(code), "{line}: {}", finished.said());
         assert!(!finished.stdout().is_empty() && finished.stderr().is_empty());
     }
-    feed(
-        &lab.pod,
-        "nft -f -",
-        "table inet x { chain c { type filter hook output priority 0; numgen inc mod 2 0 drop; }; }",
-    )
-    .success();
+    nft(&lab.pod, "table inet x { chain c { type filter hook output priority 0; numgen inc mod 2 0 drop; }; }");
     assert!(first_line(&lab, "outbound --to 192.0.2.1:80").starts_with("not known: it depends on `[numgen]"));
     for expected in ["proxy", "bypass"] {
         let line = format!("explain outbound --to 192.0.2.1:80 --expect {expected}");
@@ -919,15 +902,13 @@ fn limits_are_conditions_of_the_answer() {
         "update @seen { ip saddr ct count over 9 } drop",
         "update @seen { ip saddr counter quota over 9 mbytes } drop",
     ] {
-        feed(
+        nft(
             &lab.pod,
-            "nft -f -",
             &format!(
                 "table inet f {{ set seen {{ type ipv4_addr; flags dynamic; size 99; }}; chain in {{ type filter hook input \
                  priority 5; {rule}; }}; }}"
             ),
-        )
-        .success();
+        );
         let said = first_line(&lab, "inbound --to 10.77.0.2:80");
         let begins = "to the proxy, port 4143, unless the limit of `";
         assert!(said.starts_with(begins) && said.ends_with("` in inet f, chain in is reached"), "{said}");
@@ -1009,7 +990,7 @@ fn thousands_of_rules_that_do_not_match_are_left_out_of_the_text() {
         (1..=3000).map(|number| format!("ip saddr 10.0.{}.{} drop", number / 250, number % 250)).collect();
     let script =
         format!("table inet x {{ chain c {{ type filter hook prerouting priority 0\n{}\n }}\n }}", rules.join("\n"));
-    feed(&lab.pod, "nft -f -", &script).success();
+    nft(&lab.pod, &script);
     let said = text(&lab, "inbound --to 10.77.0.2:80 --from 192.0.2.1");
     assert!(said.contains("\n    ... 2980 more rules that do not match\n"), "{said}");
     assert!(said.starts_with("to the proxy, port 4143\n"));
@@ -1029,7 +1010,7 @@ fn chains_with_thousands_of_ways_through_them_are_answered() {
         let next = level + 1;
         script += &format!(" chain c{level} {{ {hook} jump c{next}; jump c{next}; }}\n");
     }
-    feed(&lab.pod, "nft -f -", &format!("{script}}}\n")).success();
+    nft(&lab.pod, &format!("{script}}}\n"));
     let said = text(&lab, "inbound --to 10.77.0.2:80");
     assert!(said.starts_with("to the proxy, port 4143\n"), "{}", said.len());
     assert_eq!(said.matches("to port 1:").count(), 1 << 14);
@@ -1047,7 +1028,7 @@ fn connections_that_differ_by_device_are_told_together() {
     install(&lab.pod, &chart_in("nft"));
     let table = "table ip t { chain c { tcp dport 90 drop; tcp dport 80 meta mark set 7; }; chain b { type filter hook \
                  prerouting priority -150; iifname eth1 tcp dport 80 meta mark set 8; jump c; }; }";
-    feed(&lab.pod, "nft -f -", table).success();
+    nft(&lab.pod, table);
     let said = Run::new("explain inbound --to 10.77.0.2:80").output(&lab.pod).success();
     for line in ["        1   no   to port 90: port 80 is not 90\n", "        2   yes  tcp: to the proxy, port 4143\n"]
     {

@@ -7,7 +7,7 @@ use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{Lab, NEIGHBOUR, Owner, POD, ROOT, families};
 use serde_json::Value;
 
-use crate::support::{Finished, Run, chart_in, feed, install, unfolded};
+use crate::support::{Finished, Run, chart_in, install, nft, unfolded};
 
 /// Other programs' rules, and who finds whom beside them.
 struct Firewall {
@@ -107,7 +107,7 @@ const FIREWALLS: [Firewall; 23] = [
 /// A script for nft, or a command.
 fn apply(lab: &Lab, rules: &str) {
     if rules.starts_with("table ") {
-        feed(&lab.pod, "nft -f -", rules).success();
+        nft(&lab.pod, rules);
     } else {
         lab.pod.sh(rules);
     }

@@ -8,7 +8,7 @@ use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{Lab, NEIGHBOUR, Owner, POD, ROOT, families};
 use lab::wait;
 
-use crate::support::{Run, chart_in, feed, install, unfolded};
+use crate::support::{Run, chart_in, install, nft, unfolded};
 
 /// A connection to port 80 of the pod or of its neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(crate) fn apply(lab: &Lab, line: &str) {
         None => (&lab.pod, line),
     };
     if line.starts_with("table ") {
-        feed(namespace, "nft -f -", line).success();
+        nft(namespace, line);
     } else {
         namespace.sh(line);
     }

@@ -67,29 +67,11 @@ fn the_listing_is_the_tutorials() {
 }
 
 #[test]
-fn a_fresh_namespace_takes_one_process_a_family() {
-    for (flags, processes) in [("", 2), ("--ipv6=false", 1)] {
-        let namespace = Namespace::new();
-        let calls = Run::new(&format!("{} {flags}", chart())).calls(&namespace);
-        assert_eq!(calls.count(&["execve"]), 1 + processes, "{}", calls.0);
-    }
-}
-
-#[test]
 fn with_no_mode_named_it_is_legacy() {
     let namespace = Namespace::new();
     install(&namespace, PORTS);
     assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
     assert_eq!(namespace.sh("nft list ruleset"), "");
-}
-
-#[test]
-fn in_a_user_namespace_an_id_that_is_not_mapped_is_named() {
-    let namespace = Namespace::new();
-    let finished = Run::new(&chart()).in_user_namespace().output(&namespace);
-    let line = finished.last_line();
-    assert!(line.contains("id 2102 is not mapped in this user namespace"), "{line}");
-    assert!(line.contains("--uid-owner 2102"), "{line}");
 }
 
 #[test]

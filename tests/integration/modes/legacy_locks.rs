@@ -167,13 +167,6 @@ fn calls_that_fail_at_any_time_leave_all_or_nothing() {
     }
 }
 
-#[test]
-fn where_no_thread_can_be_made_it_is_an_error() {
-    let namespace = Namespace::new();
-    let line = Run::new(&chart()).failing("clone,clone3", "EAGAIN").output(&namespace).last_line();
-    assert!(line.contains("cannot run") && line.contains("Resource temporarily unavailable"), "{line}");
-}
-
 /// Killed at each of its first calls of a kind. The two families are two commits, each whole by itself.
 #[test]
 fn killed_at_any_call_the_next_run_repairs() {

@@ -132,48 +132,11 @@ fn twenty_thousand_ports_are_one_batch() {
     assert_eq!(namespace.sh("ip6tables-nft -t nat -S PROXY_INIT_REDIRECT").matches("multiport").count(), 1334);
 }
 
-/// The system calls of a run in a fresh namespace, by a trace.
-#[test]
-fn a_fresh_namespace_takes_one_process_one_send_and_few_receives() {
-    let namespace = Namespace::new();
-    let calls = Run::new(&chart()).calls(&namespace);
-    let trace = &calls.0;
-    assert_eq!(calls.count(&["execve"]), 1, "{trace}");
-    assert_eq!(calls.count(&["fork", "vfork", "clone", "clone3"]), 0, "{trace}");
-    assert_eq!(calls.count(&["sendmsg", "sendto", "sendmmsg"]), 1, "{trace}");
-    assert!((1..=3).contains(&calls.count(&["recvmsg", "recvfrom"])), "{trace}");
-    let writes = trace.lines().filter(|line| line.contains(" write(1,")).count();
-    assert_eq!(writes, 1, "the log is one write: {trace}");
-}
-
 #[test]
 fn the_wait_flag_changes_nothing() {
     let namespace = Namespace::new();
     install(&namespace, &format!("{} -w", chart()));
     install(&namespace, &format!("{} -w=true", chart()));
-}
-
-#[test]
-fn in_a_user_namespace_an_id_that_is_not_mapped_is_named() {
-    let namespace = Namespace::new();
-    let unshared = |arguments: &str| {
-        let run = Run::new(&format!("--iptables-mode nft {arguments}"));
-        run.in_user_namespace().output(&namespace)
-    };
-    unshared(&format!("{PORTS} --inbound-ports-to-ignore 4190 -r 80")).success();
-
-    let line = unshared(&chart()).last_line();
-    assert!(line.contains("id 2102 is not mapped in this user namespace"), "{line}");
-    assert!(line.contains("--uid-owner 2102"), "{line}");
-    let line = unshared(&format!("{PORTS} -g 7")).last_line();
-    assert!(line.contains("id 7 is not mapped"), "{line}");
-}
-
-#[test]
-fn a_batch_that_does_not_fit_says_so() {
-    let namespace = Namespace::new();
-    let line = Run::new(&chart()).failing("sendto", "EMSGSIZE").output(&namespace).last_line();
-    assert!(line.contains("EMSGSIZE") && line.contains("net.core.wmem_max"), "{line}");
 }
 
 #[test]
@@ -185,22 +148,6 @@ fn it_needs_net_admin_and_nothing_else() {
 
     Run::new(&chart()).nobody(&["net_admin"]).output(&namespace).success();
     assert!(namespace.sh("iptables-nft-save -t nat").contains("-j PROXY_INIT_OUTPUT"));
-}
-
-#[test]
-fn a_kernel_without_netfilter_sockets_is_named() {
-    let namespace = Namespace::new();
-    let line = Run::new(&chart()).failing("socket", "EPROTONOSUPPORT").output(&namespace).last_line();
-    assert!(line.contains("this kernel has no nf_tables") && line.contains("CONFIG_NF_TABLES"), "{line}");
-}
-
-#[test]
-fn a_failing_socket_is_named() {
-    let namespace = Namespace::new();
-    for (call, error) in [("sendto", "ENOMEM"), ("recvfrom", "EIO")] {
-        let line = Run::new(&chart()).failing(call, error).output(&namespace).last_line();
-        assert!(line.contains(error), "{line}");
-    }
 }
 
 /// Rules that other flags share with the earlier ones stay, and the result is as in a fresh namespace.

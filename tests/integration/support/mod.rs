@@ -350,6 +350,11 @@ pub(crate) fn feed(namespace: &Namespace, line: &str, input: &str) -> Finished {
     Finished(output)
 }
 
+/// Has nft run a script in a namespace, and it must succeed.
+pub(crate) fn nft(namespace: &Namespace, script: &str) {
+    feed(namespace, "nft -f -", script).success();
+}
+
 /// The nat table as printed by a command like `iptables-nft-save`, without the parts that differ from run to run:
 /// comments and counters.
 pub(crate) fn saved_by(namespace: &Namespace, save: &str) -> String {

@@ -3,7 +3,7 @@
 use lab::network::Namespace;
 use serde_json::Value;
 
-use crate::support::{Run, chart_in, feed, install, unfolded};
+use crate::support::{Run, chart_in, install, nft, unfolded};
 
 /// The commands run in a namespace, before and after installing.
 struct Case<'a> {
@@ -53,7 +53,7 @@ fn a_dormant_table_or_an_unhooked_chain_is_not_in_place() {
     let script = "flush chain inet proxy-init PREROUTING\ndelete chain inet proxy-init PREROUTING\nadd chain inet \
                   proxy-init PREROUTING\nadd rule inet proxy-init PREROUTING counter jump PROXY_INIT_REDIRECT comment \
                   \"proxy-init/install-proxy-init-prerouting\"\n";
-    feed(&namespace, "nft -f -", script).success();
+    nft(&namespace, script);
     let verified = Run::new(&format!("verify {}", chart_in("native"))).output(&namespace);
     assert_eq!(verified.code(), Some(3), "{}", verified.said());
     assert!(verified.stdout().contains("not hooked"), "{}", verified.said());

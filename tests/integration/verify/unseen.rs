@@ -3,7 +3,7 @@
 use lab::network::Namespace;
 use serde_json::Value;
 
-use crate::support::{Folder, PROXY_INIT, Run, chart_in, feed, install, saved};
+use crate::support::{Folder, PROXY_INIT, Run, chart_in, install, nft, saved};
 
 #[test]
 fn without_proc_nothing_is_said_about_legacy_tables() {
@@ -60,7 +60,7 @@ fn a_long_list_is_the_same_with_a_thread_and_without() {
     assert_eq!(threads(), 0);
     let rules: String = (1..=1000).map(|port| format!("tcp dport {port} counter accept\n")).collect();
     let chain = format!("chain early {{ type filter hook prerouting priority -300;\n{rules}}}");
-    feed(&namespace, "nft -f -", &format!("table inet foreign {{\n{chain}\n}}")).success();
+    nft(&namespace, &format!("table inet foreign {{\n{chain}\n}}"));
     assert_eq!(threads(), 1);
     let shown = show.output(&namespace).success();
     assert!(shown.contains("tcp dport 1000"), "{shown}");

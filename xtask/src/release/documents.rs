@@ -9,7 +9,7 @@ use lab::shell::{Result, Run as _, root};
 
 use crate::build;
 use crate::commit::git;
-use crate::release::files;
+use crate::release::sum;
 use lab::architecture::Architecture;
 
 /// A manual page for the program and for each subcommand, in man/man8, where man(1) expects them.
@@ -49,7 +49,7 @@ pub(super) fn add_kubectl_plugin(version: &str, folder: &Path) -> Result<()> {
     let manifest = manifest
         .replace("VERSION", version)
         .replace("REPOSITORY", env!("CARGO_PKG_REPOSITORY"))
-        .replace("SHA256", &files::sum(&archive)?);
+        .replace("SHA256", &sum(&archive)?);
     Ok(fs::write(folder.join("krew.yaml"), manifest)?)
 }
 

@@ -1,20 +1,19 @@
 //! `cargo xtask release`: everything that a user installs, for both architectures, in `target/release-VERSION/`.
 //!
-//! Nothing is pushed. The same commit, tools and packages give the same bytes: check.rs builds twice and compares.
+//! Nothing is pushed. The same commit, tools and packages give the same bytes, which `--check` sees.
 
-mod check;
 mod documents;
-mod files;
 mod images;
 mod sbom;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use lab::shell::{Result, need_root, target};
+use lab::shell::{Result, Run as _, cargo, need_root, target};
 
 use crate::build;
-use crate::commit::Commit;
+use crate::commit::{Commit, git};
 use crate::licences;
 use lab::architecture::Architecture;
 
@@ -42,7 +41,7 @@ pub(crate) fn check() -> Result<()> {
         return Err("the checkout has changes that are not committed, which a clone has not".into());
     }
     let here = make()?;
-    check::compare_with_a_clone(&here)?;
+    compare_with_a_clone(&here)?;
     print(&here)?;
     println!("The same bytes, built twice in two folders");
     Ok(())
@@ -50,7 +49,7 @@ pub(crate) fn check() -> Result<()> {
 
 /// Prints the release's files, and the way to publish them.
 fn print(folder: &Path) -> Result<()> {
-    files::print(folder)?;
+    Command::new("du").args(["--all", "--apparent-size", "--human-readable", "--max-depth=1"]).arg(folder).run()?;
     images::print_how_to_push(folder)
 }
 
@@ -79,7 +78,7 @@ fn make() -> Result<PathBuf> {
     documents::add_kubectl_plugin(version, &folder)?;
     documents::add_notes(version, &folder)?;
     documents::add_source(version, &folder)?;
-    files::add_sums(&folder)?;
+    add_sums(&folder)?;
     Ok(folder)
 }
 
@@ -93,4 +92,37 @@ fn add_program(program: &str, architecture: Architecture, commit: &Commit, folde
     let sbom = sbom::of(program, &components, commit, &file)?;
     fs::write(folder.join(format!("{name}.cdx.json")), sbom)?;
     Ok(())
+}
+
+/// Writes SHA256SUMS, which `sha256sum --check` reads.
+fn add_sums(folder: &Path) -> Result<()> {
+    let sums = Command::new("sh")
+        .current_dir(folder)
+        .args(["-c", "find * -type f -print0 | LC_ALL=C sort --zero-terminated | xargs --null sha256sum --"])
+        .read()?;
+    Ok(fs::write(folder.join("SHA256SUMS"), sums)?)
+}
+
+/// The checksum of one file, in hexadecimal digits.
+pub(crate) fn sum(file: &Path) -> Result<String> {
+    let line = Command::new("sha256sum").arg("--").arg(file).read()?;
+    let sum = line.split_whitespace().next();
+    Ok(sum.ok_or("sha256sum said nothing")?.to_owned())
+}
+
+/// Makes the release again in a clone in another folder, with nothing compiled before, and compares it with that here.
+fn compare_with_a_clone(here: &Path) -> Result<()> {
+    let clone = target("release-check/in-another-folder");
+    if clone.exists() {
+        fs::remove_dir_all(&clone)?;
+    }
+    git(&["clone", "--quiet", "."]).arg(&clone).run()?;
+    // Downloads are the same for all.
+    fs::create_dir_all(clone.join("target"))?;
+    std::os::unix::fs::symlink(target("apt"), clone.join("target/apt"))?;
+    // It prints a folder that will be gone.
+    cargo(&["xtask", "release"]).current_dir(&clone).stdout(Stdio::null()).run()?;
+    let there = clone.join("target").join(here.file_name().ok_or("a release without a name")?);
+    Command::new("diff").args(["--recursive", "--brief"]).args([here, &there]).run()?;
+    Ok(fs::remove_dir_all(clone)?)
 }

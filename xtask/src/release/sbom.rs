@@ -5,7 +5,7 @@ use std::path::Path;
 use lab::shell::Result;
 use serde_json::{Value, json};
 
-use super::files;
+use super::sum;
 use crate::commit::Commit;
 use crate::licences::{Component, OF_A_PROGRAM};
 use crate::rust;
@@ -33,7 +33,7 @@ pub(super) fn of(program: &str, components: &[Component], commit: &Commit, file:
             "tools": [{"vendor": "Rust", "name": "rustc", "version": rust::version()?}],
             "component": {
                 "type": "application", "bom-ref": reference, "name": program, "version": version, "purl": reference,
-                "hashes": [{"alg": "SHA-256", "content": files::sum(file)?}],
+                "hashes": [{"alg": "SHA-256", "content": sum(file)?}],
                 "licenses": [{"expression": OF_A_PROGRAM}],
             },
         },

@@ -1,5 +1,5 @@
 //! The node's agent on a node of its own, from a node without the plugin to one that has left it: pods that it heals,
-//! programs that write the same files, updates, and the end.
+//! another program that writes the same file, and the end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -7,13 +7,10 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
 use std::time::Duration;
 
 use lab::api_double::{ApiServer, Pod as Object};
 use lab::linkerd;
-use lab::scenario::beside;
 use lab::shell::Result;
 use lab::wait;
 use nix::sys::signal::{Signal, kill};
@@ -22,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::cni::{connects, has_rules, rules};
 use crate::mesh;
-use crate::node::{self, Network, Node, Setup};
+use crate::node::{self, Network};
 use crate::pod::{Meta, Pod};
 use crate::scenario::{Scenario, World};
 
@@ -67,12 +64,6 @@ impl Agent {
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(i32::try_from(self.0.id())?), signal)?)
     }
-
-    fn end(mut self, signal: Signal) -> Result<()> {
-        self.signal(signal)?;
-        self.0.wait()?;
-        Ok(())
-    }
 }
 
 impl Host<'_> {
@@ -84,12 +75,8 @@ impl Host<'_> {
         Self::networks().join("10.conflist")
     }
 
-    fn plugin() -> PathBuf {
-        node::folder(NODE).join("plugins/linkerd-cni")
-    }
-
     /// In containers' places, but for the container.
-    fn agent(&self, name: &str) -> Result<Agent> {
+    fn agent(&self) -> Result<Agent> {
         let entry = json!({
             "name": "linkerd-cni", "type": "linkerd-cni", "log_level": "debug",
             "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}, "linkerd": linkerd::cni_section("api"),
@@ -109,7 +96,7 @@ impl Host<'_> {
             .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
             .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "linkerd-cni-agent")
             .stdin(Stdio::null())
-            .stderr(File::create(node::folder(NODE).join(format!("{name}.log")))?);
+            .stderr(File::create(node::folder(NODE).join("agent.log"))?);
         Ok(Agent(command.spawn()?))
     }
 
@@ -175,15 +162,7 @@ pub(crate) fn validated(world: &World<'_>, pod: &Pod<'_>) -> Result<i64> {
 }
 
 fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
-    let networks = [Network::new("agent")];
-    let node = Node::start(&Setup {
-        number: NODE,
-        cgroup: &outer.node.cgroup,
-        networks: &networks,
-        plugins: &[],
-        images: outer.images,
-        image_folder: folder,
-    })?;
+    let node = outer.node(NODE, &[Network::new("agent")], &[], folder)?;
     let world = &World::new(&node, outer.images, "agent")?;
     let host = Host { folder, server: ApiServer::start(TcpListener::bind("127.0.0.1:0")?) };
     let server = &host.server;
@@ -210,7 +189,7 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
         return Err("the validator passed in a pod without rules".into());
     }
     host.tell(&early, failed());
-    let first = host.agent("first")?;
+    let mut agent = host.agent()?;
     until("the pod is healed", || notes("LinkerdCNIRepaired") == 1)?;
     if validated(world, &early)? != 0 {
         return Err("the validator fails in a pod that was healed".into());
@@ -225,18 +204,21 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
     has_rules(&late, &linkerd::Flags::default())?;
     connects(world, &late, true)?;
 
-    // From here on, no look finds a list that names a plugin that isn't there, whatever agents do.
-    let watch = |over: &AtomicBool| -> Result<()> {
-        while !over.load(Ordering::Relaxed) {
-            // The list is read before and after the program, because agents add the program first and remove it last.
-            if Host::names_plugin() && !Host::plugin().exists() && Host::names_plugin() {
-                return Err("a list named a plugin that wasn't there".into());
-            }
-            sleep(Duration::from_millis(1));
-        }
-        Ok(())
-    };
-    let ((), said) = beside(watch, || rewrites_and_updates(world, &host, first))?;
+    // Calico writes the list now and then, without the plugin, and in the same folder: of a file that comes from elsewhere,
+    // containerd isn't told.
+    let mut list: Value = serde_json::from_slice(&fs::read(Host::list())?)?;
+    list["plugins"].as_array_mut().ok_or("no list")?.pop();
+    let other = Host::networks().join(".other-programs");
+    fs::write(&other, list.to_string())?;
+    fs::rename(other, Host::list())?;
+    until("the plugin is back in the list", Host::names_plugin)?;
+    let third = host.pod(world)?;
+    has_rules(&third, &linkerd::Flags::default())?;
+
+    // The DaemonSet is deleted.
+    server.remove(SET);
+    agent.signal(Signal::SIGTERM)?;
+    agent.0.wait()?;
     let after = tree()?;
     if after != before {
         return Err(format!("left behind: {:?}", after.keys().collect::<Vec<_>>()).into());
@@ -249,76 +231,8 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
     if !rules(&last)?.is_empty() {
         return Err("a pod has rules after the plugin has left".into());
     }
-    for pod in [early, late, last] {
+    for pod in [early, late, third, last] {
         pod.remove()?;
     }
-    Ok(said)
-}
-
-/// Programs that write the list without the plugin, agents that take each other's place, and the end of the last one.
-fn rewrites_and_updates(world: &World<'_>, host: &Host<'_>, first: Agent) -> Result<String> {
-    let flags = linkerd::Flags::default();
-    let meshes = || -> Result<()> {
-        let pod = host.pod(world)?;
-        has_rules(&pod, &flags)?;
-        pod.remove()
-    };
-    let original = {
-        let mut list: Value = serde_json::from_slice(&fs::read(Host::list())?)?;
-        list["plugins"].as_array_mut().ok_or("no list")?.pop();
-        list.to_string()
-    };
-    let other_writes = || -> Result<()> {
-        // In the same folder: of a file that comes from elsewhere, containerd isn't told.
-        let other = Host::networks().join(".other-programs");
-        fs::write(&other, &original)?;
-        Ok(fs::rename(other, Host::list())?)
-    };
-    // Calico writes it now and then.
-    for _ in 0..3 {
-        other_writes()?;
-        until("the plugin is back in the list", Host::names_plugin)?;
-    }
-    meshes()?;
-
-    // An update, the newer one being killed; and a canary, the older one ending first.
-    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
-        let newer = host.agent("killed")?;
-        sleep(Duration::from_millis(300));
-        newer.end(signal)?;
-        meshes()?;
-    }
-    let second = host.agent("second")?;
-    sleep(Duration::from_millis(300));
-    first.end(Signal::SIGTERM)?;
-    meshes()?;
-
-    // Cilium keeps at it, and pods that start meanwhile are healed.
-    let contest = |over: &AtomicBool| -> Result<()> {
-        while !over.load(Ordering::Relaxed) {
-            if Host::names_plugin() {
-                let _ = other_writes();
-            }
-            sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    };
-    beside(contest, || {
-        let log = || fs::read_to_string(node::folder(NODE).join("second.log")).unwrap_or_default();
-        until("the agent says who rewrites the list", || log().contains("again and again"))?;
-        let pod = host.pod(world)?;
-        if has_rules(&pod, &flags).is_ok() {
-            return Err("the plugin was in a list that another program keeps it out of".into());
-        }
-        host.tell(&pod, running());
-        until("the pod is healed", || has_rules(&pod, &flags).is_ok())?;
-        connects(world, &pod, true)?;
-        host.server.remove(&format!("namespaces/{NAMESPACE}/pods/{}", pod.name));
-        pod.remove()
-    })?;
-
-    // The DaemonSet is deleted.
-    host.server.remove(SET);
-    second.end(Signal::SIGTERM)?;
-    Ok("pods are healed where they run, lists are kept, agents follow each other, and the last one takes everything back".to_owned())
+    Ok("pods are healed where they run, the plugin stays in the list, and the agent takes everything back".to_owned())
 }

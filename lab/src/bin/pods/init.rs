@@ -1,49 +1,31 @@
 //! proxy-init as the init container of pods.
 
 use lab::connections::Connection;
-use lab::containerd::Image;
 use lab::linkerd;
-use lab::shell::{Result, Run as _};
+use lab::shell::Result;
 use serde_json::{Value, json};
 
+use crate::cni;
 use crate::mesh::{self, Containers};
-use crate::node::Network;
+use crate::own_users;
 use crate::pod::{Container, Ended, Pod};
-use crate::scenario::{Images, Scenario, World};
+use crate::scenario::{Scenario, World};
 
 /// The network of these pods: the bridge alone.
 pub(crate) const NETWORK: &str = "bridge";
 
-pub(crate) fn network() -> Network {
-    Network::new(NETWORK)
-}
-
 /// An image, a mode, and the mode that this comes to.
-type Combination = (&'static str, fn(&Images) -> &Image, &'static [(&'static str, &'static str)]);
+type Combination = (&'static str, &'static [(&'static str, &'static str)]);
 const COMBINATIONS: [Combination; 3] = [
-    (
-        "scratch",
-        |images| &images.scratch,
-        &[
-            ("nft", "nft"),
-            ("native", "native"),
-            ("auto", "nft"),
-            // There is no iptables.
-            ("legacy", "nft"),
-            ("plain", "nft"),
-        ],
-    ),
-    (
-        "legacy",
-        |images| &images.legacy,
-        &[("nft", "nft"), ("native", "native"), ("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")],
-    ),
-    (
-        "file-capabilities",
-        |images| &images.file_capabilities,
-        &[("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")],
-    ),
+    // There is no iptables in it.
+    ("scratch", &[("nft", "nft"), ("native", "native"), ("auto", "nft"), ("legacy", "nft"), ("plain", "nft")]),
+    ("legacy", &[("nft", "nft"), ("native", "native"), ("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")]),
+    ("file-capabilities", &[("auto", "nft"), ("legacy", "legacy"), ("plain", "legacy")]),
 ];
+
+/// Images and modes in pods with users of their own.
+const OWN_USERS: [(&str, &str); 4] =
+    [("scratch", "nft"), ("scratch", "native"), ("legacy", "legacy"), ("file-capabilities", "legacy")];
 
 /// How proxy-init's container may differ from the chart's, a mode, and the mode that this comes to.
 type Change = (&'static str, fn(&mut Container<'_>), &'static str, &'static str);
@@ -56,16 +38,21 @@ const CHANGES: [Change; 4] = [
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let mut scenarios = Vec::new();
-    for (name, image, modes) in COMBINATIONS {
+    for (image, modes) in COMBINATIONS {
         for &(mode, becomes) in modes {
-            scenarios.push(Scenario::new(format!("image {name}, mode {mode}"), move |world| {
-                meshed(world, mesh::pod(world, NETWORK)?, image(world.images), mode, becomes, |_| {})
+            scenarios.push(Scenario::new(format!("image {image}, mode {mode}"), move |world| {
+                meshed(world, mesh::pod(world, NETWORK)?, image, mode, becomes, |_| {})
             }));
         }
     }
+    for (image, mode) in OWN_USERS {
+        scenarios.push(Scenario::new(format!("{}, image {image}, mode {mode}", own_users::NAME), move |world| {
+            meshed(world, own_users::pod(world, NETWORK)?, image, mode, mode, |_| {})
+        }));
+    }
     for (name, change, mode, becomes) in CHANGES {
         scenarios.push(Scenario::new(format!("mode {mode} {name}"), move |world| {
-            meshed(world, mesh::pod(world, NETWORK)?, &world.images.legacy, mode, becomes, change)
+            meshed(world, mesh::pod(world, NETWORK)?, "legacy", mode, becomes, change)
         }));
     }
     scenarios.push(Scenario::new("limits".to_owned(), limited));
@@ -85,16 +72,16 @@ fn flags(mode: &str) -> Vec<&str> {
 
 /// A pod with proxy-init, the network validator, then an application and a stand-in for the proxy: real connections in
 /// both directions, and what debug containers say of it. It is removed.
-pub(crate) fn meshed(
+fn meshed(
     world: &World<'_>,
     pod: Pod<'_>,
-    image: &Image,
+    image: &str,
     mode: &str,
     becomes: &str,
     change: impl Fn(&mut Container<'_>),
 ) -> Result<String> {
     let flags = flags(mode);
-    let mut init = mesh::init(image, &flags);
+    let mut init = mesh::init(world.images.named(image), &flags);
     change(&mut init);
     let installed = pod.run(&init)?.succeeded()?;
     // kubelet runs init containers again, when the sandbox's containers are gone.
@@ -189,9 +176,7 @@ fn refused(world: &World<'_>, mode: &str) -> Result<String> {
     if ended.code != 1 || !ended.said().contains("CAP_NET_ADMIN") {
         return Err(format!("without capabilities: {}", ended.said()).into());
     }
-    let mut nft = std::process::Command::new("nsenter");
-    nft.arg(format!("--net={}", pod.netns.display()));
-    let left = nft.args(["nft", "list", "ruleset"]).read()?;
+    let left = cni::rules(&pod)?;
     if !left.is_empty() {
         return Err(format!("left behind: {left}").into());
     }

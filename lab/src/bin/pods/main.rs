@@ -24,7 +24,7 @@ use lab::containerd::lay_over_usr;
 use lab::shell::{Result, Run as _};
 
 use cni::Servers;
-use node::{Node, Setup};
+use node::{Network, Node, Setup};
 use pod::{Meta, Pod};
 use scenario::{Images, World};
 
@@ -62,7 +62,7 @@ fn run(inside: &Inside) -> Result<()> {
     // The node lasts as long as this process.
     let images: &Images = Box::leak(Box::new(Images::new()?));
     let servers = Arc::new(Servers::start(&node::folder(NODE))?);
-    let mut networks = vec![init::network()];
+    let mut networks = vec![Network::new(init::NETWORK)];
     networks.extend(cni::networks(&servers));
     networks.extend(own_users::networks());
     let node: &Node = Box::leak(Box::new(Node::start(&Setup {

@@ -88,8 +88,7 @@ impl Node {
         };
         let client = wait::until(Self::PATIENCE, &mut answer).unwrap_or_else(|| Client::connect(&socket, &interface));
         let client = client.map_err(|error| format!("containerd does not answer: {error}"))?;
-        let Images { peer, scratch, legacy, file_capabilities } = setup.images;
-        for image in [peer, scratch, legacy, file_capabilities] {
+        for image in setup.images.all() {
             image.import(setup.image_folder, &socket, &folder)?;
         }
         Ok(Self { client, cgroup: setup.cgroup.to_owned(), folder, containerd: Mutex::new(containerd) })

@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::agent::{AGENT, Agent, UNSUCCESSFUL, until, validated};
 use crate::cni::{PLUGIN, annotations, by_annotations, connects, has_rules, rules};
 use crate::init::in_the_mesh;
-use crate::node::{Network, Node, Setup};
+use crate::node::Network;
 use crate::pod::{Meta, Pod};
 use crate::scenario::{Scenario, World};
 
@@ -74,14 +74,7 @@ fn on_a_node(outer: &World<'_>, images: &Path, number: u8, work: Work) -> Result
     // As on a node, where systemd has it so: mounts of this mount namespace, and of no other one, reach the agent's.
     Command::new("mount").args(["--make-rshared", "/"]).run()?;
     let networks = [Network::new(BY_NRI), Network { chained: vec![by_annotations()], ..Network::new(BY_CNI) }];
-    let node = Node::start(&Setup {
-        number,
-        cgroup: &outer.node.cgroup,
-        networks: &networks,
-        plugins: &[images.join(PLUGIN)],
-        images: outer.images,
-        image_folder: images,
-    })?;
+    let node = outer.node(number, &networks, &[images.join(PLUGIN)], images)?;
     let host = Host {
         world: World::new(&node, outer.images, BY_NRI)?,
         images,

@@ -1,5 +1,4 @@
-//! Pods with users of their own (`hostUsers: false`), with proxy-init as the init container, and with the plugin
-//! linkerd-cni.
+//! Pods with users of their own (`hostUsers: false`), and the plugin linkerd-cni in them.
 //!
 //! Their network namespaces belong to user namespaces of theirs. The plugin is outside of these, and installs in native
 //! mode, whichever mode is asked for.
@@ -9,7 +8,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use lab::containerd::Image;
 use lab::shell::{Result, Run as _};
 use serde_json::json;
 
@@ -18,18 +16,10 @@ use crate::init;
 use crate::mesh;
 use crate::node::Network;
 use crate::pod::{Meta, Pod};
-use crate::scenario::{Images, Scenario, World};
+use crate::scenario::{Scenario, World};
 
-const NAME: &str = "own users";
-
-/// Images and modes of the init container.
-type Init = (&'static str, fn(&Images) -> &Image, &'static str);
-const INITS: [Init; 4] = [
-    ("scratch", |images| &images.scratch, "nft"),
-    ("scratch", |images| &images.scratch, "native"),
-    ("legacy", |images| &images.legacy, "legacy"),
-    ("file-capabilities", |images| &images.file_capabilities, "legacy"),
-];
+/// The beginning of the scenarios' names.
+pub(crate) const NAME: &str = "own users";
 
 /// The plugin's modes, each with a network of its own.
 const MODES: [(&str, &str); 2] = [("nft", "own-users-nft"), ("legacy", "own-users-legacy")];
@@ -43,23 +33,18 @@ pub(crate) fn networks() -> impl Iterator<Item = Network> {
     })
 }
 
-pub(crate) fn scenarios() -> Vec<Scenario> {
-    let mut scenarios = Vec::new();
-    for (image_name, image, mode) in INITS {
-        let name = format!("{NAME}, image {image_name}, mode {mode}");
-        scenarios.push(Scenario::new(name, move |world| {
-            let pod = pod(world, init::NETWORK)?;
-            init::meshed(world, pod, image(world.images), mode, mode, |_| {})
-        }));
-    }
-    for (mode, network) in MODES {
-        let name = format!("{NAME}, cni, mode {mode}");
-        scenarios.push(Scenario::new(name, move |world| by_plugin(world, network)));
-    }
-    scenarios
+pub(crate) fn scenarios() -> impl Iterator<Item = Scenario> {
+    MODES.iter().map(|&(mode, network)| {
+        Scenario::new(format!("{NAME}, cni, mode {mode}"), move |world| {
+            let pod = pod(world, network)?;
+            init::in_the_mesh(world, &pod, "native")?;
+            pod.remove()?;
+            Ok("its rules are in native mode, and connections go to the proxy in both directions".to_owned())
+        })
+    })
 }
 
-fn pod<'a>(world: &World<'a>, network: &str) -> Result<Pod<'a>> {
+pub(crate) fn pod<'a>(world: &World<'a>, network: &str) -> Result<Pod<'a>> {
     let meta = Meta {
         annotations: cni::annotations(&[("linkerd.io/proxy-version", "edge-1")]),
         own_users: true,
@@ -86,11 +71,4 @@ fn belongs_to_others(pod: &Pod<'_>) -> Result<()> {
         return Err("the pod's network namespace belongs to the node's user namespace".into());
     }
     Ok(())
-}
-
-fn by_plugin(world: &World<'_>, network: &str) -> Result<String> {
-    let pod = pod(world, network)?;
-    init::in_the_mesh(world, &pod, "native")?;
-    pod.remove()?;
-    Ok("its rules are in native mode, and connections go to the proxy in both directions".to_owned())
 }

@@ -1,9 +1,11 @@
 //! Scenarios, and the world that they share.
 
+use std::path::{Path, PathBuf};
+
 use lab::containerd::Image;
 use lab::shell::Result;
 
-use crate::node::Node;
+use crate::node::{Network, Node, Setup};
 use crate::pod::{Container, Meta, Pod, Running};
 
 /// One thing that is tried: it makes its pods, on whichever network.
@@ -29,7 +31,7 @@ pub(crate) struct Images {
     /// The Dockerfile's target `legacy`: iptables-legacy beside it.
     pub(crate) legacy: Image,
     /// The same, where iptables-legacy has file capabilities, as in linkerd-init's image.
-    pub(crate) file_capabilities: Image,
+    file_capabilities: Image,
 }
 
 impl Images {
@@ -39,6 +41,33 @@ impl Images {
             scratch: Image::of_dockerfile("scratch")?,
             legacy: Image::of_dockerfile("legacy")?,
             file_capabilities: Image::of_dockerfile("file-capabilities")?,
+        })
+    }
+
+    pub(crate) fn all(&self) -> [&Image; 4] {
+        [&self.peer, &self.scratch, &self.legacy, &self.file_capabilities]
+    }
+
+    /// One with proxy-init.
+    pub(crate) fn named(&self, name: &str) -> &Image {
+        match name {
+            "legacy" => &self.legacy,
+            "file-capabilities" => &self.file_capabilities,
+            _ => &self.scratch,
+        }
+    }
+}
+
+impl World<'_> {
+    /// Starts another node, with the images in this folder.
+    pub(crate) fn node(&self, number: u8, networks: &[Network], plugins: &[PathBuf], images: &Path) -> Result<Node> {
+        Node::start(&Setup {
+            number,
+            cgroup: &self.node.cgroup,
+            networks,
+            plugins,
+            images: self.images,
+            image_folder: images,
         })
     }
 }
