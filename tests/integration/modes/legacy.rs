@@ -185,21 +185,6 @@ fn the_child_has_only_what_it_needs() {
 }
 
 #[test]
-fn a_kernel_without_legacy_tables_is_named() {
-    let folder = Folder::new("no-tables");
-    // The words of iptables-legacy-restore 1.8.9 in this case; the kernels under `cargo xtask kernels` make it say so
-    // for real.
-    folder.script(
-        "iptables-legacy-restore",
-        "echo \"iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'nat'\" >&2; exit 1",
-    );
-    let line =
-        Run::new(&format!("{} --no-fallback", chart())).commands_of(&folder).output(&Namespace::new()).last_line();
-    assert!(line.contains("this kernel has no legacy nat table") && line.contains("unable to initialize"), "{line}");
-    assert!(line.contains("use nft mode"), "{line}");
-}
-
-#[test]
 fn when_the_second_family_fails_the_first_is_rolled_back() {
     let folder = Folder::new("second");
     folder.script("ip6tables-legacy-restore", "echo 'ip6tables-restore: line 9 failed' >&2; exit 1");

@@ -1,4 +1,4 @@
-//! legacy mode under stress: several at once, failures half-way, somebody else's rules, and a pod's few capabilities.
+//! legacy mode under stress: several at once, failures half-way, and somebody else's rules.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use lab::network::Namespace;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::support::{Folder, PROXY_INIT, Run, chart_in, install, saved};
+use crate::support::{Folder, Run, chart_in, install, saved};
 
 fn chart() -> String {
     chart_in("legacy")
@@ -188,31 +188,6 @@ fn killed_at_any_call_the_next_run_repairs() {
         }
     }
     assert!(killed >= 10, "{killed}: each call is made at least once");
-}
-
-/// uid 65534, no new privileges, NET_ADMIN and NET_RAW in the bounding set alone, and file capabilities on iptables and
-/// on proxy-init: upstream's image with the init program in it. Its privileges are the program's then, so commands are
-/// looked for where nobody but root can put any.
-#[test]
-fn file_capabilities_alone_are_enough() {
-    let folder = Folder::new("file-capabilities");
-    let root = folder.path();
-    let script = format!(
-        "mount -t tmpfs -o mode=755 tmpfs {root}; cp {} {root}/proxy-init; setcap cap_net_admin,cap_net_raw=p {root}/proxy-init; \
-         mkdir {root}/bin; cp -L $(command -v xtables-legacy-multi) {root}/bin/; setcap cap_net_admin,cap_net_raw=eip {root}/bin/xtables-legacy-multi; \
-         for name in iptables ip6tables; do for variant in '' -legacy; do ln -s xtables-legacy-multi {root}/bin/$name$variant-restore; done; done; \
-         mount -t tmpfs -o mode=1777 tmpfs /run; mount --bind {root}/bin /usr/sbin; \
-         exec setpriv --no-new-privs --bounding-set=-all,+net_admin,+net_raw --inh-caps=-all,+net_admin,+net_raw --ambient-caps=-all,+net_admin,+net_raw --reuid=65534 --regid=65534 --clear-groups \
-         env PATH=/nonexistent {root}/proxy-init \"$@\"",
-        *PROXY_INIT
-    );
-    for mode in ["legacy", "plain"] {
-        let namespace = Namespace::new();
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-ec", &script, "sh"]).args(chart_in(mode).split_whitespace());
-        crate::support::Finished(namespace.output(&mut command)).success();
-        assert_eq!(saved(&namespace, "legacy").matches("-j PROXY_INIT").count(), 4, "{mode}");
-    }
 }
 
 #[test]
