@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::timeout;
-use tracing::debug;
+use tracing::{debug, info};
 
 use crate::metrics::Metrics;
 
@@ -48,6 +48,19 @@ pub(crate) struct Health {
     pub(crate) metrics: Metrics,
     /// True if pods can be set up.
     pub(crate) ready: watch::Sender<bool>,
+}
+
+impl Health {
+    /// Says whether pods can be set up, if that has changed: these are the words for it.
+    pub(crate) fn tell(&self, ready: bool, words: impl FnOnce() -> String) {
+        self.metrics.ready.set(ready.into());
+        let is_news = self.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready);
+        if is_news && ready {
+            info!("ready: {}", words());
+        } else if is_news {
+            info!("not ready");
+        }
+    }
 }
 
 /// Serves for ever.

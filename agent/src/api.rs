@@ -3,16 +3,21 @@
 use std::time::Duration;
 
 use kube::api::GetParams;
+use kube::client::ClientBuilder;
 use kube::core::Request;
+use kube::runtime::watcher;
 use kube::{Client, Config, Error};
 use pod::{Given, Object, ServiceSpec, bounded, wrong_in_json};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
+use tower::limit::RateLimitLayer;
 
 use crate::settings::Installation;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How many watches may begin in this time.
+const WATCHES: (u64, Duration) = (10, Duration::from_secs(30));
 /// How many bytes of the API server's own words are shown.
 const LONGEST_MESSAGE: usize = 300;
 
@@ -21,6 +26,9 @@ const LONGEST_MESSAGE: usize = 300;
 pub(crate) struct Server {
     /// The client.
     pub(crate) client: Client,
+    /// Another one, for watches alone: kube's watcher asks again at once when a watch ends without an error, thousands of
+    /// times in a second if each does.
+    pub(crate) watching: Client,
     /// The agent's own namespace.
     pub(crate) namespace: String,
     /// The agent's own pod.
@@ -43,8 +51,11 @@ impl Server {
         config.root_cert = Some(Vec::new());
         config.auth_info.token_file = installation.service_account.join("token").to_str().map(str::to_owned);
         config.default_namespace.clone_from(&namespace);
-        let client = Client::try_from(config).map_err(|error| error.to_string())?;
-        Ok(Self { client, namespace, pod: installation.pod.clone() })
+        let words = |error: Error| error.to_string();
+        let watching = ClientBuilder::try_from(config.clone()).map_err(words)?;
+        let watching = watching.with_layer(&RateLimitLayer::new(WATCHES.0, WATCHES.1)).build();
+        let client = Client::try_from(config).map_err(words)?;
+        Ok(Self { client, watching, namespace, pod: installation.pod.clone() })
     }
 
     /// The annotations of a namespace that count for its pods.
@@ -85,5 +96,20 @@ pub(crate) fn words(error: &Error) -> String {
         Error::SerdeError(error) => format!("the API server's answer makes no sense: {}", wrong_in_json(error)),
         Error::Api(status) => format!("{}: {}", status.code, bounded(status.message.clone(), LONGEST_MESSAGE)),
         other => other.to_string(),
+    }
+}
+
+/// Words for the failure of a watch.
+pub(crate) fn words_of_watch(error: &watcher::Error) -> String {
+    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
+            Error::Api(status) if [400, 422].contains(&status.code) => {
+                format!("{}: Kubernetes 1.32 or later is needed", words(error))
+            }
+            _ => words(error),
+        },
+        WatchError(status) => words(&Error::Api(status.clone())),
+        NoResourceVersion => "an answer has no version".to_owned(),
     }
 }

@@ -241,7 +241,7 @@ pub(crate) fn writer(text: &str) -> &'static str {
     if text.contains("\"cilium-cni\"") {
         return "Cilium's agent: set `cni.exclusive=false` in its chart";
     }
-    "a program that is not known: see which DaemonSets mount the folder, and set one of them to leave others' entries in"
+    "a program that is not known: see which DaemonSets mount the folder, and have one of them leave the file as it is"
 }
 
 #[cfg(test)]

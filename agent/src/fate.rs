@@ -6,21 +6,25 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::future::pending;
+use std::pin::pin;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use futures::TryStreamExt as _;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::GetParams;
-use kube::core::{Request, Status};
+use kube::core::{PartialObjectMeta, Request, Status};
 use kube::runtime::watcher::Event;
-use kube::{Client, Error};
-use serde::Deserialize;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Error, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use crate::api::{self, Server};
-use crate::follow::{Object, Which, follow};
 
 /// How long all answers together may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -40,18 +44,6 @@ pub(crate) enum Fate {
     Unknown(String),
 }
 
-/// An object that is watched, of which only metadata are kept.
-#[derive(Debug, Clone, Deserialize)]
-struct Named {
-    metadata: ObjectMeta,
-}
-
-impl Object for Named {
-    fn version(&self) -> &str {
-        self.metadata.resource_version.as_deref().unwrap_or_default()
-    }
-}
-
 /// The agent's own objects, and which of them the watches saw being deleted.
 pub(crate) struct Own<'a> {
     server: &'a Server,
@@ -69,9 +61,9 @@ impl<'a> Own<'a> {
     /// role a moment later, as `kubectl delete --kustomize` and Helm do, and then nothing can be asked any more. A watch
     /// that has begun goes on.
     pub(crate) async fn watch(&self) -> Infallible {
-        let name = &self.server.namespace;
+        let (client, name) = (self.server.watching.clone(), &self.server.namespace);
         tokio::select! {
-            never = self.watch_one("its namespace", "/api/v1/namespaces", name, &self.namespace_ends) => never,
+            never = self.watch_one("its namespace", Api::<PartialObjectMeta<Namespace>>::all(client), name, &self.namespace_ends) => never,
             never = self.watch_set() => never,
         }
     }
@@ -84,29 +76,39 @@ impl<'a> Own<'a> {
             }
             sleep(PAUSE).await;
         };
-        let path = format!("/apis/apps/v1/namespaces/{}/daemonsets", self.server.namespace);
-        self.watch_one("its DaemonSet", &path, &name, &self.set_ends).await
+        let sets =
+            Api::<PartialObjectMeta<DaemonSet>>::namespaced(self.server.watching.clone(), &self.server.namespace);
+        self.watch_one("its DaemonSet", sets, &name, &self.set_ends).await
     }
 
     /// Watches the object with this name, and notes whether it is being deleted.
-    async fn watch_one(&self, what: &str, path: &str, name: &str, ends: &Cell<bool>) -> Infallible {
-        let which = Which { path: path.to_owned(), label: None, fields: format!("metadata.name={name}") };
-        let mut news = follow::<Named>(self.server.client.clone(), which);
-        while let Some(news) = news.recv().await {
-            match news {
+    async fn watch_one<K>(
+        &self,
+        what: &str,
+        api: Api<PartialObjectMeta<K>>,
+        name: &str,
+        ends: &Cell<bool>,
+    ) -> Infallible
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let which = watcher::Config::default().fields(&format!("metadata.name={name}")).streaming_lists();
+        let mut news = pin!(watcher(api, which).default_backoff());
+        loop {
+            match news.try_next().await {
                 // Another object of the same name may follow, or the first word came from a server that was behind.
-                Ok(Event::InitApply(object) | Event::Apply(object))
+                Ok(Some(Event::InitApply(object) | Event::Apply(object)))
                     if object.metadata.name.as_deref() == Some(name) =>
                 {
                     ends.set(object.metadata.deletion_timestamp.is_some());
                 }
-                Ok(Event::Delete(object)) if object.metadata.name.as_deref() == Some(name) => ends.set(true),
-                Ok(Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) | Event::Init) => {}
-                Ok(Event::InitDone) => debug!("{what} is watched"),
-                Err(reason) => debug!("{what} cannot be watched: {reason}"),
+                Ok(Some(Event::Delete(object))) if object.metadata.name.as_deref() == Some(name) => ends.set(true),
+                Ok(Some(Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) | Event::Init)) => {}
+                Ok(Some(Event::InitDone)) => debug!("{what} is watched"),
+                Ok(None) => return pending().await,
+                Err(error) => debug!("{what} cannot be watched: {}", api::words_of_watch(&error)),
             }
         }
-        pending().await
     }
 
     /// Finds out the plugin's fate within some seconds. The watch has to go on meanwhile.
@@ -152,7 +154,7 @@ impl<'a> Own<'a> {
 
     /// The name of the DaemonSet that has made the agent's pod, and the pod's node.
     async fn fetch_set_name(&self) -> Result<(String, Option<String>), String> {
-        let Server { client, namespace, pod } = self.server;
+        let Server { client, namespace, pod, .. } = self.server;
         let path = format!("{CORE}/namespaces/{namespace}");
         // The set is there, for all that is known, or its pods would be going, too.
         let pod = get(client, &path, "pods", pod).await?.ok_or("the API server doesn't know the agent's pod")?;

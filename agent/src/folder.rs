@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -27,6 +27,9 @@ const LONGEST: u64 = 1 << 20;
 /// How the name of a file ends that is still being written. No runtime reads such a file: they look for `.conf`,
 /// `.conflist` and `.json` (`ConfFiles` in libcni).
 const UNFINISHED: &str = ".linkerd-cni-unfinished";
+
+/// The file on which the lock is. Runtimes read no file with such a name.
+pub(crate) const LOCK: &str = ".linkerd-cni-agent";
 
 /// The longest name that a file may have (NAME_MAX).
 const LONGEST_NAME: usize = 255;
@@ -271,10 +274,34 @@ impl Folder {
         Ok(())
     }
 
-    /// Opens a file for reading and writing, and makes it if there is none.
-    pub(crate) fn open_or_create(&self, name: &str) -> io::Result<File> {
-        let mode = Mode::from_bits_truncate(0o600);
-        Ok(File::from(openat(&self.folder, name, flags(OFlag::O_RDWR | OFlag::O_CREAT), mode)?))
+    /// Takes the lock of the agent that may write to the folder (flock(2)); none if another agent has it. However an agent
+    /// ends, the kernel takes the lock from it.
+    pub(crate) fn lock(&self) -> io::Result<Option<Lock>> {
+        loop {
+            let mode = Mode::from_bits_truncate(0o600);
+            let file = File::from(openat(&self.folder, LOCK, flags(OFlag::O_RDWR | OFlag::O_CREAT), mode)?);
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            let lock = Lock(file);
+            // An agent that uninstalled may have removed the file since it was opened.
+            if !lock.is_void() {
+                return Ok(Some(lock));
+            }
+        }
+    }
+}
+
+/// A folder's lock, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Lock {
+    /// Returns true if somebody has removed the file: the lock keeps nobody out any more.
+    pub(crate) fn is_void(&self) -> bool {
+        self.0.metadata().is_ok_and(|file| file.nlink() == 0)
     }
 }
 
@@ -313,6 +340,24 @@ mod tests {
         assert!(folder.remove_expected("a.conf", &text("newer")).unwrap());
         assert!(folder.remove_expected("a.conf", &text("newer")).unwrap());
         assert!(folder.names().unwrap().is_empty());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn one_agent_has_the_lock_and_a_file_that_is_gone_locks_nothing() {
+        let path = std::env::temp_dir().join(format!("linkerd-cni-agent-lock-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let folder = Folder::open(&path).unwrap();
+        let first = folder.lock().unwrap().unwrap();
+        assert!(folder.lock().unwrap().is_none());
+        folder.remove(LOCK).unwrap();
+        assert!(first.is_void());
+        let second = folder.lock().unwrap().unwrap();
+        assert!(!second.is_void() && path.join(LOCK).exists());
+        drop(first);
+        assert!(folder.lock().unwrap().is_none());
+        drop(second);
+        assert!(folder.lock().unwrap().is_some());
         fs::remove_dir_all(path).unwrap();
     }
 }

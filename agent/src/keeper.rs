@@ -9,17 +9,19 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use kube::runtime::events::EventType;
 use tracing::{debug, error, info, warn};
 
 use crate::admin::Health;
 use crate::conflist::{self, Entry, PLUGIN};
-use crate::folder::{Content, Folder, Stamp, Text};
+use crate::folder::{Content, Folder, LOCK, Lock, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
-use crate::owner::{self, Lock};
 use crate::plan::{self, Change, Files, Look, Step};
-use crate::settings::Installation;
-use crate::status::{self, Answer, Inquiry, Subject};
+use crate::settings::{Installation, Settings};
+use crate::status::{self, Asked, Subject};
+use crate::tell::{self, Teller};
 use crate::throttle::{Throttle, Trouble};
+use crate::watch::Watch;
 
 /// The kubeconfig's permissions: it has a token in it.
 const KUBECONFIG_MODE: u32 = 0o600;
@@ -27,7 +29,7 @@ const KUBECONFIG_MODE: u32 = 0o600;
 const LONGEST: u64 = 1 << 20;
 /// How long after a pass the next one comes without anything having changed.
 const QUIET: Duration = Duration::from_secs(30);
-/// The same after an error, and while another agent owns the folder.
+/// The same after an error, while another agent owns the folder, and where the kernel doesn't say what changes.
 const SOON: Duration = Duration::from_secs(1);
 /// How long the runtime gets to notice that the configuration no longer names the plugin, before its binary goes.
 const GRACE: Duration = Duration::from_secs(2);
@@ -36,51 +38,80 @@ const HANDOVER: Duration = Duration::from_secs(2);
 /// How often a plan is made anew because somebody else wrote at the same time.
 const TRIES: usize = 5;
 
-/// How it stands after a pass. Texts are for people.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// How it stands after a pass.
+#[derive(Debug, Default)]
 pub(crate) struct State {
     /// When to look again even if nothing changes.
     pub(crate) again: Duration,
     pub(crate) has_program: bool,
     /// True if the kubeconfig is in place, or isn't needed.
-    pub(crate) has_kubeconfig: bool,
+    has_kubeconfig: bool,
     /// How many configurations have the entry.
     pub(crate) configurations: usize,
     /// True if the configuration that runtimes take first has it.
-    pub(crate) is_first: bool,
+    is_first: bool,
     /// True if the plugin says that it could set up a pod, with what is to be installed.
-    pub(crate) is_accepted: bool,
-    /// Why it says that it couldn't.
-    pub(crate) refused: Option<String>,
+    is_accepted: bool,
     /// True if another agent of the node owns the folder.
     pub(crate) standby: bool,
-    /// The obstacles.
-    pub(crate) trouble: Vec<String>,
-    /// The events that the agent waits for.
-    pub(crate) notes: Vec<String>,
     /// The files that are left as they are, and why.
-    pub(crate) skipped: BTreeMap<String, String>,
-    /// The files that another program rewrites again and again, and what to do.
-    pub(crate) contested: BTreeMap<String, String>,
+    skipped: BTreeMap<String, String>,
+    facts: BTreeMap<Fact, String>,
+}
+
+/// Something that isn't as it should be. Its words are told when it is new, and when it is over.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Fact {
+    /// The pass failed, or a part of it.
+    Failed(String),
+    /// There is nothing to add the entry to.
+    Waiting,
+    /// The plugin says that it couldn't set up a pod.
+    Refused(String),
+    /// A file is left as it is.
+    Skipped(String, String),
+    /// Another program rewrites a file again and again.
+    Contested(String),
+}
+
+impl Fact {
+    /// The reason of the event of the node that tells of it, and the action in it; none: only the log does.
+    fn event(&self) -> Option<(&'static str, String)> {
+        match self {
+            Self::Failed(_) | Self::Waiting => None,
+            Self::Refused(_) => Some(("LinkerdCNIRefused", "Asking the plugin".to_owned())),
+            Self::Skipped(name, _) => Some(("LinkerdCNISkipped", format!("Chaining {name}"))),
+            Self::Contested(name) => Some(("LinkerdCNIContested", format!("Chaining {name}"))),
+        }
+    }
 }
 
 impl State {
     /// Returns true if all files are there that a pod takes to be set up.
     pub(crate) fn is_installed(&self) -> bool {
-        self.has_program && self.has_kubeconfig && self.is_first && self.is_accepted && self.contested.is_empty()
+        self.has_program && self.has_kubeconfig && self.is_first && self.is_accepted && self.contested() == 0
+    }
+
+    /// How many files another program rewrites again and again.
+    pub(crate) fn contested(&self) -> usize {
+        self.facts.keys().filter(|fact| matches!(fact, Fact::Contested(_))).count()
     }
 
     fn wait(&mut self, time: Duration) {
         self.again = self.again.min(time);
     }
 
+    fn failed(&mut self, reason: String) {
+        self.facts.insert(Fact::Failed(reason.clone()), reason);
+    }
+
     fn look_at(&mut self, net: &Folder, folder: &Files) {
         self.configurations = plan::count_chained(folder);
         let Some((name, has_plugin)) = plan::first(folder) else {
-            self.notes.push(format!(
-                "{} has no network configuration yet that the plugin could be added to; waiting for one",
-                net.path().display()
-            ));
+            let path = net.path().display();
+            let words =
+                format!("{path} has no network configuration yet that the plugin could be added to; waiting for one");
+            self.facts.insert(Fact::Waiting, words);
             return;
         };
         let reason = match has_plugin {
@@ -92,7 +123,7 @@ impl State {
             Ok(_) => "the plugin cannot be added to it".to_owned(),
             Err(reason) => reason,
         };
-        self.trouble.push(format!(
+        self.failed(format!(
             "{} comes first by name, so that runtimes take it, or start no pod: {reason}",
             net.path().join(name).display()
         ));
@@ -120,8 +151,8 @@ impl Folders {
     /// true if this agent has the lock.
     fn own(&mut self) -> Result<bool, String> {
         if self.lock.as_ref().is_none_or(Lock::is_void) {
-            self.lock = Lock::take(&self.net).map_err(|error| {
-                let path = self.net.path().join(owner::FILE);
+            self.lock = self.net.lock().map_err(|error| {
+                let path = self.net.path().join(LOCK);
                 format!("{} cannot be locked: {error}: is the folder writable?", path.display())
             })?;
             for folder in [&self.net, &self.bin].into_iter().filter(|_| self.lock.is_some()) {
@@ -155,87 +186,128 @@ impl Source {
 pub(crate) struct Keeper {
     installation: Installation,
     folders: Option<Folders>,
+    watch: Watch,
     /// True if another agent had the lock when this one last tried to take it.
     stands_by: bool,
     /// The image's program and the node's, when they were last found to have the same bytes.
     known: Option<(Stamp, Stamp)>,
     throttle: Throttle,
-    inquiry: Inquiry,
+    asked: Option<Asked>,
     /// The entry that the configurations have, or had when one last had one.
     kept: Option<Entry>,
-    /// The lines that the log has already, so that not each pass adds them, and whether each is an error.
-    said: BTreeMap<String, bool>,
+    /// The facts that were told.
+    told: BTreeMap<Fact, String>,
+    teller: Teller,
+    /// The node's name, if it is known.
+    node: Option<String>,
     health: Arc<Health>,
 }
 
 impl Keeper {
-    pub(crate) fn new(installation: Installation, health: Arc<Health>) -> Self {
+    pub(crate) fn new(settings: &Settings, teller: Teller, health: &Arc<Health>) -> Self {
         Self {
-            installation,
+            installation: settings.installation.clone(),
             folders: None,
+            watch: Watch::default(),
             stands_by: false,
             known: None,
             throttle: Throttle::default(),
-            inquiry: Inquiry::default(),
+            asked: None,
             kept: None,
-            said: BTreeMap::new(),
-            health,
+            told: BTreeMap::new(),
+            teller,
+            node: settings.node.clone(),
+            health: Arc::clone(health),
         }
     }
 
-    /// Waits until the plugin has answered the question of the last pass.
-    pub(crate) async fn answered(&mut self) {
-        self.inquiry.answered().await;
+    /// Waits until something in the node's folders has changed.
+    pub(crate) async fn changed(&self) {
+        self.watch.changed().await;
     }
 
     /// Looks at everything and mends what differs: first the programs, then the kubeconfig, then the configurations, so
     /// that none ever names a program that isn't there. What works is replaced once the plugin says that it could set up
-    /// pods with what takes its place.
-    pub(crate) fn pass(&mut self) -> State {
+    /// pods with what takes its place. It may be given up while the plugin is asked.
+    pub(crate) async fn pass(&mut self) -> State {
         let mut state = State { again: QUIET, ..State::default() };
+        if let Err(error) = self.watch_folders() {
+            state.failed(format!(
+                "inotify: {error}: the node's folders are looked at every second instead \
+                 (fs.inotify.max_user_instances and max_user_watches limit it)"
+            ));
+            state.wait(SOON);
+        }
         // Others may have the places of the node's folders by now.
         let folders = self.folders.take().filter(|folders| !folders.net.is_gone() && !folders.bin.is_gone());
-        let done = folders.map_or_else(|| Folders::open(&self.installation), Ok).and_then(|mut folders| {
-            let done = self.keep(&mut state, &mut folders);
-            self.folders = Some(folders);
-            done
-        });
-        if let Err(trouble) = done {
-            state.trouble.push(trouble);
+        let done = match folders.map_or_else(|| Folders::open(&self.installation), Ok) {
+            Ok(mut folders) => {
+                let done = self.keep(&mut state, &mut folders).await;
+                self.folders = Some(folders);
+                done
+            }
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = done {
+            state.failed(reason);
             state.wait(SOON);
         }
         for (name, trouble, rest) in self.throttle.troubles(Instant::now()) {
             match trouble {
-                Trouble::Contested(line) => drop(state.contested.insert(name, line)),
-                Trouble::Failed(reason) => state.trouble.push(reason),
+                Trouble::Contested(line) => drop(state.facts.insert(Fact::Contested(name), line)),
+                Trouble::Failed(reason) => state.failed(reason),
             }
             state.wait(rest);
         }
-        self.say(&state);
+        for (name, reason) in &state.skipped {
+            let path = self.installation.net().join(name);
+            let words = format!("{} is left as it is: {reason}", path.display());
+            state.facts.insert(Fact::Skipped(name.clone(), reason.clone()), words);
+        }
+        self.tell(&state);
         state
     }
 
-    /// Says in the log what is new, and what is over.
-    fn say(&mut self, state: &State) {
-        let errors = state.trouble.iter().chain(&state.refused).chain(state.contested.values());
-        let notes = state.notes.iter().chain(state.skipped.values());
-        let lines = errors.map(|line| (line.clone(), true)).chain(notes.map(|line| (line.clone(), false)));
-        let before = std::mem::replace(&mut self.said, lines.collect());
-        for (line, is_error) in self.said.iter().filter(|(line, _)| !before.contains_key(*line)) {
-            if *is_error { error!("{line}") } else { warn!("{line}") }
+    /// Tells what is new, and what is over.
+    fn tell(&mut self, state: &State) {
+        let before = std::mem::replace(&mut self.told, state.facts.clone());
+        for (fact, words) in self.told.iter().filter(|(fact, _)| !before.contains_key(*fact)) {
+            match (fact.event(), &self.node) {
+                (Some((reason, action)), Some(node)) => {
+                    self.teller.tell(&tell::node(node), EventType::Warning, reason, &action, words);
+                }
+                _ if matches!(fact, Fact::Failed(_)) => error!("{words}"),
+                _ => warn!("{words}"),
+            }
         }
-        for (line, was_error) in before.iter().filter(|(line, _)| !self.said.contains_key(*line)) {
-            if *was_error { info!("no longer: {line}") } else { debug!("no longer: {line}") }
+        for (_, words) in before.iter().filter(|(fact, _)| !self.told.contains_key(*fact)) {
+            info!("no longer: {words}");
         }
     }
 
-    fn keep(&mut self, state: &mut State, folders: &mut Folders) -> Result<(), String> {
+    /// Watches the node's folders; on an error, not all that there are.
+    fn watch_folders(&mut self) -> io::Result<()> {
+        let installation = &self.installation;
+        let mut folders = vec![installation.net(), installation.bin(), installation.service_account.clone()];
+        folders.extend(installation.authority().parent().map(Path::to_owned));
+        folders.extend(installation.plugin_log());
+        folders.iter().try_for_each(|folder| self.watch.add(folder))
+    }
+
+    async fn keep(&mut self, state: &mut State, folders: &mut Folders) -> Result<(), String> {
         state.standby = !folders.own()?;
         let Folders { net, bin, .. } = folders;
         let stood_by = std::mem::replace(&mut self.stands_by, state.standby);
         if state.standby {
             state.wait(SOON);
-            return self.look(state, net, bin);
+            // The owner has asked the plugin.
+            let (folder, _) = read_all(net)?;
+            let entry = plan::entry_of(&folder);
+            state.has_program = bin.stamp(PLUGIN).is_some();
+            state.has_kubeconfig = entry.is_some_and(|entry| self.has_kubeconfig(net, &entry));
+            state.is_accepted = true;
+            state.look_at(net, &folder);
+            return Ok(());
         }
         if stood_by {
             info!("the agent that owned {} is gone; this one takes over", net.path().display());
@@ -249,31 +321,36 @@ impl Keeper {
         let needs_kubeconfig = wanted.as_ref().ok().into_iter().chain(&self.kept).any(Entry::needs_kubeconfig);
         self.kubeconfig(state, net, needs_kubeconfig);
         let has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
-        let mut is_replaced = self.kept.is_some() && wanted.as_ref().ok() != self.kept.as_ref();
-        let answer = match &wanted {
-            Err(reason) => Answer::Refused(reason.clone()),
+        let is_there = self.is_in_place(bin, &source);
+        let is_replaced = self.kept.is_some() && (!is_there || wanted.as_ref().ok() != self.kept.as_ref());
+        let accepted = match wanted {
+            Err(reason) => Err(Some(reason)),
             // Without a kubeconfig, the plugin would only say so.
-            Ok(_) if !has_kubeconfig => Answer::Awaited,
+            Ok(_) if !has_kubeconfig => Err(None),
             Ok(entry) => {
-                let is_there = self.is_in_place(bin, &source);
-                is_replaced |= !is_there;
                 let program = if is_there { bin.path().join(PLUGIN) } else { source.path.clone() };
-                self.inquire(state, source.stamp, &program, entry, has_kubeconfig)
+                let configuration = status::configuration(&self.installation, &entry);
+                let subject = Subject { program: source.stamp, configuration, has_kubeconfig };
+                let asked = Asked::ask(self.asked.take(), subject, &program).await;
+                let refused = asked.refused().map(str::to_owned);
+                if refused.is_some() {
+                    state.wait(asked.wait());
+                }
+                self.asked = Some(asked);
+                refused.map_or(Ok(entry), |reason| Err(Some(reason)))
             }
         };
-        let entry = match (answer, wanted) {
-            (Answer::Fine, Ok(entry)) => {
+        let entry = match accepted {
+            Ok(entry) => {
                 state.is_accepted = true;
                 state.has_program = self.program(state, bin, &source);
                 Some(entry)
             }
-            (answer, _) => {
-                if let Answer::Refused(reason) = answer {
-                    state.refused = Some(if is_replaced {
-                        format!("what is on the node stays as it is: with what is to be installed, {reason}")
-                    } else {
-                        reason
-                    });
+            Err(reason) => {
+                if let Some(reason) = reason {
+                    let what = "what is on the node stays as it is: with what is to be installed, ";
+                    let words = format!("{}{reason}", if is_replaced { what } else { "" });
+                    state.facts.insert(Fact::Refused(words.clone()), words);
                 }
                 state.has_program = bin.stamp(PLUGIN).is_some();
                 self.kept.clone()
@@ -289,37 +366,9 @@ impl Keeper {
         }
     }
 
-    /// Finds out which files are in place, without touching them.
-    fn look(&mut self, state: &mut State, net: &Folder, bin: &Folder) -> Result<(), String> {
-        let (folder, _) = read_all(net)?;
-        let has_kubeconfig = net.stamp(&self.installation.kubeconfig).is_some();
-        if let (Some(stamp), Some(entry)) = (bin.stamp(PLUGIN), plan::entry_of(&folder)) {
-            state.has_program = true;
-            state.has_kubeconfig = has_kubeconfig || !entry.needs_kubeconfig();
-            match self.inquire(state, stamp, &bin.path().join(PLUGIN), &entry, has_kubeconfig) {
-                Answer::Fine => state.is_accepted = true,
-                Answer::Refused(reason) => state.refused = Some(reason),
-                Answer::Awaited => {}
-            }
-        }
-        state.look_at(net, &folder);
-        Ok(())
-    }
-
-    /// Asks the plugin whether it could set up a pod with this entry.
-    fn inquire(
-        &mut self,
-        state: &mut State,
-        stamp: Stamp,
-        program: &Path,
-        entry: &Entry,
-        has_kubeconfig: bool,
-    ) -> Answer {
-        let configuration = status::configuration(&self.installation, entry);
-        let subject = Subject { program: stamp, configuration, has_kubeconfig };
-        let (answer, wait) = self.inquiry.ask(subject, program, Instant::now());
-        state.wait(wait);
-        answer
+    /// Returns true if the kubeconfig is there, or isn't needed.
+    fn has_kubeconfig(&self, net: &Folder, entry: &Entry) -> bool {
+        !entry.needs_kubeconfig() || net.stamp(&self.installation.kubeconfig).is_some()
     }
 
     /// Changes a file, unless that is held back: `line` is for a file that another program rewrites again and again. None if
@@ -332,17 +381,16 @@ impl Keeper {
         work: impl FnOnce() -> Result<T, String>,
     ) -> Option<T> {
         let now = Instant::now();
+        let mut done = None;
         if self.throttle.wait(name, now).is_zero() {
-            match work() {
-                Ok(done) => {
-                    self.throttle.wrote(name, now, line);
-                    return Some(done);
-                }
-                Err(reason) => self.throttle.failed(name, now, reason),
-            }
+            let made = work();
+            self.throttle.tried(name, now, made.as_ref().err().cloned(), line);
+            done = made.ok();
         }
-        state.wait(self.throttle.wait(name, now));
-        None
+        if done.is_none() {
+            state.wait(self.throttle.wait(name, now));
+        }
+        done
     }
 
     /// Returns true if the image's program is in its place.
@@ -372,7 +420,7 @@ impl Keeper {
                 )
             })
         };
-        if self.change(state, PLUGIN, || rewritten(&path), write).is_none() {
+        if self.change(state, PLUGIN, || rewritten(&path, ""), write).is_none() {
             return false;
         }
         self.health.metrics.count("program", 1);
@@ -390,7 +438,7 @@ impl Keeper {
         let bytes = match self.kubeconfig_text() {
             Ok(text) => text.into_bytes(),
             Err(reason) => {
-                state.trouble.push(reason);
+                state.failed(reason);
                 return state.wait(SOON);
             }
         };
@@ -405,7 +453,7 @@ impl Keeper {
             let written = net.write(&name, &mut bytes.as_slice(), KUBECONFIG_MODE, None);
             written.map_err(|error| format!("the kubeconfig cannot be written: {}: {error}", path.display()))
         };
-        if self.change(state, &name, || rewritten(&path), write).is_some() {
+        if self.change(state, &name, || rewritten(&path, ""), write).is_some() {
             self.health.metrics.count("kubeconfig", 1);
             info!("wrote {}", path.display());
             state.has_kubeconfig = true;
@@ -425,14 +473,16 @@ impl Keeper {
         for _ in 0..TRIES {
             let (folder, saved) = read_all(net)?;
             let plan = Look { folder: &folder, saved: &saved, entry }.install();
-            let line = |(name, reason): (String, String)| {
-                let line = format!("{} is left as it is: {reason}", net.path().join(&name).display());
-                (name, line)
-            };
-            state.skipped = plan.skipped.into_iter().map(line).collect();
+            state.skipped = plan.skipped;
             let mut is_done = true;
             for change in plan.changes {
-                let line = || contested(net, &folder, &change.name);
+                let line = || {
+                    let text = match folder.get(&change.name) {
+                        Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
+                        _ => "".into(),
+                    };
+                    rewritten(&net.path().join(&change.name), &text)
+                };
                 let written = self.change(state, &change.name, line, || make(net, &change));
                 is_done &= written.is_none();
                 self.health.metrics.count("configuration", written.unwrap_or_default());
@@ -455,13 +505,10 @@ impl Keeper {
             info!("the plugin stays on the node");
             return Ok(());
         }
-        let Some(mut folders) = self.folders.take() else {
-            return Ok(());
-        };
-        if folders.lock.take().is_some() {
-            // Another agent on the node takes the lock meanwhile.
-            sleep(HANDOVER);
-        }
+        // Another agent on the node takes the lock meanwhile.
+        drop(self.folders.take());
+        sleep(HANDOVER);
+        let mut folders = Folders::open(&self.installation)?;
         if !folders.own()? {
             info!("another agent is on this node: the plugin is left to it");
             return Ok(());
@@ -480,25 +527,12 @@ pub(crate) fn uninstall(installation: &Installation) -> Result<(), String> {
     Err(format!("an agent runs on this node, and would put the plugin back: {advice}"))
 }
 
-/// The words for a file of the agent's that another program rewrites again and again.
-fn rewritten(path: &Path) -> String {
+/// The words for a file that another program rewrites again and again, to this text.
+fn rewritten(path: &Path, text: &str) -> String {
     format!(
-        "{} is rewritten again and again by another program. Until that ends, pods may not start: see which DaemonSets mount \
-         its folder",
-        path.display()
-    )
-}
-
-/// The words for a configuration that another program rewrites again and again.
-fn contested(net: &Folder, folder: &Files, name: &str) -> String {
-    let text = match folder.get(name) {
-        Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
-        _ => "".into(),
-    };
-    format!(
-        "{} is rewritten without the plugin again and again, by {}. Until that ends, pods may start without rules",
-        net.path().join(name).display(),
-        conflist::writer(&text),
+        "{} is rewritten again and again, by {}. Until that ends, pods may start without rules, or not at all",
+        path.display(),
+        conflist::writer(text),
     )
 }
 
@@ -564,7 +598,7 @@ fn remove_all(installation: &Installation, Folders { net, bin, .. }: &Folders) -
         sleep(GRACE);
     }
     let mut failures = Vec::new();
-    for (folder, name) in [(net, installation.kubeconfig.as_str()), (bin, PLUGIN), (net, owner::FILE)] {
+    for (folder, name) in [(net, installation.kubeconfig.as_str()), (bin, PLUGIN), (net, LOCK)] {
         let path = folder.path().join(name);
         match folder.remove(name) {
             Ok(()) => info!("removed {}", path.display()),

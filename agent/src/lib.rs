@@ -4,11 +4,11 @@
 //! Pure functions decide: `conflist` and `plan` say which content a folder shall have, given its content; `settings` reads
 //! arguments and environment. `folder` reads and writes, `keeper` takes a folder from the one content to the other, and
 //! `install` does that whenever something changes. `pods` watches: `pod` says what a pod is to the agent, `netns` finds its
-//! network namespace, `rules` compares its rules with those of the plugin's own code, `drift` names a difference, and
-//! `tracked` heals. `plugin_log` shows the plugin's lines. `fate` decides if the plugin goes when the agent does; like
-//! `pods`, it follows objects at the API server (`follow`).
+//! network namespace, `rules` compares its rules with those of the plugin's own code, and `care` repairs them. `plugin_log`
+//! shows the plugin's lines, and `tell` makes a line and an event of a fact. `fate` decides if the plugin goes when the agent
+//! does.
 //!
-//! `nri` does all of it without a plugin, files or an API server: the runtime itself tells of each pod.
+//! `nri` has the same care without a plugin, files or an API server: the runtime itself tells of each pod.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
@@ -16,12 +16,10 @@
 mod access;
 mod admin;
 mod api;
+mod care;
 mod conflist;
-mod drift;
-mod events;
 mod fate;
 mod folder;
-mod follow;
 mod install;
 mod keeper;
 mod kubeconfig;
@@ -29,18 +27,16 @@ mod log;
 mod metrics;
 mod netns;
 mod nri;
-mod owner;
 mod plan;
 mod plugin_log;
 mod pod;
 mod pods;
 mod rules;
-mod schedule;
 mod settings;
 mod status;
 mod taint;
+mod tell;
 mod throttle;
-mod tracked;
 mod watch;
 
 use std::future::pending;

@@ -79,7 +79,8 @@ impl Metrics {
         );
         own.register(
             "pods_drifted",
-            "Pods whose rules are not as they should be, by the first difference in verify's words; none: without any rules",
+            "Pods whose rules are not as they should be, by the first difference in verify's words; none: without any rules; \
+             validator: Linkerd's validator fails although they are",
             self.drifts.clone(),
         );
         own.register("round_seconds", "The time of a look at the pods that were due", self.round.clone());

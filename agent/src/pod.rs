@@ -1,16 +1,21 @@
 //! The agent's view of a pod: pure functions, and the part of the pod's status that they need.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::pod::{Metadata, Pod, gather};
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::events;
-use crate::follow::Object;
+use crate::care::Subject;
+use crate::tell;
 
 /// The label of pods that Linkerd's injector meshed.
 pub(crate) const MESHED: &str = "linkerd.io/control-plane-ns";
@@ -22,15 +27,55 @@ const UNSUCCESSFUL: i32 = 95;
 const MOST_ADDRESSES: usize = 4;
 
 /// A pod, of which only what the agent needs is kept: it has up to 1.5 MiB, which whoever may create pods fills as they like.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Meshed(Pod<Status>);
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "Pod<Status>")]
+pub(crate) struct Meshed {
+    pod: Pod<Status>,
+    /// The part of its metadata that kube's watcher asks for.
+    meta: ObjectMeta,
+}
+
+impl From<Pod<Status>> for Meshed {
+    fn from(pod: Pod<Status>) -> Self {
+        let resource_version = Some(pod.metadata.resource_version.clone());
+        Self { meta: ObjectMeta { resource_version, ..ObjectMeta::default() }, pod }
+    }
+}
 
 impl Deref for Meshed {
     type Target = Pod<Status>;
 
     fn deref(&self) -> &Pod<Status> {
-        &self.0
+        &self.pod
+    }
+}
+
+impl Resource for Meshed {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pods".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
     }
 }
 
@@ -64,8 +109,8 @@ struct Addresses(Vec<IpAddr>);
 #[derive(Debug, Clone, Copy, Default)]
 struct Started {
     is_any: bool,
-    /// True if the validator found no rules in its last run.
-    has_failed: bool,
+    /// When the validator found no rules in its last run, if it found none.
+    failed: Option<SystemTime>,
 }
 
 /// The agent's part in a pod.
@@ -77,14 +122,8 @@ pub(crate) enum Case {
     Early,
     /// It is to have rules.
     Running,
-    /// Its validator found none.
-    Failed,
-}
-
-impl Object for Meshed {
-    fn version(&self) -> &str {
-        &self.metadata.resource_version
-    }
+    /// Its validator found none, and ended then.
+    Failed(SystemTime),
 }
 
 impl Meshed {
@@ -102,11 +141,16 @@ impl Meshed {
     pub(crate) fn addresses(&self) -> &[IpAddr] {
         &self.status.addresses.0
     }
+}
 
-    /// As events name what they are about.
-    pub(crate) fn reference(&self) -> ObjectReference {
+impl Subject for Meshed {
+    fn reference(&self) -> ObjectReference {
         let Metadata { name, namespace, uid, resource_version, .. } = &self.metadata;
-        ObjectReference { resource_version: Some(resource_version.clone()), ..events::pod(namespace, name, uid) }
+        ObjectReference { resource_version: Some(resource_version.clone()), ..tell::pod(namespace, name, uid) }
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + 1024 + self.metadata.annotations.kept()
     }
 }
 
@@ -129,8 +173,8 @@ pub(crate) fn case(pod: &Meshed) -> Case {
     if [Phase::Succeeded, Phase::Failed].contains(&status.phase) {
         return Case::Leave("it has ended");
     }
-    if init.has_failed {
-        return Case::Failed;
+    if let Some(when) = init.failed {
+        return Case::Failed(when);
     }
     // A container starts only after the plugin's ADD.
     if init.is_any || status.container_statuses.is_any { Case::Running } else { Case::Early }
@@ -175,6 +219,7 @@ struct State {
 #[serde(rename_all = "camelCase")]
 struct Terminated {
     exit_code: i32,
+    finished_at: Option<Time>,
 }
 
 impl Extend<Container> for Started {
@@ -182,7 +227,9 @@ impl Extend<Container> for Started {
         for Container { name, state, last_state } in containers {
             let ended = state.terminated.or(last_state.terminated);
             self.is_any |= state.running.is_some() || ended.is_some();
-            self.has_failed |= name == VALIDATOR && ended.is_some_and(|it| it.exit_code == UNSUCCESSFUL);
+            if let Some(ended) = ended.filter(|it| name == VALIDATOR && it.exit_code == UNSUCCESSFUL) {
+                self.failed = Some(ended.finished_at.map_or(UNIX_EPOCH, |time| time.0.into()));
+            }
         }
     }
 }
@@ -248,10 +295,10 @@ mod tests {
     fn a_validator_that_ended_with_95_failed_until_it_ends_otherwise() {
         let ended = |code: i32| json!({"terminated": {"exitCode": code}});
         let (waiting, none) = (json!({"waiting": {}}), json!({}));
-        assert_eq!(case(&validator(waiting.clone(), ended(95))), Case::Failed);
+        assert_eq!(case(&validator(waiting.clone(), ended(95))), Case::Failed(UNIX_EPOCH));
         // restartPolicy: Never.
-        assert_eq!(case(&validator(ended(95), none.clone())), Case::Failed);
-        assert_eq!(case(&validator(json!({"running": {"startedAt": "x"}}), ended(95))), Case::Failed);
+        assert_eq!(case(&validator(ended(95), none.clone())), Case::Failed(UNIX_EPOCH));
+        assert_eq!(case(&validator(json!({"running": {"startedAt": "x"}}), ended(95))), Case::Failed(UNIX_EPOCH));
         assert_eq!(case(&validator(ended(0), ended(95))), Case::Running);
         assert_eq!(case(&validator(waiting.clone(), ended(1))), Case::Running);
         assert_eq!(case(&validator(waiting, none.clone())), Case::Early);

@@ -1,54 +1,42 @@
-//! Keeps watch over the meshed pods of the node: verifies their rules, and heals pods that started without any.
+//! The node's meshed pods, as the API server tells of them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::future::pending;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::Error;
+use futures::TryStreamExt as _;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::events::EventType;
 use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Error};
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use crate::admin::Health;
 use crate::api::{self, Server};
-use crate::events::{Events, event};
-use crate::follow::{Which, follow};
+use crate::care::{Care, Standing, Tracked};
 use crate::netns::{Facts, Processes};
 use crate::pod::{self, Case, MESHED, Meshed, Uid};
 use crate::rules;
-use crate::schedule::Schedule;
 use crate::settings::{RepairAction, Settings};
-use crate::tracked::{self, Standing, Tracked};
+use crate::tell::Teller;
 
 const PROC: &str = "/proc";
 /// How long an answer of the API server may take: as long as upstream's repair controller waits.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How many pods are kept: so many are within the agent's limit of memory. kubelet runs 110, or some hundred where it is
-/// told to, and refuses others, which have ended then.
-const MOST_PODS: usize = 8192;
-/// The reason of upstream's event.
-const NOT_CONFIGURED: &str = "LinkerdCNINotConfigured";
 
-/// The watch over pods, and all that it needs.
 struct Watcher<'a> {
     settings: &'a Settings,
     server: &'a Server,
     health: &'a Health,
-    events: Events,
-    /// When pods are verified; never, if it isn't asked for.
-    schedule: Schedule,
-    pods: BTreeMap<Uid, (Meshed, Tracked)>,
-    /// The pods of a list that isn't complete yet.
-    listed: BTreeSet<Uid>,
-    /// True if the log has said that there are too many pods.
-    said_too_many: bool,
+    care: Care<'a, Uid, Meshed>,
 }
 
 /// Watches until the process ends.
@@ -56,113 +44,69 @@ pub(crate) async fn run(settings: &Settings, server: &Server, health: &Arc<Healt
     let node = settings.node.as_deref();
     let node =
         node.ok_or("--node-name, or LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME, must say which node's pods to watch")?;
-    let mut watcher = Watcher {
-        settings,
-        server,
-        health,
-        // The name of upstream's.
-        events: Events::new(server, "linkerd-cni-repair-controller", health),
-        schedule: Schedule::new(Instant::now(), settings.verify_every()),
-        pods: BTreeMap::new(),
-        listed: BTreeSet::new(),
-        said_too_many: false,
-    };
-    let mut news = follow(server.client.clone(), of_node(node));
-    let mut said = false;
-    loop {
-        let due = tracked::next(&watcher.pods);
-        tokio::select! {
-            news = news.recv() => match news {
-                Some(Err(reason)) => {
-                    if !said {
-                        warn!("the node's pods cannot be watched: {reason}");
-                        said = true;
-                    }
+    // The name of upstream's.
+    let teller = Teller::new(Some(server), "linkerd-cni-repair-controller", health);
+    let watcher = Watcher { settings, server, health, care: Care::new(settings, health, teller) };
+    Ok(tokio::select! {
+        never = watcher.follow(node) => never,
+        never = watcher.care.watch(async |due| watcher.round(due).await) => never,
+    })
+}
+
+impl Watcher<'_> {
+    /// Follows the node's meshed pods that haven't ended. They come one by one, also the first ones: a list has them from the
+    /// API server's memory only if it has all of them at once.
+    async fn follow(&self, node: &str) -> Infallible {
+        let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+        let which = watcher::Config::default().labels(MESHED).fields(&fields).streaming_lists();
+        let mut news = pin!(watcher(Api::<Meshed>::all(self.server.watching.clone()), which).default_backoff());
+        let mut said = false;
+        loop {
+            match news.try_next().await {
+                Ok(None) => return pending().await,
+                Err(error) if !said => {
+                    warn!("the node's pods cannot be watched: {}", api::words_of_watch(&error));
+                    said = true;
                 }
-                Some(Ok(event)) => {
+                Err(_) => {}
+                Ok(Some(event)) => {
                     // A list begins before it is asked for.
                     if said && !matches!(event, Event::Init) {
                         info!("the API server answers again");
                         said = false;
                     }
-                    watcher.take(event);
+                    self.take(event);
                 }
-                None => return Err("the watch ended".to_owned()),
-            },
-            () = sleep_until(due.into()) => watcher.round().await,
+            }
         }
     }
-}
 
-impl Watcher<'_> {
-    fn take(&mut self, event: Event<Meshed>) {
+    fn take(&self, event: Event<Meshed>) {
         match event {
-            Event::Init => self.listed.clear(),
-            Event::InitApply(pod) => {
-                if let Some(uid) = self.keep(pod) {
-                    self.listed.insert(uid);
-                }
-            }
-            Event::InitDone => {
-                let listed = std::mem::take(&mut self.listed);
-                self.pods.retain(|uid, _| listed.contains(uid));
-                self.count();
-            }
-            Event::Apply(pod) => {
-                self.keep(pod);
-                self.count();
+            Event::Init => self.care.list(),
+            Event::InitDone => self.care.end_list(),
+            Event::InitApply(pod) | Event::Apply(pod) => {
+                let Some(uid) = pod.uid() else { return };
+                let (case, addresses) = (pod::case(&pod), pod.addresses().to_vec());
+                self.care.keep(uid, pod, |known| case != pod::case(known) || addresses != known.addresses());
             }
             Event::Delete(pod) => {
                 if let Some(uid) = pod.uid() {
-                    self.pods.remove(&uid);
-                    self.count();
+                    self.care.remove(&uid);
                 }
             }
         }
     }
 
-    /// Keeps a pod in mind, and looks at it at once if something about it changed that matters.
-    fn keep(&mut self, pod: Meshed) -> Option<Uid> {
-        let uid = pod.uid()?;
-        let (now, number) = (Instant::now(), self.pods.len());
-        match self.pods.get_mut(&uid) {
-            Some((known, tracked)) => {
-                // A pod that can't be healed changes its status again and again; its pause goes on.
-                if pod::case(&pod) != pod::case(known) || pod.addresses() != known.addresses() {
-                    tracked.due = now;
-                }
-                *known = pod;
-            }
-            None if number >= MOST_PODS => {
-                if !self.said_too_many {
-                    warn!("{pod} and others are not looked at: the node has more than {MOST_PODS} meshed pods");
-                    self.said_too_many = true;
-                }
-                return None;
-            }
-            None => {
-                self.pods.insert(uid.clone(), (pod, Tracked::default()));
-            }
-        }
-        Some(uid)
-    }
-
-    /// Looks at each pod that is due, one after another.
-    async fn round(&mut self) {
-        let start = Instant::now();
+    /// Looks at these pods, one after another.
+    async fn round(&self, due: Vec<Uid>) {
         // One look at all processes for all pods, if rules are looked at in one of these.
         let processes = OnceCell::new();
-        for uid in tracked::due(&self.pods, start) {
-            let Some((pod, mut tracked)) = self.pods.remove(&uid) else {
-                continue;
-            };
-            let turn = self.schedule.next(&uid, Instant::now());
-            let outcome = self.look(&uid, &pod, &mut tracked, &processes).await;
-            tracked.note(&pod, outcome, turn);
-            self.pods.insert(uid, (pod, tracked));
+        for uid in due {
+            // The pod's standing has the outcome.
+            let look = async |pod: &Arc<Meshed>, tracked: &mut Tracked| self.look(&uid, pod, tracked, &processes).await;
+            let _ = self.care.attend(&uid, look).await;
         }
-        self.health.metrics.round.observe(start.elapsed().as_secs_f64());
-        self.count();
     }
 
     /// How a pod stands, after the agent has healed it if need be.
@@ -182,9 +126,9 @@ impl Watcher<'_> {
             // Its status will change.
             Case::Early => return Ok(tracked.standing.clone()),
             Case::Running if settings.verify_every().is_none() => return Ok(tracked.standing.clone()),
-            Case::Running => false,
-            Case::Failed if action == RepairAction::Delete => return self.delete(pod).await,
-            Case::Failed => true,
+            Case::Running => None,
+            Case::Failed(_) if action == RepairAction::Delete => return self.delete(pod).await,
+            Case::Failed(when) => Some(when),
         };
         let read = async || {
             let read = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
@@ -193,19 +137,13 @@ impl Watcher<'_> {
         let (facts, processes) = (Facts::new(uid, pod), processes.get_or_init(read).await.clone());
         let open = move || processes?.network(&facts);
         let today = async || rules::wanted(&settings.installation.entry()?, self.server, pod).await;
-        match tracked.heal(pod, failed, settings, &self.health.metrics, open, today).await {
-            Ok((standing, event)) => {
-                if let Some(event) = event {
-                    self.events.publish(&pod.reference(), &event).await;
-                }
-                Ok(standing)
-            }
+        match self.care.heal(pod, tracked, failed, open, today).await {
             // Where a pod can't be reached, upstream's way is left.
-            Err(reason) if failed && action == RepairAction::InPlace => {
+            Err(reason) if failed.is_some() && action == RepairAction::InPlace => {
                 info!("{pod} cannot be healed in place: {reason}");
                 self.delete(pod).await
             }
-            Err(reason) => Err(reason),
+            outcome => outcome,
         }
     }
 
@@ -242,25 +180,11 @@ impl Watcher<'_> {
             Ok(Ok(_)) => {
                 metrics.deleted.inc();
                 metrics.delete_latency.observe(start.elapsed().as_secs_f64());
-                info!("deleted {pod}, which started without rules");
-                let note = "Deleting pod to create a new one with proper CNI config";
-                let event = event(EventType::Normal, NOT_CONFIGURED, "Deleting", note);
-                self.events.publish(&pod.reference(), &event).await;
+                // The reason and the words of upstream's event.
+                let words = "Deleting pod to create a new one with proper CNI config";
+                self.care.tell(pod, EventType::Normal, "LinkerdCNINotConfigured", "Deleting", words);
                 Ok(Standing::Left)
             }
         }
-    }
-
-    fn count(&self) {
-        tracked::count(&self.pods, &self.health.metrics);
-    }
-}
-
-/// The node's meshed pods that haven't ended.
-fn of_node(node: &str) -> Which {
-    Which {
-        path: "/api/v1/pods".to_owned(),
-        label: Some(MESHED),
-        fields: format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"),
     }
 }

@@ -1,5 +1,7 @@
 //! Arguments and environment: Linkerd's own variables, and the agent's.
 
+#![allow(missing_docs, reason = "clap makes help of comments")]
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
@@ -48,7 +50,6 @@ pub struct Settings {
     #[arg(long = "node-name", env = "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", value_name = "NAME")]
     pub node: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a comment here would become the help of the whole command")]
     pub installation: Installation,
     /// auto: remove the plugin if it is being uninstalled; keep: never; remove: always, as Linkerd's installer does
     #[arg(long, env = "LINKERD_CNI_AGENT_ON_EXIT", value_enum, default_value_t = OnExit::Auto, value_name = "WHAT")]
@@ -135,7 +136,6 @@ pub struct Installation {
 
 /// The form of the log's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "comments here would become long help")]
 pub enum LogFormat {
     Plain,
     Json,
@@ -143,7 +143,6 @@ pub enum LogFormat {
 
 /// The plugin's fate when the agent ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "comments here would become long help")]
 pub enum OnExit {
     Auto,
     Keep,
@@ -152,7 +151,6 @@ pub enum OnExit {
 
 /// The repair of a pod that started without rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "comments here would become long help")]
 pub enum RepairAction {
     InPlace,
     Delete,
@@ -161,7 +159,6 @@ pub enum RepairAction {
 
 /// The treatment of a running pod whose rules somebody changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "comments here would become long help")]
 pub enum OnDrift {
     Report,
     Repair,

@@ -1,7 +1,6 @@
 //! Asking the plugin itself whether it could set up a pod: the verb STATUS of the CNI specification.
 
-use std::future::pending;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -10,17 +9,17 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::conflist::Entry;
 use crate::folder::Stamp;
 use crate::settings::Installation;
 
-/// The pauses between questions: the longest after the plugin is fine; while it isn't, each doubles the one before.
+/// The pauses before a plugin that refuses is asked again: each doubles the one before.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// How long the plugin may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A question to the plugin.
@@ -34,66 +33,37 @@ pub(crate) struct Subject {
     pub(crate) has_kubeconfig: bool,
 }
 
-/// The plugin's answer, as far as it is known.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// It could set up a pod.
-    Fine,
-    /// It couldn't, and why.
-    Refused(String),
-    /// It has yet to answer.
-    #[default]
-    Awaited,
-}
-
-/// Asks the plugin about one subject, and remembers the answer. Nothing waits for a plugin that hangs.
-#[derive(Debug, Default)]
-pub(crate) struct Inquiry {
-    subject: Option<Subject>,
-    answer: Answer,
-    under_way: Option<JoinHandle<Result<(), String>>>,
-    /// When the plugin was last asked, whatever about.
-    last: Option<Instant>,
-    /// How long after that it is asked again.
+/// The last question, and its answer.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    subject: Subject,
+    refused: Option<String>,
+    when: Instant,
     pause: Duration,
 }
 
-impl Inquiry {
-    /// The plugin's answer about a subject, of which `program` is the path, and when to ask again. Must be called in
-    /// tokio's runtime.
-    pub(crate) fn ask(&mut self, subject: Subject, program: &Path, now: Instant) -> (Answer, Duration) {
-        if self.subject.as_ref() != Some(&subject) {
-            if let Some(other) = self.under_way.take() {
-                other.abort();
+impl Asked {
+    /// Asks the plugin about a subject, of which `program` is the path, unless the answer is known and good or still fresh.
+    pub(crate) async fn ask(before: Option<Self>, subject: Subject, program: &Path) -> Self {
+        let mut pause = SHORTEST_PAUSE;
+        if let Some(before) = before.filter(|before| before.subject == subject) {
+            if before.refused.is_none() || before.wait() > Duration::ZERO {
+                return before;
             }
-            (self.answer, self.pause) = (Answer::Awaited, SHORTEST_PAUSE);
+            pause = (before.pause * 2).min(LONGEST_PAUSE);
         }
-        let mut wait = LONGEST_PAUSE;
-        if self.under_way.is_none() {
-            wait = self.last.map_or(Duration::ZERO, |last| (last + self.pause).saturating_duration_since(now));
-            if wait.is_zero() {
-                let work = run(program.to_owned(), subject.configuration.to_string());
-                (self.under_way, self.last) = (Some(tokio::spawn(work)), Some(now));
-                wait = LONGEST_PAUSE;
-            }
-        }
-        self.subject = Some(subject);
-        (self.answer.clone(), wait)
+        let refused = run(program, subject.configuration.to_string()).await.err();
+        Self { subject, refused, when: Instant::now(), pause }
     }
 
-    /// Waits for an answer that is under way.
-    pub(crate) async fn answered(&mut self) {
-        let Some(work) = &mut self.under_way else {
-            return pending().await;
-        };
-        let said = work.await.unwrap_or_else(|error| Err(error.to_string()));
-        self.under_way = None;
-        self.pause = match (&said, &self.answer) {
-            (Ok(()), _) => LONGEST_PAUSE,
-            (Err(_), Answer::Refused(_)) => (self.pause * 2).min(LONGEST_PAUSE),
-            (Err(_), _) => SHORTEST_PAUSE,
-        };
-        self.answer = said.map_or_else(Answer::Refused, |()| Answer::Fine);
+    /// Why the plugin couldn't set up a pod, if it couldn't.
+    pub(crate) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// After how long a plugin that refuses is asked again.
+    pub(crate) fn wait(&self) -> Duration {
+        (self.when + self.pause).saturating_duration_since(Instant::now())
     }
 }
 
@@ -106,9 +76,9 @@ pub(crate) fn configuration(installation: &Installation, entry: &Entry) -> Value
     configuration
 }
 
-async fn run(program: PathBuf, configuration: String) -> Result<(), String> {
+async fn run(program: &Path, configuration: String) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", program.display());
-    let mut child = Command::new(&program)
+    let mut child = Command::new(program)
         .env_clear()
         .env("CNI_COMMAND", "STATUS")
         .stdin(Stdio::piped())

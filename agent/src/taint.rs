@@ -16,11 +16,11 @@ use kube::runtime::watcher::DefaultBackoff;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::admin::Health;
 use crate::api::{self, Server};
-use crate::events::{self, Events, event};
+use crate::tell::{self, Teller};
 
 /// After how long it is tried again, in case that the pauses end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ struct Spec {
 /// Removes the taints with this key from the node whenever the agent becomes ready.
 /// The log and an event of the node say once that a taint stays; the metric counts each attempt.
 pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Arc<Health>) -> Infallible {
-    let events = Events::new(server, "linkerd-cni-agent", health);
+    let teller = Teller::new(Some(server), "linkerd-cni-agent", health);
     let mut ready = health.ready.subscribe();
     let mut pauses = DefaultBackoff::default();
     let mut said = false;
@@ -59,10 +59,9 @@ pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Arc<Hea
             Err(reason) => {
                 health.metrics.taint_errors.inc();
                 if !said {
-                    let note = format!("the taint {key} cannot be removed from the node, which gets no pods: {reason}");
-                    warn!("{note}");
-                    let event = event(EventType::Warning, "LinkerdCNITaintStays", "Removing", &note);
-                    events.publish(&events::node(node), &event).await;
+                    let words =
+                        format!("the taint {key} cannot be removed from the node, which gets no pods: {reason}");
+                    teller.tell(&tell::node(node), EventType::Warning, "LinkerdCNITaintStays", "Removing", &words);
                     said = true;
                 }
                 sleep(pauses.next().unwrap_or(LONGEST_PAUSE)).await;

@@ -1,24 +1,20 @@
 //! How often a file may be written, so that neither a war with another program nor a failure costs more than it must: a
-//! pause after each write, which grows as long as writes follow each other. Pure functions of time.
+//! pause after each try, which grows as long as tries follow each other. Pure functions of time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The pauses after a write: the first, and the longest. A file on which another program insists has the entry again so
+/// The pauses after a try: the first, and the longest. A file on which another program insists has the entry again so
 /// long after that program ends.
-const AFTER_WRITE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// The pauses after a failure.
-const AFTER_FAILURE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// A file whose pause has become so long is contested.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// A file that was written so often that its pause has become so long is contested.
 const CONTESTED: Duration = Duration::from_secs(3);
 /// How long after its pause a file has to stay as it is, before all is forgotten.
 const CALM: Duration = Duration::from_secs(5);
 
-/// The files that were written, or couldn't be.
+/// The files that were written, or couldn't be, by their names.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle {
-    files: BTreeMap<String, File>,
-}
+pub(crate) struct Throttle(BTreeMap<String, File>);
 
 #[derive(Debug)]
 struct File {
@@ -39,41 +35,34 @@ pub(crate) enum Trouble {
 impl Throttle {
     /// How long a file may not be written yet.
     pub(crate) fn wait(&self, name: &str, now: Instant) -> Duration {
-        self.files.get(name).map_or(Duration::ZERO, |file| file.end.saturating_duration_since(now))
+        self.0.get(name).map_or(Duration::ZERO, |file| file.end.saturating_duration_since(now))
     }
 
-    /// Notes a write. `line` is for a file that is contested.
-    pub(crate) fn wrote(&mut self, name: &str, now: Instant, line: impl FnOnce() -> String) {
-        if self.files.get(name).is_some_and(|file| matches!(file.trouble, Some(Trouble::Failed(_)))) {
+    /// Notes a try, and the reason if it failed. `line` is for a file that is contested.
+    pub(crate) fn tried(&mut self, name: &str, now: Instant, failure: Option<String>, line: impl FnOnce() -> String) {
+        let new = File { pause: Duration::ZERO, end: now, trouble: None };
+        let file = self.0.entry(name.to_owned()).or_insert(new);
+        let has_failed = matches!(file.trouble, Some(Trouble::Failed(_)));
+        if has_failed && failure.is_none() {
             // The pauses after failures say nothing about another program.
-            self.files.remove(name);
+            (file.pause, file.trouble) = (Duration::ZERO, None);
         }
-        let file = self.pause(name, now, AFTER_WRITE);
-        if file.pause >= CONTESTED && file.trouble.is_none() {
+        file.pause = (file.pause * 2).clamp(PAUSES.0, PAUSES.1);
+        file.end = now + file.pause;
+        if let Some(reason) = failure {
+            file.trouble = Some(Trouble::Failed(reason));
+        } else if file.pause >= CONTESTED && file.trouble.is_none() {
             file.trouble = Some(Trouble::Contested(line()));
         }
     }
 
-    /// Notes a failure.
-    pub(crate) fn failed(&mut self, name: &str, now: Instant, reason: String) {
-        self.pause(name, now, AFTER_FAILURE).trouble = Some(Trouble::Failed(reason));
-    }
-
-    fn pause(&mut self, name: &str, now: Instant, (first, longest): (Duration, Duration)) -> &mut File {
-        let new = File { pause: Duration::ZERO, end: now, trouble: None };
-        let file = self.files.entry(name.to_owned()).or_insert(new);
-        file.pause = (file.pause * 2).clamp(first, longest);
-        file.end = now + file.pause;
-        file
-    }
-
     /// The files in trouble, and when that will be over if nothing more happens. Trouble that is over is forgotten.
     pub(crate) fn troubles(&mut self, now: Instant) -> Vec<(String, Trouble, Duration)> {
-        self.files.retain(|_, file| file.end + CALM > now);
+        self.0.retain(|_, file| file.end + CALM > now);
         let trouble = |(name, file): (&String, &File)| {
             Some((name.clone(), file.trouble.clone()?, (file.end + CALM).saturating_duration_since(now)))
         };
-        self.files.iter().filter_map(trouble).collect()
+        self.0.iter().filter_map(trouble).collect()
     }
 }
 
@@ -87,7 +76,7 @@ mod tests {
         for millis in (0..until).step_by(100) {
             let now = start + Duration::from_millis(millis);
             if throttle.wait("a", now).is_zero() {
-                throttle.wrote("a", now, || "by b".to_owned());
+                throttle.tried("a", now, None, || "by b".to_owned());
                 times.push(millis);
                 before += usize::from(throttle.troubles(now).is_empty());
             }
@@ -112,7 +101,7 @@ mod tests {
         let contested = Trouble::Contested("by b".to_owned());
         assert_eq!(throttle.troubles(at(4000)), [("a".to_owned(), contested, Duration::from_millis(7300))]);
         assert_eq!(throttle.troubles(at(11_300)), []);
-        assert!(throttle.files.is_empty());
+        assert!(throttle.0.is_empty());
     }
 
     #[test]
@@ -121,14 +110,14 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..7 {
             assert_eq!(throttle.wait("a", now), Duration::ZERO);
-            throttle.failed("a", now, "full".to_owned());
+            throttle.tried("a", now, Some("full".to_owned()), String::new);
             let [(_, Trouble::Failed(_), _)] = &throttle.troubles(now)[..] else { panic!("{throttle:?}") };
             let pause = throttle.wait("a", now);
-            pauses.push(pause.as_secs());
+            pauses.push(pause.as_millis());
             now += pause;
         }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-        throttle.wrote("a", now, || "by b".to_owned());
-        assert_eq!((throttle.troubles(now), throttle.wait("a", now)), (vec![], AFTER_WRITE.0));
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000]);
+        throttle.tried("a", now, None, || "by b".to_owned());
+        assert_eq!((throttle.troubles(now), throttle.wait("a", now)), (vec![], PAUSES.0));
     }
 }

@@ -1,12 +1,16 @@
 //! Waiting until something in a folder changes. nix has all that this takes of inotify(7): one crate less than `inotify`.
 
 use std::ffi::OsString;
+use std::future::pending;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::net::unix::pipe::Receiver;
+use tokio::time::sleep;
+use tracing::warn;
 
 use crate::folder::is_unfinished;
 
@@ -22,31 +26,51 @@ const CHANGES: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_ONLYDIR);
 
 /// Folders that are watched (inotify(7)).
-pub(crate) struct Watch {
+#[derive(Default)]
+pub(crate) struct Watch(Option<Queue>);
+
+struct Queue {
     queue: Inotify,
     /// The same queue, as tokio can wait for it.
     events: Receiver,
 }
 
 impl Watch {
-    /// Watches nothing yet.
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Watches the folder that has this path now; one that isn't there is no error. Doing it again changes nothing, unless the
+    /// path leads elsewhere by now.
+    pub(crate) fn add(&mut self, folder: &Path) -> io::Result<()> {
+        let queue = match &mut self.0 {
+            Some(queue) => queue,
+            none => none.insert(Queue::new()?),
+        };
+        match queue.queue.add_watch(folder, CHANGES).map_err(io::Error::from) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
+            added => added.map(drop),
+        }
+    }
+
+    /// Waits until something has changed since the last time. What the agent itself leaves in a folder while it writes
+    /// is nothing.
+    pub(crate) async fn changed(&self) {
+        let Some(queue) = &self.0 else {
+            return pending().await;
+        };
+        if let Err(error) = queue.changed().await {
+            warn!("inotify: {error}");
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+impl Queue {
+    fn new() -> io::Result<Self> {
         let queue = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         // tokio has no type for it, and reads and waits for a pipe in the same way.
         let events = Receiver::from_owned_fd_unchecked(queue.as_fd().try_clone_to_owned()?)?;
         Ok(Self { queue, events })
     }
 
-    /// Watches the folder that has this path now. Doing it again changes nothing, unless the path leads elsewhere by
-    /// now.
-    pub(crate) fn add(&self, folder: &Path) -> io::Result<()> {
-        self.queue.add_watch(folder, CHANGES)?;
-        Ok(())
-    }
-
-    /// Waits until something has changed since the last time. What the agent itself leaves in a folder while it writes
-    /// is nothing.
-    pub(crate) async fn changed(&self) -> io::Result<()> {
+    async fn changed(&self) -> io::Result<()> {
         let mut has_changed = false;
         while !has_changed {
             self.events.readable().await?;
@@ -79,7 +103,7 @@ mod tests {
     async fn a_file_that_is_still_being_written_wakes_nobody() {
         let folder = std::env::temp_dir().join(format!("linkerd-cni-agent-wakes-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let watch = Watch::new().unwrap();
+        let mut watch = Watch::default();
         watch.add(&folder).unwrap();
         let unfinished = folder.join(".a.conf.linkerd-cni-unfinished");
         for _ in 0..1000 {
@@ -90,7 +114,7 @@ mod tests {
         assert!(changed.is_err(), "{changed:?}");
         fs::write(&unfinished, "").unwrap();
         fs::rename(&unfinished, folder.join("a.conf")).unwrap();
-        timeout(Duration::from_secs(60), watch.changed()).await.unwrap().unwrap();
+        timeout(Duration::from_secs(60), watch.changed()).await.unwrap();
         fs::remove_dir_all(folder).unwrap();
     }
 }

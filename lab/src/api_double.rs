@@ -57,8 +57,6 @@ struct State {
     connections: usize,
     /// In their order. An object's version is the number of its last change.
     changes: Vec<Change>,
-    /// Watches don't begin with the objects that there are, as before Kubernetes 1.32.
-    refuses_initial_events: bool,
     notes: Vec<Value>,
     deletions: Vec<(String, Value)>,
 }
@@ -223,11 +221,6 @@ impl ApiServer {
     /// Plans what happens to every watch from here on.
     pub fn plan_watches(&self, plan: Option<Plan>) {
         self.state().for_watches = plan;
-    }
-
-    /// Refuses watches that are to begin with the objects that there are, from here on.
-    pub fn refuse_initial_events(&self) {
-        self.state().refuses_initial_events = true;
     }
 
     /// Takes this token only.
@@ -642,10 +635,6 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
         }
         if request.token.as_ref() != Some(&state.lock().unwrap().token) {
             answer(401, "", &status_object(401).to_string())?;
-            continue;
-        }
-        if request.wants_initial_events() && state.lock().unwrap().refuses_initial_events {
-            answer(422, "", &status_object(422).to_string())?;
             continue;
         }
         if request.is_watch() {

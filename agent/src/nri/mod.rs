@@ -30,12 +30,12 @@ use self::message::{
     ConfigureRequest, ConfigureResponse, Event, PodRequest, PodSandbox, RegisterPluginRequest, Request, Response,
     StateChangeEvent, Status, SynchronizeRequest, SynchronizeResponse,
 };
-use self::sandboxes::{Sandbox, Sandboxes};
+use self::sandboxes::Sandboxes;
 use self::wire::{Connection, Kind, Message, Wire};
 use crate::admin::Health;
 use crate::api::Server;
-use crate::events::Events;
 use crate::settings::Settings;
+use crate::tell::Teller;
 
 /// The agent's name among the runtime's plugins.
 const NAME: &str = "linkerd-proxy-init";
@@ -67,11 +67,11 @@ pub(crate) async fn run(
     health: &Arc<Health>,
 ) -> Result<Infallible, String> {
     sandboxes::configuration(&settings.installation).map_err(|error| error.message())?;
-    let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
+    let teller = Teller::new(server, "linkerd-cni-agent", health);
     let agent = Agent {
         settings,
         health,
-        sandboxes: Sandboxes::new(settings, health, events),
+        sandboxes: Sandboxes::new(settings, health, teller),
         is_registered: Cell::new(false),
         refused: RefCell::new(Some("the rules were not tried out yet".to_owned())),
         patience: Cell::new(DEADLINE),
@@ -141,7 +141,7 @@ impl Agent<'_> {
         let message =
             Message { connection: Connection::Runtime, stream: 1, kind: Kind::Request, body: request.encode_to_vec() };
         wire.send(&message).await?;
-        let mut listed = Vec::new();
+        self.sandboxes.begin_list();
         loop {
             // It may take long to list its pods: containerd first waits for whatever is under way, such as containers that take
             // as long to stop as their pods allow, and lets nothing else begin meanwhile (`BlockPluginSync`; containerd's issue
@@ -149,7 +149,7 @@ impl Agent<'_> {
             let message = wire.receive().await?;
             match (message.connection, message.kind) {
                 (Connection::Plugin, Kind::Request) => {
-                    let answer = self.answer(message.body.into(), &mut listed).await;
+                    let answer = self.answer(message.body.into()).await;
                     let (status, payload) =
                         answer.map_or_else(|status| (Some(status), Vec::new()), |payload| (None, payload));
                     let answer =
@@ -170,13 +170,13 @@ impl Agent<'_> {
         }
     }
 
-    async fn answer(&self, body: Bytes, listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
+    async fn answer(&self, body: Bytes) -> Result<Vec<u8>, Status> {
         let start = Instant::now();
         let request: Request = decoded(body)?;
         if request.service != "nri.pkg.api.v1alpha1.Plugin" {
             return Err(status(UNIMPLEMENTED, format!("there is no service {:?}", request.service)));
         }
-        let answer = self.perform(&request.method, request.payload, listed).await;
+        let answer = self.perform(&request.method, request.payload).await;
         let took = start.elapsed();
         if took > SLOW {
             warn!("the runtime waited {took:.1?} for the answer to {}", request.method);
@@ -184,7 +184,7 @@ impl Agent<'_> {
         answer
     }
 
-    async fn perform(&self, method: &str, payload: Bytes, listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
+    async fn perform(&self, method: &str, payload: Bytes) -> Result<Vec<u8>, Status> {
         // The rest is for the way there and back, and for a runtime that is slow itself.
         let patience = self.patience.get() * 3 / 4;
         match method {
@@ -201,15 +201,9 @@ impl Agent<'_> {
             }
             "Synchronize" => {
                 let SynchronizeRequest { pods, more } = decoded(payload)?;
-                for pod in pods {
-                    match Sandbox::read(pod) {
-                        Ok(Some(sandbox)) if sandboxes::fits(listed.iter(), &sandbox) => listed.push(sandbox),
-                        Ok(_) => {}
-                        Err(error) => warn!("{}", error.message()),
-                    }
-                }
+                pods.into_iter().for_each(|pod| self.sandboxes.list(pod));
                 if !more {
-                    self.sandboxes.synchronize(std::mem::take(listed));
+                    self.sandboxes.end_list();
                     self.is_registered.set(true);
                 }
                 return Ok(SynchronizeResponse { more }.encode_to_vec());
@@ -252,17 +246,9 @@ impl Agent<'_> {
         }
     }
 
-    /// Says whether pods can be set up, if that has changed.
     fn tell(&self) {
         let ready = self.is_registered.get() && self.refused.borrow().is_none();
-        self.health.metrics.ready.set(ready.into());
-        let told = &self.health.ready;
-        let is_news = told.send_if_modified(|was| std::mem::replace(was, ready) != ready);
-        if is_news && ready {
-            info!("ready: the runtime asks the agent about each pod");
-        } else if is_news {
-            info!("not ready");
-        }
+        self.health.tell(ready, || "the runtime asks the agent about each pod".to_owned());
     }
 }
 

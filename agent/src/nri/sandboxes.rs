@@ -1,33 +1,26 @@
 //! The node's meshed pods, as the runtime tells of them, and the care for their rules.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use linkerd_cni::error::Error;
 use pod::{Configuration, Given, PodInfo, PodName};
 use prost::Message as _;
 use proxy_init::{Install, Namespace, OperationNotice, Simulate};
-use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 use tracing::{debug, error, info, warn};
 
 use super::message::{Annotation, PodSandbox};
 use crate::admin::Health;
-use crate::events::{self, Events};
+use crate::care::{Care, Standing, Subject, Tracked};
 use crate::rules::{self, Wanted};
-use crate::schedule::Schedule;
 use crate::settings::{Installation, Settings};
-use crate::tracked::{self, Standing, Tracked};
-
-/// How many bytes all sandboxes may have that are kept: some thousands, unless their annotations are long. kubelet runs 110
-/// pods, or some hundred where it is told to.
-const MOST: usize = 16 << 20;
-const MEMORY: &str = "the node's meshed pods have more annotations than the agent keeps";
+use crate::tell::{self, Teller};
 
 /// A meshed pod, as the runtime describes it.
 #[derive(Debug)]
@@ -39,9 +32,6 @@ pub(crate) struct Sandbox {
     network: PathBuf,
     /// How many bytes it has, about.
     size: usize,
-    /// Held by a look: two at the same moment would both find the rules missing, and the later repair would undo, untold,
-    /// what somebody changed after the earlier one.
-    turn: Mutex<()>,
 }
 
 impl Sandbox {
@@ -70,15 +60,17 @@ impl Sandbox {
             return Err(wrong(format!("pod {name}: it doesn't tell where the network namespace can be opened")));
         }
         let size = 1024 + pod.id.len() + pod.uid.len() + given.kept() + network.path.len();
-        Ok(Some(Self {
-            id: pod.id,
-            name,
-            uid: pod.uid,
-            given,
-            network: network.path.into(),
-            size,
-            turn: Mutex::default(),
-        }))
+        Ok(Some(Self { id: pod.id, name, uid: pod.uid, given, network: network.path.into(), size }))
+    }
+}
+
+impl Subject for Sandbox {
+    fn reference(&self) -> ObjectReference {
+        tell::pod(self.name.namespace(), self.name.name(), &self.uid)
+    }
+
+    fn size(&self) -> usize {
+        self.size
     }
 }
 
@@ -86,15 +78,6 @@ impl fmt::Display for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pod {}", self.name)
     }
-}
-
-/// Returns true if another one is kept beside these. If not, the log says so.
-pub(crate) fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox) -> bool {
-    let fits = kept.map(|sandbox| sandbox.size).sum::<usize>() + other.size <= MOST;
-    if !fits {
-        warn!("{other} is not looked at: {MEMORY}");
-    }
-    fits
 }
 
 /// The configuration of the rules.
@@ -117,19 +100,12 @@ pub(crate) fn configuration(installation: &Installation) -> Result<Configuration
 pub(crate) struct Sandboxes<'a> {
     settings: &'a Settings,
     health: &'a Health,
-    /// Where the agent may publish some.
-    events: Option<Events>,
-    /// When pods are looked at again; never, if that isn't asked for.
-    schedule: Schedule,
-    all: RefCell<BTreeMap<String, (Arc<Sandbox>, Tracked)>>,
-    /// Some pod is to be looked at now.
-    news: Notify,
+    care: Care<'a, String, Sandbox>,
 }
 
 impl<'a> Sandboxes<'a> {
-    pub(crate) fn new(settings: &'a Settings, health: &'a Health, events: Option<Events>) -> Self {
-        let schedule = Schedule::new(Instant::now(), settings.verify_every());
-        Self { settings, health, events, schedule, all: RefCell::default(), news: Notify::new() }
+    pub(crate) fn new(settings: &'a Settings, health: &'a Health, teller: Teller) -> Self {
+        Self { settings, health, care: Care::new(settings, health, teller) }
     }
 
     /// The runtime has made a sandbox: the pod gets its rules, or the sandbox must fail.
@@ -142,6 +118,7 @@ impl<'a> Sandboxes<'a> {
         };
         let code = outcome.as_ref().map_or_else(Error::code, |()| 0);
         self.health.metrics.ended("ADD".to_owned(), code);
+        self.care.count();
         let outcome = outcome.map_err(|error| error.message());
         outcome.inspect_err(|reason| error!("pod {name}: its sandbox fails: {reason}"))
     }
@@ -168,83 +145,63 @@ impl<'a> Sandboxes<'a> {
             warn!("{sandbox}: {warning}");
         }
         info!("{sandbox}: {rules} rules are in place in {mode} mode, because {}", installed.reason);
-        let due = self.schedule.next(&sandbox.id, Instant::now());
-        self.keep(sandbox.into(), Tracked::installed(install, due));
-        self.count();
+        self.care.installed(sandbox.id.clone(), sandbox, install);
         Ok(())
     }
 
     /// The runtime is about to make a container: its pod's rules are there first, whenever its sandbox was made, or the
     /// container must not be made.
     pub(crate) async fn create(&self, pod: PodSandbox, patience: Duration) -> Result<(), String> {
-        if let Some((_, tracked)) = self.all.borrow().get(&pod.id)
-            && !matches!(tracked.standing, Standing::New | Standing::NotKnown(_))
-        {
-            return Ok(());
-        }
         let name = format!("{}/{}", pod.namespace, pod.name);
         let outcome = match Sandbox::read(pod) {
             Ok(None) => return Ok(()),
             Ok(Some(sandbox)) => {
                 let id = sandbox.id.clone();
-                if !self.all.borrow().contains_key(&id) {
-                    self.keep(sandbox.into(), Tracked::default());
-                }
-                let look = timeout(patience, self.look(&id)).await;
+                self.care.keep(id.clone(), sandbox, |_| false);
+                let look = timeout(patience, self.look(&id, |standing| standing.is_known())).await;
                 look.unwrap_or_else(|_| Err(late(patience).message()))
             }
             Err(error) => Err(error.message()),
         };
-        self.count();
+        self.care.count();
         outcome.inspect_err(|reason| error!("pod {name}: no container of it is made: {reason}"))
     }
 
     /// The runtime has removed a sandbox.
-    pub(crate) fn remove(&self, id: &str) {
-        self.all.borrow_mut().remove(id);
-        self.count();
+    pub(crate) fn remove(&self, id: &String) {
+        self.care.remove(id);
+        self.care.count();
     }
 
-    /// These are all of the runtime's. Each is looked at: the agent may have missed some change of it.
-    pub(crate) fn synchronize(&self, listed: Vec<Sandbox>) {
-        let mut before = self.all.take();
-        for sandbox in listed {
-            // Its rules are still those of its start.
-            let known = before.remove(&sandbox.id).map(|(_, tracked)| tracked.anew());
-            self.keep(sandbox.into(), known.unwrap_or_default());
-        }
-        self.count();
+    /// The runtime is about to list all of its pods.
+    pub(crate) fn begin_list(&self) {
+        self.care.list();
     }
 
-    fn keep(&self, sandbox: Arc<Sandbox>, tracked: Tracked) {
-        let mut all = self.all.borrow_mut();
-        if fits(all.values().map(|(kept, _)| &**kept), &sandbox) {
-            all.insert(sandbox.id.clone(), (sandbox, tracked));
-            self.news.notify_one();
+    /// One of these. It is looked at, for the agent may have missed some change of it; its rules are still those of its start.
+    pub(crate) fn list(&self, pod: PodSandbox) {
+        match Sandbox::read(pod) {
+            Ok(Some(sandbox)) => drop(self.care.keep(sandbox.id.clone(), sandbox, |_| true)),
+            Ok(None) => {}
+            Err(error) => warn!("{}", error.message()),
         }
+    }
+
+    /// There are no others.
+    pub(crate) fn end_list(&self) {
+        self.care.end_list();
+        self.care.count();
     }
 
     /// Looks at pods as they are due, for ever.
-    pub(crate) async fn watch(&self) -> std::convert::Infallible {
-        loop {
-            let due = tracked::next(&self.all.borrow());
-            tokio::select! {
-                () = self.news.notified() => continue,
-                () = sleep_until(due.into()) => {}
-            }
-            let start = Instant::now();
-            let due: Vec<String> = tracked::due(&self.all.borrow(), start);
+    pub(crate) async fn watch(&self) -> Infallible {
+        let look = async |due: Vec<String>| {
             for id in due {
                 // The pod's standing has the outcome.
-                let _ = self.look(&id).await;
+                let _ = self.look(&id, |_| false).await;
             }
-            self.health.metrics.round.observe(start.elapsed().as_secs_f64());
-            self.count();
-        }
-    }
-
-    fn count(&self) {
-        tracked::count(&self.all.borrow(), &self.health.metrics);
+        };
+        self.care.watch(look).await
     }
 
     /// The rules that a pod which starts now should have; none: it stays as it is.
@@ -263,51 +220,26 @@ impl<'a> Sandboxes<'a> {
         Ok(None)
     }
 
-    /// Looks at a pod's rules, and heals the pod if need be.
-    async fn look(&self, id: &str) -> Result<(), String> {
-        let removed = || format!("it was removed, or {MEMORY}");
-        let known = self.all.borrow().get(id).map(|(sandbox, tracked)| (Arc::clone(sandbox), tracked.due));
-        let (sandbox, due) = known.ok_or_else(removed)?;
-        let _turn = sandbox.turn.lock().await;
-        let (_, mut tracked) = self.all.borrow().get(id).cloned().ok_or_else(removed)?;
-        if tracked.due != due {
-            // Another look ended while this one waited.
-            return match tracked.standing {
-                Standing::NotKnown(reason) => Err(reason),
-                _ => Ok(()),
-            };
-        }
-        let path = sandbox.network.clone();
-        let open = move || open(&path).map_err(|error| error.message());
-        let today = async || {
-            let install = self.wanted(&sandbox).map_err(|error| error.message())?;
-            Ok(install.map_or(Wanted::Any, Wanted::Plugins))
-        };
-        let (settings, metrics) = (self.settings, &self.health.metrics);
-        let outcome = tracked.heal(&*sandbox, false, settings, metrics, open, today).await;
-        if outcome.is_err() && !sandbox.network.exists() {
-            self.all.borrow_mut().remove(id);
-            let path = sandbox.network.display();
-            return Err(format!("network namespace {path}: it is gone: the sandbox was stopped"));
-        }
-        let outcome = outcome.map(|(standing, event)| {
-            if let (Some(event), Some(events)) = (event, self.events.clone()) {
-                let about = events::pod(sandbox.name.namespace(), sandbox.name.name(), &sandbox.uid);
-                // The runtime doesn't wait for it.
-                tokio::spawn(async move { events.publish(&about, &event).await });
+    /// Looks at a pod's rules, unless it stands well enough, and heals the pod if need be.
+    async fn look(&self, id: &String, is_enough: impl Fn(&Standing) -> bool) -> Result<(), String> {
+        let look = async |sandbox: &Arc<Sandbox>, tracked: &mut Tracked| {
+            if is_enough(&tracked.standing) {
+                return Ok(tracked.standing.clone());
             }
-            standing
-        });
-        let refused = outcome.clone().map(drop);
-        tracked.note(&*sandbox, outcome, self.schedule.next(&id, Instant::now()));
-        let mut all = self.all.borrow_mut();
-        // It may have been removed meanwhile.
-        if tracked.standing == Standing::Left {
-            all.remove(id);
-        } else if let Some(known) = all.get_mut(id) {
-            known.1 = tracked;
-        }
-        refused
+            let path = sandbox.network.clone();
+            let open = move || open(&path).map_err(|error| error.message());
+            let today = async || {
+                let install = self.wanted(sandbox).map_err(|error| error.message())?;
+                Ok(install.map_or(Wanted::Any, Wanted::Plugins))
+            };
+            let outcome = self.care.heal(sandbox, tracked, None, open, today).await;
+            if outcome.is_err() && !sandbox.network.exists() {
+                // The sandbox was stopped.
+                self.care.remove(id);
+            }
+            outcome
+        };
+        self.care.attend(id, look).await
     }
 }
 

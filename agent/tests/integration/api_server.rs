@@ -38,25 +38,13 @@ fn heal_last_pod(watched: &Watched) -> String {
 
 #[test]
 fn long_pods_take_no_more_memory_than_the_agent_may_have() {
-    long_pods(|_| ());
-}
-
-#[test]
-fn long_pods_in_pages_take_no_more_memory_than_the_agent_may_have() {
-    long_pods(Cluster::is_old);
-}
-
-fn long_pods(prepare: impl FnOnce(&Cluster)) {
     let uids: Vec<String> = (0..110).map(|_| uid()).collect();
     let tell = |cluster: &Cluster, pods: usize| {
         for (number, uid) in uids.iter().enumerate().take(pods) {
             cluster.pod_with(&format!("long-{number}"), uid, json!({"phase": "Pending"}), lengthen);
         }
     };
-    let watched = Watched::start_with(&[], |cluster| {
-        prepare(cluster);
-        tell(cluster, 110);
-    });
+    let watched = Watched::start_with(&[], |cluster| tell(cluster, 110));
     until_within(Duration::from_secs(300), "all are known", || {
         watched.metric(r#"linkerd_cni_agent_pods{standing="new"}"#).as_deref() == Some("110")
     });
@@ -147,7 +135,7 @@ fn pods_that_have_ended_are_not_even_asked_for() {
 }
 
 #[test]
-fn a_watch_that_ends_at_once_is_asked_for_ever_more_seldom() {
+fn a_watch_that_ends_at_once_is_asked_for_seldom() {
     let gone = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
         "message":"too old resource version: 1 (2)","reason":"Expired","code":410}}"#;
     let cases = [
@@ -165,13 +153,12 @@ fn a_watch_that_ends_at_once_is_asked_for_ever_more_seldom() {
                 });
                 thread::sleep(Duration::from_secs(8));
                 let (lists, watches) = (watched.cluster.lists().len(), watched.cluster.watches());
-                let of = |kind: &str| watches.iter().filter(|watch| watch.contains(kind)).count();
-                let (pods, namespace) = (of("/pods?"), of("/namespaces?"));
-                println!("{what}: {lists} lists and {pods} watches of pods, {namespace} of the namespace");
-                // The pauses are 0.8, 1.6, 3.2 and 6.4 s, or longer by chance.
-                for number in [pods, namespace] {
-                    assert!((2..=4).contains(&number), "{what}: {watches:?}");
+                println!("{what}: {lists} lists and {} watches", watches.len());
+                for kind in ["/pods?", "/namespaces?"] {
+                    assert!(watches.iter().any(|watch| watch.contains(kind)), "{what}: {watches:?}");
                 }
+                // So many in half a minute.
+                assert!(watches.len() <= 10, "{what}: {watches:?}");
                 assert_eq!(lists, 0, "{what}");
                 watched.cluster.plan_watches(None);
                 heal_last_pod(&watched);

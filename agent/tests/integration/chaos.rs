@@ -146,8 +146,7 @@ impl Sequence {
         });
         files
             && fs::read(node.bin("linkerd-cni")).ok() == fs::read(node.path().join("image/linkerd-cni")).ok()
-            && fs::read_to_string(node.net(KUBECONFIG))
-                .is_ok_and(|text| text.contains(&format!("token: {}\n", self.token)))
+            && fs::read_to_string(node.net(KUBECONFIG)).is_ok_and(|text| text.contains(&format!("\"{}\"", self.token)))
     }
 
     fn run(mut self) {

@@ -97,11 +97,6 @@ impl Cluster {
         self.answer_for(SET, plan);
     }
 
-    /// The API server is one that sends lists in pages, and no objects at the beginning of a watch.
-    pub(crate) fn is_old(&self) {
-        self.server.refuse_initial_events();
-    }
-
     /// Only this token is taken.
     pub(crate) fn expect_token(&self, token: &str) {
         self.server.expect_token(token);

@@ -88,8 +88,6 @@ fn rights(objects: &[Value]) -> BTreeSet<Right> {
 fn asked(name: &str, objects: &[Value]) -> BTreeSet<Asked> {
     let node = Node::new();
     let cluster = Cluster::start(&node);
-    // It lists, too.
-    cluster.is_old();
     node.write("10-calico.conflist", CALICO);
     cluster.taint(&json!([{"key": "linkerd.io/cni-not-ready", "effect": "NoSchedule"}]));
     let arguments = deploy::set(objects).spec.template.spec.unwrap().containers.remove(0).args;

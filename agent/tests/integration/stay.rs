@@ -25,10 +25,10 @@ fn it_installs_as_upstreams_installer_does() {
     assert_eq!(fs::read(node.bin("linkerd-cni")).unwrap(), fs::read(node.path().join("image/linkerd-cni")).unwrap());
     assert_eq!(fs::metadata(node.bin("linkerd-cni")).unwrap().permissions().mode() & 0o7777, 0o755);
     let kubeconfig = fs::read_to_string(node.net(KUBECONFIG)).unwrap();
-    assert!(kubeconfig.contains("server: https://[fd00::1]:443\n"), "{kubeconfig}");
-    assert!(kubeconfig.contains("token: token-1\n"), "{kubeconfig}");
+    assert!(kubeconfig.contains("\"https://[fd00::1]:443\""), "{kubeconfig}");
+    assert!(kubeconfig.contains("\"token-1\""), "{kubeconfig}");
     // "certificate", as base64(1) has it.
-    assert!(kubeconfig.contains("certificate-authority-data: Y2VydGlmaWNhdGU=\n"), "{kubeconfig}");
+    assert!(kubeconfig.contains("\"certificate-authority-data\": \"Y2VydGlmaWNhdGU=\""), "{kubeconfig}");
     assert_eq!(fs::metadata(node.net(KUBECONFIG)).unwrap().permissions().mode() & 0o7777, 0o600);
     let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
     assert!(list.contains(r#""kubeconfig": "/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig""#), "{list}");
@@ -72,7 +72,7 @@ fn whatever_others_change_is_answered_within_a_second() {
     }));
     node.rotate("token-2");
     took(until("the new token is there", || {
-        fs::read_to_string(node.net(KUBECONFIG)).is_ok_and(|text| text.contains("token: token-2\n"))
+        fs::read_to_string(node.net(KUBECONFIG)).is_ok_and(|text| text.contains("\"token-2\""))
     }));
     println!("the slowest answer took {slowest:?}");
     agent.terminate();
@@ -97,7 +97,9 @@ fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
     node.until_installed("05-half.conflist");
     let said = agent.terminate();
     for name in ["05-half.conflist", "06-empty.conflist", "07-none.conf", "08-bytes.conf", "09-fifo.conf"] {
-        let lines = said.lines().filter(|line| line.contains(name) && line.contains("is left as it is"));
+        let lines = said
+            .lines()
+            .filter(|line| line.contains(name) && line.contains("WARN") && line.contains("is left as it is"));
         assert_eq!(lines.count(), 1, "{name}: {said}");
     }
 }
@@ -188,8 +190,6 @@ fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
     node.until_installed("20-other.conflist");
     until("the failure is over", || agent.says(&format!("no longer: {}", node.net("20-other.conflist").display())));
     let said = agent.terminate();
-    let first = said.lines().find(|line| line.contains("ready")).unwrap();
-    assert!(first.contains("not ready yet"), "{said}");
     assert_eq!(said.matches(failure).count(), 2, "{said}");
 }
 
@@ -210,7 +210,7 @@ fn what_cannot_be_written_is_named_and_tried_again_at_growing_pauses() {
     sleep(Duration::from_secs(6));
     let is_try = |line: &&str| line.contains("20-immutable.conflist") && line.contains("EPERM");
     let tries = fs::read_to_string(calls).unwrap().lines().filter(is_try).count();
-    assert!((2..=4).contains(&tries), "{tries} tries");
+    assert!((4..=8).contains(&tries), "{tries} tries");
     let text = fs::read_to_string(agent.net(&node, "10-calico.conflist")).unwrap();
     assert_eq!(types(&text).unwrap(), ["calico", "linkerd-cni"]);
     assert!(agent.says("ready: the plugin is in 1 network configurations"));
@@ -349,7 +349,9 @@ fn after_a_war_of_rewrites_the_entry_is_back_within_seconds() {
     until("it is over", || agent.says("no longer: ") && agent.says("ready: "));
     let said = agent.terminate();
     // It is one war, although a rewrite was let through now and then.
-    let lines = said.lines().filter(|line| line.contains("ERROR") && line.contains("again and again"));
+    let lines = said
+        .lines()
+        .filter(|line| line.contains("WARN") && line.contains("again and again") && !line.contains("no longer"));
     assert_eq!(lines.count(), 1, "{said}");
 }
 
@@ -463,7 +465,7 @@ fn killed_at_any_moment_it_leaves_whole_files_and_the_next_one_finishes() {
         if named {
             let program = fs::read_to_string(node.bin("linkerd-cni")).unwrap();
             assert!(program.ends_with("# end\n"), "round {round}: half a program");
-            assert!(fs::read_to_string(node.net(KUBECONFIG)).unwrap().ends_with("linkerd-cni-context"));
+            assert!(fs::read_to_string(node.net(KUBECONFIG)).unwrap().ends_with("}\n"));
         }
     }
     node.write("10-calico.conflist", CALICO);

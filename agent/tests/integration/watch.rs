@@ -238,9 +238,8 @@ fn install(network: &Namespace, change: impl FnOnce(&mut Config)) {
 }
 
 #[test]
-fn rules_of_an_earlier_configuration_are_counted_and_nobodys_trouble_until_they_change() {
+fn rules_of_an_earlier_configuration_are_nobodys_trouble_until_they_change() {
     let watched = Watched::start(&["--verify-every", "1", "--on-drift", "repair"]);
-    let drifted = |reason: &str| watched.metric(&format!("linkerd_cni_agent_pods_drifted{{reason=\"{reason}\"}}"));
     let mut sandboxes = Vec::new();
     let mut pods = Vec::new();
     for (name, change) in [
@@ -256,10 +255,9 @@ fn rules_of_an_earlier_configuration_are_counted_and_nobodys_trouble_until_they_
         pods.push((network, uid));
         sandboxes.push(sandbox);
     }
-    until("all are counted", || drifted("configuration").as_deref() == Some("3"));
+    until("all are in place", || watched.pods("in_place").as_deref() == Some("3"));
     // Their rules are those of their start, and so is what listens in them.
     std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(drifted("configuration").as_deref(), Some("3"));
     assert!(rules(&pods[0].0).contains("--dports 4190"));
     assert!(rules(&pods[1].0).contains("--to-ports 5143"));
     assert_eq!(watched.cluster.notes(), []);
@@ -268,13 +266,11 @@ fn rules_of_an_earlier_configuration_are_counted_and_nobodys_trouble_until_they_
     install(&pods[1].0, |config| config.inbound_port = "6143".parse().unwrap());
     until("the change is undone", || rules(&pods[1].0).contains("--to-ports 5143"));
     until("it is told", || watched.has_noted("LinkerdCNIRepaired"));
-    assert_eq!(drifted("configuration").as_deref(), Some("3"));
     // As the plugin makes them today in a new sandbox.
     install(&pods[0].0, |_| ());
-    until("one is in place", || {
-        let in_place = watched.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#);
-        in_place.as_deref() == Some("1") && drifted("configuration").as_deref() == Some("2")
-    });
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(watched.pods("in_place").as_deref(), Some("3"));
+    assert!(!rules(&pods[0].0).contains("--dports 4190"));
     assert_eq!(watched.cluster.notes().len(), 1);
     watched.agent.terminate();
 }
@@ -434,6 +430,38 @@ fn off_is_off() {
     until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
     assert!(!rules(&network).contains("PROXY_INIT"));
     assert_eq!(watched.cluster.deletions(), []);
+    watched.agent.terminate();
+}
+
+/// With IPv6 on in Linkerd and off in the plugin's configuration.
+#[test]
+fn a_validator_that_fails_although_the_rules_are_whole_is_told() {
+    let watched = Watched::start(&[]);
+    let (network, uid) = (Namespace::new(), uid());
+    let mut sandbox = Sandbox::new(&uid);
+    sandbox.add(&network);
+    let failed_at = |time: &str| {
+        let mut status = failed();
+        status["initContainerStatuses"][0]["lastState"]["terminated"]["finishedAt"] = json!(time);
+        watched.cluster.pod("web-0", &uid, status);
+    };
+    failed_at("2026-01-01T00:00:00Z");
+    until("it is healed", || watched.has_noted("LinkerdCNIRepaired"));
+    until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
+    assert!(!watched.has_noted("LinkerdCNIValidatorFails"));
+    // Its rules are there, and it fails again and again.
+    for time in ["2126-01-01T00:00:00Z", "2126-01-01T00:01:00Z"] {
+        failed_at(time);
+        let reason = r#"linkerd_cni_agent_pods_drifted{reason="validator"}"#;
+        until("it is counted", || watched.metric(reason).as_deref() == Some("1"));
+    }
+    until("it is told", || watched.has_noted("LinkerdCNIValidatorFails"));
+    let notes = watched.cluster.notes();
+    let notes: Vec<_> = notes.iter().filter(|(reason, _)| reason == "LinkerdCNIValidatorFails").collect();
+    let words = "the validator exited with 95 although the rules are whole: it connects over IPv6, and ipv6 is false";
+    assert!(notes.len() == 1 && notes[0].1.starts_with(words), "{notes:?}");
+    watched.cluster.pod("web-0", &uid, running());
+    until("it passes", || watched.pods("in_place").as_deref() == Some("1"));
     watched.agent.terminate();
 }
 
