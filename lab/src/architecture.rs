@@ -55,6 +55,14 @@ impl Architecture {
         if self.is_here() { name.to_owned() } else { format!("{name}:{}", self.name()) }
     }
 
+    /// The file that loads dynamic programs.
+    pub fn loader(self) -> &'static str {
+        match self {
+            Self::Amd64 => "ld-linux-x86-64.so.2",
+            Self::Arm64 => "ld-linux-aarch64.so.1",
+        }
+    }
+
     /// Rust's name for programs for it that are linked with musl.
     pub fn triple(self) -> String {
         format!("{}-unknown-linux-musl", self.machine())

@@ -11,7 +11,7 @@ use std::process::Command;
 use lab::shell::{Result, Run as _, cargo, root, target};
 
 use crate::c_libraries::{self, Libraries};
-use crate::rust;
+use crate::rust::Rust;
 use lab::architecture::Architecture;
 
 /// The linker's script that `cargo xtask order` makes, from the checkout.
@@ -101,7 +101,8 @@ fn compile(package: &str, program: &str, architecture: Architecture) -> Result<(
     let triple = architecture.triple();
     let name = triple.replace('-', "_");
     let libraries = Libraries::of(architecture)?;
-    rust::compile_library(&mut build);
+    let rust = Rust::get()?;
+    rust.compile(&mut build);
     let specs = root().join(libraries.specs());
     // The C code of crates, by the crate cc, and the C programs that the benchmark carries.
     build.env(format!("CFLAGS_{name}"), format!("-specs={}", specs.display()));
@@ -118,7 +119,7 @@ fn compile(package: &str, program: &str, architecture: Architecture) -> Result<(
         libraries.folder.display(),
         ORDER,
         remapped_paths()?,
-        with_musl(libraries)?
+        with_musl(libraries, &rust.library()?)
     );
     // An explicit target: else the flags would hit build scripts and procedural macros too.
     build.args(["--target", &triple]);
@@ -157,13 +158,14 @@ fn is_of_a_node(package: &str) -> bool {
 }
 
 /// rustc's flags for musl: of Debian's package, not of rustc's own.
-fn with_musl(libraries: &Libraries) -> Result<String> {
-    let (specs, source) = (libraries.specs(), rust::library()?);
-    Ok(format!(
+fn with_musl(libraries: &Libraries, source: &Path) -> String {
+    // cargo names files of the checkout from there.
+    let source = source.strip_prefix(root()).unwrap_or(source);
+    format!(
         "-C link-self-contained=no -C link-arg=-specs={} --remap-path-prefix={}=/rust",
-        specs.display(),
+        libraries.specs().display(),
         source.display()
-    ))
+    )
 }
 
 /// The folder of cargo's for a package and an architecture. A build script of nftnl is linked with libnftnl too, so that builds

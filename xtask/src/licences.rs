@@ -11,8 +11,9 @@ use lab::architecture::Architecture;
 use lab::shell::{Result, Run as _, cargo, root};
 use serde_json::Value;
 
+use crate::build;
 use crate::c_libraries::{self, Libraries};
-use crate::{build, rust};
+use crate::rust::Rust;
 
 /// The licence of a program as a whole, which NOTICE explains.
 pub(crate) const OF_A_PROGRAM: &str = "GPL-3.0-or-later";
@@ -162,18 +163,17 @@ fn texts_in(folder: &Path, licence: &str) -> Result<Vec<PathBuf>> {
 
 /// Rust's standard library, with the crates that it takes when it is compiled for musl.
 fn standard_library(triple: &str) -> Result<Vec<Component>> {
-    let version = rust::version()?;
-    let documents = rust::sysroot()?.join("share/doc/rust");
-    let texts = ["COPYRIGHT-library.html", "licenses/MIT.txt", "licenses/Apache-2.0.txt"];
+    let rust = Rust::get()?;
+    let version = rust.version()?;
     let mut components = vec![Component {
         name: "rust-std".to_owned(),
         licence: "MIT OR Apache-2.0".to_owned(),
         purl: format!("pkg:generic/rust-std@{version}"),
-        texts: texts.map(|text| documents.join(text)).into(),
+        texts: rust.licences()?,
         folder: format!("rust-std-{version}"),
         version,
     }];
-    let manifest = rust::library()?.join("std/Cargo.toml");
+    let manifest = rust.library()?.join("std/Cargo.toml");
     let cargo = |arguments: &[&str]| {
         let mut command = cargo(arguments);
         command.arg("--manifest-path").arg(&manifest).env("RUSTC_BOOTSTRAP", "1");

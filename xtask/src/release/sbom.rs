@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::sum;
 use crate::commit::Commit;
 use crate::licences::{Component, OF_A_PROGRAM};
-use crate::rust;
+use crate::rust::Rust;
 
 /// The SBOM of a program's file, of which these are the parts. Its time is the commit's.
 pub(super) fn of(program: &str, components: &[Component], commit: &Commit, file: &Path) -> Result<String> {
@@ -30,7 +30,7 @@ pub(super) fn of(program: &str, components: &[Component], commit: &Commit, file:
         "version": 1,
         "metadata": {
             "timestamp": commit.time,
-            "tools": [{"vendor": "Rust", "name": "rustc", "version": rust::version()?}],
+            "tools": [{"vendor": "Rust", "name": "rustc", "version": Rust::get()?.version()?}],
             "component": {
                 "type": "application", "bom-ref": reference, "name": program, "version": version, "purl": reference,
                 "hashes": [{"alg": "SHA-256", "content": sum(file)?}],
