@@ -268,6 +268,7 @@ mod tests {
             permitted(Privilege::Read),
             permitted(Privilege::Capability("CAP_NET_RAW".to_owned())),
             lacks(Lack::NfTables),
+            lacks(Lack::Sandbox),
             lacks(Lack::Tables("IPv6".to_owned())),
             lacks(Lack::NatChains("IPv6".to_owned())),
             lacks(Lack::Extension {

@@ -11,7 +11,7 @@ use std::path::Path;
 use thiserror::Error;
 
 #[cfg(feature = "diagnose")]
-use crate::diagnose::{Output, Question, questions, validate::Validate};
+use crate::diagnose::{Colour, Output, Question, questions, validate::Validate};
 use crate::flags::Exit;
 use crate::flags::install::{self, INSTALL, UNINSTALL};
 use crate::flags::{self, Given, SUBCOMMAND, Stop, Subcommand, Word};
@@ -25,7 +25,7 @@ pub enum Command {
     Simulate(Box<Install>, Simulate),
     Uninstall(Uninstall, Log),
     #[cfg(feature = "diagnose")]
-    Ask(Question, Output),
+    Ask(Question, Output, Colour),
     #[cfg(feature = "diagnose")]
     Validate(Validate, Log),
     Print(String),
@@ -76,7 +76,8 @@ fn read_install(given: &Given<'_>) -> Result<Command, String> {
 #[cfg(feature = "diagnose")]
 fn ask(given: &Given<'_>, question: fn(&Given<'_>) -> Result<Question, String>) -> Result<Command, String> {
     let output = questions::output(given)?;
-    Ok(Command::Ask(question(given)?, output))
+    let colour = questions::colour(given)?;
+    Ok(Command::Ask(question(given)?, output, colour))
 }
 
 const PRINTED: &[(Exit, &str)] =

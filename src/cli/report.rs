@@ -1,7 +1,6 @@
 //! Runs commands, and puts their outcome into words: on stdout, on stderr, in the log and in the container's termination
 //! message.
 
-#[cfg(feature = "diagnose")]
 use std::env;
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -15,10 +14,9 @@ use ruleset::{Family, Table, TableFamily};
 
 use super::{Command, UsageError};
 #[cfg(feature = "diagnose")]
-use crate::diagnose::{Conclusion, Output, error_json};
+use crate::diagnose::{Colour, Conclusion, Output, error_json};
 use crate::error::{Error, chain};
 use crate::flags::Exit;
-#[cfg(feature = "diagnose")]
 use crate::flags::install::IN_A_POD;
 use crate::install::Install;
 use crate::log::{Format, Level, Log, escaped, print as write_out};
@@ -34,7 +32,7 @@ pub fn run(command: Command) -> Exit {
         Command::Validate(validate, mut log) => finish(validate.run_logged(&mut log), log, Exit::NotValidated),
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
         #[cfg(feature = "diagnose")]
-        Command::Ask(question, output) => match question.answer(output, has_colour()) {
+        Command::Ask(question, output, colour) => match question.answer(output, has_colour(colour)) {
             Ok(answer) => match (print(&answer.text), answer.conclusion) {
                 (printed, Conclusion::AsExpected) => printed,
                 (_, Conclusion::Differs) => Exit::Differs,
@@ -121,7 +119,8 @@ pub fn refuse(error: UsageError) -> Exit {
 }
 
 /// Ends a run that keeps a log on stdout. An error is the log's last line, the container's termination message, and a
-/// line on stderr; but a failed validation is only logged, as linkerd-network-validator's is, if that is possible.
+/// line on stderr. In a pod, whose log has both, it is only logged, if that is possible; so is a failed validation, as
+/// linkerd-network-validator's is.
 fn finish(result: Result<(), impl std::error::Error + 'static>, mut log: Log, failed: Exit) -> Exit {
     let Err(error) = result else {
         // If it cannot be written, the exit code remains.
@@ -133,7 +132,7 @@ fn finish(result: Result<(), impl std::error::Error + 'static>, mut log: Log, fa
     let logged = log.flush();
     leave_message(&error);
     match logged {
-        Ok(()) if failed == Exit::NotValidated => failed,
+        Ok(()) if failed == Exit::NotValidated || env::var_os(IN_A_POD).is_some() => failed,
         _ => fail(&error, failed, false),
     }
 }
@@ -162,10 +161,13 @@ fn fail(error: &impl Display, exit: Exit, as_json: bool) -> Exit {
     exit
 }
 
-/// Returns true if stdout is a terminal whose user has not refused colours (no-color.org). A container's log keeps what
-/// its terminal shows, for `kubectl logs`.
+/// Returns true if colours are wanted: by default, if stdout is a terminal whose user has not refused them (no-color.org). A
+/// container's log keeps what its terminal shows, for `kubectl logs`.
 #[cfg(feature = "diagnose")]
-fn has_colour() -> bool {
+fn has_colour(colour: Colour) -> bool {
+    if colour != Colour::Auto {
+        return colour == Colour::Always;
+    }
     let is_dumb = env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
     let is_refused = env::var_os("NO_COLOR").is_some() || env::var_os(IN_A_POD).is_some();
     std::io::stdout().is_terminal() && !is_dumb && !is_refused

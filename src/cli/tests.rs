@@ -146,7 +146,7 @@ fn each_other_flag_arrives() {
     assert_eq!(uninstall.netns.as_deref(), Some(Path::new("/run/pod")));
     let detect = try_parse("proxy-init detect --output json", None);
     let question = |command| match command {
-        Ok(Command::Ask(question, output)) => (question, output),
+        Ok(Command::Ask(question, output, _)) => (question, output),
         other => panic!("{other:?}"),
     };
     let detect = question(detect);
@@ -164,7 +164,7 @@ fn each_other_flag_arrives() {
 fn with_variable(line: &str, variable: &str, value: &str) -> Result<Config, String> {
     let environment = |name: &str| (name == variable).then(|| OsString::from(value));
     match parse(line.split_whitespace().map(OsString::from), environment) {
-        Ok(Command::Install(install, _) | Command::Ask(Question::Verify { install, .. }, _)) => Ok(install.config),
+        Ok(Command::Install(install, _) | Command::Ask(Question::Verify { install, .. }, ..)) => Ok(install.config),
         Ok(other) => panic!("{line}: {other:?}"),
         Err(error) => Err(error.to_string()),
     }
@@ -363,7 +363,7 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
     ] {
         // The environment's mode is about installing.
         match try_parse(&format!("proxy-init verify {flags}"), Some("legacy")) {
-            Ok(Command::Ask(Question::Recognize { netns: path, mode: named, is_strict: false }, Output::Text)) => {
+            Ok(Command::Ask(Question::Recognize { netns: path, mode: named, is_strict: false }, Output::Text, _)) => {
                 assert_eq!((path.as_deref(), named), (netns.map(Path::new), mode), "{flags}");
             }
             other => panic!("{flags}: {other:?}"),

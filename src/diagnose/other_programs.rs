@@ -6,6 +6,7 @@ use ruleset::{Device, Ruleset};
 
 use crate::config::Interface;
 use crate::diagnose::ownership::without_time;
+use crate::modes::refusal::is_gvisor;
 
 use crate::plan::Purpose;
 
@@ -146,8 +147,7 @@ pub struct Traces {
 /// The signs in the kernel and on the node, for `detect`. `is_refused`: something was refused for lack of permission.
 pub fn signs_on_node(ruleset: &Ruleset, devices: &[Device], traces: &Traces, is_refused: bool) -> Vec<String> {
     let mut signs = Vec::new();
-    // gVisor's releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
-    if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
+    if is_gvisor(&traces.version) {
         signs.push("the kernel is gVisor, which has no nf_tables".to_owned());
     }
     if traces.owns_network == Some(false) {

@@ -9,7 +9,7 @@ use crate::config::ModeChoice;
 use crate::diagnose::explain::Expected;
 use crate::diagnose::explain::answer::Connection;
 use crate::diagnose::validate::Validate;
-use crate::diagnose::{Output, Question};
+use crate::diagnose::{Colour, Output, Question};
 use crate::flags::install::{
     BIN_PATH, LOG_FORMAT, LOG_LEVEL, MODE, NETNS, NO_FALLBACK, SAVE_BIN_PATH, install, named_mode, netns,
 };
@@ -25,12 +25,12 @@ pub static CHECK: Subcommand = Subcommand {
               code that docs/debugging.md explains. It looks at the rules as verify does\n\
               without flags, and follows connections as explain does, from the proxy on too. It\n\
               makes no connection and changes nothing.",
-    flags: || vec![NETNS, OUTPUT_WITH_SHORT],
+    flags: || vec![NETNS, OUTPUT_WITH_SHORT, COLOUR],
     examples: &[
         ("proxy-init check", "check the pod in whose network namespace this runs"),
         ("proxy-init check --netns /proc/4321/ns/net --output short", "print the summary for another one"),
     ],
-    environment: COLOURS,
+    environment: FOR_COLOURS,
     exits: &[
         (Exit::Done, "connections go as the rules mean"),
         (Exit::Failed, "it is not known, or the rules cannot be read"),
@@ -48,13 +48,13 @@ pub static SHOW: Subcommand = Subcommand {
               and does, and what it has counted. Last come the flags that install the same.\n\
               It needs none of the flags that the rules were installed with. It changes\n\
               nothing, starts no process, and says what it cannot see. It prints colours only\n\
-              on a terminal outside pods, and never if NO_COLOR is set or TERM is dumb.",
-    flags: || vec![NETNS, OUTPUT],
+              on a terminal outside pods, unless NO_COLOR or --color says otherwise.",
+    flags: || vec![NETNS, OUTPUT, COLOUR],
     examples: &[
         ("proxy-init show", "show what redirects connections in this namespace"),
         ("proxy-init show --netns /var/run/netns/pod --output json", "report on another namespace to a program"),
     ],
-    environment: COLOURS,
+    environment: FOR_COLOURS,
     exits: &[
         (Exit::Done, "shown, even if there are no rules"),
         (Exit::Failed, "the rules cannot be read, or not all that may hold them"),
@@ -86,7 +86,7 @@ pub static EXPLAIN: Subcommand = Subcommand {
         help: "inbound: a connection to this namespace;\n\
                outbound: one that a process in it makes",
     }),
-    flags: || [NETNS, OUTPUT_WITH_SHORT].into_iter().chain(CONNECTING).collect(),
+    flags: || [NETNS, OUTPUT_WITH_SHORT, COLOUR].into_iter().chain(CONNECTING).collect(),
     examples: &[
         (
             "proxy-init explain outbound --to 10.96.0.10:443",
@@ -98,7 +98,7 @@ pub static EXPLAIN: Subcommand = Subcommand {
             "exit 3 unless connections to that port of the pod go to the proxy",
         ),
     ],
-    environment: COLOURS,
+    environment: FOR_COLOURS,
     exits: &[
         (Exit::Done, "answered, and if --expect was given, as expected"),
         (Exit::Failed, "the rules cannot be read, or there is no route for the connection"),
@@ -124,7 +124,7 @@ pub static VERIFY: Subcommand = Subcommand {
     ],
     flags: || {
         let rules = Flag::about_rules().map(|flag| Flag { is_required: false, ..flag });
-        rules.chain([MODE, NO_FALLBACK, NETNS, BIN_PATH, SAVE_BIN_PATH, OUTPUT, STRICT]).collect()
+        rules.chain([MODE, NO_FALLBACK, NETNS, BIN_PATH, SAVE_BIN_PATH, OUTPUT, COLOUR, STRICT]).collect()
     },
     examples: &[
         ("proxy-init verify", "check that what is installed is complete and untouched"),
@@ -149,7 +149,7 @@ pub static DETECT: Subcommand = Subcommand {
     about: "Show what the kernel supports, and what auto mode would choose",
     details: "It changes nothing: what the kernel supports is found with transactions that are\n\
               never committed. It reports what it cannot read without privileges.",
-    flags: || vec![NETNS, OUTPUT],
+    flags: || vec![NETNS, OUTPUT, COLOUR],
     examples: &[
         ("proxy-init detect", "say what fits this node, and why"),
         ("proxy-init detect --output json", "report to a program"),
@@ -187,7 +187,7 @@ pub static VALIDATE: Subcommand = Subcommand {
     ..SUBCOMMAND
 };
 
-const COLOURS: &[(&str, &str)] =
+const FOR_COLOURS: &[(&str, &str)] =
     &[("NO_COLOR", "If it is set, no colours are printed."), ("TERM", "If it is dumb, no colours are printed.")];
 
 const OUTPUT: Flag = Flag {
@@ -197,6 +197,16 @@ const OUTPUT: Flag = Flag {
     heading: "Output",
     help: "text for people, short for one line of check or explain, or json for\n\
            programs, errors included [default: text]",
+    ..FLAG
+};
+
+const COLOUR: Flag = Flag {
+    name: "color",
+    placeholder: "WHEN",
+    words: || COLOURS.map(|(name, _)| name).to_vec(),
+    heading: OUTPUT.heading,
+    help: "auto, always or never; auto is on a terminal outside pods\n\
+           [default: auto]",
     ..FLAG
 };
 
@@ -378,6 +388,13 @@ fn connection(given: &Given<'_>) -> Result<Connection, String> {
 const EXPECTED: [(&str, Expected); 2] = [("proxy", Expected::Proxy), ("bypass", Expected::Bypass)];
 
 const OUTPUTS: [(&str, Output); 3] = [("text", Output::Text), ("short", Output::Short), ("json", Output::Json)];
+
+const COLOURS: [(&str, Colour); 3] = [("auto", Colour::Auto), ("always", Colour::Always), ("never", Colour::Never)];
+
+pub fn colour(given: &Given<'_>) -> Result<Colour, String> {
+    let read = |text: &str| named(text, &COLOURS).map_err(|_| format!("must be auto, always or never, not \"{text}\""));
+    Ok(given.value(COLOUR.name, read)?.unwrap_or_default())
+}
 
 pub fn output(given: &Given<'_>) -> Result<Output, String> {
     let read = |text: &str| {

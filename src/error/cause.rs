@@ -84,6 +84,9 @@ pub enum Lack {
     /// nf_tables: the kernel was built or started without it.
     #[display(" has no nf_tables")]
     NfTables,
+    /// nf_tables: the kernel is a sandbox's.
+    #[display(" is gVisor's, a sandbox that has no nf_tables")]
+    Sandbox,
     /// Tables of this family, or these families, in nf_tables.
     #[display("'s nf_tables has no {_0} tables")]
     Tables(String),
@@ -100,6 +103,7 @@ impl Lack {
         const LEGACY: &str = "use legacy mode";
         let (modules, options, instead) = match self {
             Self::NfTables => ("the module nf_tables", "CONFIG_NF_TABLES", LEGACY),
+            Self::Sandbox => return format!("run the pod without gVisor (runtimeClassName), or {LEGACY}"),
             Self::Tables(_) => (
                 "the family's modules",
                 "CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6, CONFIG_NF_TABLES_INET",

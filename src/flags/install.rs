@@ -50,7 +50,7 @@ pub static INSTALL: Subcommand = Subcommand {
             "The file of the xtables lock, which legacy mode takes; /run/xtables.lock if it is not set.",
         ),
         ("XTABLES_LIBDIR", "Where iptables commands look for their extensions, in legacy mode."),
-        ("NO_COLOR", "If it is set, show and explain print no colours."),
+        ("NO_COLOR", "If it is set, no colours are printed."),
     ],
     exits: &[
         (Exit::Done, "done: the rules are installed; verify: they are in place"),

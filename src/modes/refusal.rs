@@ -17,7 +17,7 @@ use crate::plan::{is_on_owner, owner};
 
 pub(crate) fn no_socket(errno: Errno) -> ModeError {
     match errno {
-        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => lack_error(Lack::NfTables, errno),
+        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => no_nf_tables(errno),
         _ => call_error("socket", errno),
     }
 }
@@ -26,7 +26,7 @@ pub(crate) fn unreadable(error: ReadError) -> ModeError {
     match error {
         ReadError::Socket(Errno::EPERM) => ModeError::NotPermitted(Privilege::Read),
         // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
-        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => lack_error(Lack::NfTables, errno),
+        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => no_nf_tables(errno),
         ReadError::Socket(errno) | ReadError::NotAsked(errno) => ModeError::Unseen(error::Errno::of(errno).to_string()),
         ReadError::Malformed(_) => ModeError::GarbledDump,
         ReadError::Interrupted => ModeError::KeepsChanging,
@@ -43,9 +43,7 @@ pub(crate) fn explain(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch
         CommitError::Malformed(_) => ModeError::Garbled,
         CommitError::OtherGeneration => ModeError::Contended(1),
         CommitError::Refused(Errno::EPERM, _) => ModeError::NotPermitted(Privilege::Change),
-        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => {
-            lack_error(Lack::NfTables, errno)
-        }
+        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => no_nf_tables(errno),
         CommitError::Refused(errno, text) => refusal_error("the batch", errno, &text),
         CommitError::Messages(failures) => match failures.first() {
             Some(failure) => message(socket, edits, failure),
@@ -104,6 +102,17 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
         },
         _ => refused(),
     }
+}
+
+fn no_nf_tables(errno: Errno) -> ModeError {
+    let version = std::fs::read_to_string("/proc/version").unwrap_or_default();
+    lack_error(if is_gvisor(&version) { Lack::Sandbox } else { Lack::NfTables }, errno)
+}
+
+/// Returns true if this is the content of /proc/version in gVisor, whose releases are 4.4.0 and 4.19.0-gvisor, of the same
+/// date (pkg/sentry/syscalls/linux).
+pub(crate) fn is_gvisor(version: &str) -> bool {
+    version.contains("-gvisor") || version.contains("Sun Jan 10 15:06:54 PST 2016")
 }
 
 fn lack_error(lack: Lack, errno: Errno) -> ModeError {

@@ -9,6 +9,19 @@ use lab::network::Namespace;
 
 use crate::support::{Folder, PORTS, Run, install, saved};
 
+/// `kubectl logs` shows stdout and stderr.
+#[test]
+fn an_error_stands_once_in_a_pods_log() {
+    let namespace = Namespace::new();
+    let run = Run::new(&format!("--iptables-mode nft {PORTS}")).nobody(&[]);
+    for (run, on_stderr) in [(run.clone(), 1), (run.environment("KUBERNETES_SERVICE_HOST", "10.96.0.1"), 0)] {
+        let failed = run.output(&namespace);
+        assert_eq!(failed.code(), Some(1), "{}", failed.said());
+        assert_eq!(failed.stdout().matches("level=error").count(), 1, "{}", failed.said());
+        assert_eq!(failed.stderr().lines().count(), on_stderr, "{}", failed.said());
+    }
+}
+
 /// A table that belongs to another program, as long as that runs.
 #[test]
 fn a_table_with_an_owner() {

@@ -370,6 +370,14 @@ fn colours_are_only_for_a_terminal() {
         assert!(!plain.contains('\u{1b}'), "{environment}");
     }
     assert!(!install(&namespace, "show").contains('\u{1b}'));
+    for question in ["show", "verify", "check", "explain outbound --to 127.0.0.1:80", "detect"] {
+        for (colour, is_coloured) in [("always", question != "detect"), ("never", false), ("auto", false)] {
+            let said = Run::new(&format!("{question} --color {colour}")).output(&namespace).stdout();
+            assert_eq!(said.contains('\u{1b}'), is_coloured, "{question} {colour}: {said}");
+        }
+    }
+    let refused = Run::new("show --color sometimes").output(&namespace);
+    assert!(refused.stderr().contains("must be auto, always or never, not \"sometimes\""), "{}", refused.said());
 }
 
 /// One line a chain, however many rules it has, and none for one that drops nothing or that is shown above.

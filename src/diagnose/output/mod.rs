@@ -19,6 +19,16 @@ pub enum Output {
     Json,
 }
 
+/// When text for people is in colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Colour {
+    /// On a terminal outside pods.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
 pub(super) struct Printer {
     pub(super) output: Output,
     pub(super) has_colour: bool,

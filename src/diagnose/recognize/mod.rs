@@ -103,7 +103,8 @@ impl fmt::Display for Recognized {
                 } else {
                     "the flags that come closest to what was found:"
                 };
-                write!(f, "{verification}{which}\n{}\n", wrap_flags(flags))
+                verification.fmt(f)?;
+                write!(f, "{which}\n{}\n", wrap_flags(flags))
             }
             Err(reason) => {
                 if let Some(unseen) = &self.unseen {

@@ -114,7 +114,7 @@ fn bash_completes_subcommands_their_flags_and_words() {
             &["uninstall", "--"][..],
             &["--netns", "--use-wait-flag", "--log-format", "--log-level", "--firewall-bin-path", "--help"][..],
         ),
-        (&["detect", "--"], &["--netns", "--output", "--help"]),
+        (&["detect", "--"], &["--netns", "--output", "--color", "--help"]),
         (
             &["verify", "--out"],
             &[
@@ -133,6 +133,7 @@ fn bash_completes_subcommands_their_flags_and_words() {
         (&["verify", "--output", ""], &["text", "json"]),
         (&["detect", "--output", "j"], &["json"]),
         (&["explain", "--output", ""], &["text", "short", "json"]),
+        (&["check", "--color", ""], &["auto", "always", "never"]),
         (&["explain", "i"], &["inbound"]),
         (&["explain", "inbound", "--expect", ""], &["proxy", "bypass"]),
         (&["--log-format", ""], &["plain", "json"]),

@@ -150,6 +150,18 @@ fn it_needs_net_admin_and_nothing_else() {
     assert!(namespace.sh("iptables-nft-save -t nat").contains("-j PROXY_INIT_OUTPUT"));
 }
 
+/// gVisor's has no modules.
+#[test]
+fn a_sandboxs_kernel_is_told_from_one_that_lacks_a_module() {
+    let namespace = Namespace::new();
+    let version = "Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016";
+    let mounting = format!("echo '{version}' > /run/version; mount --bind /run/version /proc/version");
+    let run = Run::new(&chart()).after_mounting(&mounting).failing("socket", "EPROTONOSUPPORT");
+    let line = run.output(&namespace).last_line();
+    assert!(line.contains("this kernel is gVisor's, a sandbox that has no nf_tables"), "{line}");
+    assert!(line.contains("run the pod without gVisor") && !line.contains("load the module"), "{line}");
+}
+
 /// Rules that other flags share with the earlier ones stay, and the result is as in a fresh namespace.
 #[test]
 fn other_flags_replace_only_the_rules_that_differ() {
