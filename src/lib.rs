@@ -145,7 +145,7 @@ pub use diagnose::{
     detect::{Detected, Feature, detect},
     explain::answer::{Connection, Verdict},
     explain::{Decider, Explained, explain},
-    proxy::ProxyWarning,
+    proxy::PodWarning,
     recognize::{Recognized, recognize},
     show::{Shown, show},
     snapshot::user_namespaces,

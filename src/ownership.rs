@@ -48,7 +48,7 @@ pub fn target_of(rule: &HeldRule) -> Option<ChainName> {
 /// Finds the chain of ours to which a rule of this table leads, by a jump, a goto or an entry of a verdict map; none if
 /// to none.
 pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
-    let mut outcomes = table.possible_actions(&rule.action);
+    let mut outcomes = table.possible_actions(rule);
     outcomes.find_map(|action| ChainName::own(action.target()?))
 }
 

@@ -14,7 +14,7 @@ use crate::diagnose::explain::answer::{Connection, Verdict};
 /// Probable defects of the connections, beside correct rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ProxyWarning {
+pub enum PodWarning {
     /// The flags with which the rules are installed are probably a mistake.
     Config(OfFlags),
     /// Connections are redirected to a port on which nothing listens.
@@ -92,7 +92,7 @@ pub enum ProxyWarning {
     },
 }
 
-impl fmt::Display for ProxyWarning {
+impl fmt::Display for PodWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(warning) => warning.fmt(f),
@@ -162,7 +162,7 @@ impl fmt::Display for ProxyWarning {
     }
 }
 
-impl ProxyWarning {
+impl PodWarning {
     /// Returns true if connections are certainly lost, however complete the rules are.
     pub fn is_fatal(&self) -> bool {
         matches!(
@@ -202,21 +202,21 @@ impl ProxyWarning {
 }
 
 /// The first warning by which complete rules don't help: connections are lost, or the rules skip both directions.
-pub fn first_fatal(warnings: &[ProxyWarning]) -> Option<&ProxyWarning> {
-    let is_skipped = |direction: &Direction| warnings.contains(&ProxyWarning::EverythingSkipped(*direction));
+pub fn first_fatal(warnings: &[PodWarning]) -> Option<&PodWarning> {
+    let is_skipped = |direction: &Direction| warnings.contains(&PodWarning::EverythingSkipped(*direction));
     let are_both_skipped = Direction::ALL.iter().all(is_skipped);
-    let is_skip = |warning: &ProxyWarning| matches!(warning, ProxyWarning::EverythingSkipped(_));
+    let is_skip = |warning: &PodWarning| matches!(warning, PodWarning::EverythingSkipped(_));
     warnings.iter().find(|warning| warning.is_fatal() || (are_both_skipped && is_skip(warning)))
 }
 
 /// Probable defects of the connections in this network, beside the rules of this config.
-pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
-    let mut warnings: Vec<ProxyWarning> = of_flags(config).into_iter().map(ProxyWarning::Config).collect();
+pub fn warnings(config: &Config, network: &Network) -> Vec<PodWarning> {
+    let mut warnings: Vec<PodWarning> = of_flags(config).into_iter().map(PodWarning::Config).collect();
     let skipped = Direction::ALL.into_iter().filter(|&direction| skips_everything(config, direction));
-    warnings.extend(skipped.map(ProxyWarning::EverythingSkipped));
+    warnings.extend(skipped.map(PodWarning::EverythingSkipped));
     warnings.extend(address_without_rules(config, network));
     if let Some(reason) = &network.listeners_not_known {
-        warnings.push(ProxyWarning::NotKnown(format!("sock_diag: {reason}")));
+        warnings.push(PodWarning::NotKnown(format!("sock_diag: {reason}")));
         return warnings;
     }
     let others = other_ports_of_proxy(config, network);
@@ -233,22 +233,22 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
         match config.proxy_uid {
             Some(uid) if is_without && !others.is_empty() => {
                 is_elsewhere = true;
-                warnings.push(ProxyWarning::OtherPort { port, uid: uid.get(), at: others.clone() });
+                warnings.push(PodWarning::OtherPort { port, uid: uid.get(), at: others.clone() });
             }
             // If nothing listens for any family, the families say nothing.
-            _ if is_without => warnings.push(ProxyWarning::NotListening { port, families: Vec::new() }),
-            _ if !without.is_empty() => warnings.push(ProxyWarning::NotListening { port, families: without }),
+            _ if is_without => warnings.push(PodWarning::NotListening { port, families: Vec::new() }),
+            _ if !without.is_empty() => warnings.push(PodWarning::NotListening { port, families: without }),
             _ => {}
         }
     }
     let users = other_users(config, network);
     // They say more than the warning about the flags.
     if config.proxy_uid.is_none() && !users.is_empty() {
-        warnings.retain(|warning| *warning != ProxyWarning::Config(OfFlags::NoOwner));
+        warnings.retain(|warning| *warning != PodWarning::Config(OfFlags::NoOwner));
     }
     warnings.extend(users);
     if let Some(uid) = config.proxy_uid.filter(|_| !is_elsewhere) {
-        warnings.extend(others.into_iter().map(|port| ProxyWarning::AppAsProxy { port, uid: uid.get() }));
+        warnings.extend(others.into_iter().map(|port| PodWarning::AppAsProxy { port, uid: uid.get() }));
     }
     warnings.extend(full_queues(network));
     warnings
@@ -274,10 +274,10 @@ fn skips_everything(config: &Config, direction: Direction) -> bool {
 }
 
 /// The pod's first address of a family that has no rules: of IPv6, beside rules for IPv4 alone.
-fn address_without_rules(config: &Config, network: &Network) -> Option<ProxyWarning> {
+fn address_without_rules(config: &Config, network: &Network) -> Option<PodWarning> {
     let family = Family::ALL.into_iter().find(|family| !config.families().contains(family))?;
     let address = network.wide_addresses(family).next()?.address;
-    Some(ProxyWarning::NoRulesFor { family, address })
+    Some(PodWarning::NoRulesFor { family, address })
 }
 
 /// The ports on which the user listens that the rules exempt as the proxy's, beside the proxy's two ports and those that
@@ -300,7 +300,7 @@ fn other_ports_of_proxy(config: &Config, network: &Network) -> Vec<u16> {
 
 /// A warning for each user who listens on a port of the proxy's and isn't exempt; none if one may be exempt by a group,
 /// which the kernel doesn't tell.
-fn other_users(config: &Config, network: &Network) -> Vec<ProxyWarning> {
+fn other_users(config: &Config, network: &Network) -> Vec<PodWarning> {
     if config.proxy_gid.is_some() || !config.ignored_gids.is_empty() {
         return Vec::new();
     }
@@ -317,18 +317,18 @@ fn other_users(config: &Config, network: &Network) -> Vec<ProxyWarning> {
             }
             known = known.or(&Intervals::one(uid.into()));
             let is_outbound = direction == Direction::Outbound && !skips_everything(config, direction);
-            warnings.push(ProxyWarning::OtherUser { port, uid, exempt: config.proxy_uid, is_outbound });
+            warnings.push(PodWarning::OtherUser { port, uid, exempt: config.proxy_uid, is_outbound });
         }
     }
     warnings
 }
 
 /// A warning for each port whose queue is full.
-fn full_queues(network: &Network) -> Vec<ProxyWarning> {
+fn full_queues(network: &Network) -> Vec<PodWarning> {
     let mut full: Vec<&Listener> = network.listeners.iter().filter(|listener| listener.queue.is_full()).collect();
     full.sort_by_key(|listener| listener.port);
     full.dedup_by_key(|listener| listener.port);
-    full.into_iter().map(|listener| ProxyWarning::QueueFull { port: listener.port, queue: listener.queue }).collect()
+    full.into_iter().map(|listener| PodWarning::QueueFull { port: listener.port, queue: listener.queue }).collect()
 }
 
 /// Returns true if redirected connections may reach the listener: inbound connections go to an address of their device.
@@ -340,13 +340,13 @@ fn is_reached(listener: &Listener, network: &Network) -> bool {
 }
 
 /// Tells in words if something listens on all ports of the proxy, as far as these warnings tell.
-pub fn listening_in_words(warnings: &[ProxyWarning]) -> String {
+pub fn listening_in_words(warnings: &[PodWarning]) -> String {
     let mut missing = Vec::new();
     for warning in warnings {
         match warning {
-            ProxyWarning::NotKnown(_) => return "not known whether the proxy listens".to_owned(),
-            ProxyWarning::NotListening { families, .. } => missing.push(families.as_slice()),
-            ProxyWarning::OtherPort { .. } => missing.push(&[]),
+            PodWarning::NotKnown(_) => return "not known whether the proxy listens".to_owned(),
+            PodWarning::NotListening { families, .. } => missing.push(families.as_slice()),
+            PodWarning::OtherPort { .. } => missing.push(&[]),
             _ => {}
         }
     }
@@ -460,7 +460,7 @@ mod tests {
     fn what_cannot_be_seen_is_not_known() {
         let network = Network { listeners_not_known: Some("ENOENT".to_owned()), ..Network::default() };
         let warnings = warnings(&config(), &network);
-        assert_eq!(warnings, [ProxyWarning::NotKnown("sock_diag: ENOENT".to_owned())]);
+        assert_eq!(warnings, [PodWarning::NotKnown("sock_diag: ENOENT".to_owned())]);
         assert_eq!(listening_in_words(&warnings), "not known whether the proxy listens");
     }
 }

@@ -18,7 +18,7 @@ use ruleset::{Context, Facts, Family, Field, Intervals, address, ip};
 use crate::config::{Config, OwnerId};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
 use crate::diagnose::other_programs::Traces;
-use crate::diagnose::proxy::{self, ProxyWarning};
+use crate::diagnose::proxy::{self, PodWarning};
 use crate::error::Error;
 use crate::modes::{legacy, netlink, proc_of_thread};
 
@@ -28,7 +28,8 @@ use crate::modes::{legacy, netlink, proc_of_thread};
 /// # Errors
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
 pub(super) fn ruleset() -> Result<Ruleset, Error> {
-    let mut ruleset = netlink::nf_tables(|socket| nf_tables::read::snapshot(socket, route::name_of_device))?.ruleset;
+    let devices = route::names_of_devices();
+    let mut ruleset = netlink::nf_tables(|socket| nf_tables::read::snapshot(socket, &devices))?.ruleset;
     let legacy = legacy::read::read()?;
     ruleset.tables.extend(legacy.tables);
     ruleset.not_known.extend(legacy.not_known);
@@ -122,13 +123,13 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
 }
 
 /// Probable defects of the connections, beside the rules of this config: of the proxy, and of links and routes.
-pub(super) fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> {
+pub(super) fn warnings(config: &Config, network: &Network) -> Vec<PodWarning> {
     let mut warnings = proxy::warnings(config, network);
     for &family in config.families() {
         match no_way(network, family, config.proxy_uid.map(OwnerId::get)) {
             Ok(no_way) => warnings.extend(no_way),
             Err(error) => {
-                warnings.push(ProxyWarning::RoutesNotKnown { family, reason: format!("rtnetlink: {error}") });
+                warnings.push(PodWarning::RoutesNotKnown { family, reason: format!("rtnetlink: {error}") });
             }
         }
     }
@@ -137,7 +138,7 @@ pub(super) fn warnings(config: &Config, network: &Network) -> Vec<ProxyWarning> 
 }
 
 /// The warning about a bridge from which the namespace forwards, unless the rules exempt it.
-fn forwarding_bridge(config: &Config, network: &Network, device: &Device) -> Option<ProxyWarning> {
+fn forwarding_bridge(config: &Config, network: &Network, device: &Device) -> Option<PodWarning> {
     let name = &device.name;
     let forwards = |family: &str| setting(&format!("{family}/conf/{name}/forwarding")) == Some(1);
     let mut ignored = config.ignored_inbound_interfaces.iter();
@@ -151,13 +152,13 @@ fn forwarding_bridge(config: &Config, network: &Network, device: &Device) -> Opt
     if own.as_ref().is_some_and(is_exempt) {
         return None;
     }
-    Some(ProxyWarning::Bridge { device: name.clone(), subnet: own.map(|own| own.trunc().to_string()) })
+    Some(PodWarning::Bridge { device: name.clone(), subnet: own.map(|own| own.trunc().to_string()) })
 }
 
 /// The warning that no packet can arrive or leave over this family, or none that is redirected on its way out, whatever
 /// the rules say; none if some may, or if there is no address.
-fn no_way(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<ProxyWarning>, ReadError> {
-    let warning = |reason: String| Ok(Some(ProxyWarning::NoWay { reason, is_of_redirected: false }));
+fn no_way(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<PodWarning>, ReadError> {
+    let warning = |reason: String| Ok(Some(PodWarning::NoWay { reason, is_of_redirected: false }));
     let own: Vec<&Address> = network.wide_addresses(family).collect();
     let is_up = |known: &&Address| network.device(known.device).is_none_or(|device| device.is_up);
     if own.is_empty() {
@@ -172,7 +173,7 @@ fn no_way(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<
     };
     let lost = |why: String| {
         let reason = format!("{why}: outbound {family} connections that are redirected are lost");
-        Ok(Some(ProxyWarning::NoWay { reason, is_of_redirected: true }))
+        Ok(Some(PodWarning::NoWay { reason, is_of_redirected: true }))
     };
     if network.is_lo_down() {
         return lost("lo is down".to_owned());

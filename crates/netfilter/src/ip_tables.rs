@@ -1,7 +1,7 @@
 //! Decodes the bytes of a legacy table.
 
 use ruleset::{
-    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Opaque, Policy, Rule, Subsystem,
+    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, Label, NAT, Name, Policy, Rule, Subsystem,
     Table, TableFamily, XTABLES, nat_priority,
 };
 
@@ -167,10 +167,10 @@ fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -
                 _ if to == entry.offset + entry.bytes.len() => Action::Continue,
                 Some((_, name)) if goto => Action::Goto(Name::from(*name)),
                 Some((_, name)) => Action::Jump(Name::from(*name)),
-                None => Action::NotUnderstood(Opaque::Verdict(code)),
+                None => Action::NotUnderstood(Label::Verdict(code)),
             }
         }
-        _ => Action::NotUnderstood(Opaque::Verdict(code)),
+        _ => Action::NotUnderstood(Label::Verdict(code)),
     }
 }
 
@@ -221,7 +221,7 @@ fn read_header(layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malforme
     // `IPT_F_FRAG`
     if family == Family::V4 && flags & 1 != 0 {
         // Connection tracking puts fragments together before any table sees them (nf_defrag_ipv4).
-        conditions.push(Condition::Constant { of: Opaque::Fragment, holds: inverted & FRAGMENT != 0 });
+        conditions.push(Condition::Constant { of: Label::Fragment, holds: inverted & FRAGMENT != 0 });
     }
     // iptables-save writes the protocol after addresses and interfaces, as does this.
     Ok(conditions)

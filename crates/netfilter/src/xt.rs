@@ -9,8 +9,7 @@ use std::net::IpAddr;
 use ruleset::flags::{CtState, Tracked, tracking_condition};
 use ruleset::xtables::MULTIPORT_REFERENCES;
 use ruleset::{
-    Action, Bits, Condition, Context, Counted, Effect, Family, Field, Name, Nat, NatKind, Opaque, Rejection, Rule,
-    Values,
+    Action, Bits, Bound, Condition, Context, Effect, Family, Field, Label, Name, Nat, NatKind, Rejection, Rule, Values,
 };
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
@@ -240,8 +239,8 @@ fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
     Ok(Effect::Mark { field, to: to.filter(|_| shift == 0) })
 }
 
-fn extension(name: &[u8]) -> Opaque {
-    Opaque::Extension(Name::from(name))
+fn extension(name: &[u8]) -> Label {
+    Label::Extension(Name::from(name))
 }
 
 /// By `XT_MULTIPORT_SOURCE` and `XT_MULTIPORT_DESTINATION`; the next is either of them.
@@ -467,12 +466,12 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
     const ABOVE: u32 = 1 << 4;
     // `XT_RECENT_SET`, which holds for new senders too.
     const SET: u8 = 2;
-    let named = Counted::Extension(Name::from(name));
+    let named = Bound::Extension(Name::from(name));
     let (holds_below, of) = match (name, revision) {
         (b"hashlimit", 1) => (u32_at(info, 16)? & ABOVE == 0, named),
         (b"hashlimit", _) => (u32_at(info, 272)? & ABOVE == 0, named),
         (b"quota", _) => (u32_at(info, 0)? & 1 == 0, named),
-        (b"connlimit", _) => (u32_at(info, 20)? != 0, Counted::Connections(u32_at(info, 16)?)),
+        (b"connlimit", _) => (u32_at(info, 20)? != 0, Bound::Connections(u32_at(info, 16)?)),
         (b"recent", _) => {
             let (sets, inverted) = (u8_at(info, 8)? & SET != 0, u8_at(info, 9)? != 0);
             if sets {
@@ -480,7 +479,7 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
             }
             (inverted, named)
         }
-        _ => (true, Counted::XtRate { period: u32_at(info, 0)?, burst: u32_at(info, 4)? }),
+        _ => (true, Bound::XtRate { period: u32_at(info, 0)?, burst: u32_at(info, 4)? }),
     };
     Ok(Condition::Context(Context::Limit { holds_below, of }))
 }
@@ -691,7 +690,7 @@ mod tests {
                 put(&mut info, place, &flags.to_ne_bytes());
                 let mut rule = Rule::new(vec![], Action::Continue);
                 read_match(&mut rule, XtEntry { name: b"hashlimit", revision, info: &info }, Family::V4).unwrap();
-                let limit = Context::Limit { holds_below, of: Counted::Extension(Name::from("hashlimit")) };
+                let limit = Context::Limit { holds_below, of: Bound::Extension(Name::from("hashlimit")) };
                 assert_eq!(rule.conditions, [Condition::Context(limit)]);
             }
         }
@@ -707,7 +706,7 @@ mod tests {
             put(&mut info, 8, &[flags, inverted]);
             let mut rule = Rule::new(vec![], Action::Continue);
             read_match(&mut rule, XtEntry { name: b"recent", revision: 0, info: &info }, Family::V4).unwrap();
-            let limit = Context::Limit { holds_below, of: Counted::Extension(Name::from("recent")) };
+            let limit = Context::Limit { holds_below, of: Bound::Extension(Name::from("recent")) };
             let want = match is_always {
                 true => Condition::Constant { of: extension(b"recent"), holds: holds_below },
                 false => Condition::Context(limit),

@@ -117,7 +117,7 @@ impl Facts {
 mod tests {
     use super::*;
     use crate::ip;
-    use crate::rule::Counted;
+    use crate::rule::Bound;
 
     const OWN: u128 = 0x0a4d_0002;
 
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn limits_hold_as_long_as_they_are_not_reached() {
         for holds_below in [true, false] {
-            let limit = Context::Limit { holds_below, of: Counted::Bytes(9) };
+            let limit = Context::Limit { holds_below, of: Bound::Bytes(9) };
             let facts = |is_below_limits| Facts { is_below_limits, ..Facts::default() };
             assert_eq!(facts(false).holding(&limit), None);
             assert_eq!(facts(true).holding(&limit), Some(always(holds_below)));

@@ -7,7 +7,7 @@ use crate::field::Field;
 use crate::flags::{CtState, STATUS_SHIFT, TCP_FLAGS, TrackingQuestion};
 use crate::name::Name;
 use crate::rule::{
-    Action, Bits, Condition, Context, Counted, Effect, NatKind, Opaque, Rejection, Rule, TCP, Values, span,
+    Action, Bits, Bound, Condition, Context, Effect, Label, Lookup, NatKind, Rejection, Rule, TCP, Values, span,
 };
 use crate::set::{Set, Shape, set_elements, set_field, set_size};
 use crate::subnet::{ip, subnet};
@@ -32,6 +32,11 @@ impl fmt::Display for NftRule<'_> {
             if !is_implied(condition, rule.conditions.get(index + 1)) {
                 word(&NftCondition(condition))?;
             }
+        }
+        if let Some(Lookup { key, set, .. }) = &rule.lookup {
+            // A map's name comes with the action.
+            let is_map = matches!(rule.action, Action::ByCase(_));
+            if is_map { word(key)? } else { word(&format_args!("{key} @{set}"))? }
         }
         if rule.counters.is_some() {
             word(&"counter")?;
@@ -103,10 +108,10 @@ impl fmt::Display for NftCondition<'_> {
                 return write_masked(f, field, mask, number, negated);
             }
             Condition::Context(context) => return write_context(f, context),
-            Condition::Constant { of: Opaque::Fragment, holds } => {
+            Condition::Constant { of: Label::Fragment, holds } => {
                 return write!(f, "ip frag-off & 0x1fff {} 0", if *holds { "==" } else { "!=" });
             }
-            Condition::Constant { of, .. } | Condition::NotUnderstood(of) => return write_opaque(f, of),
+            Condition::Constant { of, .. } | Condition::NotUnderstood(of) => return write_label(f, of),
         };
         let question = values.listed().filter(|_| field == Field::State).and_then(TrackingQuestion::of);
         if let Some(question) = question.filter(|_| !negated) {
@@ -159,17 +164,17 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
         Context::Limit { holds_below, of } => {
             let over = if *holds_below { "" } else { "over " };
             match of {
-                Counted::Rate { most, seconds, is_of_bytes } => {
+                Bound::Rate { most, seconds, is_of_bytes } => {
                     let units = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604_800, "week")];
                     let unit = units.iter().find(|(length, _)| length == seconds).map_or("[...]", |(_, name)| name);
                     let bytes = if *is_of_bytes { " bytes" } else { "" };
                     write!(f, "limit rate {over}{most}{bytes}/{unit}")
                 }
-                Counted::Bytes(most) => write!(f, "quota {}{most} bytes", if *holds_below { "until " } else { over }),
-                Counted::Connections(most) => write!(f, "ct count {over}{most}"),
-                Counted::Meter(set) => write!(f, "meter in @{set}"),
-                Counted::XtRate { .. } => write_xt_limit(f, "limit"),
-                Counted::Extension(name) => write_xt_limit(f, name),
+                Bound::Bytes(most) => write!(f, "quota {}{most} bytes", if *holds_below { "until " } else { over }),
+                Bound::Connections(most) => write!(f, "ct count {over}{most}"),
+                Bound::Meter(set) => write!(f, "meter in @{set}"),
+                Bound::XtRate { .. } => write_xt_limit(f, "limit"),
+                Bound::Extension(name) => write_xt_limit(f, name),
             }
         }
     }
@@ -213,15 +218,15 @@ pub(crate) fn address_types(types: u16) -> Vec<&'static str> {
 }
 
 /// Writes the part as nft lists it: nf_tables' expressions have their names in brackets.
-fn write_opaque(f: &mut fmt::Formatter<'_>, opaque: &Opaque) -> fmt::Result {
-    match opaque {
-        Opaque::Expressions(names) => {
+fn write_label(f: &mut fmt::Formatter<'_>, label: &Label) -> fmt::Result {
+    match label {
+        Label::Expressions(names) => {
             let names: Vec<String> = names.iter().map(|name| format!("[{name}]")).collect();
             f.write_str(&names.join(" "))
         }
-        Opaque::Extension(name) => write!(f, "xt \"{name}\""),
-        Opaque::Verdict(code) => write!(f, "[verdict {code}]"),
-        Opaque::Fragment => f.write_str("ip frag-off"),
+        Label::Extension(name) => write!(f, "xt \"{name}\""),
+        Label::Verdict(code) => write!(f, "[verdict {code}]"),
+        Label::Fragment => f.write_str("ip frag-off"),
     }
 }
 
@@ -231,7 +236,7 @@ impl fmt::Display for NftEffect<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Effect::Untrack => f.write_str("notrack"),
-            Effect::Other(opaque) => write_opaque(f, opaque),
+            Effect::Other(label) => write_label(f, label),
             Effect::Mark { field, to } => {
                 write!(f, "{} set ", field.facts().nft)?;
                 match *to {
@@ -307,6 +312,7 @@ impl fmt::Display for NftAction<'_> {
             Action::Redirect(None) => f.write_str("redirect"),
             Action::Redirect(Some(ports)) => write!(f, "redirect to :{}", span(*ports)),
             Action::Map(field, map) => write!(f, "{} vmap @{map}", field.facts().nft),
+            Action::ByCase(map) => write!(f, "vmap @{map}"),
             Action::RedirectByMap(field, map) => write!(f, "redirect to :{} map @{map}", field.facts().nft),
             Action::Nat(nat) => match (nat.kind, nat.ports) {
                 (NatKind::Destination, _) => write!(f, "dnat to {}", nat.place()),
@@ -316,7 +322,7 @@ impl fmt::Display for NftAction<'_> {
                 (NatKind::Netmap, _) => f.write_str("dnat prefix to [...]"),
             },
             Action::Reject(rejection) => f.write_str(&reject(*rejection)),
-            Action::NotUnderstood(opaque) => write_opaque(f, opaque),
+            Action::NotUnderstood(label) => write_label(f, label),
         }
     }
 }

@@ -12,6 +12,8 @@ use crate::name::Name;
 pub struct Rule {
     /// The conditions that a packet must meet; without conditions, every packet matches.
     pub conditions: Vec<Condition>,
+    /// The rule asks a set or a map by more than the numbers of one field.
+    pub lookup: Option<Lookup>,
     /// The rule's effects before its action, beside counting.
     pub effects: Vec<Effect>,
     pub action: Action,
@@ -28,6 +30,12 @@ pub struct Rule {
 impl Rule {
     pub fn new(conditions: Vec<Condition>, action: Action) -> Self {
         Self { conditions, action, ..Self::default() }
+    }
+
+    /// Its conditions, and those of its cases.
+    pub fn all_conditions(&self) -> impl Iterator<Item = &Condition> {
+        let cases = self.lookup.iter().flat_map(|lookup| &lookup.cases);
+        self.conditions.iter().chain(cases.flat_map(|case| &case.conditions))
     }
 
     /// The port of this host to which it redirects, if it is a single one.
@@ -56,10 +64,29 @@ impl Rule {
             conditions
         }
         (self.conditions == other.conditions || sorted(self) == sorted(other))
+            && self.lookup == other.lookup
             && self.effects == other.effects
             && self.action == other.action
             && self.comment == other.comment
     }
+}
+
+/// A set or a verdict map that a rule asks by several fields together, or by something beside a packet's numbers. Its
+/// elements are the cases in which the rule matches; a packet meets one of them at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lookup {
+    pub set: Name,
+    /// The words for which it is asked, as nft writes them: `ip daddr . tcp dport`.
+    pub key: String,
+    pub cases: Vec<Case>,
+}
+
+/// An element of a set or of a verdict map, in a [`Lookup`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    pub conditions: Vec<Condition>,
+    /// The verdict of a map, instead of the rule's action, which is [`Action::ByCase`]; none of a set.
+    pub action: Option<Action>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,14 +146,14 @@ pub enum Condition {
     /// The condition depends on more than the packet.
     Context(Context),
     /// The condition holds for every TCP packet or for none, whatever else it says.
-    Constant { of: Opaque, holds: bool },
+    Constant { of: Label, holds: bool },
     /// A condition that isn't understood: it may hold or not.
-    NotUnderstood(Opaque),
+    NotUnderstood(Label),
 }
 
-/// Something that isn't modelled, under its name in a listing.
+/// The name in a listing of something that isn't modelled.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Opaque {
+pub enum Label {
     /// The names of nf_tables' expressions, in the order in which they run.
     Expressions(Vec<Name>),
     /// The name of an xt match or target.
@@ -137,7 +164,7 @@ pub enum Opaque {
     Fragment,
 }
 
-impl Opaque {
+impl Label {
     pub fn expression(name: &str) -> Self {
         Self::Expressions(vec![Name::from(name)])
     }
@@ -163,12 +190,12 @@ pub enum Context {
         xt_flags: Option<u8>,
     },
     /// A limit isn't reached yet or, unless it `holds_below`, is reached.
-    Limit { holds_below: bool, of: Counted },
+    Limit { holds_below: bool, of: Bound },
 }
 
-/// The counted thing of a limit, and the limit.
+/// The most of something that a limit counts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Counted {
+pub enum Bound {
     /// So many packets or bytes in so many seconds.
     Rate { most: u64, seconds: u64, is_of_bytes: bool },
     /// xt's rate: a packet costs `period` of 10,000 credits a second.
@@ -255,7 +282,7 @@ pub enum Effect {
         to: Option<Bits>,
     },
     /// Something that doesn't affect where the packet goes.
-    Other(Opaque),
+    Other(Label),
 }
 
 /// A number that is computed from a field: the field under a mask, with the bits of `xor` flipped. A constant has no mask.
@@ -304,10 +331,12 @@ pub enum Action {
     Nat(Nat),
     /// The verdict map's verdict for the field's number. Without one, the next rule is asked.
     Map(Field, Name),
+    /// The verdict that this map has in the case of the rule's [`Lookup`] that holds.
+    ByCase(Name),
     /// The connection goes to the port of this host that the map has for the field's number.
     RedirectByMap(Field, Name),
     /// Something that isn't understood: it may do anything.
-    NotUnderstood(Opaque),
+    NotUnderstood(Label),
 }
 
 impl Action {
@@ -413,7 +442,7 @@ mod tests {
     fn a_rule_that_only_counts_does_nothing() {
         let with = |effects: &[Effect], action| Rule { effects: effects.to_vec(), ..rule([to_port(80)], action) };
         let mark = Effect::Mark { field: Field::Mark, to: None };
-        let log = Effect::Other(Opaque::expression("log"));
+        let log = Effect::Other(Label::expression("log"));
         let goes_on = || Action::Continue;
         for (rule, does) in [
             (with(&[], goes_on()), false),

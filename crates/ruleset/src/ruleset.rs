@@ -25,7 +25,7 @@ impl Ruleset {
     pub fn has_context(&self, is_such: impl Fn(&Context) -> bool) -> bool {
         let rules = self.tables.iter().flat_map(Table::rules);
         rules
-            .flat_map(|rule| &rule.conditions)
+            .flat_map(Rule::all_conditions)
             .any(|condition| matches!(condition, Condition::Context(context) if is_such(context)))
     }
 }

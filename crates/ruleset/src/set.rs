@@ -16,7 +16,19 @@ pub struct Set {
     pub elements: Option<Intervals>,
     /// For a verdict map: which numbers get which verdict. For a map of ports: to which it redirects which numbers.
     pub verdicts: Vec<(Intervals, Action)>,
+    /// The elements of several fields that are longer than numbers, or that have intervals.
+    pub keys: Vec<Key>,
     pub expires: bool,
+}
+
+/// An element of several fields, as the bytes of its first and of its last field's numbers; each field begins at a multiple of
+/// four.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    pub first: Vec<u8>,
+    pub last: Vec<u8>,
+    /// Its verdict in a map.
+    pub action: Option<Action>,
 }
 
 impl Set {

@@ -109,19 +109,21 @@ impl Table {
     }
 
     /// The possible actions of a rule of this table: the action, or those in its verdict map.
-    pub fn possible_actions<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
-        let (itself, map) = match action {
+    pub fn possible_actions<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = &'a Action> {
+        let (itself, map) = match &rule.action {
             Action::Map(_, map) | Action::RedirectByMap(_, map) => (None, self.set(map)),
-            _ => (Some(action), None),
+            Action::ByCase(_) => (None, None),
+            action => (Some(action), None),
         };
-        let verdicts = map.into_iter().flat_map(|map| &map.verdicts);
-        itself.into_iter().chain(verdicts.map(|(_, action)| action))
+        let verdicts = map.into_iter().flat_map(|map| &map.verdicts).map(|(_, action)| action);
+        let cases = rule.lookup.iter().flat_map(|lookup| &lookup.cases).filter_map(|case| case.action.as_ref());
+        itself.into_iter().chain(verdicts).chain(cases)
     }
 
     /// The chains to which these rules lead, each once, in the order in which they lead there.
     pub fn reached_chains<'a>(&'a self, rules: &'a [Rule]) -> Vec<&'a Chain> {
         let outcomes_of = |rules: &'a [Rule]| {
-            let outcomes = rules.iter().flat_map(|rule| self.possible_actions(&rule.action));
+            let outcomes = rules.iter().flat_map(|rule| self.possible_actions(rule));
             outcomes.collect::<Vec<_>>().into_iter().rev()
         };
         let mut reached: Vec<&Chain> = Vec::new();

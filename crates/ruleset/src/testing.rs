@@ -100,6 +100,7 @@ pub fn ports(name: &str, elements: &[(u128, u128)]) -> Set {
         bits: 16,
         elements: Some(Intervals::new(elements.iter().copied())),
         verdicts: Vec::new(),
+        keys: Vec::new(),
         expires: false,
     }
 }

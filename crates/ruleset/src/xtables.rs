@@ -9,7 +9,7 @@ use crate::nftables::{
     NftAction, NftCondition, NftEffect, address_types, element, interface_name, tcp_flags, unreachable_codes,
 };
 use crate::rule::{
-    Action, Bits, Condition, Context, Counted, Effect, Nat, NatKind, Opaque, Rejection, Rule, Values, span,
+    Action, Bits, Bound, Condition, Context, Effect, Label, Lookup, Nat, NatKind, Rejection, Rule, Values, span,
 };
 use crate::subnet::{ip, subnet};
 
@@ -28,6 +28,9 @@ impl fmt::Display for IptablesRule<'_> {
             for condition in self.0.conditions.iter().filter(|condition| order(condition) == place) {
                 write_condition(f, condition)?;
             }
+        }
+        if let Some(Lookup { key, set, .. }) = &self.0.lookup {
+            write!(f, "[{key} @{set}] ")?;
         }
         if let Some(comment) = &self.0.comment {
             if f.alternate() {
@@ -58,10 +61,11 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Redirect(None) => f.write_str("-j REDIRECT"),
             Action::Redirect(Some(ports)) => write!(f, "-j REDIRECT --to-ports {}", span(*ports)),
             Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
+            Action::ByCase(map) => write!(f, "[vmap @{map}]"),
             Action::RedirectByMap(field, map) => write!(f, "[redirect to :{field:?} map @{map}]"),
             Action::Nat(nat) => write!(f, "-j {}", translation(nat)),
             Action::Reject(rejection) => write!(f, "-j REJECT --reject-with {}", reject_with(*rejection)),
-            Action::NotUnderstood(Opaque::Extension(name)) => write!(f, "-j {name}"),
+            Action::NotUnderstood(Label::Extension(name)) => write!(f, "-j {name}"),
             action @ Action::NotUnderstood(_) => write!(f, "-j {}", NftAction(action)),
         }
     }
@@ -101,7 +105,7 @@ impl fmt::Display for IptablesEffect<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (field, to) = match self.0 {
             Effect::Untrack => return f.write_str("CT --notrack"),
-            Effect::Other(Opaque::Extension(name)) => return write!(f, "{name}"),
+            Effect::Other(Label::Extension(name)) => return write!(f, "{name}"),
             Effect::Other(_) => return NftEffect(self.0).fmt(f),
             Effect::Mark { field, to } => (*field, *to),
         };
@@ -161,9 +165,9 @@ pub(crate) fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition)
             return write_masked(f, field, (mask, number), negated, condition);
         }
         Condition::Context(context) => return write_context(f, context),
-        Condition::Constant { of: Opaque::Fragment, holds } => return write!(f, "{}-f ", not(*holds)),
+        Condition::Constant { of: Label::Fragment, holds } => return write!(f, "{}-f ", not(*holds)),
         Condition::Constant { of, .. } | Condition::NotUnderstood(of) => match of {
-            Opaque::Extension(name) => return write!(f, "-m {name} [...] "),
+            Label::Extension(name) => return write!(f, "-m {name} [...] "),
             _ => return write!(f, "{} ", NftCondition(condition)),
         },
     };
@@ -257,11 +261,11 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
             let set: Vec<&str> = set.map(|(_, option)| option).collect();
             write!(f, "-m rpfilter{} ", set.concat())
         }
-        Context::Limit { of: Counted::XtRate { period, burst }, .. } => {
+        Context::Limit { of: Bound::XtRate { period, burst }, .. } => {
             write!(f, "-m limit --limit {} --limit-burst {burst} ", rate(*period))
         }
-        Context::Limit { of: Counted::Extension(name), .. } => write!(f, "-m {name} [...] "),
-        Context::Limit { of: Counted::Connections(most), holds_below } => {
+        Context::Limit { of: Bound::Extension(name), .. } => write!(f, "-m {name} [...] "),
+        Context::Limit { of: Bound::Connections(most), holds_below } => {
             write!(f, "-m connlimit --connlimit-{} {most} [...] ", if *holds_below { "upto" } else { "above" })
         }
         Context::Limit { .. } => write!(f, "[{}] ", NftCondition(&Condition::Context(context.clone()))),
@@ -378,7 +382,7 @@ mod tests {
                 "-s 10.0.0.0/8 -d 192.0.2.0/24 -i eth+ -o eth0 -p tcp -j RETURN",
             ),
             (
-                vec![to_port(1), Condition::NotUnderstood(Opaque::Extension(Name::from("recent"))), tcp()],
+                vec![to_port(1), Condition::NotUnderstood(Label::Extension(Name::from("recent"))), tcp()],
                 Action::Accept,
                 "-p tcp -m tcp --dport 1 -m recent [...] -j ACCEPT",
             ),
@@ -410,7 +414,7 @@ mod tests {
             (vec![not(Condition::is(Field::Gid, 7))], Action::Return, "-m owner ! --gid-owner 7 -j RETURN"),
             (vec![], Action::Continue, ""),
             (vec![], Action::Nat(Nat::of(NatKind::Masquerade)), "-j MASQUERADE"),
-            (vec![], Action::NotUnderstood(Opaque::Extension(Name::from("NFQUEUE"))), "-j NFQUEUE"),
+            (vec![], Action::NotUnderstood(Label::Extension(Name::from("NFQUEUE"))), "-j NFQUEUE"),
         ] {
             let rule = Rule { conditions, ..rule([], action) };
             assert_eq!(written(&rule), text);
@@ -433,13 +437,13 @@ mod tests {
         ] {
             assert_eq!(written(&rule([condition], Action::Accept)), text);
         }
-        let log = || Effect::Other(Opaque::expression("log"));
+        let log = || Effect::Other(Label::expression("log"));
         let effects = |action| Rule { effects: vec![log(), Effect::Untrack], ..rule([], action) };
         assert_eq!(written(&effects(Action::Accept)), "[log] [notrack] -j ACCEPT");
         assert_eq!(written(&effects(Action::Continue)), "-j [log] CT --notrack");
         let doing = |effect| written(&effect_of([], effect));
         assert_eq!(doing(Effect::Untrack), "-j CT --notrack");
-        assert_eq!(doing(Effect::Other(Opaque::Extension(Name::from("LOG")))), "-j LOG");
+        assert_eq!(doing(Effect::Other(Label::Extension(Name::from("LOG")))), "-j LOG");
         let map = Action::Map(Field::SourcePort, Name::from("m"));
         assert_eq!(written(&rule([], map)), "[SourcePort vmap @m]");
     }

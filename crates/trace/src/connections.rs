@@ -381,7 +381,7 @@ mod tests {
 
     use super::*;
     use ruleset::testing::table;
-    use ruleset::{Name, Opaque, address, interface};
+    use ruleset::{Label, Name, address, interface};
 
     /// A condition on a field that is left out here never holds.
     #[test]
@@ -486,7 +486,7 @@ mod tests {
             // This condition takes a closer look.
             (port(80.into(), true), false),
             (port(Values::Set(Name::from("gone")), false), false),
-            (Condition::NotUnderstood(Opaque::expression("osf")), false),
+            (Condition::NotUnderstood(Label::expression("osf")), false),
             // Nobody of this namespace sends them.
             (Condition::is(Field::Uid, 0), true),
         ] {
@@ -532,7 +532,7 @@ mod tests {
             assert_eq!(met(&many, odd(false)) != Meeting::NotUnderstood, is_few, "{last}");
         }
         for (holds, want) in [(true, Meeting::All), (false, Meeting::None)] {
-            assert_eq!(met(&all, Condition::Constant { of: Opaque::Fragment, holds }), want);
+            assert_eq!(met(&all, Condition::Constant { of: Label::Fragment, holds }), want);
         }
         // A field that doesn't exist meets nothing.
         let none = all.without_fields(&[Field::Mark]);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::connections::{Connections, Meeting, is_few, meeting, split as divide};
 use crate::state::State;
 use crate::step::Reason;
-use ruleset::{Condition, Context, Facts, Field, Holding, Hook, Intervals, Rule, Table};
+use ruleset::{Condition, Context, Facts, Field, Holding, Hook, Intervals, Table};
 
 /// How a rule's conditions divide connections, of which some may meet them all.
 #[derive(Default)]
@@ -79,19 +79,19 @@ impl<'a, 'g> Holdings<'a, 'g> {
     }
 }
 
-/// Divides connections at a hook by the conditions of a rule of this table.
+/// Divides connections at a hook by these conditions of a rule of this table.
 ///
 /// # Errors
 /// None of them meets this condition, as most rules are for other connections.
-pub(super) fn split_by_rule<'a>(
+pub(super) fn split_by_conditions<'a>(
     table: &Table,
-    rule: &'a Rule,
+    conditions: impl Iterator<Item = &'a Condition>,
     state: &State<'_>,
     hook: Hook,
     holdings: &mut Holdings<'a, '_>,
 ) -> Result<Split<'a>, Reason<'a>> {
     let mut split = Split::default();
-    for condition in &rule.conditions {
+    for condition in conditions {
         let connections = &state.connections;
         let held = match condition {
             Condition::Context(context) => holdings.of(context, hook, table, connections),
@@ -131,13 +131,14 @@ pub(super) fn split_by_rule<'a>(
 mod tests {
     use super::*;
     use ruleset::testing::{rule, table};
-    use ruleset::{Action, Counted, Direction, Family, interface};
+    use ruleset::{Action, Bound, Direction, Family, interface};
 
     /// The inbound IPv4 connections that meet a condition in a context; none: not known.
     fn held(name: &str, hook: Hook, context: &Context, facts: &Facts) -> Option<Option<(Field, Intervals)>> {
         let rule = rule([Condition::Context(context.clone())], Action::Accept);
         let state = State::new(Connections::all(Family::V4, Direction::Inbound), true);
-        match split_by_rule(&table(name, vec![]), &rule, &state, hook, &mut Holdings::new(facts)) {
+        match split_by_conditions(&table(name, vec![]), rule.conditions.iter(), &state, hook, &mut Holdings::new(facts))
+        {
             Ok(split) => (!split.is_open).then(|| split.told_apart.first().cloned()),
             Err(_) => Some(Some((Field::Family, Intervals::default()))),
         }
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn what_depends_on_more_than_the_packet_is_looked_up() {
         let facts = Facts { back: Some(Intervals::one(interface(b"eth0"))), is_below_limits: true, ..Facts::default() };
-        let limit = |holds_below| Context::Limit { holds_below, of: Counted::Connections(5) };
+        let limit = |holds_below| Context::Limit { holds_below, of: Bound::Connections(5) };
         let at_input = |context: &Context, facts: &Facts| held("inet mine", Hook::Input, context, facts);
         assert_eq!(at_input(&limit(true), &facts), Some(None), "all");
         assert_eq!(at_input(&limit(false), &facts), Some(Some((Field::Family, Intervals::default()))), "none");

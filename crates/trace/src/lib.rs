@@ -11,7 +11,7 @@
 //! Its decisions, and the arriving connections, are [`Outcome`]s; it can record each [`Step`] too. There are three
 //! kinds of unknowns:
 //! - what could not be seen ([`Unseen`](ruleset::Unseen)), about which the walk knows nothing;
-//! - what is not understood, and has that name everywhere ([`Fate::NotUnderstood`]);
+//! - what is not understood, and has that name everywhere ([`Treatment::NotUnderstood`]);
 //! - what depends on an open question ([`Open`]): connections that get somewhere only by some of its answers carry a
 //!   [`Doubt`].
 
@@ -33,5 +33,5 @@ pub use self::connections::{Connections, Meeting, client_ports, names_except_lo}
 pub use self::doubt::Doubt;
 pub use self::order::{Slot, chains_at};
 pub use self::route::{Environment, Neighbours, discovery, first_hooks, there_and_back};
-pub use self::step::{Fate, Leg, Matched, Open, Outcome, Place, Reason, Step};
+pub use self::step::{Leg, Matched, Open, Outcome, Place, Reason, Step, Treatment};
 pub use self::walker::{Walk, Watched};

@@ -159,7 +159,7 @@ pub(super) fn is_one_table(slots: &[Slot<'_>]) -> bool {
 mod tests {
     use super::*;
     use ruleset::testing::{self, base, chain, rule, table};
-    use ruleset::{Name, Opaque};
+    use ruleset::{Label, Name};
 
     /// The chains at a hook, as `table/chain`.
     fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
@@ -335,7 +335,7 @@ mod tests {
             (rule([], nat(None)), &[v4, v6]),
             (rule([], nat(Some("10.0.0.1"))), &[v4]),
             (rule([], nat(Some("::1"))), &[v6]),
-            (rule([], Action::NotUnderstood(Opaque::Extension(Name::from("CT")))), &[]),
+            (rule([], Action::NotUnderstood(Label::Extension(Name::from("CT")))), &[]),
             (rule([], Action::Drop), &[]),
             (looking, &[v4, v6]),
         ] {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::connections::{Connections, lo_name, names_except_lo};
 use crate::order::tracks;
 use crate::state::{Owner, State, merge_states};
-use crate::step::{Fate, Leg, Open, Outcome};
+use crate::step::{Leg, Open, Outcome, Treatment};
 use crate::walker::{Walk, Walker, Watched};
 use ruleset::flags::DATA;
 use ruleset::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, Rejection, Rule, Table, interface};
@@ -99,7 +99,7 @@ impl Environment<'_> {
 
 /// The way of a packet through the hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+enum Way {
     /// From outside to a socket of this namespace.
     In,
     /// From a socket of this namespace to the outside.
@@ -152,9 +152,11 @@ pub fn there_and_back<'a>(
     walker.routes = around.routes;
     walker.back = around.back;
     // With a watched chain, it doesn't matter if clients are told.
-    walker.rejections = watched.is_none().then_some(match direction {
-        Direction::Inbound => Way::Out,
-        Direction::Outbound => Way::Within,
+    walker.send_rejection = watched.is_none().then_some(match direction {
+        Direction::Inbound => |walker, state, hook, rejection| send_rejection(walker, state, hook, Way::Out, rejection),
+        Direction::Outbound => {
+            |walker, state, hook, rejection| send_rejection(walker, state, hook, Way::Within, rejection)
+        }
     });
     let mut first = State::new(connections, tracks(ruleset, family));
     // Connection tracking already knows a packet that arrives on lo.
@@ -168,7 +170,7 @@ pub fn there_and_back<'a>(
         let (redirected, others): (Vec<_>, Vec<_>) = states.into_iter().partition(State::is_redirected);
         states = redirected;
         let passing_by = others.iter().filter(|state| !state.after_watched && !state.is_settled);
-        arrived.extend(passing_by.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?)))));
+        arrived.extend(passing_by.filter_map(|state| Some(state.outcome(Treatment::Accepted, Some(state.left?)))));
     }
     // From here on, nat rules change sources.
     states.iter_mut().for_each(|state| state.is_settled = !state.tracked.has_entry());
@@ -203,7 +205,7 @@ pub fn there_and_back<'a>(
 
 fn reads_flags(rule: &Rule) -> bool {
     let decide = matches!(&rule.action, Action::Map(Field::TcpFlags, _) | Action::RedirectByMap(Field::TcpFlags, _));
-    decide || rule.conditions.iter().any(|condition| condition.field() == Some(Field::TcpFlags))
+    decide || rule.all_conditions().any(|condition| condition.field() == Some(Field::TcpFlags))
 }
 
 /// Takes servers' packets after their first reply the same way; they differ from it in TCP's flags, and always have a
@@ -269,7 +271,7 @@ pub fn discovery<'a>(ruleset: &'a Ruleset, network: &Network, neighbours: &Neigh
     });
     let answers = answers.collect();
     let back = follow(&mut walker, way.reversed(), None, merge_states(answers));
-    let arrived = back.iter().map(|state| state.outcome(Fate::Accepted, None)).collect();
+    let arrived = back.iter().map(|state| state.outcome(Treatment::Accepted, None)).collect();
     walker.finish(arrived, true)
 }
 
@@ -311,7 +313,7 @@ fn divide_by_way<'a>(
             Some((at, Some(Action::Nat(nat)))) => {
                 let devices = around.devices_to(nat);
                 if devices.is_empty() {
-                    walker.decide(&state, at, Fate::Dropped);
+                    walker.decide(&state, at, Treatment::Dropped);
                 }
                 devices
             }
@@ -486,7 +488,7 @@ fn reply<'a>(state: State<'a>, way: Way, around: &Environment<'_>) -> State<'a> 
 }
 
 /// Takes the rejection of a first packet at a hook back to its sender. Returns those that get there.
-pub(super) fn send_rejection<'a>(
+fn send_rejection<'a>(
     walker: &mut Walker<'a, '_>,
     state: &State<'a>,
     hook: Hook,
@@ -538,8 +540,8 @@ fn set_out(mut state: State<'_>, way: Way) -> State<'_> {
 fn arrival(mut state: State<'_>) -> Outcome<'_> {
     state.join_socket(false);
     match state.taken {
-        Some((at, _)) if !state.is_untracked() => state.outcome(Fate::Translated, Some(at)),
-        taken => state.outcome(Fate::Accepted, taken.map(|(at, _)| at)),
+        Some((at, _)) if !state.is_untracked() => state.outcome(Treatment::Translated, Some(at)),
+        taken => state.outcome(Treatment::Accepted, taken.map(|(at, _)| at)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::connections::{Connections, DISCOVERY_HOPS, client_ports, few_numbers};
 use crate::doubt::Doubt;
-use crate::step::{Fate, Leg, Outcome, Place};
+use crate::step::{Leg, Outcome, Place, Treatment};
 use ruleset::flags::{ACK, CtState, RESET, SYN_ACK, Tracked};
 use ruleset::{Action, Bits, Family, Field, Hook, ICMP, ICMPV6, Intervals, Rejection, nat_priority};
 
@@ -414,14 +414,14 @@ impl<'a> State<'a> {
     }
 
     /// The connections' outcome here.
-    pub(super) fn outcome(&self, fate: Fate, at: Option<Place<'a>>) -> Outcome<'a> {
+    pub(super) fn outcome(&self, treatment: Treatment, at: Option<Place<'a>>) -> Outcome<'a> {
         Outcome {
             // A reply's connections are described as the client opened them.
             connections: match self.packet {
                 Leg::Reply | Leg::Rejection => self.connections.reversed(),
                 _ => self.connections.clone(),
             },
-            fate,
+            treatment,
             at,
             action: self.taken.and_then(|(_, action)| action),
             doubt: self.doubt.clone(),
@@ -745,12 +745,12 @@ mod tests {
 
     #[test]
     fn the_port_is_that_at_which_the_first_packet_arrives() {
-        let port = |state: &State<'_>| state.outcome(Fate::Accepted, None).port;
+        let port = |state: &State<'_>| state.outcome(Treatment::Accepted, None).port;
         let first = state(80, &Doubt::NONE);
         assert_eq!(port(&first), Some(Intervals::one(80)));
         let reply = first.reply(false);
         assert_eq!(port(&reply), Some(Intervals::one(80)));
-        let told = reply.outcome(Fate::Accepted, None).connections;
+        let told = reply.outcome(Treatment::Accepted, None).connections;
         assert_eq!(told.get(Field::DestinationPort), Some(&Intervals::one(80)), "as it has set out");
         assert_ne!(reply.connections.get(Field::DestinationPort), Some(&Intervals::one(80)));
     }

@@ -7,7 +7,7 @@ use crate::connections::Connections;
 use crate::doubt::Doubt;
 use crate::order::Slot;
 use ruleset::Line;
-use ruleset::{Action, Chain, Condition, Field, Hook, Intervals, Name, Rule, Table};
+use ruleset::{Action, Chain, Condition, Field, Hook, Intervals, Lookup, Name, Rule, Table};
 
 /// With so many outcomes at its place, one is compared.
 const MOST_COMPARED: usize = 64;
@@ -68,7 +68,7 @@ impl fmt::Display for Place<'_> {
 
 /// The treatment of connections by a rule or a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum Treatment {
     /// It ends the base chain, or the watched chain, before later rules are asked.
     Accepted,
     /// It redirects them to a port of this host, or sends them elsewhere.
@@ -101,11 +101,11 @@ pub enum Leg {
 
 /// Outcomes with one for each place and set of connections: shares of the same ones are added.
 pub(super) fn add_shares(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
-    let mut places: HashMap<(usize, Fate, Leg), Vec<usize>> = HashMap::new();
+    let mut places: HashMap<(usize, Treatment, Leg), Vec<usize>> = HashMap::new();
     let mut added: Vec<Outcome<'_>> = Vec::with_capacity(outcomes.len());
     for outcome in outcomes {
         let place = outcome.at.map_or(0, |at| at.memory());
-        let known = places.entry((place, outcome.fate, outcome.packet)).or_default();
+        let known = places.entry((place, outcome.treatment, outcome.packet)).or_default();
         let is_same = |&&index: &&usize| added.get(index).is_some_and(|known| known.is_same_as(&outcome));
         // The latest is the likeliest.
         match known.iter().rev().take(MOST_COMPARED).find(is_same).copied().and_then(|index| added.get_mut(index)) {
@@ -125,7 +125,7 @@ pub(super) fn join_losses(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
     // For each set of connections: its outcomes, and their shares together.
     let mut losses: Vec<(Vec<usize>, Doubt)> = Vec::new();
     for (index, outcome) in outcomes.iter().enumerate() {
-        if outcome.fate != Fate::Dropped || outcome.doubt.is_none() {
+        if outcome.treatment != Treatment::Dropped || outcome.doubt.is_none() {
             continue;
         }
         let is_of_same = |(indices, _): &&mut (Vec<usize>, Doubt)| {
@@ -165,7 +165,7 @@ pub(super) fn join_losses(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
 pub struct Outcome<'a> {
     /// The rule or policy that decided it; none if none has decided where they go.
     pub at: Option<Place<'a>>,
-    pub fate: Fate,
+    pub treatment: Treatment,
     /// The connections. If the outcome isn't certain, it is for some of these, or none.
     pub connections: Connections,
     /// The action there, if that is a translation.
@@ -182,7 +182,7 @@ impl Outcome<'_> {
     /// Returns true if both are of the same connections at the same place, by whichever answers.
     fn is_same_as(&self, other: &Self) -> bool {
         let connections = (&self.connections, &self.port, self.after_watched, self.packet);
-        (self.at, self.fate, self.action) == (other.at, other.fate, other.action)
+        (self.at, self.treatment, self.action) == (other.at, other.treatment, other.action)
             && connections == (&other.connections, &other.port, other.after_watched, other.packet)
     }
 
@@ -190,12 +190,12 @@ impl Outcome<'_> {
     pub fn is_rejection(&self) -> bool {
         let rule = self.at.and_then(|at| at.rule());
         self.packet == Leg::First
-            && self.fate == Fate::Dropped
+            && self.treatment == Treatment::Dropped
             && rule.is_some_and(|rule| matches!(rule.action, Action::Reject(_)))
     }
 
     pub fn is_certain(&self) -> bool {
-        self.doubt.is_none() && !matches!(self.fate, Fate::NotUnderstood | Fate::Unfollowed)
+        self.doubt.is_none() && !matches!(self.treatment, Treatment::NotUnderstood | Treatment::Unfollowed)
     }
 }
 
@@ -226,6 +226,8 @@ pub enum Reason<'a> {
     Condition(&'a Condition, Option<Field>, Connections),
     /// A verdict map, by this field of theirs.
     Map(Field, &'a Name, Connections),
+    /// The cases of a rule's lookup.
+    Lookup(&'a Lookup),
     /// The base chain sees the packets of some devices only.
     Device(Hook),
 }
@@ -236,7 +238,7 @@ impl Reason<'_> {
         match self {
             Reason::Condition(_, field, connections) => connections.get((*field)?),
             Reason::Map(field, _, connections) => connections.get(*field),
-            Reason::Device(_) => None,
+            Reason::Device(_) | Reason::Lookup(_) => None,
         }
     }
 }

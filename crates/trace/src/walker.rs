@@ -4,28 +4,32 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use crate::connections::{Connections, Meeting, lo_name, other_hosts};
 use crate::doubt::Doubt;
-use crate::evaluate::{Holdings, split_by_rule};
+use crate::evaluate::{Holdings, split_by_conditions};
 use crate::order::{Orders, Slot, chains_at, chains_of, is_one_table, orders, places};
-use crate::route::{Way, send_rejection};
 use crate::state::{MOST_STATES, State, merge_states};
-use crate::step::{Fate, Leg, Matched, Open, Outcome, Place, Reason, Step, add_shares, join_losses};
+use crate::step::{Leg, Matched, Open, Outcome, Place, Reason, Step, Treatment, add_shares, join_losses};
 use ruleset::flags::CtState;
 use ruleset::{
-    Action, Chain, Effect, Family, Field, Hook, Intervals, Line, Name, Network, Policy, Rejection, Rule, Ruleset,
-    Table, TableFamily, address,
+    Action, Chain, Condition, Effect, Family, Field, Hook, Intervals, Line, Lookup, Name, Network, Policy, Rejection,
+    Rule, Ruleset, Table, TableFamily, address,
 };
 
 /// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
 const DEEPEST: usize = 32;
-/// The most rules that a walk asks, or so many times as many as there are: chains that each jump to the next several times
-/// would take forever. Asking takes a microsecond; where steps are recorded, each takes two hundred bytes, but they are
-/// about one connection, which is in few sets at once.
-const MOST_ASKED: usize = 200_000;
-const MOST_ASKED_OF_EACH: usize = 64;
+/// A walk asks each rule so many times on average: chains that each jump to the next several times would take forever.
+const MOST_ASKED_OF_EACH: usize = 16;
+/// Of few rules it asks more, and of many less: asking takes a microsecond, and a look is several walks.
+const MOST_ASKED: RangeInclusive<usize> = 200_000..=400_000;
+/// The same where steps are recorded. Each takes two hundred bytes, but they are about one connection, which is in few sets
+/// at once.
 const MOST_RECORDED_OF_EACH: usize = 8;
+const MOST_RECORDED: RangeInclusive<usize> = 50_000..=150_000;
+/// The most questions that can be told.
+const MOST_QUESTIONS: usize = 1 << 16;
 /// The most decisions of a walk. They take three hundred bytes each.
 const MOST_DECISIONS: usize = 1 << 15;
 /// With this many decisions, shares of the same one are added.
@@ -60,6 +64,8 @@ pub struct Walk<'a> {
 /// through.
 type PassedOrder<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
 
+pub(super) type SendRejection<'a, 'g> = fn(&mut Walker<'a, 'g>, &State<'a>, Hook, Rejection) -> Vec<State<'a>>;
+
 /// A visit to a chain, and its results.
 #[derive(Default)]
 struct Visit<'a> {
@@ -87,14 +93,17 @@ pub(super) struct Walker<'a, 'g> {
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
     /// The device by which packets to clients leave, if it isn't the one by which theirs arrive.
     pub(super) back: Option<&'g Name>,
-    /// The way of the rejection of a first packet; none: those aren't followed.
-    pub(super) rejections: Option<Way>,
+    /// Takes the rejection of a first packet at a hook back to its sender, and returns those that get there; none: they
+    /// aren't followed.
+    pub(super) send_rejection: Option<SendRejection<'a, 'g>>,
     decisions: Vec<Outcome<'a>>,
     /// With so many decisions, shares of the same one are added.
     many_decisions: usize,
     /// How many decisions were made.
     decided: usize,
     questions: Vec<Open<'a>>,
+    /// How many questions there were.
+    questioned: usize,
     /// The rules that the connections were compared with, if they are recorded.
     steps: Option<Vec<Step<'a>>>,
     hook: Hook,
@@ -118,7 +127,10 @@ impl<'a, 'g> Walker<'a, 'g> {
         // nothing.
         let rules = ruleset.tables.iter().flat_map(Table::rules).count();
         let steps = || Vec::with_capacity(2 * rules);
-        let of_each = if watched.is_some() { MOST_ASKED_OF_EACH } else { MOST_RECORDED_OF_EACH };
+        let (of_each, most) = match watched {
+            Some(_) => (MOST_ASKED_OF_EACH, MOST_ASKED),
+            None => (MOST_RECORDED_OF_EACH, MOST_RECORDED),
+        };
         Self {
             ruleset,
             family,
@@ -126,12 +138,13 @@ impl<'a, 'g> Walker<'a, 'g> {
             network,
             routes: &[],
             back: None,
-            rejections: None,
+            send_rejection: None,
             decisions: Vec::new(),
             many_decisions: MANY_DECISIONS,
             decided: 0,
             // See `OF_MANY`.
             questions: vec![Open::Other],
+            questioned: 1,
             steps: watched.is_none().then(steps),
             hook: Hook::Prerouting,
             packet: Leg::First,
@@ -141,7 +154,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 .iter()
                 .flat_map(|table| table.chains.iter().map(|chain| (key(table, &chain.name), chain)))
                 .collect(),
-            left_to_ask: MOST_ASKED.max(of_each * rules),
+            left_to_ask: (of_each * rules).clamp(*most.start(), *most.end()),
         }
     }
 
@@ -149,7 +162,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     pub(super) fn finish(self, arrived: Vec<Outcome<'a>>, is_any_alive: bool) -> Walk<'a> {
         let mut decisions = join_losses(add_shares(self.decisions));
         let mut after_watched = decisions.iter_mut().filter(|outcome| outcome.after_watched);
-        if !is_any_alive && let Some(last) = after_watched.rfind(|outcome| outcome.fate == Fate::Dropped) {
+        if !is_any_alive && let Some(last) = after_watched.rfind(|outcome| outcome.treatment == Treatment::Dropped) {
             // It drops whatever the others let through.
             last.doubt = Doubt::NONE;
         }
@@ -242,7 +255,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             arrived.extend(states.into_iter().map(|state| State { doubt: part(&state.doubt), ..state }));
         }
         if orders.are_more {
-            decisions.extend(arrived.iter().map(|state| state.outcome(Fate::NotUnderstood, None)));
+            decisions.extend(arrived.iter().map(|state| state.outcome(Treatment::NotUnderstood, None)));
         }
         self.decisions.extend(add_shares(decisions));
         merge_states(arrived)
@@ -250,13 +263,16 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     /// Records a question that the rules leave open, and returns its index.
     pub(super) fn add_question(&mut self, open: Open<'a>) -> usize {
-        self.questions.push(open);
-        self.questions.len() - 1
+        if self.questions.len() < MOST_QUESTIONS {
+            self.questions.push(open);
+        }
+        self.questioned += 1;
+        self.questioned - 1
     }
 
-    pub(super) fn decide(&mut self, state: &State<'a>, at: Place<'a>, fate: Fate) {
+    pub(super) fn decide(&mut self, state: &State<'a>, at: Place<'a>, treatment: Treatment) {
         self.decided += 1;
-        self.decisions.push(state.outcome(fate, Some(at)));
+        self.decisions.push(state.outcome(treatment, Some(at)));
         if self.decisions.len() > self.many_decisions {
             self.decisions = add_shares(mem::take(&mut self.decisions));
             self.many_decisions = MANY_DECISIONS.max(2 * self.decisions.len());
@@ -307,13 +323,13 @@ impl<'a, 'g> Walker<'a, 'g> {
                 continue;
             }
             self.record(0, Place::Policy(slot), Matched::Yes(&Action::Drop));
-            self.decide(&state, Place::Policy(slot), Fate::Dropped);
+            self.decide(&state, Place::Policy(slot), Treatment::Dropped);
         }
         next.extend(out.left_chain);
         next.iter_mut().for_each(|state| state.show_tracking(true));
         let mut next = merge_states(next);
         for state in next.drain(MOST_KINDS.min(next.len())..) {
-            self.decide(&state, Place::Policy(slot), Fate::Unfollowed);
+            self.decide(&state, Place::Policy(slot), Treatment::Unfollowed);
         }
         next
     }
@@ -410,8 +426,9 @@ impl<'a, 'g> Walker<'a, 'g> {
             if !line.rule.does_something() && self.steps.is_none() {
                 continue;
             }
-            let Some(left) = self.left_to_ask.checked_sub(now.len()) else {
-                now.drain(..).for_each(|state| self.decide(&state, Place::Rule(line), Fate::Unfollowed));
+            let asks = line.rule.lookup.as_ref().map_or(1, |lookup| lookup.cases.len().max(1));
+            let Some(left) = self.left_to_ask.checked_sub(now.len() * asks) else {
+                now.drain(..).for_each(|state| self.decide(&state, Place::Rule(line), Treatment::Unfollowed));
                 break;
             };
             self.left_to_ask = left;
@@ -446,7 +463,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         if is_watched {
             // A rule of the watched chain lets these bypass the proxy.
             let ended = visit.returned.iter().chain(&visit.left_chain).filter(|state| !state.is_settled);
-            let bypassing = ended.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?))));
+            let bypassing = ended.filter_map(|state| Some(state.outcome(Treatment::Accepted, Some(state.left?))));
             self.decisions.extend(bypassing);
         }
         visit
@@ -454,11 +471,57 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     fn pass_rule(&mut self, line: Line<'a>, state: State<'a>, room: usize, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
-        let mut split = match split_by_rule(line.table, line.rule, &state, self.hook, &mut self.holdings) {
+        if let Some(lookup) = &line.rule.lookup {
+            return self.pass_cases(line, lookup, state, room, visit);
+        }
+        let (matched, matching) = self.divide(line, &[], state, room, &mut visit.next);
+        self.record_or_join(visit, at, matched);
+        if let Some(matching) = matching {
+            self.apply_rule(line, matching, &line.rule.action, visit);
+        }
+    }
+
+    /// The same for a rule that matches in each of the cases of a lookup.
+    fn pass_cases(&mut self, line: Line<'a>, lookup: &'a Lookup, state: State<'a>, room: usize, visit: &mut Visit<'a>) {
+        let mut recorded = Matched::No(Reason::Lookup(lookup));
+        let (mut now, mut taken) = (vec![state], Vec::new());
+        for case in &lookup.cases {
+            let action = case.action.as_ref().unwrap_or(&line.rule.action);
+            for state in mem::take(&mut now) {
+                let room = room.saturating_sub(now.len());
+                let (matched, matching) = self.divide(line, &case.conditions, state, room, &mut now);
+                taken.extend(matching.map(|matching| (matching, action)));
+                match (&recorded, matched) {
+                    (Matched::Perhaps(_), _) | (_, Matched::No(_)) => {}
+                    (_, Matched::Yes(_)) => recorded = Matched::Yes(action),
+                    (_, matched) => recorded = matched,
+                }
+            }
+        }
+        self.record_or_join(visit, Place::Rule(line), recorded);
+        visit.next.extend(now);
+        for (matching, action) in taken {
+            self.apply_rule(line, matching, action, visit);
+        }
+    }
+
+    /// Divides packets by a rule's conditions and these of a case. Returns whether they match, and those that do; adds all
+    /// others to `rest`.
+    fn divide(
+        &mut self,
+        line: Line<'a>,
+        of_case: &'a [Condition],
+        state: State<'a>,
+        room: usize,
+        rest: &mut Vec<State<'a>>,
+    ) -> (Matched<'a>, Option<State<'a>>) {
+        let at = Place::Rule(line);
+        let conditions = line.rule.conditions.iter().chain(of_case);
+        let mut split = match split_by_conditions(line.table, conditions, &state, self.hook, &mut self.holdings) {
             Ok(split) => split,
             Err(reason) => {
-                self.record_or_join(visit, at, Matched::No(reason));
-                return visit.next.push(state);
+                rest.push(state);
+                return (Matched::No(reason), None);
             }
         };
         let is_open = split.is_open;
@@ -473,9 +536,14 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
             _ => None,
         };
-        self.record_or_join(visit, at, matched);
-        let (mut matching, rest) = split.parts(state, question.filter(|_| is_open), room);
-        visit.next.extend(rest);
+        let (matching, others) = split.parts(state, question.filter(|_| is_open), room);
+        rest.extend(others);
+        (matched, Some(matching))
+    }
+
+    /// Does to packets what a rule does that they match, with this action.
+    fn apply_rule(&mut self, line: Line<'a>, mut matching: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {
+        let at = Place::Rule(line);
         for effect in &line.rule.effects {
             let goes_on = match effect {
                 Effect::Untrack => self.untrack(at, &mut matching),
@@ -488,7 +556,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 return;
             }
         }
-        self.apply_action(line, matching, &line.rule.action, visit);
+        self.apply_action(line, matching, action, visit);
     }
 
     /// Exempts a packet from connection tracking, unless that has an entry for it already (`nft_notrack_eval` in
@@ -502,7 +570,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             return false;
         }
         if state.packet == Leg::First {
-            self.decide(state, at, Fate::Untracked);
+            self.decide(state, at, Treatment::Untracked);
             state.taken = Some((at, None));
         }
         state.is_settled = true;
@@ -515,7 +583,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Drops a packet if `is_lost`; if that isn't known, leaves it open. Returns true if the packet goes on.
     fn drop_if(&mut self, is_lost: Option<bool>, at: Place<'a>, state: &mut State<'a>) -> bool {
         match is_lost {
-            Some(true) => self.decide(state, at, Fate::Dropped),
+            Some(true) => self.decide(state, at, Treatment::Dropped),
             Some(false) => {}
             None => self.leave_open(at, state),
         }
@@ -524,7 +592,7 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     /// Leaves the effect of a rule's action on a packet open. The packet goes on as if there were none.
     fn leave_open(&mut self, at: Place<'a>, state: &mut State<'a>) {
-        self.decide(state, at, Fate::NotUnderstood);
+        self.decide(state, at, Treatment::NotUnderstood);
         let question = self.add_question(Open::Other);
         state.doubt = state.doubt.denied(question);
     }
@@ -532,13 +600,13 @@ impl<'a, 'g> Walker<'a, 'g> {
     fn apply_action(&mut self, line: Line<'a>, mut state: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
         match action {
-            Action::Continue => visit.next.push(state),
+            Action::Continue | Action::ByCase(_) => visit.next.push(state),
             Action::Accept => {
                 state.left = Some(at);
                 visit.left_chain.push(state);
             }
             Action::Reject(rejection) if state.packet == Leg::First => self.reject(&state, at, *rejection),
-            Action::Drop | Action::Reject(_) => self.decide(&state, at, Fate::Dropped),
+            Action::Drop | Action::Reject(_) => self.decide(&state, at, Treatment::Dropped),
             Action::Return => {
                 state.left = Some(at);
                 visit.returned.push(state);
@@ -559,7 +627,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 if self.may_answer_elsewhere(&state, action) {
                     self.leave_open(at, &mut state);
                 }
-                self.decide(&state, at, Fate::Translated);
+                self.decide(&state, at, Treatment::Translated);
                 state.is_settled = true;
                 translate(&mut state, self.hook, at, action, self.network);
                 match self.watched {
@@ -579,8 +647,8 @@ impl<'a, 'g> Walker<'a, 'g> {
             Action::Jump(name) | Action::Goto(name) => {
                 let target = self.chains.get(&key(line.table, name)).copied();
                 let Some(target) = target.filter(|_| visit.depth < DEEPEST) else {
-                    let fate = if target.is_some() { Fate::Unfollowed } else { Fate::NotUnderstood };
-                    self.decide(&state, at, fate);
+                    let treatment = if target.is_some() { Treatment::Unfollowed } else { Treatment::NotUnderstood };
+                    self.decide(&state, at, treatment);
                     return visit.next.push(state);
                 };
                 let through = self.pass_chain(line.table, target, vec![state], visit.depth + 1);
@@ -595,7 +663,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
             Action::Map(field, name) | Action::RedirectByMap(field, name) => {
                 let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
-                    self.decide(&state, at, Fate::NotUnderstood);
+                    self.decide(&state, at, Treatment::NotUnderstood);
                     return visit.next.push(state);
                 };
                 for (numbers, action) in verdicts {
@@ -616,15 +684,14 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Drops a first packet, and tells its sender, if the rejection gets there.
     fn reject(&mut self, state: &State<'a>, at: Place<'a>, rejection: Rejection) {
         // A bridge sends it from under IP's hooks.
-        let way = self.rejections.filter(|_| at.table().family != TableFamily::Bridge);
-        let Some(way) = way else {
-            return self.decide(state, at, Fate::Dropped);
+        let Some(send) = self.send_rejection.filter(|_| at.table().family != TableFamily::Bridge) else {
+            return self.decide(state, at, Treatment::Dropped);
         };
         let (hook, packet) = (self.hook, self.packet);
-        let told = self.look_for_decisions(|walker| send_rejection(walker, state, hook, way, rejection));
+        let told = self.look_for_decisions(|walker| send(walker, state, hook, rejection));
         (self.hook, self.packet) = (hook, packet);
         for told in told {
-            self.decide(&State { doubt: told.doubt, ..state.clone() }, at, Fate::Dropped);
+            self.decide(&State { doubt: told.doubt, ..state.clone() }, at, Treatment::Dropped);
         }
     }
 

@@ -4,7 +4,7 @@ use ruleset::Family;
 
 use crate::diagnose::explain::answer::Verdict;
 use crate::diagnose::explain::{Explained, Onward};
-use crate::diagnose::proxy::ProxyWarning;
+use crate::diagnose::proxy::PodWarning;
 use crate::error::{Error, chain};
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Fate {
         }
         let by = explained.by.as_ref().map_or(String::new(), |by| format!(" by {}", by.place));
         match &explained.verdict {
-            Verdict::Proxy(_) if explained.warnings.iter().any(ProxyWarning::is_refusal) => Self::Refused,
+            Verdict::Proxy(_) if explained.warnings.iter().any(PodWarning::is_refusal) => Self::Refused,
             Verdict::Proxy(_) => Self::Proxy,
             Verdict::Bypass => Self::Bypass(match (explained.exempting_setting(), explained.by) {
                 (Some(setting), _) => setting,

@@ -1,17 +1,17 @@
 //! Checking a pod: what happens to each port on which something listens, what becomes of outbound connections, and what is
 //! wrong, each finding with its cure.
 
+mod coded_finding;
 mod fate;
 mod print;
-mod trouble;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use ruleset::{Direction, Family, Network, Ruleset};
 
+use self::coded_finding::{CodedFinding, Severity};
 use self::fate::{FamilyFate, Fate};
-use self::trouble::{Severity, Trouble};
 use crate::config::settings::arguments;
 use crate::config::{Config, Mode};
 use crate::diagnose::explain::answer::Connection;
@@ -42,7 +42,7 @@ pub struct Checked {
     /// The fate of the app's connections to other hosts over each family that the pod has.
     outbound: Vec<FamilyFate>,
     /// The findings, the gravest first.
-    troubles: Vec<Trouble>,
+    findings: Vec<CodedFinding>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ struct CheckedPort {
 impl Checked {
     /// The answer for scripts.
     pub fn conclusion(&self) -> Conclusion {
-        let gravest = self.troubles.iter().map(|trouble| trouble.severity).max();
+        let gravest = self.findings.iter().map(|finding| finding.severity).max();
         match gravest {
             Some(Severity::Lost) => Conclusion::Differs,
             Some(Severity::NotKnown) => Conclusion::NotKnown,
@@ -90,18 +90,19 @@ impl Checked {
         let config = recognized.closest.as_ref().ok().map(|closest| closest.config.clone());
         let ports = ports(&scene, network, config.as_ref());
         let outbound = outbound(&scene, network, config.as_ref());
-        let mut troubles = troubles(&recognized, ruleset, network);
-        troubles.extend(skipped_ports(&ports, config.as_ref()));
+        let mut findings = findings(&recognized, ruleset, network);
+        findings.extend(skipped_ports(&ports, config.as_ref()));
         // Whatever is wrong already explains what becomes of them.
-        let explains = |trouble: &Trouble| trouble.severity != Severity::Note || trouble.code == trouble::BARRED;
-        if !troubles.iter().any(explains) {
-            troubles.extend(fates(&ports, &outbound).filter_map(Trouble::of_fate));
+        let explains =
+            |finding: &CodedFinding| finding.severity != Severity::Note || finding.code == coded_finding::BARRED;
+        if !findings.iter().any(explains) {
+            findings.extend(fates(&ports, &outbound).filter_map(CodedFinding::of_fate));
         }
-        troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.severity));
-        let troubles = Trouble::merge(troubles);
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        let findings = CodedFinding::merge(findings);
         let unseen = recognized.unseen.as_ref().map(words::unseen);
         let is_partly_unseen = !ruleset.not_known.is_empty();
-        Self { mode: recognized.mode, config, unseen, is_partly_unseen, ports, outbound, troubles }
+        Self { mode: recognized.mode, config, unseen, is_partly_unseen, ports, outbound, findings }
     }
 
     /// The flags about outbound connections that don't go to the proxy.
@@ -176,36 +177,36 @@ fn outbound(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Ve
 }
 
 /// What is wrong with the rules and beside them.
-fn troubles(recognized: &Recognized, ruleset: &Ruleset, network: &Network) -> Vec<Trouble> {
-    let mut troubles = Vec::new();
+fn findings(recognized: &Recognized, ruleset: &Ruleset, network: &Network) -> Vec<CodedFinding> {
+    let mut findings = Vec::new();
     match (&recognized.closest, &recognized.unseen) {
-        (_, Some(unseen)) => troubles.push(Trouble::unseen(unseen, Severity::NotKnown)),
-        (Err(lack), None) => troubles.push(Trouble::lacking(lack)),
+        (_, Some(unseen)) => findings.push(CodedFinding::unseen(unseen, Severity::NotKnown)),
+        (Err(lack), None) => findings.push(CodedFinding::lacking(lack)),
         (Ok(Closest { verification, .. }), None) => {
-            troubles.extend(verification.findings.iter().map(Trouble::of_finding));
-            troubles.extend(verification.doubts.iter().map(Trouble::of_doubt));
-            troubles.extend(verification.warnings.iter().map(Trouble::of_warning));
-            troubles.extend(ruleset.not_known.iter().map(|unseen| Trouble::unseen(unseen, Severity::Note)));
+            findings.extend(verification.findings.iter().map(CodedFinding::of_finding));
+            findings.extend(verification.doubts.iter().map(CodedFinding::of_doubt));
+            findings.extend(verification.warnings.iter().map(CodedFinding::of_warning));
+            findings.extend(ruleset.not_known.iter().map(|unseen| CodedFinding::unseen(unseen, Severity::Note)));
         }
     }
-    troubles.extend(
-        recognized.mode.zip(recognized.others.first()).map(|(first, second)| Trouble::two_modes(first, *second)),
+    findings.extend(
+        recognized.mode.zip(recognized.others.first()).map(|(first, second)| CodedFinding::two_modes(first, *second)),
     );
-    troubles.extend(kube_proxy(ruleset, &network.devices).map(Trouble::kube_proxy));
+    findings.extend(kube_proxy(ruleset, &network.devices).map(CodedFinding::kube_proxy));
     let signs = match &recognized.closest {
         Ok(closest) => closest.verification.signs.clone(),
         Err(_) => signs_in_namespace(ruleset, &network.devices),
     };
-    troubles.extend(signs.into_iter().map(Trouble::other_program));
-    troubles
+    findings.extend(signs.into_iter().map(CodedFinding::other_program));
+    findings
 }
 
 /// The ports of the app that inbound rules skip.
-fn skipped_ports(ports: &[CheckedPort], config: Option<&Config>) -> Vec<Trouble> {
+fn skipped_ports(ports: &[CheckedPort], config: Option<&Config>) -> Vec<CodedFinding> {
     let Some(config) = config else {
         return Vec::new();
     };
     let is_apps = |port: &&CheckedPort| config.proxy_uid.is_none_or(|uid| !port.uids.contains(&uid.get()));
     let is_skipped = |port: &&CheckedPort| config.ignored_inbound_ports.iter().any(|range| range.contains(port.port));
-    ports.iter().filter(is_apps).filter(is_skipped).map(|port| Trouble::skipped(port.port)).collect()
+    ports.iter().filter(is_apps).filter(is_skipped).map(|port| CodedFinding::skipped(port.port)).collect()
 }

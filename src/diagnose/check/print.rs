@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::Value;
 
+use super::coded_finding::{CodedFinding, Severity};
 use super::fate::{FamilyFate, Fate};
-use super::trouble::{Severity, Trouble};
 use super::{Checked, CheckedPort};
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::object;
@@ -27,9 +27,9 @@ impl Checked {
         }
         let codes = |severity| {
             let mut codes: Vec<&str> = Vec::new();
-            for trouble in self.troubles.iter().filter(|trouble| trouble.severity == severity) {
-                if !codes.contains(&trouble.code.as_str()) {
-                    codes.push(&trouble.code);
+            for finding in self.findings.iter().filter(|finding| finding.severity == severity) {
+                if !codes.contains(&finding.code.as_str()) {
+                    codes.push(&finding.code);
                 }
             }
             codes.join(", ")
@@ -73,7 +73,7 @@ impl Checked {
             text += &fold_line(&format!("                except by {exception}"), 18);
             text.push('\n');
         }
-        for Trouble { code, severity, text: words, cure } in &self.troubles {
+        for CodedFinding { code, severity, text: words, cure } in &self.findings {
             let style = if *severity == Severity::Note { Style::Bold } else { Style::Trouble };
             let (said, cure) = (fold_line(&format!("{code}: {words}"), 2), fold_line(&format!("  cure: {cure}"), 4));
             text += &format!("\n{}\n{cure}\n", style.paint(&said, colour));
@@ -107,7 +107,7 @@ impl Checked {
             ("mode", self.mode.map(|mode| mode.to_string()).into()),
             ("ports", self.ports.iter().map(port_json).collect()),
             ("outbound", self.outbound.iter().map(fate_json).collect()),
-            ("findings", self.troubles.iter().map(trouble_json).collect()),
+            ("findings", self.findings.iter().map(finding_json).collect()),
         ])
         .to_string()
     }
@@ -174,16 +174,16 @@ fn fate_json(at: &FamilyFate) -> Value {
     ])
 }
 
-fn trouble_json(trouble: &Trouble) -> Value {
-    let severity = match trouble.severity {
+fn finding_json(finding: &CodedFinding) -> Value {
+    let severity = match finding.severity {
         Severity::Lost => "lost",
         Severity::NotKnown => "not-known",
         Severity::Note => "note",
     };
     object(vec![
-        ("code", trouble.code.as_str().into()),
+        ("code", finding.code.as_str().into()),
         ("severity", severity.into()),
-        ("text", trouble.text.as_str().into()),
-        ("cure", trouble.cure.as_str().into()),
+        ("text", finding.text.as_str().into()),
+        ("cure", finding.cure.as_str().into()),
     ])
 }

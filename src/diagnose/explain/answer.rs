@@ -10,8 +10,8 @@ use ruleset::{
 };
 use ruleset::{Network, Ruleset, Unseen};
 use trace::{
-    Connections, Environment, Fate, Leg, Matched, Neighbours, Open, Outcome, Place, Reason, Step, Walk, client_ports,
-    discovery, there_and_back,
+    Connections, Environment, Leg, Matched, Neighbours, Open, Outcome, Place, Reason, Step, Treatment, Walk,
+    client_ports, discovery, there_and_back,
 };
 
 use crate::diagnose::output::words::flag;
@@ -304,7 +304,9 @@ type End<'a> = (Outcome<'a>, Option<Verdict>);
 /// The answer to which all possible ends of a walk lead.
 fn conclude<'a>(ruleset: &'a Ruleset, around: &Environment<'_>, walk: Walk<'a>) -> Answer<'a> {
     let ended = walk.decisions.into_iter();
-    let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood | Fate::Unfollowed));
+    let ended = ended.filter(|outcome| {
+        matches!(outcome.treatment, Treatment::Dropped | Treatment::NotUnderstood | Treatment::Unfollowed)
+    });
     let mut ends: Vec<End<'a>> = Vec::new();
     for end in ended.chain(walk.arrived) {
         let verdict = verdict(around, &end);
@@ -330,7 +332,7 @@ fn conclude<'a>(ruleset: &'a Ruleset, around: &Environment<'_>, walk: Walk<'a>) 
     // Most rules treat the ACK as they treat the first packet, so its steps are kept only where something depends on it.
     let mut steps = walk.steps;
     if !matches!(verdict, Verdict::NotKnown(_))
-        && !ends.iter().any(|(end, _)| end.fate == Fate::Dropped && end.packet == Leg::Ack)
+        && !ends.iter().any(|(end, _)| end.treatment == Treatment::Dropped && end.packet == Leg::Ack)
     {
         steps.retain(|step| step.packet != Leg::Ack);
     }
@@ -342,8 +344,8 @@ fn verdict(around: &Environment<'_>, end: &Outcome<'_>) -> Option<Verdict> {
     let ports = &around.ports;
     let port = end.port.as_ref().map(Intervals::as_slice);
     let rule = end.at.and_then(|at| at.rule());
-    Some(match (end.fate, end.action) {
-        (Fate::Dropped, _) => {
+    Some(match (end.treatment, end.action) {
+        (Treatment::Dropped, _) => {
             let lost = match (end.packet, rule.map(|rule| &rule.action)) {
                 (Leg::First, Some(Action::Nat(_))) => "routing has no way to where a rule sends it",
                 _ if end.is_rejection() => return Some(Verdict::Rejected),
@@ -358,7 +360,7 @@ fn verdict(around: &Environment<'_>, end: &Outcome<'_>) -> Option<Verdict> {
             };
             Verdict::Lost(lost.to_owned())
         }
-        (Fate::Translated, Some(Action::Redirect(_))) => match port {
+        (Treatment::Translated, Some(Action::Redirect(_))) => match port {
             Some(&[(first, last)]) if first == last => match u16::try_from(first) {
                 Ok(port) if ports.meets(&[(first, last)]) => Verdict::Proxy(port),
                 _ => Verdict::Elsewhere(format!("redirected to port {first} of this host")),
@@ -368,13 +370,13 @@ fn verdict(around: &Environment<'_>, end: &Outcome<'_>) -> Option<Verdict> {
             }
             _ => return None,
         },
-        (Fate::Translated, Some(Action::Nat(nat))) => match port {
+        (Treatment::Translated, Some(Action::Nat(nat))) => match port {
             Some(&[(first, last)]) if first == last && ports.meets(&[(first, last)]) && around.is_here(nat) => {
                 Verdict::Proxy(u16::try_from(first).ok()?)
             }
             _ => Verdict::Elsewhere(in_syntax(end)),
         },
-        (Fate::Accepted, _) => Verdict::Bypass,
+        (Treatment::Accepted, _) => Verdict::Bypass,
         _ => return None,
     })
 }
@@ -417,9 +419,9 @@ fn open_question(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
     if let Some((end, at)) = unclear.and_then(|(end, _)| Some((end, end.at?))) {
         let target = at.rule().and_then(|rule| rule.action.target());
-        return match (end.fate, target) {
-            (Fate::Unfollowed, Some(chain)) => format!("too many undecided rules in {chain}, to which {at} leads"),
-            (Fate::Unfollowed, None) => format!("too many undecided rules in {}", at.chain().name),
+        return match (end.treatment, target) {
+            (Treatment::Unfollowed, Some(chain)) => format!("too many undecided rules in {chain}, to which {at} leads"),
+            (Treatment::Unfollowed, None) => format!("too many undecided rules in {}", at.chain().name),
             _ => format!("{at} does something that is not understood"),
         };
     }
@@ -467,6 +469,7 @@ fn deciding_field(reason: &Reason<'_>) -> Option<Field> {
     match reason {
         Reason::Condition(_, field, _) => field.filter(|_| reason.numbers().is_some()),
         Reason::Map(field, ..) => Some(*field),
+        Reason::Lookup(_) => None,
         Reason::Device(Hook::Egress) => Some(Field::OutInterface),
         Reason::Device(_) => Some(Field::InInterface),
     }

@@ -18,7 +18,7 @@ use crate::diagnose::explain::answer::{Answer, Connection, Verdict};
 use crate::diagnose::other_programs::owner_of;
 use crate::diagnose::output::words;
 use crate::diagnose::ownership::{is_ours, mode_of};
-use crate::diagnose::proxy::{ProxyWarning, warnings};
+use crate::diagnose::proxy::{PodWarning, warnings};
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::snapshot::{self, facts, unread_tables};
 use crate::error::{Error, chain};
@@ -38,7 +38,7 @@ pub struct Explained<'a> {
     /// The rule or the policy that decides; none if no rule does.
     pub by: Option<Decider>,
     /// Probable defects of the proxy that the rules are for.
-    pub warnings: Vec<ProxyWarning>,
+    pub warnings: Vec<PodWarning>,
     /// Defects of the tables themselves, in words.
     table_warnings: Vec<String>,
     /// Every rule and policy that it was compared with, in the kernel's order; there may be thousands.
@@ -126,7 +126,7 @@ pub(super) struct Scene<'s> {
     routing: &'s Routing,
     ruleset: &'s Ruleset,
     /// Probable defects beside the rules that are there, if these tell a config.
-    warnings: Vec<ProxyWarning>,
+    warnings: Vec<PodWarning>,
 }
 
 impl<'s> Scene<'s> {
@@ -316,7 +316,7 @@ impl<'a> Explained<'a> {
                 matches!(self.verdict, Verdict::Proxy(_))
                     && self.stray.is_none()
                     && self.onward.as_ref().and_then(Onward::loss).is_none()
-                    && !self.warnings.iter().any(ProxyWarning::is_refusal)
+                    && !self.warnings.iter().any(PodWarning::is_refusal)
             }
             Expected::Bypass => self.verdict == Verdict::Bypass,
         }

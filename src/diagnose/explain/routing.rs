@@ -329,6 +329,9 @@ impl<'r> Routed<'r> {
             Verdict::Elsewhere(_) => (true, matches!(answer.action, Some(Action::Redirect(_)))),
             _ => (false, false),
         };
+        if let (Some(bound), Destination::Bound, Verdict::Rejected) = (device, self.destination, &answer.verdict) {
+            answer.verdict = Verdict::Lost(format!("rejected, and the rejection comes by lo, not to {bound}"));
+        }
         if let Some(Action::Nat(nat)) = answer.action
             && let Some(to) = nat.address()
             && is_sent

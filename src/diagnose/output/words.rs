@@ -49,6 +49,7 @@ pub(in crate::diagnose) fn conditions_in_words(table: &Table, rule: &Rule) -> St
         let keys = Condition::is(*field, Values::Set(map.clone()));
         words.push(condition_in_words(table, &keys));
     }
+    words.extend(rule.lookup.as_ref().map(|lookup| format!("{} in @{}", lookup.key, lookup.set)));
     if words.is_empty() {
         return "everything".to_owned();
     }
@@ -115,7 +116,7 @@ pub(in crate::diagnose) fn action(table: &Table, effects: &[Effect], action: &Ac
         Action::Redirect(None) => "to this host".to_owned(),
         Action::Redirect(Some((first, last))) if first == last => format!("to this host, port {first}"),
         Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
-        Action::Map(_, map) => format!("as @{map} says"),
+        Action::Map(_, map) | Action::ByCase(map) => format!("as @{map} says"),
         Action::RedirectByMap(_, map) => format!("to this host, the port that @{map} says"),
         Action::NotUnderstood(_) => format!("not understood: {}", table.action_in_syntax(&[], action)),
     }
@@ -126,6 +127,7 @@ pub(in crate::diagnose) fn mismatch_in_words(table: &Table, reason: &Reason<'_>)
     let had = reason.numbers();
     let (field, values, negated) = match reason {
         Reason::Device(_) => return "for another device".to_owned(),
+        Reason::Lookup(lookup) => return format!("no element of @{} is for it", lookup.set),
         Reason::Map(field, map, _) => {
             let keys = numbers_in_values(table, *field, &Values::Set((*map).clone()));
             return format!("{} is not in {keys}", subject(*field, had));
@@ -200,6 +202,7 @@ fn tracked_in_words(tracked: Tracked) -> String {
 pub(in crate::diagnose) fn doubt_in_words(reason: &Reason<'_>) -> String {
     match reason {
         Reason::Device(_) => "not known: whether it is for this device".to_owned(),
+        Reason::Lookup(lookup) => format!("not known: which element of @{} is for it", lookup.set),
         Reason::Condition(
             Condition::In { field: field @ (Field::State | Field::TcpFlags), .. } | Condition::Masked { field, .. },
             ..,

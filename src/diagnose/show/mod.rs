@@ -16,7 +16,7 @@ use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::words;
 use crate::diagnose::ownership::is_ours;
-use crate::diagnose::proxy::ProxyWarning;
+use crate::diagnose::proxy::PodWarning;
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::recognize::spell_flags;
 use crate::diagnose::snapshot::{Snapshot, warnings};
@@ -38,7 +38,7 @@ pub struct Shown<'a> {
     pub(crate) backends: Vec<Backend<'a>>,
     pub(crate) not_known: Vec<Unseen>,
     /// Probable defects of the proxy that the rules are for.
-    pub warnings: Vec<ProxyWarning>,
+    pub warnings: Vec<PodWarning>,
     /// Signs of other programs that affect where connections go.
     pub(crate) signs: Vec<String>,
     /// If no mode holds our rules: the mode that `auto` would choose, and why; or why it could not choose.
@@ -221,7 +221,7 @@ const WAY_OF_REDIRECTED: [Hook; 6] =
 fn may_drop(slot: &Slot<'_>) -> bool {
     let table = slot.table;
     let reached = table.reached_chains(&slot.chain.rules).into_iter().chain([slot.chain]);
-    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(|rule| table.possible_actions(&rule.action));
+    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(|rule| table.possible_actions(rule));
     slot.base.policy == Policy::Drop
         || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::NotUnderstood(_)))
 }

@@ -13,7 +13,7 @@ use ruleset::{
 };
 use ruleset::{Device, Line, Network, Ruleset};
 use trace::{
-    Connections, Environment, Fate, Leg, Meeting, Neighbours, Place, Watched, discovery, names_except_lo,
+    Connections, Environment, Leg, Meeting, Neighbours, Place, Treatment, Watched, discovery, names_except_lo,
     there_and_back,
 };
 
@@ -41,7 +41,7 @@ pub fn discovery_findings(ruleset: &Ruleset, network: &Network, family: Family, 
         if !walk.arrived.is_empty() {
             continue;
         }
-        for outcome in walk.decisions.iter().filter(|outcome| outcome.fate == Fate::Dropped) {
+        for outcome in walk.decisions.iter().filter(|outcome| outcome.treatment == Treatment::Dropped) {
             let Some(at) = outcome.at.filter(|_| outcome.is_certain()) else {
                 continue;
             };
@@ -183,7 +183,7 @@ fn onward_losses(expected: &Table, family: Family, ruleset: &Ruleset, around: &E
         }
         let given = connections.get(to).cloned();
         let walk = there_and_back(ruleset, family, Direction::Outbound, connections, around, None);
-        for outcome in walk.decisions.iter().filter(|outcome| outcome.fate == Fate::Dropped) {
+        for outcome in walk.decisions.iter().filter(|outcome| outcome.treatment == Treatment::Dropped) {
             let Some(at) = outcome.at.filter(|_| around.could_live(&outcome.connections, family, Direction::Outbound))
             else {
                 continue;
@@ -475,7 +475,7 @@ fn shadows(
             if is_ours { Subject::Chain(name.clone()) } else { Subject::Other(table.to_string(), name.clone()) };
         let is_lost = outcome.after_watched
             && matches!(outcome.action, Some(Action::Redirect(_)))
-            && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood | Fate::Unfollowed);
+            && matches!(outcome.treatment, Treatment::Dropped | Treatment::NotUnderstood | Treatment::Unfollowed);
         if outcome.after_watched && !is_lost {
             // Chains after ours see the connections that bypass the proxy, and may decide about them. The policy
             // of the base chain with our jump is the exception: it counts as part of the rules.
@@ -504,15 +504,15 @@ fn shadows(
         unsaid.extend(ends.filter(|field| outcome.connections.get(*field) == here.as_ref()));
         let connections = outcome.connections.without_fields(&unsaid).to_string();
         let (by, certain) = (name_of_place(at), outcome.is_certain());
-        let problem = if outcome.fate == Fate::Dropped && certain && bars_others(at, family, around.network) {
+        let problem = if outcome.treatment == Treatment::Dropped && certain && bars_others(at, family, around.network) {
             Problem::Barred { by, connections }
         } else if is_lost {
             let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
             Problem::Dropped { by, connections, packet, certain, is_onward: false }
-        } else if is_broken && outcome.fate == Fate::Accepted {
+        } else if is_broken && outcome.treatment == Treatment::Accepted {
             continue;
         } else {
-            Problem::Shadowed { jump: jump.clone(), by, fate: outcome.fate, connections, certain }
+            Problem::Shadowed { jump: jump.clone(), by, treatment: outcome.treatment, connections, certain }
         };
         findings.push(Finding { family: TableFamily::Ip(family), subject, problem });
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use derive_more::Display;
 use ruleset::{Direction, Family, Name, TableFamily};
-use trace::{Fate, Leg};
+use trace::{Leg, Treatment};
 
 /// One difference between expected and found rules. Rules are in iptables' syntax, those of native mode in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -109,7 +109,7 @@ pub(crate) enum Problem {
         /// The jump to our chain; none if there is none.
         jump: Option<String>,
         by: String,
-        fate: Fate,
+        treatment: Treatment,
         connections: String,
         certain: bool,
     },
@@ -222,16 +222,16 @@ impl Problem {
             Problem::OutOfOrder { .. } => "out of order",
             Problem::Doubled(_) => "found more than once",
             Problem::Policy => "the chain's policy drops the connections that bypass the proxy",
-            Problem::Shadowed { fate, connections, certain, .. } => {
-                let does = match fate {
-                    Fate::NotUnderstood => format!("{rule} may take connections away (it is not understood)"),
-                    Fate::Unfollowed => {
+            Problem::Shadowed { treatment, connections, certain, .. } => {
+                let does = match treatment {
+                    Treatment::NotUnderstood => format!("{rule} may take connections away (it is not understood)"),
+                    Treatment::Unfollowed => {
                         format!("{rule} may take connections away (it leads to too many undecided rules)")
                     }
-                    Fate::Accepted => does("let", certain) + " connections pass by",
-                    Fate::Translated => does("redirect", certain) + " connections",
-                    Fate::Dropped => does("drop", certain) + " connections",
-                    Fate::Untracked => does("keep", certain) + " connections from being redirected",
+                    Treatment::Accepted => does("let", certain) + " connections pass by",
+                    Treatment::Translated => does("redirect", certain) + " connections",
+                    Treatment::Dropped => does("drop", certain) + " connections",
+                    Treatment::Untracked => does("keep", certain) + " connections from being redirected",
                 };
                 return format!("{does}: {connections}");
             }
@@ -342,10 +342,10 @@ mod tests {
     #[test]
     fn problems_have_names_and_sides_and_words() {
         let text = |text: &str| text.to_owned();
-        let shadowed = |jump: Option<&str>, fate, certain| Problem::Shadowed {
+        let shadowed = |jump: Option<&str>, treatment, certain| Problem::Shadowed {
             jump: jump.map(text),
             by: text("b"),
-            fate,
+            treatment,
             connections: text("to port 80"),
             certain,
         };
@@ -362,33 +362,33 @@ mod tests {
             (Problem::Doubled(text("b")), "doubled", vec![], b.clone()),
             (different, "different", a.clone(), b.clone()),
             (order, "out-of-order", vec!["a", "b"], vec!["b", "a"]),
-            (shadowed(Some("a"), Fate::Accepted, true), "shadowed", a, b.clone()),
-            (shadowed(None, Fate::Accepted, true), "shadowed", vec![], b),
+            (shadowed(Some("a"), Treatment::Accepted, true), "shadowed", a, b.clone()),
+            (shadowed(None, Treatment::Accepted, true), "shadowed", vec![], b),
         ] {
             assert_eq!(problem.kind().to_string(), kind);
             assert_eq!(problem.sides(), (expected, found), "{kind}");
         }
         let of_others: Vec<FindingKind> =
-            [shadowed(None, Fate::Dropped, true), Problem::Policy, Problem::NoChain, Problem::NoRules(6)]
+            [shadowed(None, Treatment::Dropped, true), Problem::Policy, Problem::NoChain, Problem::NoRules(6)]
                 .iter()
                 .filter(|problem| problem.is_about_others())
                 .map(Problem::kind)
                 .collect();
         assert_eq!(of_others, [FindingKind::Shadowed, FindingKind::Policy]);
         assert_eq!(Problem::NoRules(6).kind().to_string(), "no-rules");
-        for (fate, certain, does) in [
-            (Fate::Accepted, true, "lets connections pass by"),
-            (Fate::Translated, true, "redirects connections"),
-            (Fate::Dropped, true, "drops connections"),
-            (Fate::Untracked, true, "keeps connections from being redirected"),
-            (Fate::NotUnderstood, false, "may take connections away (it is not understood)"),
-            (Fate::Unfollowed, false, "may take connections away (it leads to too many undecided rules)"),
-            (Fate::Accepted, false, "may let connections pass by"),
-            (Fate::Translated, false, "may redirect connections"),
-            (Fate::Dropped, false, "may drop connections"),
-            (Fate::Untracked, false, "may keep connections from being redirected"),
+        for (treatment, certain, does) in [
+            (Treatment::Accepted, true, "lets connections pass by"),
+            (Treatment::Translated, true, "redirects connections"),
+            (Treatment::Dropped, true, "drops connections"),
+            (Treatment::Untracked, true, "keeps connections from being redirected"),
+            (Treatment::NotUnderstood, false, "may take connections away (it is not understood)"),
+            (Treatment::Unfollowed, false, "may take connections away (it leads to too many undecided rules)"),
+            (Treatment::Accepted, false, "may let connections pass by"),
+            (Treatment::Translated, false, "may redirect connections"),
+            (Treatment::Dropped, false, "may drop connections"),
+            (Treatment::Untracked, false, "may keep connections from being redirected"),
         ] {
-            let words = shadowed(None, fate, certain).words("the rule marked +");
+            let words = shadowed(None, treatment, certain).words("the rule marked +");
             assert_eq!(words, format!("the rule marked + {does}: to port 80"));
         }
     }

@@ -13,9 +13,10 @@ use crate::config::{Config, Mode, ModeChoice};
 use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::{object, strings};
+use crate::diagnose::output::style::Style;
 use crate::diagnose::output::words::{self, fill_lines};
 use crate::diagnose::ownership::has_rules;
-use crate::diagnose::proxy::{self, ProxyWarning, first_fatal};
+use crate::diagnose::proxy::{self, PodWarning, first_fatal};
 use crate::diagnose::recognize::config::config as closest_config;
 use crate::diagnose::snapshot::{Snapshot, devices_that_ask, unread_tables, warnings};
 use crate::diagnose::trial::choose;
@@ -48,7 +49,7 @@ pub struct Verification {
     /// tables other than nat, whose rules may come first.
     pub not_known: Vec<Subsystem>,
     /// Probable defects of the proxy, beside correct rules.
-    pub warnings: Vec<ProxyWarning>,
+    pub warnings: Vec<PodWarning>,
     /// Signs of other influences on connections: other programs, links, routes.
     pub signs: Vec<String>,
     /// True if any mode holds a rule of ours.
@@ -136,7 +137,7 @@ fn finding_json(finding: &Finding) -> Value {
     object(pairs)
 }
 
-/// For people: a sentence if all is well, otherwise each difference and each warning.
+/// For people: a sentence if all is well, otherwise each difference and each warning; `{:#}` has a terminal's colours.
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.headline();
@@ -164,11 +165,29 @@ impl fmt::Display for Verification {
         for warning in self.all_warnings().iter().filter(|warning| fatal.as_ref() != Some(warning)) {
             text += &format!("warning: {warning}\n");
         }
-        f.write_str(&fill_lines(&text))
+        f.write_str(&self.paint(&fill_lines(&text), f.alternate()))
     }
 }
 
 impl Verification {
+    /// Paints the first line, rules, and warnings.
+    fn paint(&self, text: &str, colour: bool) -> String {
+        let is_well = self.conclusion() == Conclusion::AsExpected;
+        let mut painted = String::new();
+        for (index, line) in text.lines().enumerate() {
+            let style = match line.split_whitespace().next() {
+                _ if index == 0 && is_well => Style::Proxy,
+                Some("+" | "warning:") => Style::Trouble,
+                Some("-") => Style::Proxy,
+                _ if index == 0 => Style::Trouble,
+                _ => Style::Plain,
+            };
+            painted += &style.paint(line, colour);
+            painted.push('\n');
+        }
+        painted
+    }
+
     fn headline(&self) -> String {
         let mode = self.mode;
         if let Some(unseen) = &self.unseen {

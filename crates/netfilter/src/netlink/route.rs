@@ -1,5 +1,7 @@
 //! Asks the kernel how it would route a packet: rtnetlink(7).
 
+#[cfg(any(test, feature = "decode"))]
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 
 use mnl::Bus;
@@ -153,29 +155,72 @@ pub(crate) fn read_route(message: &Message<'_>) -> Result<Route, Malformed> {
 
 /// The device with this name, or with this alternative one, in the thread's network namespace.
 pub fn device(name: &[u8]) -> Result<Device, ReadError> {
-    ask_device(0, |attributes| attributes.string(libc::IFLA_IFNAME, name))
+    let write = |attributes: &mut Writer| attributes.string(libc::IFLA_IFNAME, name);
+    ask_once(libc::RTM_GETLINK, &[0; IFINFOMSG], write, read_device)?.ok_or(ReadError::Socket(Errno::ENODEV))
 }
 
-fn device_numbered(index: u32) -> Result<Device, ReadError> {
-    ask_device(index, |_| ())
+/// Something of a device that rules compare, beside its name.
+#[cfg(any(test, feature = "decode"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKey {
+    Index,
+    Group,
+    /// `ARPHRD_*` in linux/if_arp.h.
+    Type,
 }
 
-/// The name of the device with this number; none if there is no such device, or if that can't be asked.
-pub fn name_of_device(index: u32) -> Option<Vec<u8>> {
-    let asked = || Some(device_numbered(index).ok()?.name.as_bytes().to_vec());
-    only_loopback(index).or_else(asked)
+/// Finds the devices of the thread's network namespace of which something is a number; none: there is no device of this
+/// number, or that can't be asked. The kernel is asked once.
+#[cfg(any(test, feature = "decode"))]
+pub fn names_of_devices() -> impl Fn(DeviceKey, u32) -> Option<Vec<Name>> {
+    let listed = OnceCell::new();
+    move |key, number| {
+        let asked = || {
+            let devices = listed.get_or_init(|| dump(libc::RTM_GETLINK, libc::AF_UNSPEC, IFINFOMSG, read_keys).ok());
+            let having = devices.as_ref()?.iter().filter(|device| device.number(key) == number);
+            let names: Vec<Name> = having.map(|device| device.name.clone()).collect();
+            (key != DeviceKey::Index || !names.is_empty()).then_some(names)
+        };
+        only_loopback(key, number).or_else(asked)
+    }
 }
 
 /// The name of the only device whose number says which one it is.
-pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
-    (index == LOOPBACK_INDEX).then(|| LOOPBACK.to_vec())
+#[cfg(any(test, feature = "decode"))]
+pub(crate) fn only_loopback(key: DeviceKey, number: u32) -> Option<Vec<Name>> {
+    ((key, number) == (DeviceKey::Index, LOOPBACK_INDEX)).then(|| vec![Name::from(LOOPBACK)])
 }
 
-fn ask_device(index: u32, write: impl FnOnce(&mut Writer)) -> Result<Device, ReadError> {
-    let mut subheader = [0; IFINFOMSG];
-    // `ifi_index`
-    put(&mut subheader, 4, &index.to_ne_bytes());
-    ask_once(libc::RTM_GETLINK, &subheader, write, read_device)?.ok_or(ReadError::Socket(Errno::ENODEV))
+/// The numbers of a device by which rules name it.
+#[cfg(any(test, feature = "decode"))]
+struct DeviceKeys {
+    name: Name,
+    index: u32,
+    group: u32,
+    kind: u16,
+}
+
+#[cfg(any(test, feature = "decode"))]
+impl DeviceKeys {
+    fn number(&self, key: DeviceKey) -> u32 {
+        match key {
+            DeviceKey::Index => self.index,
+            DeviceKey::Group => self.group,
+            DeviceKey::Type => self.kind.into(),
+        }
+    }
+}
+
+#[cfg(any(test, feature = "decode"))]
+fn read_keys(message: &Message<'_>) -> Result<Option<DeviceKeys>, Malformed> {
+    let attributes = message.attributes_after(IFINFOMSG)?;
+    Ok(Some(DeviceKeys {
+        name: Name::from(string(attributes.get(libc::IFLA_IFNAME)?)?),
+        // `ifi_index` and `ifi_type`
+        index: u32_at(message.payload, 4)?,
+        group: attributes.find(libc::IFLA_GROUP)?.map_or(Ok(0), |group| u32_at(group, 0))?,
+        kind: u16_at(message.payload, 2)?,
+    }))
 }
 
 pub fn devices() -> Result<Vec<Device>, ReadError> {
@@ -486,7 +531,7 @@ pub(crate) mod tests {
                 (lo.index, lo.name.as_bytes(), lo.is_up, lo.has_neighbours),
                 (LOOPBACK_INDEX, &b"lo"[..], true, false)
             );
-            assert_eq!(device_numbered(LOOPBACK_INDEX).unwrap(), lo);
+            assert_eq!(device(LOOPBACK).unwrap(), lo);
             assert!(devices().unwrap().contains(&lo));
             assert!(matches!(device(b"eth9"), Err(ReadError::Socket(Errno::ENODEV))));
             let own = IpAddr::from([127, 0, 0, 1]);
@@ -571,9 +616,16 @@ pub(crate) mod tests {
     fn a_device_is_known_by_its_number() {
         in_a_namespace(|| {
             let first = add_veth(b"first");
-            assert_eq!(name_of_device(first.index).as_deref(), Some(&b"first"[..]));
-            assert_eq!(name_of_device(LOOPBACK_INDEX).as_deref(), Some(LOOPBACK));
-            assert_eq!(name_of_device(first.index + 9), None);
+            let names = names_of_devices();
+            for (key, number, expected) in [
+                (DeviceKey::Index, first.index, Some(vec!["first"])),
+                (DeviceKey::Index, LOOPBACK_INDEX, Some(vec!["lo"])),
+                (DeviceKey::Index, first.index + 9, None),
+                (DeviceKey::Group, 7, Some(vec![])),
+                (DeviceKey::Type, libc::ARPHRD_LOOPBACK.into(), Some(vec!["lo"])),
+            ] {
+                assert_eq!(names(key, number), expected.map(|names| names.into_iter().map(Name::from).collect()));
+            }
         });
     }
 }

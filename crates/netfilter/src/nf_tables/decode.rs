@@ -7,8 +7,8 @@
 use ruleset::flags::{ct_state_condition, tracking_condition};
 use ruleset::nftables::{ether_type, family_condition, nfproto};
 use ruleset::{
-    Action, Bits, Condition, Context, Counted, Counters, Effect, Family, Field, ICMPV6, Name, Nat, NatKind, Opaque,
-    Rejection, Rule, Set, TableFamily, Values, interface, set_size,
+    Action, Bits, Bound, Case, Condition, Context, Counters, Effect, Family, Field, ICMPV6, Intervals, Key, Label,
+    Name, Nat, NatKind, Rejection, Rule, Set, TableFamily, Values, interface,
 };
 
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect};
@@ -17,7 +17,16 @@ use super::set::action;
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
+use crate::netlink::route::DeviceKey;
 use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED, XtEntry};
+
+/// A number as the machine has it; of fewer bytes, as a type of a device has.
+fn host_number(bytes: &[u8]) -> Option<u32> {
+    match bytes.len() {
+        2 => bytes.try_into().map(u16::from_ne_bytes).map(u32::from).ok(),
+        _ => bytes.try_into().map(u32::from_ne_bytes).ok(),
+    }
+}
 
 /// The fields that are loaded from a packet's headers: `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h,
 /// `struct tcphdr` in linux/tcp.h.
@@ -74,15 +83,17 @@ const NFT_OBJECT_SECMARK: u32 = 8;
 const NFT_OBJECT_CT_EXPECT: u32 = 9;
 const NFT_OBJECT_SYNPROXY: u32 = 10;
 
-/// Reads one rule of a dump, from a table of this family with these sets. `device` returns the name of the device with a
-/// number, if it is known.
+/// Finds the names of the devices of which something is this number; none: not known.
+pub type Devices<'d> = &'d dyn Fn(DeviceKey, u32) -> Option<Vec<Name>>;
+
+/// Reads one rule of a dump, from a table of this family with these sets.
 pub(crate) fn read(
     attributes: Attributes<'_>,
     family: TableFamily,
     sets: &[Set],
-    device: fn(u32) -> Option<Vec<u8>>,
+    devices: Devices<'_>,
 ) -> Result<Rule, Malformed> {
-    let mut reader = Reader::new(family, sets, device);
+    let mut reader = Reader::new(family, sets, devices);
     for expression in Expression::each(None, attributes.find(NFTA_RULE_EXPRESSIONS)?) {
         reader.read_expression(expression?)?;
     }
@@ -94,7 +105,7 @@ pub(crate) fn read(
 
 struct Reader<'a> {
     sets: &'a [Set],
-    device: fn(u32) -> Option<Vec<u8>>,
+    devices: Devices<'a>,
     /// The family of all packets that reach the current expression, if it is known.
     family: Option<Family>,
     /// The table is for ARP, whose packets have other things where IP has its addresses.
@@ -103,14 +114,14 @@ struct Reader<'a> {
     registers: Registers,
     rule: Rule,
     /// The expression that changes the packet, and so perhaps where it goes, if there is one.
-    changes: Option<Opaque>,
+    changes: Option<Label>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(family: TableFamily, sets: &'a [Set], device: fn(u32) -> Option<Vec<u8>>) -> Self {
+    fn new(family: TableFamily, sets: &'a [Set], devices: Devices<'a>) -> Self {
         Self {
             sets,
-            device,
+            devices,
             family: if let TableFamily::Ip(family) = family { Some(family) } else { None },
             is_arp: family == TableFamily::Arp,
             is_bridge: family == TableFamily::Bridge,
@@ -141,7 +152,7 @@ impl<'a> Reader<'a> {
     }
 
     fn add_unknown(&mut self, expression: &str) {
-        self.rule.conditions.push(Condition::NotUnderstood(Opaque::expression(expression)));
+        self.rule.conditions.push(Condition::NotUnderstood(Label::expression(expression)));
     }
 
     /// Adds an expression's condition on the content of a register; none: the condition isn't understood.
@@ -150,13 +161,13 @@ impl<'a> Reader<'a> {
             Some(condition) => self.add_condition(condition),
             None => {
                 let names = self.registers.names(register, expression);
-                self.rule.conditions.push(Condition::NotUnderstood(Opaque::Expressions(names)));
+                self.rule.conditions.push(Condition::NotUnderstood(Label::Expressions(names)));
             }
         }
     }
 
     fn add_effect(&mut self, expression: &str) {
-        self.rule.effects.push(Effect::Other(Opaque::expression(expression)));
+        self.rule.effects.push(Effect::Other(Label::expression(expression)));
     }
 
     fn read_expression(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
@@ -171,7 +182,7 @@ impl<'a> Reader<'a> {
             && self.rule.conditions.len() > before
         {
             // It was done whether the condition holds or not.
-            self.rule.action = Action::NotUnderstood(Opaque::expression(match done {
+            self.rule.action = Action::NotUnderstood(Label::expression(match done {
                 Effect::Mark { field: Field::HopLimit, .. } => "payload",
                 Effect::Mark { field: Field::ConnectionMark, .. } => "ct mark",
                 Effect::Mark { .. } => "meta mark",
@@ -222,7 +233,7 @@ impl<'a> Reader<'a> {
             }
             Expression::SetMeta(meta) => match meta.key {
                 // It decides for which host the packet is.
-                libc::NFT_META_PKTTYPE => self.changes = Some(Opaque::expression("meta pkttype")),
+                libc::NFT_META_PKTTYPE => self.changes = Some(Label::expression("meta pkttype")),
                 libc::NFT_META_MARK => self.add_mark(Field::Mark, meta.register),
                 _ => self.add_effect("meta"),
             },
@@ -232,7 +243,7 @@ impl<'a> Reader<'a> {
                     libc::NFT_CT_MARK => self.add_mark(Field::ConnectionMark, conntrack.register),
                     // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here:
                     // they may not be translated.
-                    libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood(Opaque::expression("ct zone")),
+                    libc::NFT_CT_ZONE => self.rule.action = Action::NotUnderstood(Label::expression("ct zone")),
                     _ => self.apply_other(b"ct"),
                 }
             }
@@ -274,11 +285,11 @@ impl<'a> Reader<'a> {
             Expression::Limit(limit) => {
                 // `NFT_LIMIT_PKT_BYTES`
                 let is_of_bytes = limit.kind == 1;
-                self.add_limit(limit.flags, Counted::Rate { most: limit.rate, seconds: limit.seconds, is_of_bytes });
+                self.add_limit(limit.flags, Bound::Rate { most: limit.rate, seconds: limit.seconds, is_of_bytes });
             }
-            Expression::Quota(quota) => self.add_limit(quota.flags, Counted::Bytes(quota.bytes)),
+            Expression::Quota(quota) => self.add_limit(quota.flags, Bound::Bytes(quota.bytes)),
             Expression::Connlimit(connlimit) => {
-                self.add_limit(connlimit.flags, Counted::Connections(connlimit.count));
+                self.add_limit(connlimit.flags, Bound::Connections(connlimit.count));
             }
             Expression::Dynset(dynset) => self.add_meter(dynset)?,
             Expression::Other(name) => self.apply_other(name),
@@ -293,8 +304,12 @@ impl<'a> Reader<'a> {
             return self.loaded_field(field);
         }
         match key {
-            libc::NFT_META_IIF => Loaded::Index(Field::InInterface),
-            libc::NFT_META_OIF => Loaded::Index(Field::OutInterface),
+            libc::NFT_META_IIF => Loaded::OfDevice(Field::InInterface, DeviceKey::Index),
+            libc::NFT_META_OIF => Loaded::OfDevice(Field::OutInterface, DeviceKey::Index),
+            libc::NFT_META_IIFGROUP => Loaded::OfDevice(Field::InInterface, DeviceKey::Group),
+            libc::NFT_META_OIFGROUP => Loaded::OfDevice(Field::OutInterface, DeviceKey::Group),
+            libc::NFT_META_IIFTYPE => Loaded::OfDevice(Field::InInterface, DeviceKey::Type),
+            libc::NFT_META_OIFTYPE => Loaded::OfDevice(Field::OutInterface, DeviceKey::Type),
             _ => loaded_by("meta"),
         }
     }
@@ -414,10 +429,10 @@ impl<'a> Reader<'a> {
             _ => return None,
         };
         let value = compare.value.0;
-        let number = value.try_into().map(u32::from_ne_bytes).ok();
+        let number = host_number(value);
         Some(match *loaded {
             Loaded::Masked(field, ref mask) => Condition::compare(field, network(field, value, mask)?, negated),
-            Loaded::AddressType { .. } | Loaded::Index(_) | Loaded::State(_) => {
+            Loaded::AddressType { .. } | Loaded::OfDevice(..) | Loaded::State(_) => {
                 self.membership_condition(loaded, &[number?], negated)?
             }
             // `missing` is 0: no device.
@@ -434,7 +449,7 @@ impl<'a> Reader<'a> {
             {
                 // Connection tracking puts fragments together before, and those of a handshake are none.
                 let is_first = value.iter().all(|&byte| byte == 0);
-                Condition::Constant { of: Opaque::Fragment, holds: is_first != negated }
+                Condition::Constant { of: Label::Fragment, holds: is_first != negated }
             }
             Loaded::Status(mask) if mask & !IPS_SRC_NAT & !IPS_DST_NAT == 0 => {
                 let number = number?;
@@ -465,11 +480,16 @@ impl<'a> Reader<'a> {
                 }
                 Some(address_type_condition(is_source, types, negated))
             }
-            Loaded::Index(field) => {
+            Loaded::OfDevice(field, key) => {
                 let mut names = Vec::new();
-                for &index in numbers {
-                    let name = interface(&(self.device)(index)?);
-                    names.push((name, name));
+                for &number in numbers {
+                    let having = (self.devices)(key, number)?;
+                    names.extend(having.iter().map(|name| interface(name.as_bytes())).map(|name| (name, name)));
+                }
+                // Without a device, only its number can be compared (`nft_meta_store_ifgroup` in nft_meta.c).
+                if negated && key != DeviceKey::Index {
+                    let others = Intervals::new([(1, field.largest())]).without(&Intervals::new(names));
+                    return Some(Condition::is(field, Values::Listed(others.as_slice().to_vec())));
                 }
                 let values = if let [only] = *names { only.into() } else { Values::Listed(names) };
                 Some(Condition::compare(field, values, negated))
@@ -496,16 +516,26 @@ impl<'a> Reader<'a> {
     fn add_lookup(&mut self, lookup: Lookup<'_>) {
         let negated = lookup.flags.unwrap_or_default() as i32 & libc::NFT_LOOKUP_F_INV != 0;
         let set = self.sets.iter().find(|set| set.name.as_bytes() == lookup.set.0);
-        if !negated && set.is_some_and(|set| self.add_lookup_of_fields(lookup, set).is_some()) {
-            return;
-        }
         let (condition, field) = set.and_then(|set| self.set_condition(lookup.register, set, negated)).unzip();
         let field = field.flatten();
-        if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
-            self.rule.action = match field {
-                Some(field) => Action::Map(field, Name::from(lookup.set.0)),
-                None => Action::NotUnderstood(Opaque::expression("vmap")),
-            };
+        let is_map = lookup.to == Some(libc::NFT_REG_VERDICT as u32);
+        if let Some(field) = field.filter(|_| is_map) {
+            self.rule.action = Action::Map(field, Name::from(lookup.set.0));
+            return;
+        }
+        let cases = set.filter(|_| !negated && (is_map || condition.is_none()));
+        if let Some(cases) = cases.and_then(|set| self.cases(lookup.register, set, is_map)) {
+            self.rule.lookup = Some(cases);
+            if is_map {
+                self.rule.action = Action::ByCase(Name::from(lookup.set.0));
+            }
+            if let Some(to) = lookup.to.filter(|_| !is_map) {
+                self.load(to, loaded_by("map"));
+            }
+            return;
+        }
+        if is_map {
+            self.rule.action = Action::NotUnderstood(Label::expression("vmap"));
             return;
         }
         self.add_condition_on(lookup.register, "lookup", condition);
@@ -515,47 +545,63 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Adds a lookup of several fields together, such as `ip daddr . tcp dport`, as a condition on each field: it has a number
-    /// that an element has in its place. That is exact only if the elements are all combinations. None if it isn't understood.
-    fn add_lookup_of_fields(&mut self, lookup: Lookup<'_>, set: &Set) -> Option<()> {
+    /// The elements of a set or of a verdict map as cases of the rule; none if they are too many, or aren't understood.
+    fn cases(&self, register: u32, set: &Set, is_map: bool) -> Option<ruleset::Lookup> {
         /// A set may have as many elements as it likes.
-        const MOST: u128 = 1024;
-        let fields = self.registers.fields(lookup.register, set.bits / 8)?;
-        let elements = set.elements.as_ref().filter(|_| set_size(set) <= MOST)?;
-        let (mut numbers, mut count) = (vec![Vec::new(); fields.len()], 0);
-        for element in elements.numbers() {
-            let key = element.to_be_bytes();
-            let mut rest = key.get(key.len().checked_sub(set.bits as usize / 8)?..)?;
-            for (part, numbers) in fields.iter().zip(&mut numbers) {
-                let number = part.interval(rest.get(..part.bytes)?)?;
-                if !numbers.contains(&number) {
-                    numbers.push(number);
-                }
-                rest = rest.get(part.bytes.next_multiple_of(4)..)?;
+        const MOST: usize = 1 << 14;
+        // What was done before the map is asked was done for all packets, and two lookups are more than cases.
+        let is_alone = self.rule.lookup.is_none() && !(is_map && self.rule.has_lasting_effect());
+        let bytes = set.bits as usize / 8;
+        let unknown = Loaded::Other(vec![Name::from("vmap")]);
+        let parts = match self.registers.parts(register, set.bits / 8) {
+            Some(parts) if is_alone => parts,
+            // One of its verdicts counts, or none.
+            None if is_alone && is_map => vec![(&unknown, bytes)],
+            _ => return None,
+        };
+        let mut keys: Vec<Key> = set.keys.clone();
+        let mut add = |numbers: &Intervals, action: Option<&Action>| {
+            for number in numbers.numbers().take(MOST + 1) {
+                let all = number.to_be_bytes();
+                let Some(key) = all.len().checked_sub(bytes).and_then(|from| all.get(from..)) else { return };
+                keys.push(Key { first: key.to_vec(), last: key.to_vec(), action: action.cloned() });
             }
-            count += 1;
+        };
+        match &set.elements {
+            Some(_) if is_map => set.verdicts.iter().for_each(|(numbers, action)| add(numbers, Some(action))),
+            Some(numbers) => add(numbers, None),
+            None if set.keys.is_empty() => return None,
+            None => {}
         }
-        // Each combination is an element.
-        let is_exact = numbers.iter().map(Vec::len).product::<usize>() == count;
-        for (part, numbers) in fields.into_iter().zip(numbers) {
-            self.add_condition(Condition::is(part.field, Values::Listed(numbers)));
+        if keys.len() > MOST {
+            return None;
         }
-        if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
-            let mut verdicts = set.verdicts.iter().map(|(_, action)| action);
-            self.rule.action = match verdicts.next() {
-                Some(action) if is_exact && verdicts.all(|other| other == action) => action.clone(),
-                Some(_) => Action::NotUnderstood(Opaque::expression("vmap")),
-                None => Action::Continue,
-            };
-            return Some(());
+        let mut cases = Vec::with_capacity(keys.len());
+        for Key { first, last, action } in keys {
+            let (mut conditions, mut at) = (Vec::with_capacity(parts.len()), 0);
+            for (part, length) in &parts {
+                let ends = (first.get(at..at + length)?, last.get(at..at + length)?);
+                conditions.push(self.part_condition(part, ends)?);
+                at += length.next_multiple_of(4);
+            }
+            cases.push(Case { conditions, action: action.filter(|_| is_map) });
         }
-        if !is_exact {
-            self.add_unknown("lookup");
+        let key: Vec<&str> = parts.iter().map(|(part, _)| part.words()).collect();
+        Some(ruleset::Lookup { set: set.name.clone(), key: key.join(" . "), cases })
+    }
+
+    /// The condition that a part of a key has one of the numbers between these two; none if it isn't understood.
+    fn part_condition(&self, part: &Loaded, (first, last): (&[u8], &[u8])) -> Option<Condition> {
+        match part {
+            Loaded::Field(part) => {
+                let ((least, _), (_, most)) = (part.interval(first)?, part.interval(last)?);
+                let is_range = !part.host_order || first == last;
+                is_range.then(|| Condition::is(part.field, (least, most)))
+            }
+            Loaded::Other(names) => Some(Condition::NotUnderstood(Label::Expressions(names.clone()))),
+            part if first == last => self.membership_condition(part, &[host_number(first)?], false),
+            _ => None,
         }
-        if let Some(to) = lookup.to {
-            self.load(to, loaded_by("map"));
-        }
-        Some(())
     }
 
     /// The condition that the content of a register is in a set or, if negated, isn't; and the field, if a verdict map may have
@@ -566,7 +612,7 @@ impl<'a> Reader<'a> {
             loaded => loaded,
         };
         match *loaded {
-            ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::Index(_)) => {
+            ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::OfDevice(..)) => {
                 // Numbers of states, types and devices are in the machine's order, as marks are.
                 let numbers = set.numbers_of(Field::Mark)?;
                 let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
@@ -609,7 +655,7 @@ impl<'a> Reader<'a> {
         };
         match rewritten(self.family, place, kept) {
             Some(effect) => self.rule.effects.push(effect),
-            None => self.changes = Some(Opaque::expression("payload")),
+            None => self.changes = Some(Label::expression("payload")),
         }
     }
 
@@ -624,7 +670,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A limit, which holds as long as it isn't reached or, with its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
-    fn add_limit(&mut self, flags: u32, of: Counted) {
+    fn add_limit(&mut self, flags: u32, of: Bound) {
         let holds_below = flags & 1 == 0;
         self.rule.conditions.push(Condition::Context(Context::Limit { holds_below, of }));
     }
@@ -645,7 +691,7 @@ impl<'a> Reader<'a> {
             self.apply_other(b"dynset");
             return Ok(());
         }
-        self.add_limit(0, Counted::Meter(Name::from(dynset.set.0)));
+        self.add_limit(0, Bound::Meter(Name::from(dynset.set.0)));
         for limit in limits {
             if !matches!(limit, Expression::Counter(_)) {
                 self.apply(limit)?;
@@ -699,22 +745,22 @@ impl<'a> Reader<'a> {
         // It may load something, into any register.
         self.registers.clear();
         self.rule.needs_tracking |= matches!(name, b"ct" | b"connlimit" | b"synproxy" | b"flow_offload");
-        let opaque = Opaque::Expressions(vec![Name::from(name)]);
+        let label = Label::Expressions(vec![Name::from(name)]);
         match name {
             b"masq" => self.rule.action = Action::Nat(Nat::of(NatKind::Masquerade)),
             b"notrack" => self.rule.effects.push(Effect::Untrack),
             b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => {
-                self.rule.effects.push(Effect::Other(opaque));
+                self.rule.effects.push(Effect::Other(label));
             }
             // It writes into the packet, perhaps into the destination.
-            b"payload" | b"exthdr" => self.changes = Some(opaque),
+            b"payload" | b"exthdr" => self.changes = Some(label),
             // These only look at the packet, or load something.
             b"bitwise" | b"byteorder" | b"cmp" | b"connlimit" | b"dynset" | b"fib" | b"hash" | b"immediate"
             | b"inner" | b"limit" | b"lookup" | b"match" | b"numgen" | b"osf" | b"quota" | b"range" | b"rt"
-            | b"socket" | b"tunnel" | b"xfrm" => self.rule.conditions.push(Condition::NotUnderstood(opaque)),
+            | b"socket" | b"tunnel" | b"xfrm" => self.rule.conditions.push(Condition::NotUnderstood(label)),
             // queue, synproxy and fwd take the packet; tproxy needs a listener that is transparent, and does nothing
             // without one.
-            _ => self.rule.action = Action::NotUnderstood(opaque),
+            _ => self.rule.action = Action::NotUnderstood(label),
         }
     }
 }
@@ -798,7 +844,7 @@ fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8])
     }
     Some(match changes_hops {
         true => Effect::Mark { field: Field::HopLimit, to: None },
-        false => Effect::Other(Opaque::expression("payload")),
+        false => Effect::Other(Label::expression("payload")),
     })
 }
 
@@ -883,7 +929,7 @@ mod tests {
             };
             let message = recorded(hex);
             // The header of nfnetlink comes before the attributes.
-            let rule = read(Attributes(&message[4..]), family, &sets(), only_loopback).unwrap();
+            let rule = read(Attributes(&message[4..]), family, &sets(), &only_loopback).unwrap();
             assert!(rule.handle > 0, "{written}");
             let shown = match written.strip_prefix("-A ") {
                 Some(_) => format!("-A OUTPUT {}", IptablesRule(&rule)),
@@ -901,7 +947,7 @@ mod tests {
     /// A message may name any register, also one that the kernel doesn't have.
     #[test]
     fn no_register_overflows() {
-        let mut reader = Reader::new(TableFamily::Inet, &[], only_loopback);
+        let mut reader = Reader::new(TableFamily::Inet, &[], &only_loopback);
         for register in [u32::MAX, u32::MAX - 1, 0, 1, 8] {
             let (value, key) = (Data(&[1; 64]), libc::NFT_META_IIFNAME);
             let operation = libc::NFT_CMP_EQ;
@@ -943,7 +989,7 @@ mod tests {
             (vec![bytes_at(0), kept(), written()], "[payload]"),
             (vec![bytes_at(4), kept(), written()], "[payload] (not known)"),
         ] {
-            let mut reader = Reader::new(TableFamily::Inet, &[], only_loopback);
+            let mut reader = Reader::new(TableFamily::Inet, &[], &only_loopback);
             for expression in expressions {
                 reader.read_expression(expression).unwrap();
             }
@@ -997,7 +1043,7 @@ mod tests {
         ] {
             let is = match rewritten(family, place, kept) {
                 Some(Effect::Mark { field: Field::HopLimit, to: None, .. }) => HopLimit,
-                Some(effect) => (effect == Effect::Other(Opaque::expression("payload"))).then_some(Harmless).unwrap(),
+                Some(effect) => (effect == Effect::Other(Label::expression("payload"))).then_some(Harmless).unwrap(),
                 None => Other,
             };
             assert_eq!(is, want, "{family:?} {place:?} {kept:?}");

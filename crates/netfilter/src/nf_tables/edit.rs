@@ -144,7 +144,7 @@ fn iptables(family: Family) -> String {
 #[cfg(test)]
 mod tests {
     use ruleset::testing::{ports, rule};
-    use ruleset::{Action, Condition, Field, Hook, Opaque, TCP};
+    use ruleset::{Action, Condition, Field, Hook, Label, TCP};
 
     use super::*;
     use crate::netlink::message::Messages;
@@ -166,8 +166,8 @@ mod tests {
         let chain = ChainId { name: "OUTPUT", hook: Some(Hook::Output) };
         let rules = [
             rule([], Action::Return),
-            rule([Condition::NotUnderstood(Opaque::expression("xfrm"))], Action::Drop),
-            rule([Condition::NotUnderstood(Opaque::expression("socket"))], Action::Accept),
+            rule([Condition::NotUnderstood(Label::expression("xfrm"))], Action::Drop),
+            rule([Condition::NotUnderstood(Label::expression("socket"))], Action::Accept),
         ];
         let edits = rules.each_ref().map(|rule| Edit::AddRule(NewRule { table, chain, rule, sets: &[], before: None }));
         let unwritten = batch(&edits, None).err().unwrap();

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use ruleset::{Chain, Name, Rule, Set, Table, TableFamily};
 
 #[cfg(any(test, feature = "decode"))]
-use super::decode;
+use super::decode::{self, Devices};
 use super::header;
 use super::set::Elements;
 use super::table;
@@ -33,10 +33,10 @@ impl<R> Snapshot<R> {
     }
 }
 
-/// Reads everything, and decodes the rules. `device` returns the name of the device with a number, if it is known.
+/// Reads everything, and decodes the rules.
 #[cfg(any(test, feature = "decode"))]
-pub fn snapshot(socket: &impl Respondent, device: fn(u32) -> Option<Vec<u8>>) -> Result<Snapshot, ReadError> {
-    let read = |attributes: Attributes<'_>, family, sets: &[Set]| decode::read(attributes, family, sets, device);
+pub fn snapshot(socket: &impl Respondent, devices: Devices<'_>) -> Result<Snapshot, ReadError> {
+    let read = |attributes: Attributes<'_>, family, sets: &[Set]| decode::read(attributes, family, sets, devices);
     read_all(socket, |_, _| true, read, |rule| rule.handle)
 }
 
@@ -195,7 +195,7 @@ fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(),
     dump(socket, libc::NFT_MSG_GETSET, |family, attributes| {
         let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);
         let bits = be32(attributes.get(NFTA_SET_KEY_LEN)?)?.saturating_mul(8);
-        let set = Set { name, bits, elements: None, verdicts: Vec::new(), expires: false };
+        let set = Set { name, bits, elements: None, verdicts: Vec::new(), keys: Vec::new(), expires: false };
         let flags = attributes.find(NFTA_SET_FLAGS)?.map_or(Ok(0), be32)? as i32;
         listed.push((place_of(tables, family, attributes.get(NFTA_SET_TABLE)?)?, set, flags));
         Ok(())
@@ -204,10 +204,10 @@ fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(),
         let Some(table) = place.and_then(|place| tables.get_mut(place)) else {
             continue;
         };
-        // Sets that packets add elements to change without a new generation, and elements of several fields are not
-        // understood.
-        if flags & libc::NFT_SET_EVAL == 0 && flags & NFT_SET_CONCAT == 0 && matches!(set.bits, 8..=128) {
-            let mut elements = Elements::default();
+        // Sets that packets add elements to change without a new generation.
+        if flags & libc::NFT_SET_EVAL == 0 && set.bits >= 8 {
+            let has_keys = flags & NFT_SET_CONCAT != 0 || set.bits > 128;
+            let mut elements = Elements::of(has_keys);
             let request = Header { family: header::protocol(table.family), ..request(libc::NFT_MSG_GETSETELEM) };
             let write = |to: &mut Writer| {
                 to.string(NFTA_SET_ELEM_LIST_TABLE, table.name.as_bytes());
@@ -215,7 +215,8 @@ fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(),
             };
             socket.send_request(request, write, |message| elements.read(message.attributes()?))?;
             set.expires = elements.expires;
-            let max = u128::MAX >> (128 - set.bits);
+            let max = u128::MAX >> 128u32.saturating_sub(set.bits);
+            set.keys = elements.take_keys();
             (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
         }
         table.sets.push(set);
@@ -266,7 +267,7 @@ mod tests {
 
     #[test]
     fn only_what_a_change_explains_is_asked_for_again() {
-        let failing = |errno| snapshot(&Failing(Cell::new(Some(errno))), route::only_loopback);
+        let failing = |errno| snapshot(&Failing(Cell::new(Some(errno))), &route::only_loopback);
         assert_eq!(failing(Errno::ENOENT).unwrap(), Snapshot { generation: Generation(2), tables: Vec::new() });
         assert!(matches!(failing(Errno::EPERM), Err(ReadError::Socket(Errno::EPERM))));
     }
@@ -307,8 +308,8 @@ mod tests {
         put(&mut changing.0.borrow_mut().back_mut().unwrap().1, 27, &[9]);
         changing.0.borrow_mut().append(&mut whole.0.borrow_mut());
         assert_eq!(
-            snapshot(&changing, route::only_loopback).unwrap(),
-            snapshot(&recording(), route::only_loopback).unwrap()
+            snapshot(&changing, &route::only_loopback).unwrap(),
+            snapshot(&recording(), &route::only_loopback).unwrap()
         );
         assert!(changing.0.borrow().is_empty());
     }
@@ -339,8 +340,8 @@ mod tests {
             // The generation isn't asked for again after a torn dump.
             torn.0.borrow_mut().pop_back();
             torn.0.borrow_mut().append(&mut whole.0.borrow_mut());
-            let read = snapshot(&torn, route::only_loopback).unwrap();
-            assert_eq!(read, snapshot(&recording(), route::only_loopback).unwrap());
+            let read = snapshot(&torn, &route::only_loopback).unwrap();
+            assert_eq!(read, snapshot(&recording(), &route::only_loopback).unwrap());
             assert!(torn.0.borrow().is_empty());
         }
     }
@@ -349,7 +350,7 @@ mod tests {
     #[test]
     fn everything_is_read_as_the_kernel_dumps_it() {
         let answers = recording();
-        let snapshot = snapshot(&answers, route::only_loopback).unwrap();
+        let snapshot = snapshot(&answers, &route::only_loopback).unwrap();
         assert_eq!(snapshot.generation, Generation(2));
         assert!(answers.0.borrow().is_empty());
         let mut lines = Vec::new();

@@ -3,6 +3,7 @@
 use ruleset::{Bits, Field, Name};
 
 use crate::netlink::message::{devices, number, under_mask};
+use crate::netlink::route::DeviceKey;
 
 /// Bytes of a packet: the header that they are in (`NFT_PAYLOAD_*_HEADER`), and their offset and length there.
 pub(crate) type Place = (i32, u32, u32);
@@ -68,8 +69,8 @@ pub(super) enum Loaded {
     /// The packet's direction in its connection.
     Direction,
     Bits(Bits),
-    /// The number of a device, whose name is this field.
-    Index(Field),
+    /// The number of a device, or of something of it; this field has its name.
+    OfDevice(Field, DeviceKey),
     /// The type that routing gives the source or the destination.
     AddressType {
         is_source: bool,
@@ -100,12 +101,29 @@ impl Loaded {
         bytes.div_ceil(4) as u32
     }
 
+    /// The words of nft's that load it.
+    pub(super) fn words(&self) -> &str {
+        match self {
+            Self::Field(Part { field, .. }) => field.facts().nft,
+            Self::AddressType { is_source: true } => "fib saddr type",
+            Self::AddressType { is_source: false } => "fib daddr type",
+            Self::OfDevice(Field::InInterface, DeviceKey::Index) => "iif",
+            Self::OfDevice(Field::InInterface, DeviceKey::Group) => "iifgroup",
+            Self::OfDevice(Field::InInterface, DeviceKey::Type) => "iiftype",
+            Self::OfDevice(_, DeviceKey::Index) => "oif",
+            Self::OfDevice(_, DeviceKey::Group) => "oifgroup",
+            Self::OfDevice(_, DeviceKey::Type) => "oiftype",
+            Self::State(_) => "ct state",
+            _ => "[...]",
+        }
+    }
+
     /// The name of the expression that loads it.
     fn loader(&self) -> &'static str {
         match self {
             Self::State(_) | Self::Status(_) | Self::Direction => "ct",
             Self::AddressType { .. } | Self::ReversePath { .. } => "fib",
-            Self::Index(_) => "meta",
+            Self::OfDevice(..) => "meta",
             Self::Mapped(..) => "map",
             Self::Field(Part { field, .. }) | Self::Bits(Bits { field, .. }) => match field {
                 Field::Mark | Field::Uid | Field::Gid | Field::EtherType | Field::PacketType => "meta",
@@ -148,19 +166,24 @@ impl Registers {
         held.map(|(_, loaded)| loaded)
     }
 
-    /// The fields, two or more, that fill so many bytes from a register on, each whole and in registers of its own; none
-    /// if something else is there.
-    pub(super) fn fields(&self, register: u32, bytes: u32) -> Option<Vec<Part>> {
+    /// Everything that fills so many bytes from a register on, with its length, each whole and in registers of its own; none
+    /// if a part of it isn't known.
+    pub(super) fn parts(&self, register: u32, bytes: u32) -> Option<Vec<(&Loaded, usize)>> {
         let mut slot = slot(register);
         let end = slot.saturating_add(bytes.div_ceil(4));
-        let mut fields = Vec::new();
+        let mut parts = Vec::new();
         while slot < end {
             let (_, loaded) = self.held.iter().find(|(held, _)| *held == slot)?;
-            let &Loaded::Field(part) = loaded else { return None };
-            fields.push(Some(part).filter(|part| part.bytes == part.field.bytes())?);
-            slot += loaded.slots();
+            let length = match loaded {
+                Loaded::Field(part) if part.bytes == part.field.bytes() => part.bytes,
+                Loaded::OfDevice(_, DeviceKey::Type) => 2,
+                Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::OfDevice(..) => 4,
+                _ => return None,
+            };
+            parts.push((loaded, length));
+            slot += length.div_ceil(4) as u32;
         }
-        (slot == end && fields.len() > 1).then_some(fields)
+        (slot == end).then_some(parts)
     }
 
     pub(super) fn constant(&self, register: u32) -> Option<&[u8]> {
@@ -252,20 +275,22 @@ mod tests {
     }
 
     #[test]
-    fn fields_side_by_side_are_looked_up_together() {
+    fn what_lies_side_by_side_is_looked_up_together() {
         let (v4, port) = (Part::whole(Field::Source(ruleset::Family::V4)), Part::whole(Field::SourcePort));
         let mut registers = Registers::default();
         registers.load(1, Loaded::Field(v4));
         registers.load(9, Loaded::Field(port));
-        assert_eq!(registers.fields(1, 8), Some(vec![v4, port]));
-        assert_eq!(registers.fields(8, 6), Some(vec![v4, port]));
-        for (register, bytes) in [(1, 4), (1, 12), (9, 4), (2, 8)] {
-            assert_eq!(registers.fields(register, bytes), None);
+        let both = [(&Loaded::Field(v4), 4), (&Loaded::Field(port), 2)];
+        assert_eq!(registers.parts(1, 8).as_deref(), Some(&both[..]));
+        assert_eq!(registers.parts(8, 6).as_deref(), Some(&both[..]));
+        assert_eq!(registers.parts(1, 4).as_deref(), Some(&both[..1]));
+        for (register, bytes) in [(1, 12), (9, 8), (2, 8)] {
+            assert_eq!(registers.parts(register, bytes), None);
         }
         registers.load(9, Loaded::Direction);
-        assert_eq!(registers.fields(1, 8), None);
+        assert_eq!(registers.parts(1, 8), None);
         registers.load(9, Loaded::Field(Part { bytes: 1, ..v4 }));
-        assert_eq!(registers.fields(1, 8), None, "not whole");
+        assert_eq!(registers.parts(1, 8), None, "not whole");
     }
 
     #[test]
@@ -284,7 +309,7 @@ mod tests {
         let field = |field| Loaded::Field(Part::whole(field));
         for (loaded, loaders) in [
             (Loaded::State(1), &["ct"][..]),
-            (Loaded::Index(Field::InInterface), &["meta"]),
+            (Loaded::OfDevice(Field::InInterface, DeviceKey::Index), &["meta"]),
             (field(Field::Uid), &["meta"]),
             (field(Field::ConnectionMark), &["ct"]),
             (field(Field::SourcePort), &["payload"]),

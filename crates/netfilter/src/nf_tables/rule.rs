@@ -60,6 +60,9 @@ impl NewRule<'_> {
             };
             added.ok_or_else(|| Unwritable(NftCondition(condition).to_string()))?;
         }
+        if let Some(lookup) = &rule.lookup {
+            return Err(Unwritable(lookup.key.clone()));
+        }
         if rule.counters.is_some() {
             to.add_expr(&Counter);
         }

@@ -3,7 +3,7 @@
 use nftnl::set::Set as NftnlSet;
 use nftnl::{MsgType, Table};
 use ruleset::nftables::datatype;
-use ruleset::{Action, Intervals, Name, Opaque, Set, Shape, set_elements, set_field, set_size};
+use ruleset::{Action, Intervals, Key, Label, Name, Set, Shape, set_elements, set_field, set_size};
 
 use super::c_string;
 use super::expression::{Data, Expression, Part as _, Verdict};
@@ -111,11 +111,20 @@ pub struct Elements {
     list: Vec<(u128, bool, Option<Action>)>,
     /// The catch-all element, if there is one, and a map's value for it.
     everything_else: Option<Option<Action>>,
+    /// The elements, instead, of a set of several fields, which are longer than numbers or may have intervals.
+    keys: Vec<Key>,
+    /// True if the set is such a set.
+    has_keys: bool,
     unknown: bool,
     pub(crate) expires: bool,
 }
 
 impl Elements {
+    /// Those of a set of several fields, if it `has_keys`.
+    pub(crate) fn of(has_keys: bool) -> Self {
+        Self { has_keys, ..Self::default() }
+    }
+
     pub(crate) fn read(&mut self, attributes: Attributes<'_>) -> Result<(), Malformed> {
         let Some(list) = attributes.find(NFTA_SET_ELEM_LIST_ELEMENTS)? else {
             return Ok(());
@@ -135,9 +144,9 @@ impl Elements {
                 self.unknown |= !matches!(expression?, Expression::Counter(_) | Expression::Other(b"last"));
             }
             let key = Attributes(element.get(NFTA_SET_ELEM_KEY)?).get(NFTA_DATA_VALUE)?;
-            // With another end, it is a range in a set whose elements have several fields.
-            if key.len() > 16 || element.find(NFTA_SET_ELEM_KEY_END)?.is_some() {
-                self.unknown = true;
+            if self.has_keys {
+                let last = Data::read(element, NFTA_SET_ELEM_KEY_END)?.map_or(key, |last| last.0);
+                self.keys.push(Key { first: key.to_vec(), last: last.to_vec(), action: verdict });
                 continue;
             }
             self.list.push((number(key), flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
@@ -145,10 +154,16 @@ impl Elements {
         Ok(())
     }
 
+    /// The elements of a set of several fields; none if they aren't understood.
+    pub(crate) fn take_keys(&mut self) -> Vec<Key> {
+        let is_whole = !self.unknown && self.everything_else.is_none();
+        std::mem::take(&mut self.keys).into_iter().filter(|_| is_whole).collect()
+    }
+
     /// The set's numbers and, for a map, their values. `intervals` is true for a set of intervals;
     /// numbers go up to `max`.
     pub(crate) fn finish(mut self, intervals: bool, max: u128) -> (Option<Intervals>, Vec<(Intervals, Action)>) {
-        if self.unknown {
+        if self.unknown || self.has_keys {
             return (None, Vec::new());
         }
         let mut all: Vec<((u128, u128), Option<Action>)> = Vec::with_capacity(self.list.len());
@@ -187,7 +202,7 @@ pub(crate) fn action(Verdict { code, chain }: Verdict<'_>) -> Action {
         (libc::NFT_RETURN, _) => Action::Return,
         (libc::NFT_JUMP, Some(chain)) => Action::Jump(chain),
         (libc::NFT_GOTO, Some(chain)) => Action::Goto(chain),
-        _ => Action::NotUnderstood(Opaque::Verdict(code)),
+        _ => Action::NotUnderstood(Label::Verdict(code)),
     }
 }
 

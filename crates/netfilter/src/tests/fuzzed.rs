@@ -42,7 +42,7 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mu
     let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
     assert!(verdicts.is_empty() || numbers.is_some());
     let chain = table::read_chain::<ruleset::Rule>(family, attributes);
-    let Ok(rule) = decode::read(attributes, family, &[], route::only_loopback) else {
+    let Ok(rule) = decode::read(attributes, family, &[], &route::only_loopback) else {
         return;
     };
     // Whatever is taken to be written, is written as what it is.

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use ruleset::flags::{CtState, ct_state_condition};
 use ruleset::testing::random;
 use ruleset::{
-    Action, Condition, Counters, Effect, Family, Field, Name, Nat, NatKind, Opaque, Rule, Set, TCP, TableFamily,
-    Values, addresses, interface,
+    Action, Condition, Counters, Effect, Family, Field, Label, Name, Nat, NatKind, Rule, Set, TCP, TableFamily, Values,
+    addresses, interface,
 };
 
 use super::written_and_read;
@@ -52,7 +52,7 @@ fn condition() -> impl Strategy<Value = Condition> {
     prop_oneof![
         20 => compared,
         1 => any::<bool>().prop_map(|is_new| ct_state_condition(|state| (state == CtState::New) == is_new)),
-        1 => Just(Condition::NotUnderstood(Opaque::expression("osf"))),
+        1 => Just(Condition::NotUnderstood(Label::expression("osf"))),
     ]
 }
 
@@ -70,7 +70,7 @@ fn action() -> impl Strategy<Value = Action> {
             Action::Continue,
             Action::Nat(Nat::of(NatKind::Masquerade)),
             Action::Map(Field::DestinationPort, Name::from("ports")),
-            Action::NotUnderstood(Opaque::expression("queue")),
+            Action::NotUnderstood(Label::expression("queue")),
         ]),
     ]
 }
@@ -80,11 +80,11 @@ fn rule() -> impl Strategy<Value = Rule> {
     let counters = any::<bool>().prop_map(|counts| counts.then(Counters::default));
     let effects = prop_oneof![
         9 => Just(vec![]),
-        1 => prop::sample::select(vec![vec![Effect::Untrack], vec![Effect::Other(Opaque::expression("log"))]]),
+        1 => prop::sample::select(vec![vec![Effect::Untrack], vec![Effect::Other(Label::expression("log"))]]),
     ];
     let conditions = prop::collection::vec(condition(), 0..4);
     (conditions, effects, action(), comment, counters).prop_map(|(conditions, effects, action, comment, counters)| {
-        Rule { effects, conditions, action, comment, needs_tracking: false, counters, handle: 0 }
+        Rule { effects, conditions, lookup: None, action, comment, needs_tracking: false, counters, handle: 0 }
     })
 }
 
@@ -152,7 +152,7 @@ fn what_is_refused_is_named() {
             Some("oifname \"eth*\""),
             Some("oifname \"eth*\""),
         ),
-        (Condition::NotUnderstood(Opaque::expression("osf")), Some("[osf]"), Some("[osf]")),
+        (Condition::NotUnderstood(Label::expression("osf")), Some("[osf]"), Some("[osf]")),
         (ct_state_condition(|state| state == CtState::New), Some("ct state new"), Some("ct state new")),
     ] {
         let rule = ruleset::testing::rule([tcp(), condition], Action::Return);
@@ -173,7 +173,7 @@ fn what_is_refused_is_named() {
         (Action::Accept, false, false),
         (Action::Continue, false, false),
         (Action::Goto(Name::from("PROXY_INIT_OUTPUT")), false, false),
-        (Action::NotUnderstood(Opaque::expression("queue")), false, false),
+        (Action::NotUnderstood(Label::expression("queue")), false, false),
         (Action::Return, true, true),
         (Action::Jump(Name::from("PROXY_INIT_OUTPUT")), true, true),
         (Action::Redirect(Some((4143, 4143))), true, true),

@@ -61,5 +61,5 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
     let batch = batch(&[edit], None).map_err(|error| error.what.to_string())?;
     let message = Messages(batch.bytes()).flatten().nth(1).expect("the batch has a message");
     let attributes = message.attributes().expect("it has attributes");
-    Ok(decode::read(attributes, family, sets, route::only_loopback).expect("what was written can be read"))
+    Ok(decode::read(attributes, family, sets, &route::only_loopback).expect("what was written can be read"))
 }

@@ -13,7 +13,7 @@ use crate::tests::{attributes_of, is_about};
 /// The tables that a namespace holds after these edits.
 pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
     let batch = edit::batch(edits, Some(Generation::FRESH)).unwrap();
-    snapshot(&Replay(batch), only_loopback).unwrap().tables
+    snapshot(&Replay(batch), &only_loopback).unwrap().tables
 }
 
 struct Replay(FinishedBatch);

@@ -68,8 +68,8 @@ fn conditions_are_written_as_nft_lists_them() {
         (tracking_condition(|of| of.state.has_entry() && of.has_dnat), "ct status dnat"),
         (tracking_condition(|of| of.state.has_entry() && !of.has_dnat), "ct status & 0x20 == 0x0"),
         (tracking_condition(|of| of.state.has_entry() && of.is_reply), "ct direction reply"),
-        (Condition::Constant { of: Opaque::Fragment, holds: false }, "ip frag-off & 0x1fff != 0"),
-        (Condition::NotUnderstood(Opaque::expression("osf")), "[osf]"),
+        (Condition::Constant { of: Label::Fragment, holds: false }, "ip frag-off & 0x1fff != 0"),
+        (Condition::NotUnderstood(Label::expression("osf")), "[osf]"),
     ] {
         let written = NftRule(&rule([condition], Action::Accept)).to_string();
         assert_eq!(written, format!("{text} accept"));
@@ -91,12 +91,12 @@ fn actions_are_written_as_nft_lists_them() {
         (Action::Redirect(Some((4143, 4150))), "redirect to :4143-4150"),
         (Action::Map(Field::DestinationPort, name), "tcp dport vmap @sub"),
         (Action::Nat(Nat::of(NatKind::Masquerade)), "masquerade"),
-        (Action::NotUnderstood(Opaque::expression("queue")), "[queue]"),
+        (Action::NotUnderstood(Label::expression("queue")), "[queue]"),
     ] {
         assert_eq!(NftRule(&rule([], action)).to_string(), text);
     }
     assert_eq!(NftAction(&Action::Continue).to_string(), "continue");
-    for (effect, text) in [(Effect::Untrack, "notrack"), (Effect::Other(Opaque::expression("log")), "[log]")] {
+    for (effect, text) in [(Effect::Untrack, "notrack"), (Effect::Other(Label::expression("log")), "[log]")] {
         assert_eq!(NftRule(&effect_of([], effect)).to_string(), text);
     }
 }

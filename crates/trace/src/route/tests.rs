@@ -5,7 +5,7 @@ use crate::connections::names_except_lo;
 use crate::step::Matched;
 use ruleset::testing::{self, base, effect_of, not, rule, table, to_port};
 use ruleset::{Address, Device, Queue};
-use ruleset::{Bits, Chain, Condition, Effect, Kind, NatKind, Opaque, Rule, TCP, Table, Values, address, flags};
+use ruleset::{Bits, Chain, Condition, Effect, Kind, Label, NatKind, Rule, TCP, Table, Values, address, flags};
 
 /// The IPv4 connections of a direction from a client's port to port 80, by any interface except lo.
 fn to_80(direction: Direction) -> Connections {
@@ -38,14 +38,14 @@ fn listening(listeners: &[Listener]) -> Network {
     Network { listeners: listeners.to_vec(), ..Network::default() }
 }
 
-/// The decisions about those connections, and their fate in the end, a line each.
+/// The decisions about those connections, and their treatment in the end, a line each.
 fn ends_around(direction: Direction, tables: Vec<Table>, around: &Environment<'_>) -> Vec<String> {
     let ruleset = Ruleset { tables, not_known: vec![] };
     let walk = there_and_back(&ruleset, Family::V4, direction, to_80(direction), around, None);
     let line = |what: &str, outcome: &Outcome<'_>| {
         let certain = if outcome.is_certain() { "" } else { "perhaps " };
         let at = outcome.at.map(|at| format!(" by {}", at.chain().name)).unwrap_or_default();
-        format!("{what}{certain}{:?} {:?}{at}", outcome.packet, outcome.fate)
+        format!("{what}{certain}{:?} {:?}{at}", outcome.packet, outcome.treatment)
     };
     let decided = walk.decisions.iter().map(|outcome| line("", outcome));
     let arrived = walk.arrived.iter().map(|outcome| line("at last ", outcome));
@@ -465,7 +465,7 @@ fn a_rule_that_is_asked_several_times_is_one_step() {
     let marked = |mark: u128| Condition::is(Field::Mark, mark);
     let marking = Rule {
         effects: vec![Effect::Mark { field: Field::Mark, to: Some(Bits::constant(Field::Mark, 1)) }],
-        ..rule([Condition::NotUnderstood(Opaque::expression("osf"))], Action::Continue)
+        ..rule([Condition::NotUnderstood(Label::expression("osf"))], Action::Continue)
     };
     let count = |condition| rule([condition], Action::Continue);
     let rules = vec![marking, count(marked(1)), count(marked(0)), count(marked(2)), count(to_port(80))];
@@ -487,7 +487,7 @@ fn a_rule_that_is_asked_several_times_is_one_step() {
     assert_eq!(said, [(1, "perhaps"), (2, "perhaps"), (3, "perhaps"), (4, "no"), (5, "yes")]);
 }
 
-/// The fate of the packets by which neighbours find each other, where this is hooked.
+/// The treatment of the packets by which neighbours find each other, where this is hooked.
 fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String> {
     let chains = chains
         .iter()
@@ -502,7 +502,7 @@ fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String>
     };
     let walk = discovery(&ruleset, <&Network>::default(), &neighbours);
     assert!(walk.decisions.iter().chain(&walk.arrived).all(|outcome| !outcome.connections.is_arp()));
-    let line = |what: &str, outcome: &Outcome<'_>| format!("{what}{:?} {:?}", outcome.packet, outcome.fate);
+    let line = |what: &str, outcome: &Outcome<'_>| format!("{what}{:?} {:?}", outcome.packet, outcome.treatment);
     let decided = walk.decisions.iter().map(|outcome| line("", outcome));
     decided.chain(walk.arrived.iter().map(|outcome| line("at last ", outcome))).collect()
 }
@@ -577,7 +577,7 @@ fn an_answer_is_as_certain_as_the_question_that_it_answers() {
         walk.arrived.iter().map(Outcome::is_certain).collect::<Vec<_>>()
     };
     let of_question = || Condition::is(Field::IcmpType, 135);
-    let perhaps = || Condition::NotUnderstood(Opaque::expression("osf"));
+    let perhaps = || Condition::NotUnderstood(Label::expression("osf"));
     assert_eq!(arrived(Kind::Filter, vec![rule([of_question(), perhaps()], Action::Drop)]), [false]);
     assert_eq!(arrived(Kind::Filter, vec![rule([of_question()], Action::Drop)]), [false; 0]);
     assert_eq!(arrived(Kind::Nat, vec![rule([of_question()], Action::Drop), redirect(1)]), [true]);
@@ -658,8 +658,10 @@ fn packets_pass_the_devices_beneath_theirs() {
             let field = if hook == Hook::Ingress { Field::InInterface } else { Field::OutInterface };
             let by_bond = to_80(direction).with_numbers(field, Intervals::one(interface(b"bond0")));
             let walk = there_and_back(&ruleset, Family::V4, direction, by_bond, &around, None);
-            let dropped =
-                walk.decisions.iter().any(|outcome| (outcome.packet, outcome.fate) == (Leg::First, Fate::Dropped));
+            let dropped = walk
+                .decisions
+                .iter()
+                .any(|outcome| (outcome.packet, outcome.treatment) == (Leg::First, Treatment::Dropped));
             assert_eq!(dropped, is_passed, "{direction} {name}");
         }
     }
@@ -737,7 +739,7 @@ fn a_bridge_s_input_sees_a_destination_that_iptables_may_have_changed() {
         let walk = there_and_back(&ruleset, Family::V4, Direction::Inbound, by_bridge.clone(), &around, None);
         let dropped = walk.decisions.first().unwrap();
         let certain = if walk.arrived.is_empty() { "" } else { "perhaps " };
-        assert_eq!(format!("{certain}{:?} {:?}", dropped.packet, dropped.fate), want, "{hook} {bridges_call_ip}");
+        assert_eq!(format!("{certain}{:?} {:?}", dropped.packet, dropped.treatment), want, "{hook} {bridges_call_ip}");
     }
 }
 
@@ -766,7 +768,7 @@ fn the_reply_to_another_device_s_address_may_come_by_any() {
         let walk = there_and_back(&ruleset, Family::V4, Direction::Outbound, connections, &around, None);
         let dropped = walk.decisions.first().unwrap();
         let certain = if walk.arrived.is_empty() { "" } else { "perhaps " };
-        assert_eq!(format!("{certain}{:?} {:?}", dropped.packet, dropped.fate), by_eth0, "{from}");
+        assert_eq!(format!("{certain}{:?} {:?}", dropped.packet, dropped.treatment), by_eth0, "{from}");
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::route::{Environment, there_and_back};
 use ruleset::flags::ct_state_condition;
-use ruleset::{Bits, Condition, Direction, Kind, Name, Nat, NatKind, Opaque, Rejection, Set, TCP, Values, interface};
+use ruleset::{Bits, Condition, Direction, Kind, Label, Name, Nat, NatKind, Rejection, Set, TCP, Values, interface};
 use ruleset::{
     testing::base, testing::chain, testing::effect_of, testing::not, testing::ports, testing::rule, testing::table,
     testing::to_port,
@@ -26,7 +26,7 @@ fn redirect(port: u16) -> Action {
 }
 
 fn unknown() -> Action {
-    Action::NotUnderstood(Opaque::expression("queue"))
+    Action::NotUnderstood(Label::expression("queue"))
 }
 
 fn fixed(holds: bool) -> Condition {
@@ -34,7 +34,7 @@ fn fixed(holds: bool) -> Condition {
 }
 
 fn strange() -> Condition {
-    Condition::NotUnderstood(Opaque::expression("osf"))
+    Condition::NotUnderstood(Label::expression("osf"))
 }
 
 fn any(action: Action) -> Rule {
@@ -85,7 +85,7 @@ fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec
             "{} {} {place}: {:?}{}{} of {}",
             at.table(),
             at.chain().name,
-            outcome.fate,
+            outcome.treatment,
             if outcome.is_certain() { "" } else { " perhaps" },
             if outcome.after_watched { " after" } else { "" },
             outcome.connections
@@ -115,7 +115,7 @@ fn nothing_that_decides_leaves_the_way_free() {
     let count = Action::Continue;
     for (what, before, others) in [
         ("a counter", vec![any(count.clone())], vec![]),
-        ("a log", vec![effect_of([], Effect::Other(Opaque::expression("log")))], vec![]),
+        ("a log", vec![effect_of([], Effect::Other(Label::expression("log")))], vec![]),
         ("an empty chain", vec![any(jump("empty"))], vec![chain("empty", vec![])]),
         ("a return in a chain", vec![any(jump("back"))], vec![chain("back", vec![any(Action::Return)])]),
         (
@@ -221,7 +221,7 @@ fn what_one_rule_has_taken_no_later_one_takes() {
     }
 }
 
-/// A watch of our chain names the rules that took other connections, and not the fate of these.
+/// A watch of our chain names the rules that took other connections, and not the treatment of these.
 #[test]
 fn what_a_rule_has_sent_elsewhere_is_not_followed() {
     let late = vec![base("late", Kind::Filter, Hook::Prerouting, 0, vec![rule([to_port(1)], Action::Drop)])];
@@ -740,7 +740,7 @@ fn of_too_many_kinds_the_rest_is_not_followed() {
         let direction = Direction::Inbound;
         let all = Connections::all(Family::V4, direction);
         let walk = there_and_back(&ruleset, Family::V4, direction, all, &Environment::default(), None);
-        let unfollowed = walk.decisions.iter().filter(|decision| decision.fate == Fate::Unfollowed).count();
+        let unfollowed = walk.decisions.iter().filter(|decision| decision.treatment == Treatment::Unfollowed).count();
         (walk.arrived.len(), unfollowed)
     };
     // One is that which nothing has taken.
@@ -794,7 +794,7 @@ fn accepted(ports: impl Iterator<Item = u16>) -> (usize, Vec<u128>) {
         .decisions
         .iter()
         .chain(&walk.arrived)
-        .filter(|decision| decision.fate == Fate::Accepted && !decision.after_watched);
+        .filter(|decision| decision.treatment == Treatment::Accepted && !decision.after_watched);
     let ports = decisions.clone().flat_map(|decision| {
         let ports = decision.connections.get(Field::DestinationPort).unwrap();
         ports.as_slice().to_vec().into_iter().flat_map(|(first, last)| first..=last)

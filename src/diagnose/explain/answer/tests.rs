@@ -1,5 +1,5 @@
 use ruleset::Unseen;
-use ruleset::{Hook, Kind, Nat, NatKind, Opaque, Policy, Set, Subsystem, Table, Values};
+use ruleset::{Hook, Kind, Label, Nat, NatKind, Policy, Set, Subsystem, Table, Values};
 use ruleset::{
     testing::base, testing::chain, testing::dnat, testing::effect_of, testing::not, testing::rule, testing::table,
     testing::to_port,
@@ -49,7 +49,7 @@ fn nat(hook: Hook, priority: i32, rules: Vec<Rule>) -> Table {
 }
 
 fn strange() -> Condition {
-    Condition::NotUnderstood(Opaque::expression("numgen"))
+    Condition::NotUnderstood(Label::expression("numgen"))
 }
 
 fn redirect(port: u16) -> Action {
@@ -112,6 +112,7 @@ fn each_step_is_recorded_in_the_kernels_order() {
         bits: 16,
         elements: Some(Intervals::new([(80, 81)])),
         verdicts: vec![(Intervals::one(80), Action::Jump(Name::from("of80"))), (Intervals::one(81), Action::Drop)],
+        keys: Vec::new(),
         expires: false,
     };
     let mapped = || rule([], Action::Map(Field::DestinationPort, Name::from("map")));
@@ -206,7 +207,7 @@ fn what_the_answer_depends_on_is_said() {
     let ruleset = beside(vec![to]);
     assert!(said(&ruleset, &inbound("10.0.0.1:80")).contains("the address to which it is translated"));
     assert_eq!(said(&ruleset, &inbound("10.0.0.1:4190")), "dropped");
-    let odd = filter(Hook::Output, vec![rule([], Action::NotUnderstood(Opaque::expression("queue")))]);
+    let odd = filter(Hook::Output, vec![rule([], Action::NotUnderstood(Label::expression("queue")))]);
     assert_eq!(
         said(&beside(vec![odd]), &outbound("10.0.0.1:80")),
         "not known: `[queue]` in inet mine, chain mine does something that is not understood"
@@ -303,7 +304,7 @@ fn the_reason_is_one_that_matters() {
 
 #[test]
 fn of_two_doubts_the_one_is_said_on_which_it_depends() {
-    let doubt = |text: &str, action| rule([Condition::NotUnderstood(Opaque::expression(text))], action);
+    let doubt = |text: &str, action| rule([Condition::NotUnderstood(Label::expression(text))], action);
     let rules = vec![doubt("first", Action::Continue), doubt("second", Action::Drop)];
     let said = said(&beside(vec![filter(Hook::Prerouting, rules)]), &inbound("10.0.0.1:80"));
     assert!(said.starts_with("not known: it depends on `[second]` in "), "{said}");

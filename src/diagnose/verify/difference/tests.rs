@@ -1,5 +1,5 @@
 use ruleset::flags::{CtState, ct_state_condition};
-use ruleset::{Action, Condition, Effect, Field, Hook, Intervals, Kind, Name, Opaque, Policy, TCP, Values, interface};
+use ruleset::{Action, Condition, Effect, Field, Hook, Intervals, Kind, Label, Name, Policy, TCP, Values, interface};
 use ruleset::{Address, Listener};
 use ruleset::{
     testing::base, testing::chain, testing::commented, testing::effect_of, testing::ports, testing::rule,
@@ -134,7 +134,7 @@ fn rules_that_differ() {
     );
     // Both are compared by their effect: this condition isn't understood, though it is written alike.
     let same_text = after(|table| {
-        rules_of(table, output)[1].conditions = vec![Condition::NotUnderstood(Opaque::expression("osf"))];
+        rules_of(table, output)[1].conditions = vec![Condition::NotUnderstood(Label::expression("osf"))];
     });
     assert_eq!(same_text.len(), 1, "{same_text:?}");
     assert!(same_text[0].starts_with("IPv4, PROXY_INIT_OUTPUT: different\n"), "{same_text:?}");
@@ -264,7 +264,7 @@ fn rules_that_come_first() {
     // There, connection tracking has seen the packet already.
     let untracking = effect_of([to_port(80)], Effect::Untrack);
     assert!(after(|table| rules_of(table, "PREROUTING").insert(0, untracking.clone())).is_empty());
-    let unknown = first(Action::NotUnderstood(Opaque::Extension(Name::from("NFQUEUE"))));
+    let unknown = first(Action::NotUnderstood(Label::Extension(Name::from("NFQUEUE"))));
     let does = "may take connections away (it is not understood): to port 80";
     assert_eq!(unknown, [shadowed("PREROUTING", does, &line("NFQUEUE"))]);
 
@@ -290,7 +290,7 @@ fn a_rule_that_is_met_twice_is_reported_once() {
     let twice = after(|table| {
         table.chains.push(chain(
             "sub",
-            vec![rule([to_port(80)], Action::NotUnderstood(Opaque::Extension(Name::from("NFQUEUE"))))],
+            vec![rule([to_port(80)], Action::NotUnderstood(Label::Extension(Name::from("NFQUEUE"))))],
         ));
         let jump = rule([], Action::Jump(Name::from("sub")));
         rules_of(table, "PREROUTING").splice(0..0, [jump.clone(), jump]);

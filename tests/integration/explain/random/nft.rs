@@ -40,9 +40,17 @@ const PRELUDES: [&str; 9] = [
 ];
 
 /// The sets and maps of a table, and the words by which rules name them.
-const SETS: [(&str, &str); 4] = [
+const SETS: [(&str, &str); 6] = [
     ("@some", "set some { type inet_service; elements = { 443 }; }"),
     ("@hosts", "set hosts { type ipv4_addr; flags interval; elements = { 10.77.0.1, 192.0.2.0/25 }; }"),
+    (
+        "@pairs",
+        "set pairs { type ipv4_addr . inet_service; flags interval; elements = { 10.77.0.0/24 . 80-443, 192.0.2.1 . 8080 }; }",
+    ),
+    (
+        "@sixes",
+        "map sixes { type ipv6_addr . inet_service : verdict; elements = { fd77::2 . 80 : drop, fd77::2 . 443 : jump two, fd77::1 . 8080 : accept }; }",
+    ),
     ("@links", "set links { type ifname; elements = { \"eth0\" }; }"),
     ("@ways", "map ways { type inet_service : verdict; elements = { 80 : jump two, 443 : drop, 8080 : return }; }"),
 ];
@@ -135,6 +143,11 @@ fn any_condition() -> impl Strategy<Value = String> {
         }),
         1 => words(&["tcp dport { 4143, 4140 }", "tcp dport 4143", "tcp dport != { 80, 4140 }", "tcp sport { 80, 4140, 4143 }"]),
         1 => words(&["tcp sport 20000-40000", "tcp sport < 30000", "tcp sport != 25000-35000", "tcp dport 8080 tcp sport & 1 == 1"]),
+        2 => words(&[
+            "ip saddr . tcp dport @pairs", "ip daddr . tcp dport @pairs", "iifname . tcp dport { \"eth0\" . 80, \"lo\" . 4140 }",
+            "iifgroup 0", "iifgroup != 3", "iiftype ether", "oiftype != loopback", "ct state . tcp dport { new . 80, established . 443 }",
+            "ip6 saddr . ip6 daddr { fd77::1 . fd77::2, ::1 . ::1 }",
+        ]),
         1 => words(&["tcp dport @some", "tcp dport != @some", "ip saddr @hosts", "iifname @links"]),
         1 => words(&["meta l4proto udp", "meta l4proto != udp", "udp dport 53"]),
         2 => words(&[
@@ -182,6 +195,11 @@ fn any_action() -> impl Strategy<Value = String> {
             "tcp dport vmap { 80 : accept, 443 : jump two, 8000-9000 : goto one }",
             "tcp dport vmap { 80 : drop, 4143 : accept, 4190 : jump two }",
             "tcp dport vmap @ways",
+            "fib daddr type vmap { local : jump two, broadcast : drop }",
+            "fib saddr type . tcp dport vmap { unicast . 80 : drop, local . 443 : goto two }",
+            "ip6 daddr . tcp dport vmap @sixes",
+            "ip saddr . tcp dport vmap { 10.77.0.0/24 . 80-443 : accept, 192.0.2.1 . 8080 : jump two }",
+            "iifname . tcp dport vmap { \"eth0\" . 80 : jump two, \"lo\" . 1-9999 : accept }",
             "ct state vmap { new : accept, invalid : jump one }",
             "ct state vmap { established : jump two, untracked : drop }",
             "iifname vmap { \"lo\" : accept, \"eth1\" : jump two }",
@@ -227,7 +245,7 @@ impl Table {
         // Chains to which nothing leads are left out, so that less is to be read.
         let mut all = base.clone();
         for (chain, rules) in [("one", &one), ("two", &two)] {
-            if all.contains(chain) || (chain == "two" && all.contains("@ways")) {
+            if all.contains(chain) || (chain == "two" && (all.contains("@ways") || all.contains("@sixes"))) {
                 rest = format!("  chain {chain} {{\n{rules}  }}\n{rest}");
                 all += rules;
             }
@@ -263,12 +281,14 @@ impl Table {
     /// two families in one rule, and expressions that have no place at this hook.
     fn is_refused(&self, condition: &str, action: &str, chains: &[&str]) -> bool {
         let has = |word: &str| condition.contains(word) || action.contains(word);
-        let leads_to = |chain: &&str| action.contains(*chain) || (*chain == "two" && action.contains("@ways"));
+        let leads_to = |chain: &&str| {
+            action.contains(*chain) || (*chain == "two" && (action.contains("@ways") || action.contains("@sixes")))
+        };
         // No loops: the first chain may lead to the second one, and that nowhere.
         let in_a_loop = ["one", "two"].iter().any(|chain| leads_to(chain) && !chains.contains(chain));
         let words = |text: &str, word: &str| text.split_whitespace().any(|one| one == word);
         let v4 = words(condition, "ip") || words(action, "ip");
-        let v6 = words(condition, "ip6");
+        let v6 = words(condition, "ip6") || words(action, "ip6");
         let of_other_family = match self.family {
             "ip" => v6,
             "ip6" => v4,

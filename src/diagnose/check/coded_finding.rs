@@ -6,7 +6,7 @@ use super::fate::{FamilyFate, Fate};
 use crate::config::Mode;
 use crate::config::warnings::Warning;
 use crate::diagnose::output::words;
-use crate::diagnose::proxy::ProxyWarning;
+use crate::diagnose::proxy::PodWarning;
 use crate::diagnose::recognize::config::NoConfig;
 use crate::diagnose::verify::finding::{Finding, FindingKind};
 
@@ -22,7 +22,7 @@ pub(super) enum Severity {
 }
 
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct CodedFinding {
     pub(super) code: String,
     pub(super) severity: Severity,
     pub(super) text: String,
@@ -36,7 +36,7 @@ const AGAIN: &str =
     "install the rules again; `proxy-init verify` prints the difference, and the flags that come closest";
 const LET_PASS: &str = "let that rule pass the pod's connections, or remove it; `proxy-init verify` prints it";
 
-impl Trouble {
+impl CodedFinding {
     fn new(code: &str, severity: Severity, text: impl Into<String>, cure: impl Into<String>) -> Self {
         Self { code: code.to_owned(), severity, text: text.into(), cure: cure.into() }
     }
@@ -80,58 +80,58 @@ impl Trouble {
         Self::new(code, severity, finding.in_a_line(), LET_PASS)
     }
 
-    pub(super) fn of_warning(warning: &ProxyWarning) -> Self {
+    pub(super) fn of_warning(warning: &PodWarning) -> Self {
         let (code, severity, cure) = match warning {
-            ProxyWarning::Config(Warning::NoOwner) => {
+            PodWarning::Config(Warning::NoOwner) => {
                 ("no-owner", Severity::Lost, "install the rules with --proxy-uid".to_owned())
             }
-            ProxyWarning::Config(Warning::SamePort(_)) => {
+            PodWarning::Config(Warning::SamePort(_)) => {
                 ("same-port", Severity::Lost, "install the rules with the proxy's two ports".to_owned())
             }
-            ProxyWarning::Config(_) => {
+            PodWarning::Config(_) => {
                 ("doubtful-flags", Severity::Note, "install the rules with other flags, if it isn't meant".to_owned())
             }
-            ProxyWarning::NotListening { .. } => (
+            PodWarning::NotListening { .. } => (
                 "proxy-not-listening",
                 Severity::Lost,
                 "wait for the proxy to start, or see its container's log; a pod without a proxy needs no rules".to_owned(),
             ),
-            ProxyWarning::OtherPort { .. } => (
+            PodWarning::OtherPort { .. } => (
                 "other-port",
                 Severity::Lost,
                 "install the rules with the ports on which the proxy listens (--incoming-proxy-port, --outgoing-proxy-port)"
                     .to_owned(),
             ),
-            ProxyWarning::OtherUser { uid, .. } => {
+            PodWarning::OtherUser { uid, .. } => {
                 ("proxy-loop", Severity::Lost, format!("install the rules with --proxy-uid {uid}"))
             }
-            ProxyWarning::EverythingSkipped(direction) => {
+            PodWarning::EverythingSkipped(direction) => {
                 ("everything-skipped", Severity::Lost, format!("skip fewer {direction} ports and subnets"))
             }
-            ProxyWarning::NoRulesFor { .. } => (
+            PodWarning::NoRulesFor { .. } => (
                 "family-without-rules",
                 Severity::Lost,
                 "install the rules without --ipv6=false (in Linkerd's chart: disableIPv6: false)".to_owned(),
             ),
-            ProxyWarning::QueueFull { .. } => (
+            PodWarning::QueueFull { .. } => (
                 "queue-full",
                 Severity::Lost,
                 "see why the program is slow, or raise its backlog and net.core.somaxconn".to_owned(),
             ),
-            ProxyWarning::AppAsProxy { .. } => (
+            PodWarning::AppAsProxy { .. } => (
                 "app-as-proxy",
                 Severity::Lost,
                 "run the app as another user (runAsUser), or the proxy (proxy.uid in Linkerd's chart)".to_owned(),
             ),
-            ProxyWarning::NoWay { .. } => {
+            PodWarning::NoWay { .. } => {
                 ("no-way", Severity::Lost, "see `ip address` and `ip route` in the pod, and the node's CNI plugin".to_owned())
             }
-            ProxyWarning::Bridge { device, .. } => (
+            PodWarning::Bridge { device, .. } => (
                 "bridge",
                 Severity::Lost,
                 format!("install the rules with --inbound-interfaces-to-ignore {device}, or with its subnet ignored"),
             ),
-            ProxyWarning::NotKnown(_) | ProxyWarning::RoutesNotKnown { .. } => {
+            PodWarning::NotKnown(_) | PodWarning::RoutesNotKnown { .. } => {
                 ("not-known", Severity::NotKnown, "allow what refuses it: a seccomp filter, or a sandbox".to_owned())
             }
         };
@@ -162,14 +162,14 @@ impl Trouble {
     }
 
     /// Joins findings of one kind in a row that have the same cure.
-    pub(super) fn merge(troubles: Vec<Self>) -> Vec<Self> {
+    pub(super) fn merge(findings: Vec<Self>) -> Vec<Self> {
         let mut merged: Vec<Self> = Vec::new();
-        for trouble in troubles {
+        for finding in findings {
             match merged.last_mut() {
-                Some(last) if last.code == trouble.code && last.cure == trouble.cure => {
-                    last.text += &format!("; {}", trouble.text);
+                Some(last) if last.code == finding.code && last.cure == finding.cure => {
+                    last.text += &format!("; {}", finding.text);
                 }
-                _ => merged.push(trouble),
+                _ => merged.push(finding),
             }
         }
         merged
