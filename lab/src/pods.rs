@@ -52,9 +52,11 @@ fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result
     containerd::add_node(&folder)?;
     let protocol = apt::unpack(containerd::RELEASE, "golang-k8s-cri-api-dev")?;
     let protocol = apt::find(&protocol, "api.proto").ok_or("golang-k8s-cri-api-dev has no api.proto")?;
+    // Debian stable's protoc doesn't know this option, which is for logs.
+    let protocol = fs::read_to_string(protocol)?.replace("[debug_redact = true]", "");
+    fs::write(folder.join("api.proto"), protocol)?;
     let mut protoc = Command::new("protoc");
-    protoc.arg("--proto_path").arg(protocol.parent().unwrap_or(&protocol));
-    protoc.arg("--descriptor_set_out").arg(folder.join(INTERFACE)).arg(&protocol).run()?;
+    protoc.current_dir(&folder).args(["--descriptor_set_out", INTERFACE, "api.proto"]).run()?;
     if let Some(layout) = release {
         if !layout.exists() {
             return Err(format!("no {}: cargo xtask release makes it", layout.display()).into());

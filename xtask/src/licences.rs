@@ -134,7 +134,8 @@ fn crates(
         components.push(Component {
             name: name.to_owned(),
             version: version.to_owned(),
-            licence: licence.to_owned(),
+            // Older crates have a slash where SPDX has a word.
+            licence: licence.replace('/', " OR "),
             purl: format!("pkg:{kind}/{name}@{version}"),
             texts: texts_in(Path::new(manifest).parent().unwrap_or(root()), licence)?,
             folder: format!("{name}-{version}"),

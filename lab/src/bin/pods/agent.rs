@@ -132,14 +132,15 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
     answer.ok_or_else(|| format!("it never came to pass that {what}").into())
 }
 
-/// Every file in the node's folders that isn't a link to a plugin of Debian's.
-fn tree() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+/// Every file in the node's folders that isn't a link to a plugin of Debian's, and what it says as JSON: the agent writes a
+/// list that it has changed in lines of its own.
+fn tree() -> Result<BTreeMap<PathBuf, Value>> {
     let mut tree = BTreeMap::new();
     for folder in [Host::networks(), node::folder(NODE).join("plugins")] {
         for file in folder.read_dir()? {
             let path = file?.path();
             if !path.is_symlink() {
-                tree.insert(path.clone(), fs::read(path)?);
+                tree.insert(path.clone(), serde_json::from_slice(&fs::read(path)?).unwrap_or_default());
             }
         }
     }
@@ -221,7 +222,7 @@ fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
     agent.0.wait()?;
     let after = tree()?;
     if after != before {
-        return Err(format!("left behind: {:?}", after.keys().collect::<Vec<_>>()).into());
+        return Err(format!("left behind: {after:?}").into());
     }
     if !server.deletions().is_empty() {
         return Err(format!("deleted: {:?}", server.deletions()).into());

@@ -187,7 +187,7 @@ impl<'a> Pod<'a> {
             // As kubelet makes them.
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
             mounts.push(json!({
-                "container_path": path, "host_path": folder, "uid_mappings": self.users, "gid_mappings": self.users,
+                "container_path": path, "host_path": folder, "uidMappings": self.users, "gidMappings": self.users,
             }));
         }
         let config = json!({
