@@ -88,9 +88,9 @@ impl Standing {
 
 /// All pods that are known by keys of this type.
 pub(crate) struct Care<'a, K, P> {
-    settings: &'a Settings,
-    health: &'a Health,
-    pub(crate) teller: Teller,
+    pub(crate) settings: &'a Settings,
+    pub(crate) health: &'a Health,
+    teller: Teller,
     /// When the turns began.
     start: Instant,
     all: RefCell<BTreeMap<K, (Arc<P>, Tracked)>>,

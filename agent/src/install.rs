@@ -16,7 +16,6 @@ use crate::admin::Health;
 use crate::api::Server;
 use crate::fate::{Fate, Own};
 use crate::keeper::Keeper;
-use crate::plugin_log::PluginLog;
 use crate::settings::{OnExit, Settings};
 use crate::tell::Teller;
 
@@ -29,7 +28,6 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
     // Without a configuration there is nothing to wait for.
     installation.entry()?;
     let mut keeper = Keeper::new(settings, Teller::new(server, "linkerd-cni-agent", health), health);
-    let mut plugin_log = installation.plugin_log().map(|folder| PluginLog::new(&folder, health));
     let own = server.map(Own::new);
     let mut watched = pin!(async {
         match &own {
@@ -52,10 +50,6 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
                 never = &mut asked => match never {},
             };
             health.metrics.pass.observe(start.elapsed().as_secs_f64());
-            // The agent that owns the files has the socket, too.
-            if let Some(log) = plugin_log.as_mut().filter(|_| state.has_program && !state.standby) {
-                log.keep();
-            }
             let ready = state.is_installed() && *access.borrow_and_update();
             health.metrics.contested.set(i64::try_from(state.contested()).unwrap_or(i64::MAX));
             health.tell(ready, || {
@@ -98,9 +92,6 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
             }
         }
     };
-    if let Some(log) = plugin_log.filter(|_| removes) {
-        log.remove();
-    }
     keeper.leave(removes)
 }
 

@@ -17,6 +17,7 @@ use crate::conflist::{self, Entry, PLUGIN};
 use crate::folder::{Content, Folder, LOCK, Lock, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
 use crate::plan::{self, Change, Files, Look, Step};
+use crate::plugin_log::PluginLog;
 use crate::settings::{Installation, Settings};
 use crate::status::{self, Asked, Subject};
 use crate::tell::{self, Teller};
@@ -43,8 +44,8 @@ const TRIES: usize = 5;
 pub(crate) struct State {
     /// When to look again even if nothing changes.
     pub(crate) again: Duration,
-    pub(crate) has_program: bool,
-    /// True if the kubeconfig is in place, or isn't needed.
+    has_program: bool,
+    /// True if the kubeconfig is there, or isn't needed.
     has_kubeconfig: bool,
     /// How many configurations have the entry.
     pub(crate) configurations: usize,
@@ -197,6 +198,7 @@ pub(crate) struct Keeper {
     kept: Option<Entry>,
     /// The facts that were told.
     told: BTreeMap<Fact, String>,
+    plugin_log: Option<PluginLog>,
     teller: Teller,
     /// The node's name, if it is known.
     node: Option<String>,
@@ -215,6 +217,7 @@ impl Keeper {
             asked: None,
             kept: None,
             told: BTreeMap::new(),
+            plugin_log: settings.installation.plugin_log().map(|folder| PluginLog::new(&folder, health)),
             teller,
             node: settings.node.clone(),
             health: Arc::clone(health),
@@ -264,6 +267,12 @@ impl Keeper {
             let words = format!("{} is left as it is: {reason}", path.display());
             state.facts.insert(Fact::Skipped(name.clone(), reason.clone()), words);
         }
+        // The agent that owns the files has the socket, too.
+        if let Some(log) = self.plugin_log.as_mut().filter(|_| state.has_program && !state.standby)
+            && let Err(reason) = log.keep()
+        {
+            state.failed(reason);
+        }
         self.tell(&state);
         state
     }
@@ -302,9 +311,9 @@ impl Keeper {
             state.wait(SOON);
             // The owner has asked the plugin.
             let (folder, _) = read_all(net)?;
-            let entry = plan::entry_of(&folder);
+            let needs_kubeconfig = plan::entry_of(&folder).is_none_or(|entry| entry.needs_kubeconfig());
             state.has_program = bin.stamp(PLUGIN).is_some();
-            state.has_kubeconfig = entry.is_some_and(|entry| self.has_kubeconfig(net, &entry));
+            state.has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
             state.is_accepted = true;
             state.look_at(net, &folder);
             return Ok(());
@@ -319,18 +328,20 @@ impl Keeper {
         self.kept = plan::entry_of(&read_all(net)?.0).or(self.kept.take());
         let wanted = self.installation.entry();
         let needs_kubeconfig = wanted.as_ref().ok().into_iter().chain(&self.kept).any(Entry::needs_kubeconfig);
-        self.kubeconfig(state, net, needs_kubeconfig);
-        let has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
+        if needs_kubeconfig {
+            self.kubeconfig(state, net);
+        }
+        state.has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
         let is_there = self.is_in_place(bin, &source);
         let is_replaced = self.kept.is_some() && (!is_there || wanted.as_ref().ok() != self.kept.as_ref());
         let accepted = match wanted {
             Err(reason) => Err(Some(reason)),
             // Without a kubeconfig, the plugin would only say so.
-            Ok(_) if !has_kubeconfig => Err(None),
+            Ok(_) if !state.has_kubeconfig => Err(None),
             Ok(entry) => {
                 let program = if is_there { bin.path().join(PLUGIN) } else { source.path.clone() };
                 let configuration = status::configuration(&self.installation, &entry);
-                let subject = Subject { program: source.stamp, configuration, has_kubeconfig };
+                let subject = Subject { program: source.stamp, configuration };
                 let asked = Asked::ask(self.asked.take(), subject, &program).await;
                 let refused = asked.refused().map(str::to_owned);
                 if refused.is_some() {
@@ -357,18 +368,13 @@ impl Keeper {
             }
         };
         // No configuration names what isn't there.
-        match entry.filter(|_| has_kubeconfig && bin.stamp(PLUGIN).is_some()) {
+        match entry.filter(|_| state.has_kubeconfig && bin.stamp(PLUGIN).is_some()) {
             Some(entry) => self.configurations(state, net, &entry),
             None => {
                 state.look_at(net, &read_all(net)?.0);
                 Ok(())
             }
         }
-    }
-
-    /// Returns true if the kubeconfig is there, or isn't needed.
-    fn has_kubeconfig(&self, net: &Folder, entry: &Entry) -> bool {
-        !entry.needs_kubeconfig() || net.stamp(&self.installation.kubeconfig).is_some()
     }
 
     /// Changes a file, unless that is held back: `line` is for a file that another program rewrites again and again. None if
@@ -429,12 +435,8 @@ impl Keeper {
         self.is_in_place(bin, source)
     }
 
-    /// Writes the kubeconfig, if the plugin needs one and it isn't what it should be.
-    fn kubeconfig(&mut self, state: &mut State, net: &Folder, is_needed: bool) {
-        state.has_kubeconfig = !is_needed;
-        if !is_needed {
-            return;
-        }
+    /// Writes the kubeconfig, if it isn't what it should be.
+    fn kubeconfig(&mut self, state: &mut State, net: &Folder) {
         let bytes = match self.kubeconfig_text() {
             Ok(text) => text.into_bytes(),
             Err(reason) => {
@@ -445,7 +447,6 @@ impl Keeper {
         let name = self.installation.kubeconfig.clone();
         let wanted = Content::File(Text { bytes: bytes.clone(), mode: KUBECONFIG_MODE });
         if net.read(&name) == Some(wanted) {
-            state.has_kubeconfig = true;
             return;
         }
         let path = net.path().join(&name);
@@ -456,7 +457,6 @@ impl Keeper {
         if self.change(state, &name, || rewritten(&path, ""), write).is_some() {
             self.health.metrics.count("kubeconfig", 1);
             info!("wrote {}", path.display());
-            state.has_kubeconfig = true;
         }
     }
 
@@ -504,6 +504,9 @@ impl Keeper {
         if !uninstalls {
             info!("the plugin stays on the node");
             return Ok(());
+        }
+        if let Some(log) = self.plugin_log {
+            log.remove();
         }
         // Another agent on the node takes the lock meanwhile.
         drop(self.folders.take());

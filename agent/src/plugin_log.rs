@@ -37,8 +37,6 @@ pub(crate) struct PluginLog {
     path: PathBuf,
     health: Arc<Health>,
     open: Option<Open>,
-    /// The last trouble, so that the log has it once.
-    trouble: String,
 }
 
 #[derive(Debug)]
@@ -70,31 +68,23 @@ struct Line {
 impl PluginLog {
     /// Nobody listens yet.
     pub(crate) fn new(folder: &Path, health: &Arc<Health>) -> Self {
-        Self { path: folder.join(LOG_SOCKET), health: Arc::clone(health), open: None, trouble: String::new() }
+        Self { path: folder.join(LOG_SOCKET), health: Arc::clone(health), open: None }
     }
 
     /// Listens, unless it does already by the name that the plugin knows: another agent may have taken that, or
     /// somebody may have removed it. Must be called in tokio's runtime.
-    pub(crate) fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) -> Result<(), String> {
         if self.is_open() {
-            return;
+            return Ok(());
         }
         self.open = None;
-        let trouble = match open(&self.path, &self.health) {
-            Ok(open) => {
-                self.open = Some(open);
-                self.health.metrics.begin_commands();
-                String::new()
-            }
-            Err(error) => format!(
-                "what the plugin logs can't be shown here: {}: {error}: is the node's folder mounted there?",
-                self.path.display()
-            ),
-        };
-        if !trouble.is_empty() && trouble != self.trouble {
-            warn!("{trouble}");
-        }
-        self.trouble = trouble;
+        let open = open(&self.path, &self.health).map_err(|error| {
+            let path = self.path.display();
+            format!("what the plugin logs can't be shown here: {path}: {error}: is the node's folder mounted there?")
+        })?;
+        self.open = Some(open);
+        self.health.metrics.begin_commands();
+        Ok(())
     }
 
     /// Removes the name, unless it has become another agent's.

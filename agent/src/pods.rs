@@ -33,9 +33,7 @@ const PROC: &str = "/proc";
 const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Watcher<'a> {
-    settings: &'a Settings,
     server: &'a Server,
-    health: &'a Health,
     care: Care<'a, Uid, Meshed>,
 }
 
@@ -46,7 +44,7 @@ pub(crate) async fn run(settings: &Settings, server: &Server, health: &Arc<Healt
         node.ok_or("--node-name, or LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME, must say which node's pods to watch")?;
     // The name of upstream's.
     let teller = Teller::new(Some(server), "linkerd-cni-repair-controller", health);
-    let watcher = Watcher { settings, server, health, care: Care::new(settings, health, teller) };
+    let watcher = Watcher { server, care: Care::new(settings, health, teller) };
     Ok(tokio::select! {
         never = watcher.follow(node) => never,
         never = watcher.care.watch(async |due| watcher.round(due).await) => never,
@@ -117,7 +115,7 @@ impl Watcher<'_> {
         tracked: &mut Tracked,
         processes: &OnceCell<Result<Arc<Processes>, String>>,
     ) -> Result<Standing, String> {
-        let (settings, action) = (self.settings, self.settings.repair);
+        let (settings, action) = (self.care.settings, self.care.settings.repair);
         let failed = match pod::case(pod) {
             Case::Leave(reason) => {
                 debug!("{pod} is left alone: {reason}");
@@ -149,7 +147,7 @@ impl Watcher<'_> {
 
     /// Deletes a pod, as upstream's repair controller does, if it is still the one that was looked at.
     async fn delete(&self, pod: &Meshed) -> Result<Standing, String> {
-        let metrics = &self.health.metrics;
+        let metrics = &self.care.health.metrics;
         let ::pod::Metadata { name, namespace, uid, resource_version, .. } = pod.metadata.clone();
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),

@@ -29,8 +29,6 @@ pub(crate) struct Subject {
     pub(crate) program: Stamp,
     /// Its standard input.
     pub(crate) configuration: Value,
-    /// True if the kubeconfig is there.
-    pub(crate) has_kubeconfig: bool,
 }
 
 /// The last question, and its answer.

@@ -208,22 +208,37 @@ impl Agent<'_> {
                 }
                 return Ok(SynchronizeResponse { more }.encode_to_vec());
             }
-            "RunPodSandbox" => self.sandboxes.run(pod(payload)?, patience).await.map_err(refused)?,
-            "CreateContainer" => self.sandboxes.create(pod(payload)?, patience).await.map_err(refused)?,
-            "RemovePodSandbox" => self.sandboxes.remove(&pod(payload)?.id),
             "StateChange" => {
                 let change: StateChangeEvent = decoded(payload)?;
-                match change.event() {
-                    Event::RunPodSandbox => self.sandboxes.run(known(change.pod)?, patience).await.map_err(refused)?,
-                    Event::RemovePodSandbox => self.sandboxes.remove(&known(change.pod)?.id),
-                    Event::CreateContainer | Event::Unknown => {}
-                }
+                self.heed(change.event(), change.pod, patience).await?;
             }
             "Shutdown" => {}
-            other => return Err(status(UNIMPLEMENTED, format!("the agent has no {other:?}"))),
+            method => {
+                let event = match method {
+                    "RunPodSandbox" => Event::RunPodSandbox,
+                    "CreateContainer" => Event::CreateContainer,
+                    "RemovePodSandbox" => Event::RemovePodSandbox,
+                    other => return Err(status(UNIMPLEMENTED, format!("the agent has no {other:?}"))),
+                };
+                self.heed(event, decoded::<PodRequest>(payload)?.pod, patience).await?;
+            }
         }
         // The answers to all of these are messages whose fields have their defaults.
         Ok(Vec::new())
+    }
+
+    async fn heed(&self, event: Event, pod: Option<PodSandbox>, patience: Duration) -> Result<(), Status> {
+        let pod = pod.ok_or_else(|| status(INVALID_ARGUMENT, "the request names no pod".to_owned()))?;
+        let heeded = match event {
+            Event::RunPodSandbox => self.sandboxes.run(pod, patience).await,
+            Event::CreateContainer => self.sandboxes.create(pod, patience).await,
+            Event::RemovePodSandbox => {
+                self.sandboxes.remove(&pod.id);
+                Ok(())
+            }
+            Event::Unknown => Ok(()),
+        };
+        heeded.map_err(|reason| status(UNKNOWN, format!("linkerd-cni-agent: {reason}")))
     }
 
     /// Tries the rules out in a network namespace that is nobody's, again and again.
@@ -258,17 +273,4 @@ fn status(code: i32, message: String) -> Status {
 
 fn decoded<T: prost::Message + Default>(bytes: Bytes) -> Result<T, Status> {
     T::decode(bytes).map_err(|error| status(INVALID_ARGUMENT, format!("the agent cannot read the request: {error}")))
-}
-
-/// The pod that a request is about.
-fn pod(payload: Bytes) -> Result<PodSandbox, Status> {
-    known(decoded::<PodRequest>(payload)?.pod)
-}
-
-fn known(pod: Option<PodSandbox>) -> Result<PodSandbox, Status> {
-    pod.ok_or_else(|| status(INVALID_ARGUMENT, "the request names no pod".to_owned()))
-}
-
-fn refused(reason: String) -> Status {
-    status(UNKNOWN, format!("linkerd-cni-agent: {reason}"))
 }

@@ -98,14 +98,12 @@ pub(crate) fn configuration(installation: &Installation) -> Result<Configuration
 
 /// All of the node's meshed pods.
 pub(crate) struct Sandboxes<'a> {
-    settings: &'a Settings,
-    health: &'a Health,
     care: Care<'a, String, Sandbox>,
 }
 
 impl<'a> Sandboxes<'a> {
     pub(crate) fn new(settings: &'a Settings, health: &'a Health, teller: Teller) -> Self {
-        Self { settings, health, care: Care::new(settings, health, teller) }
+        Self { care: Care::new(settings, health, teller) }
     }
 
     /// The runtime has made a sandbox: the pod gets its rules, or the sandbox must fail.
@@ -117,7 +115,7 @@ impl<'a> Sandboxes<'a> {
             Err(error) => Err(error),
         };
         let code = outcome.as_ref().map_or_else(Error::code, |()| 0);
-        self.health.metrics.ended("ADD".to_owned(), code);
+        self.care.health.metrics.ended("ADD".to_owned(), code);
         self.care.count();
         let outcome = outcome.map_err(|error| error.message());
         outcome.inspect_err(|reason| error!("pod {name}: its sandbox fails: {reason}"))
@@ -206,7 +204,7 @@ impl<'a> Sandboxes<'a> {
 
     /// The rules that a pod which starts now should have; none: it stays as it is.
     fn wanted(&self, sandbox: &Sandbox) -> Result<Option<Arc<Install>>, Error> {
-        let configuration = configuration(&self.settings.installation)?;
+        let configuration = configuration(&self.care.settings.installation)?;
         let decision = pod::by_annotations(&configuration, &sandbox.name, sandbox.given.clone())?;
         let install = rules::install(&configuration, &sandbox.name, decision);
         if !configuration.linkerd.simulate {

@@ -62,19 +62,21 @@ impl Node {
 
     /// Another plugin in the image, of which STATUS is this script; `$asked` is what it got on standard input.
     pub(crate) fn image_whose_status(&self, script: &str) {
-        let path = self.path.join("image/linkerd-cni");
+        self.replace_image(&format!("#!/bin/sh\nasked=$(cat)\n{script}\n"));
+    }
+
+    /// By another file: a process of a killed agent's may still run the one that was there.
+    fn replace_image(&self, text: &str) {
         let other = self.path.join("image-linkerd-cni");
-        fs::write(&other, format!("#!/bin/sh\nasked=$(cat)\n{script}\n")).unwrap();
+        fs::write(&other, text).unwrap();
         fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::rename(other, path).unwrap();
+        fs::rename(other, self.path.join("image/linkerd-cni")).unwrap();
     }
 
     /// Another plugin in the image.
     pub(crate) fn image(&self, version: &str) {
-        let path = self.path.join("image/linkerd-cni");
         let padding = "#".repeat(200_000);
-        fs::write(&path, format!("#!/bin/sh\n# {version}\ncat > /dev/null; exit 0\n{padding}\n# end\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        self.replace_image(&format!("#!/bin/sh\n# {version}\ncat > /dev/null; exit 0\n{padding}\n# end\n"));
     }
 
     /// As kubelet rotates it.

@@ -429,15 +429,17 @@ fn links_are_not_followed_out_of_the_folders() {
     assert_eq!(fs::read_to_string(outside.join("lock")).unwrap(), CALICO);
 }
 
+/// As many updates as LINKERD_CNI_KILLS says, or 40.
 #[test]
 fn killed_at_any_moment_it_leaves_whole_files_and_the_next_one_finishes() {
+    let kills = std::env::var("LINKERD_CNI_KILLS").map_or(40, |number| number.parse().unwrap());
     let node = Node::new();
     let mut random = lab::network::seed();
     let mut below = |limit: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % limit
     };
-    for round in 0..60 {
+    for round in 0..kills {
         node.image(&format!("version {round}"));
         if below(2) == 0 {
             node.write("10-calico.conflist", CALICO);
