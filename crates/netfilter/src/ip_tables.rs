@@ -113,16 +113,18 @@ fn split_entries<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>,
         let target = usize::from(u16_at(rest, layout.target)?);
         let next = usize::from(u16_at(rest, layout.target + 2)?);
         let entry = rest.get(..next).ok_or(Malformed)?;
-        entries.push(Entry { offset, bytes: entry, target: read_extension(entry.get(target..).ok_or(Malformed)?)? });
+        let target = read_extension(layout.family, entry.get(target..).ok_or(Malformed)?)?;
+        entries.push(Entry { offset, bytes: entry, target });
         offset += next;
     }
     Ok(entries)
 }
 
 /// A `struct xt_entry_match` or `struct xt_entry_target`: its size (2 bytes), name (29), revision (1), and its own structure.
-fn read_extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
+fn read_extension(family: Family, bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
     let size = usize::from(u16_at(bytes, 0)?);
     Ok(XtEntry {
+        family,
         name: string(bytes.get(2..31).ok_or(Malformed)?)?,
         revision: u8_at(bytes, 31)?.into(),
         info: bytes.get(XT_ENTRY..size).ok_or(Malformed)?,
@@ -136,18 +138,18 @@ fn read_rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Re
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.counters + 16;
     while place < end {
-        let extension = read_extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        xt::read_match(&mut rule, extension, layout.family)?;
+        let extension = read_extension(layout.family, entry.bytes.get(place..end).ok_or(Malformed)?)?;
+        xt::read_match(&mut rule, extension)?;
         place += XT_ENTRY + extension.info.len();
     }
-    rule.action = match entry.target {
+    match entry.target {
         // The standard target, whose verdict is a place in the table, or below 0.
         XtEntry { name: b"", info, .. } => {
             let goto = u8_at(entry.bytes, layout.flags)? & layout.goto != 0;
-            verdict(u32_at(info, 0)? as i32, goto, entry, heads)
+            rule.action = verdict(u32_at(info, 0)? as i32, goto, entry, heads);
         }
-        target => xt::read_target(&mut rule, target, layout.family)?,
-    };
+        target => xt::read_target(&mut rule, target)?,
+    }
     Ok(rule)
 }
 

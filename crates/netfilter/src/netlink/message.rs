@@ -1,6 +1,7 @@
 //! Netlink messages as bytes, both ways. An invalid message is a [`Malformed`] error, never a panic.
 
 use std::ffi::CStr;
+#[cfg(any(test, feature = "decode"))]
 use std::net::IpAddr;
 
 use nftnl::ProtoFamily;
@@ -149,6 +150,7 @@ pub(crate) fn number(bytes: &[u8]) -> u128 {
 }
 
 /// An address by its bytes: 4 of IPv4, 16 of IPv6.
+#[cfg(any(test, feature = "decode"))]
 pub(crate) fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).map_err(|_| Malformed)

@@ -225,11 +225,12 @@ impl<'a> Reader<'a> {
             Expression::Range(range) => self.add_condition_on(range.register, "range", self.range_condition(range)),
             Expression::Lookup(lookup) => self.add_lookup(lookup),
             Expression::Match(expression::Match { name, revision, info }) => {
-                self.add_xt_match(XtEntry { name: name.0, revision, info })?;
+                self.add_xt_match(XtEntry { family: self.family.unwrap_or(Family::V4), name: name.0, revision, info })?;
             }
             Expression::Target(expression::Target { name, revision, info }) => {
-                let target = XtEntry { name: name.0, revision, info };
-                self.rule.action = xt::read_target(&mut self.rule, target, self.family.unwrap_or(Family::V4))?;
+                let family = self.family.unwrap_or(Family::V4);
+                let target = XtEntry { family, name: name.0, revision, info };
+                xt::read_target(&mut self.rule, target)?;
             }
             Expression::SetMeta(meta) => match meta.key {
                 // It decides for which host the packet is.
@@ -639,7 +640,7 @@ impl<'a> Reader<'a> {
 
     fn add_xt_match(&mut self, entry: XtEntry<'_>) -> Result<(), Malformed> {
         let before = self.rule.conditions.len();
-        xt::read_match(&mut self.rule, entry, self.family.unwrap_or(Family::V4))?;
+        xt::read_match(&mut self.rule, entry)?;
         if let Some(change) = self.changes.clone().filter(|_| self.rule.conditions.len() > before) {
             self.rule.conditions.truncate(before);
             self.rule.conditions.push(Condition::NotUnderstood(change));

@@ -31,10 +31,10 @@ fn rows() -> Vec<Row> {
                 let (name, revision) = (parts[1].as_bytes(), parts[2].parse().unwrap());
                 let mut info = recorded(parts[3]);
                 info.resize(parts[4].parse().unwrap(), 0);
-                let entry = XtEntry { name, revision, info: &info };
+                let entry = XtEntry { family, name, revision, info: &info };
                 match parts[0] {
-                    "m" => read_match(&mut rule, entry, family).unwrap(),
-                    _ => rule.action = read_target(&mut rule, entry, family).unwrap(),
+                    "m" => read_match(&mut rule, entry).unwrap(),
+                    _ => read_target(&mut rule, entry).unwrap(),
                 }
             }
             rows.push(Row { family, saved, said: columns.get(3).unwrap_or(&saved), rule });
