@@ -9,10 +9,11 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-pub use self::cause::{Errno, Lack, Privilege};
-pub(crate) use self::cause::{PRIVILEGE, netlink_advice};
+pub use self::cause::{Lack, Privilege};
+pub(crate) use self::cause::{PRIVILEGE, errno_of, netlink_advice};
 pub use self::mode::ModeError;
 use crate::config::Mode;
+pub use nix::errno::Errno;
 
 /// Why installing, verifying or uninstalling failed.
 ///
@@ -31,7 +32,6 @@ pub enum Error {
     )]
     NoRoute { to: IpAddr, from: Option<IpAddr>, errno: Errno },
 
-    /// No TCP connection goes to the destination of the one that is to be explained.
     #[error("no TCP connection can be made to {to}: {reason}")]
     NoConnection { to: IpAddr, reason: &'static str },
 
@@ -42,7 +42,6 @@ pub enum Error {
     #[error("not known: {reason} here: run as root")]
     LegacyUnseen { reason: String },
 
-    /// The rules by which `auto` chooses a mode could not be seen.
     #[error("cannot read this network namespace's rules, by which auto chooses a mode: {reason}")]
     CannotChoose { reason: String },
 
@@ -57,11 +56,9 @@ pub enum Error {
     #[error("cannot enter the network namespace {path}: {errno}: {advice}")]
     Netns { path: PathBuf, errno: Errno, advice: &'static str },
 
-    /// The timeout of connections in CLOSE_WAIT cannot be written.
     #[error("cannot write the close-wait timeout, {seconds} seconds, to {path}: {errno}: {advice}")]
     Sysctl { seconds: u32, path: &'static str, errno: Errno, advice: &'static str },
 
-    /// Another backend was given rules of ours while this one installed them.
     #[error(
         "{mode} mode: {other} mode was given proxy-init's rules at the same time, and both together would redirect \
          connections twice, so those of {mode} mode {}: run one proxy-init at a time, or all in one mode",
@@ -77,7 +74,6 @@ pub enum Error {
         not_removed: Option<Box<Error>>,
     },
 
-    /// The rules are installed, but perhaps not alone: other tables could not be seen.
     #[error(
         "{mode} mode: the rules are installed, but it is not known whether another mode holds proxy-init's rules \
          too, so that connections are redirected twice: check with `proxy-init verify`"
@@ -88,7 +84,6 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// Some of our rules were removed, and then something failed.
     #[error("the rules of {} mode were removed, but others may be left", list(removed))]
     PartlyUninstalled {
         removed: Vec<Mode>,
@@ -96,7 +91,6 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// This mode's rules replaced another's, another run's replaced them, and installing them again failed.
     #[error(
         "{mode} mode: the rules of {other} mode were replaced, but another proxy-init may have replaced the new ones \
          at the same time, and installing those again failed, so none may be left: run one proxy-init at a time"
@@ -108,7 +102,6 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// The rules are installed, but those that they replace could not be removed.
     #[error(
         "{mode} mode: the rules are installed, but those of {other} mode are still there too, because removing them \
          failed, so connections are redirected twice"
@@ -120,7 +113,6 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// A mode lacks something here, and another mode, used instead, failed too.
     #[error("{missing}; falling back to {mode} mode also failed")]
     Fallback {
         missing: Box<Error>,
@@ -137,16 +129,7 @@ impl Error {
             Error::InMode(_, error) => error.is_unchanged(),
             Error::Fallback { missing, error, .. } => missing.is_unchanged() && error.is_unchanged(),
             Error::HostNetwork | Error::Netns { .. } | Error::Sysctl { .. } => true,
-            Error::NoRoute { .. }
-            | Error::NoConnection { .. }
-            | Error::NoDevice { .. }
-            | Error::LegacyUnseen { .. }
-            | Error::CannotChoose { .. }
-            | Error::InstalledMeanwhile { .. }
-            | Error::InstalledUnchecked { .. }
-            | Error::PartlyUninstalled { .. }
-            | Error::ReplacedEachOther { .. }
-            | Error::NotReplaced { .. } => false,
+            _ => false,
         }
     }
 

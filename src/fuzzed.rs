@@ -50,7 +50,7 @@ mod tests {
     use ruleset::testing::random;
 
     use super::*;
-    use crate::modes::netlink::batch as batch_of;
+    use crate::modes::batch as batch_of;
 
     fn batch(config: &Config) -> Vec<u8> {
         batch_of(Mode::Nft, config).unwrap()

@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
-use crate::error::{Errno, Error};
+use crate::error::{Errno, Error, errno_of};
 
 /// A network namespace. It stays alive as long as this value does, even if its name is removed.
 #[derive(Debug)]
@@ -33,31 +33,26 @@ impl Namespace {
         let path = path.into();
         // Files of namespaces are on a file system of their own, nsfs (namespaces(7)). Nothing else is opened: that can
         // wait for ever, as with a FIFO, or set off whatever is behind a device.
-        let filesystem = statfs(&path).map_err(|errno| open_error(&path, Errno::of(errno)))?;
+        let filesystem = statfs(&path).map_err(|errno| open_error(&path, errno))?;
         if filesystem.filesystem_type() != NSFS_MAGIC {
-            return Err(entry_error(&path, Errno::from_raw(libc::EINVAL), NOT_A_NAMESPACE));
+            return Err(entry_error(&path, Errno::EINVAL, NOT_A_NAMESPACE));
         }
         let file = OpenOptions::new()
             .read(true)
             // If it has become a FIFO in the meantime, this does not wait.
             .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(&path)
-            .map_err(|error| open_error(&path, Errno::of_io(&error)))?;
+            .map_err(|error| open_error(&path, errno_of(&error)))?;
         note_opened_network(&file);
         Ok(Self { file, path })
     }
 
-    /// Runs `work` in the namespace and returns its result.
-    ///
-    /// `work` runs on a thread of its own, which ends with it: the calling thread never moves, so it is where it was
-    /// whatever happens inside. Processes that `work` starts are in the namespace too. A new thread has the calling
-    /// thread's capabilities, and costs some 50 microseconds.
+    /// Runs `work` in the namespace, on a thread of its own: the calling thread stays where it is, whatever happens inside.
+    /// Processes that `work` starts are in the namespace too. The thread has the calling thread's capabilities, and costs
+    /// some 50 microseconds. A panic of `work` goes on here.
     ///
     /// # Errors
     /// [`Error::Netns`]: the namespace cannot be entered (which takes CAP_SYS_ADMIN), or no thread can be started.
-    ///
-    /// # Panics
-    /// If `work` panics, with the same payload.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         let result = on_a_thread(|| {
             self.enter()?;
@@ -66,7 +61,7 @@ impl Namespace {
         result.map_err(|error| {
             entry_error(
                 &self.path,
-                Errno::of_io(&error),
+                errno_of(&error),
                 "no thread can be started there: raise the limit on processes (ulimit -u, or the cgroup's pids.max)",
             )
         })?
@@ -83,10 +78,9 @@ impl Namespace {
 
     fn enter(&self) -> Result<(), Error> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| {
-            let errno = Errno::of(errno);
-            let advice = match errno.raw() {
-                libc::EINVAL => NOT_A_NAMESPACE,
-                libc::EPERM => "run as root or with CAP_SYS_ADMIN",
+            let advice = match errno {
+                Errno::EINVAL => NOT_A_NAMESPACE,
+                Errno::EPERM => "run as root or with CAP_SYS_ADMIN",
                 _ => "the kernel may lack network namespaces (CONFIG_NET_NS)",
             };
             entry_error(&self.path, errno, advice)
@@ -102,8 +96,8 @@ impl AsFd for Namespace {
 }
 
 fn open_error(path: &Path, errno: Errno) -> Error {
-    let advice = match errno.raw() {
-        libc::EACCES | libc::EPERM => "run as root, or as a user who may open that file",
+    let advice = match errno {
+        Errno::EACCES | Errno::EPERM => "run as root, or as a user who may open that file",
         _ => "name the file of a namespace, such as /var/run/netns/NAME or /proc/PID/ns/net",
     };
     entry_error(path, errno, advice)

@@ -7,7 +7,7 @@ use ruleset::Subsystem;
 use crate::config::Mode;
 use crate::error::Error;
 use crate::modes::legacy::{self, Legacy};
-use crate::modes::netlink::{self, must_see};
+use crate::modes::{self, must_see, nf_tables};
 use crate::netns;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
@@ -54,11 +54,11 @@ impl Uninstall {
 
     fn run_here(&self, tell: &mut dyn FnMut(OperationNotice<'_>)) -> Result<Uninstalled, Error> {
         let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
-        let legacy = Legacy { folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() };
-        let (nf_tables, in_legacy) = (netlink::held()?.ruleset, legacy::read::read()?);
-        failed = failed.or(must_see(&nf_tables, Mode::Nft).err());
+        let legacy = Legacy { is_plain: false, folder: self.iptables_dir.clone(), wait: self.wait_for_lock };
+        let (in_nf_tables, in_legacy) = (nf_tables::read()?.ruleset, legacy::read::read()?);
+        failed = failed.or(must_see(&in_nf_tables, Mode::Nft).err());
         match in_legacy.unseen(Subsystem::Legacy) {
-            Some(unseen) if unseen.not_permitted && holders(&nf_tables).next().is_none() => {
+            Some(unseen) if unseen.not_permitted && holders(&in_nf_tables).next().is_none() => {
                 failed = failed.or(Some(Error::LegacyUnseen { reason: unseen.reason.clone() }));
             }
             // As in most pods: nothing that was installed from there is in legacy tables.
@@ -69,8 +69,8 @@ impl Uninstall {
             }
             _ => failed = failed.or(must_see(&in_legacy, Mode::Legacy).err()),
         }
-        for mode in holders(&nf_tables).chain(holders(&in_legacy)) {
-            match netlink::remove(mode, &legacy) {
+        for mode in holders(&in_nf_tables).chain(holders(&in_legacy)) {
+            match modes::remove(mode, &legacy) {
                 Ok(done) => {
                     if done.any {
                         tell(OperationNotice::Removed(mode));

@@ -18,7 +18,7 @@ use crate::diagnose::{Colour, Conclusion, Output, error_json};
 use crate::error::{Error, chain};
 use crate::flags::Exit;
 use crate::flags::install::IN_A_POD;
-use crate::install::Install;
+use crate::install::{Install, Installed};
 use crate::log::{Format, Level, Log, escaped, print as write_out};
 use crate::notice::{OperationNotice, Warning};
 use crate::uninstall::Uninstall;
@@ -26,7 +26,10 @@ use crate::uninstall::Uninstall;
 /// Runs a command, and tells its user the outcome.
 pub fn run(command: Command) -> Exit {
     match command {
-        Command::Install(asked, mut log) => finish(install(&asked, &mut log), log, Exit::Failed),
+        Command::Install(asked, mut log) => {
+            let installed = asked.run_with(|notice| add(&mut log, &notice));
+            finish(installed.map(|installed| log_installed(&mut log, &asked, &installed)), log, Exit::Failed)
+        }
         Command::Uninstall(asked, mut log) => finish(uninstall(&asked, &mut log), log, Exit::Failed),
         #[cfg(feature = "diagnose")]
         Command::Validate(validate, mut log) => finish(validate.run_logged(&mut log), log, Exit::NotValidated),
@@ -44,9 +47,7 @@ pub fn run(command: Command) -> Exit {
     }
 }
 
-/// Installs the rules, and logs the changes.
-fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
-    let installed = install.run_with(|notice| add(log, &notice))?;
+fn log_installed(log: &mut Log, install: &Install, installed: &Installed) {
     if let Some(seconds) = install.close_wait_timeout {
         log.add(Level::Info, format_args!("net.netfilter.nf_conntrack_tcp_timeout_close_wait = {seconds}"));
     }
@@ -72,7 +73,6 @@ fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
         let unchanged = install.close_wait_timeout.map_or("nothing", |_| "no rule");
         log.add(Level::Info, format_args!("the {what} were installed already; {unchanged} was changed"));
     }
-    Ok(())
 }
 
 /// Removes the rules, and logs the changes.

@@ -311,7 +311,7 @@ fn a_mistake_is_explained_and_says_where_help_is() {
         ("detect verify", "unexpected argument \"verify\""),
         ("detect --output", "--output <FORMAT>: a value is missing"),
         ("show -p 4143", "show does not take -p: leave it out"),
-        ("man detcet", "\"detcet\" is invalid: use check, show, explain, verify, uninstall, detect"),
+        ("help detcet", "\"detcet\" is invalid: use check, show, explain, verify, uninstall, detect"),
         ("completions", "completions needs the name of a shell"),
     ] {
         let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
@@ -323,25 +323,16 @@ fn a_mistake_is_explained_and_says_where_help_is() {
         ("detcet", "unknown subcommand \"detcet\", did you mean detect? (see proxy-init --help)"),
         (
             "80",
-            "unknown subcommand \"80\": there are check, show, explain, verify, uninstall, detect, validate, help, man, completions",
+            "unknown subcommand \"80\": there are check, show, explain, verify, uninstall, detect, validate, help, completions",
         ),
         ("-p 1 -o 2 --output json", "proxy-init does not take --output: leave it out (see proxy-init --help)"),
-        (
-            "--output json show",
-            "show: a subcommand comes first, before all flags: proxy-init show ... (see proxy-init --help)",
-        ),
         (
             "-p 1 -o 2 verify",
             "verify: a subcommand comes first, before all flags: proxy-init verify ... (see proxy-init --help)",
         ),
         ("install", "proxy-init installs when given its flags"),
-        ("version", "write --version"),
-        ("status", "did you mean check?"),
         ("--ipv6=false", "--incoming-proxy-port and --outgoing-proxy-port are required: the proxy's ports"),
-        ("--skip-inbound-ports 80", "unknown flag --skip-inbound-ports: write --inbound-ports-to-ignore"),
-        ("check -o json", "check does not take -o: write --output json"),
-        ("show --json", "unknown flag --json: write --output json"),
-        ("explain outbound 1.2.3.4:80", "write --to 1.2.3.4:80"),
+        ("check -o json", "check does not take -o: leave it out"),
         ("-o 2", "--incoming-proxy-port is required: a port of the proxy (see proxy-init --help)"),
         ("-p 1", "--outgoing-proxy-port is required: a port of the proxy (see proxy-init --help)"),
         ("-p 1 -o 2 --simulate=ipv6 --ipv6=false", "there are no rules for IPv6"),

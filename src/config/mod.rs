@@ -19,52 +19,35 @@ pub use self::mode::{Mode, ModeChoice, NATIVE};
 /// Why a value is invalid. The message does not name the flag; the caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
 pub enum InvalidValue {
-    /// Not a number from 1 to 65535.
     #[error("\"{0}\" is not a valid TCP port (1-65535)")]
     Port(String),
-    /// More than one dash.
     #[error("\"{0}\": ranges expected as <lower>-<upper>")]
     RangeForm(String),
-    /// The number before the dash, or the only one, is not from 0 to 65535.
     #[error("\"{0}\" is not a port or a range of ports (such as 80 or 8000-8100)")]
     LowerBound(String),
-    /// The number after the dash is not from 0 to 65535.
     #[error("\"{0}\" is not a valid upper-bound (0-65535)")]
     UpperBound(String),
-    /// The range runs backwards.
     #[error("\"{0}\": upper-bound must be greater than or equal to lower-bound")]
     RangeOrder(String),
-    /// Not an address with a prefix length.
     #[error("{0} is not a valid CIDR address (such as 10.0.0.0/8 or fd00::/8)")]
     Subnet(String),
-    /// An IPv4 subnet written as an IPv6 one.
     #[error("{written} is an IPv4-mapped subnet, which is never on the wire: write the IPv4 subnet itself{}", instead.map(|net| format!(", {net}")).unwrap_or_default())]
-    MappedSubnet {
-        /// The subnet as the user wrote it.
-        written: String,
-        /// The IPv4 subnet that it maps, if it is one.
-        instead: Option<IpNet>,
-    },
-    /// Not a user or group id.
+    MappedSubnet { written: String, instead: Option<IpNet> },
     #[error("\"{0}\" is not a valid id (1-4294967294; -1 or 0 for none)")]
     OwnerId(String),
-    /// Not a user or group id, nor a range of them.
     #[error("\"{0}\" is not an id or a range of ids (0-4294967294, such as 1000 or 1000-1999)")]
     IdRange(String),
-    /// Not the name of a network interface, or one that rules have no plain way to write.
     #[error(
         "\"{0}\" is not an interface's name (at most 15 letters, digits and . _ - @, such as net1): name each interface \
          in full, without wildcards"
     )]
     Interface(String),
-    /// Nothing where an empty list would mean everything.
     #[error("\"{0}\" names nothing: name at least one, or leave it out to redirect everything")]
     EmptyList(String),
-    /// Not a boolean.
     #[error("\"{0}\" is not true or false")]
     Boolean(String),
-    /// Not the name of a mode, nor another way to choose one.
     #[error("\"{0}\" is not a mode (use legacy, nft, native, auto or plain)")]
     ModeChoice(String),
 }

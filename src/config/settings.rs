@@ -34,7 +34,7 @@ pub struct Setting {
     pub is_required: bool,
     /// True for a list outside of which nothing is redirected: an empty list would mean everything, not nothing.
     narrows: bool,
-    value: fn(&mut Draft) -> &mut dyn Value,
+    value: fn(&mut PartialConfig) -> &mut dyn Value,
 }
 
 /// How JSON has a value.
@@ -52,7 +52,7 @@ pub enum Form {
 
 /// A config in the making: the proxy's ports may be missing.
 #[derive(Debug, Clone)]
-pub struct Draft {
+pub struct PartialConfig {
     /// [`Config::inbound_port`]
     pub inbound_port: Option<Port>,
     /// [`Config::outbound_port`]
@@ -61,19 +61,19 @@ pub struct Draft {
     pub config: Config,
 }
 
-impl Default for Draft {
+impl Default for PartialConfig {
     fn default() -> Self {
         Self { inbound_port: None, outbound_port: None, config: Config::new(Port::LOWEST, Port::LOWEST) }
     }
 }
 
-impl From<Config> for Draft {
+impl From<Config> for PartialConfig {
     fn from(config: Config) -> Self {
         Self { inbound_port: Some(config.inbound_port), outbound_port: Some(config.outbound_port), config }
     }
 }
 
-impl Draft {
+impl PartialConfig {
     /// The config.
     ///
     /// # Errors
@@ -98,26 +98,26 @@ impl Setting {
     ///
     /// # Errors
     /// The defect of the text.
-    pub fn read(&self, draft: &mut Draft, text: &str) -> Result<(), InvalidValue> {
+    pub fn read(&self, partial: &mut PartialConfig, text: &str) -> Result<(), InvalidValue> {
         if self.narrows && list_items(text).next().is_none() {
             return Err(InvalidValue::EmptyList(text.to_owned()));
         }
-        (self.value)(draft).read(text)
+        (self.value)(partial).read(text)
     }
 
     /// Reads a value, which takes the place of the one before.
     ///
     /// # Errors
     /// The defect of the text.
-    pub fn replace(&self, draft: &mut Draft, text: &str) -> Result<(), InvalidValue> {
-        (self.value)(draft).clear();
-        self.read(draft, text)
+    pub fn replace(&self, partial: &mut PartialConfig, text: &str) -> Result<(), InvalidValue> {
+        (self.value)(partial).clear();
+        self.read(partial, text)
     }
 
     /// The arguments that give the setting its value; none if it has its default.
-    fn arguments(&self, draft: &mut Draft) -> Vec<String> {
+    fn arguments(&self, partial: &mut PartialConfig) -> Vec<String> {
         let mut arguments = Vec::new();
-        for text in (self.value)(draft).print() {
+        for text in (self.value)(partial).print() {
             match self.form {
                 // A boolean takes its value after "=" only.
                 Form::Switch => arguments.push(format!("--{}={text}", self.flag)),
@@ -139,8 +139,8 @@ pub(crate) const IPV6: &str = "ipv6";
 
 /// The flags that install exactly `config`, without those that have their default.
 pub fn arguments(config: &Config) -> Vec<String> {
-    let mut draft = Draft::from(config.clone());
-    SETTINGS.iter().flat_map(|setting| setting.arguments(&mut draft)).collect()
+    let mut partial = PartialConfig::from(config.clone());
+    SETTINGS.iter().flat_map(|setting| setting.arguments(&mut partial)).collect()
 }
 
 /// The part of a config that a setting sets.
@@ -254,7 +254,7 @@ const LIST: Setting = Setting {
     form: Form::Texts,
     is_required: false,
     narrows: false,
-    value: |draft| &mut draft.config.ignored_inbound_ports,
+    value: |partial| &mut partial.config.ignored_inbound_ports,
 };
 
 const NUMBER: Setting = Setting { form: Form::Number, ..LIST };
@@ -270,7 +270,7 @@ pub const SETTINGS: &[Setting] = &[
         placeholder: "PORT",
         help: "Port of the proxy for inbound connections",
         is_required: true,
-        value: |draft| &mut draft.inbound_port,
+        value: |partial| &mut partial.inbound_port,
         ..NUMBER
     },
     Setting {
@@ -282,7 +282,7 @@ pub const SETTINGS: &[Setting] = &[
         placeholder: "PORT",
         help: "Port of the proxy for outbound connections",
         is_required: true,
-        value: |draft| &mut draft.outbound_port,
+        value: |partial| &mut partial.outbound_port,
         ..NUMBER
     },
     Setting {
@@ -294,7 +294,7 @@ pub const SETTINGS: &[Setting] = &[
         placeholder: "UID",
         help: "User id of the proxy, whose own connections are not redirected\n\
                [default: -1, none]",
-        value: |draft| &mut draft.config.proxy_uid,
+        value: |partial| &mut partial.config.proxy_uid,
         ..NUMBER
     },
     Setting {
@@ -306,7 +306,7 @@ pub const SETTINGS: &[Setting] = &[
         placeholder: "GID",
         help: "Group id of the proxy, whose own connections are not redirected\n\
                [default: -1, none]",
-        value: |draft| &mut draft.config.proxy_gid,
+        value: |partial| &mut partial.config.proxy_gid,
         ..NUMBER
     },
     Setting {
@@ -319,7 +319,7 @@ pub const SETTINGS: &[Setting] = &[
         help: "Redirect only these inbound ports, e.g. 80,443 [default: all]",
         form: Form::Numbers,
         narrows: true,
-        value: |draft| &mut draft.config.redirected_ports,
+        value: |partial| &mut partial.config.redirected_ports,
         ..LIST
     },
     Setting {
@@ -335,7 +335,7 @@ pub const SETTINGS: &[Setting] = &[
         chart: "ignoreInboundPorts",
         placeholder: "PORTS",
         help: "Inbound ports that bypass the proxy, e.g. 4190,8000-8100",
-        value: |draft| &mut draft.config.ignored_inbound_ports,
+        value: |partial| &mut partial.config.ignored_inbound_ports,
         ..LIST
     },
     Setting {
@@ -345,7 +345,7 @@ pub const SETTINGS: &[Setting] = &[
         chart: "ignoreOutboundPorts",
         placeholder: "PORTS",
         help: "Outbound ports that bypass the proxy, e.g. 443,3306",
-        value: |draft| &mut draft.config.ignored_outbound_ports,
+        value: |partial| &mut partial.config.ignored_outbound_ports,
         ..LIST
     },
     Setting {
@@ -357,7 +357,7 @@ pub const SETTINGS: &[Setting] = &[
         placeholder: "SUBNETS",
         help: "Connections from these subnets bypass the proxy,\n\
                e.g. 10.0.0.0/8,fd00::/8",
-        value: |draft| &mut draft.config.ignored_inbound_subnets,
+        value: |partial| &mut partial.config.ignored_inbound_subnets,
         ..LIST
     },
     Setting {
@@ -367,7 +367,7 @@ pub const SETTINGS: &[Setting] = &[
         chart: "rules.outboundSubnetsToIgnore",
         placeholder: "SUBNETS",
         help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
-        value: |draft| &mut draft.config.ignored_outbound_subnets,
+        value: |partial| &mut partial.config.ignored_outbound_subnets,
         ..LIST
     },
     Setting {
@@ -378,7 +378,7 @@ pub const SETTINGS: &[Setting] = &[
         placeholder: "PORTS",
         help: "Redirect only these outbound ports, e.g. 80,8000-8100 [default: all]",
         narrows: true,
-        value: |draft| &mut draft.config.redirected_outbound_ports,
+        value: |partial| &mut partial.config.redirected_outbound_ports,
         ..LIST
     },
     Setting {
@@ -391,7 +391,7 @@ pub const SETTINGS: &[Setting] = &[
                and, with --outbound-ports-to-redirect, only to those ports of them\n\
                [default: all]",
         narrows: true,
-        value: |draft| &mut draft.config.redirected_outbound_subnets,
+        value: |partial| &mut partial.config.redirected_outbound_subnets,
         ..LIST
     },
     Setting {
@@ -401,7 +401,7 @@ pub const SETTINGS: &[Setting] = &[
         chart: "rules.skipUID",
         placeholder: "UIDS",
         help: "Other users whose connections bypass the proxy, e.g. 0,1000-1999",
-        value: |draft| &mut draft.config.ignored_uids,
+        value: |partial| &mut partial.config.ignored_uids,
         ..LIST
     },
     Setting {
@@ -411,7 +411,7 @@ pub const SETTINGS: &[Setting] = &[
         chart: "rules.skipGID",
         placeholder: "GIDS",
         help: "Groups whose connections bypass the proxy, e.g. 7,1000-1999",
-        value: |draft| &mut draft.config.ignored_gids,
+        value: |partial| &mut partial.config.ignored_gids,
         ..LIST
     },
     Setting {
@@ -422,7 +422,7 @@ pub const SETTINGS: &[Setting] = &[
         placeholder: "NAMES",
         help: "Connections that come in by these interfaces bypass the proxy,\n\
                e.g. net1,k6t-eth0",
-        value: |draft| &mut draft.config.ignored_inbound_interfaces,
+        value: |partial| &mut partial.config.ignored_inbound_interfaces,
         ..LIST
     },
     Setting {
@@ -433,7 +433,7 @@ pub const SETTINGS: &[Setting] = &[
         placeholder: "NAMES",
         help: "Connections that leave by these interfaces bypass the proxy,\n\
                e.g. net1,tun0",
-        value: |draft| &mut draft.config.ignored_outbound_interfaces,
+        value: |partial| &mut partial.config.ignored_outbound_interfaces,
         ..LIST
     },
     Setting {
@@ -445,7 +445,7 @@ pub const SETTINGS: &[Setting] = &[
         help: "Redirect IPv6 as well as IPv4; --ipv6=false for IPv4 alone\n\
                [default: true]",
         form: Form::Switch,
-        value: |draft| &mut draft.config.ipv6,
+        value: |partial| &mut partial.config.ipv6,
         ..LIST
     },
 ];
@@ -463,9 +463,9 @@ mod tests {
         SETTINGS.iter().find(|setting| setting.flag == flag).unwrap()
     }
 
-    fn read(flag: &str, text: &str) -> Result<Draft, InvalidValue> {
-        let mut draft = Draft::default();
-        setting(flag).read(&mut draft, text).map(|()| draft)
+    fn read(flag: &str, text: &str) -> Result<PartialConfig, InvalidValue> {
+        let mut partial = PartialConfig::default();
+        setting(flag).read(&mut partial, text).map(|()| partial)
     }
 
     #[test]
@@ -566,10 +566,10 @@ mod tests {
 
     #[test]
     fn the_ends_of_ranges_are_kept() {
-        let port = |text| read("incoming-proxy-port", text).map(|draft| draft.inbound_port);
+        let port = |text| read("incoming-proxy-port", text).map(|partial| partial.inbound_port);
         assert_eq!(port("65535"), Ok(Port::new(65535)));
         assert!(port("0").is_err() && port("65536").is_err() && port("-1").is_err());
-        let uid = |text| read("proxy-uid", text).map(|draft| draft.config.proxy_uid);
+        let uid = |text| read("proxy-uid", text).map(|partial| partial.config.proxy_uid);
         assert_eq!(uid("4294967294"), Ok(OwnerId::new(4_294_967_294)));
         assert!(uid("4294967295").is_err() && uid("root").is_err());
         assert_eq!((uid("0"), uid("-1"), uid("-2")), (Ok(None), Ok(None), Ok(None)));
@@ -577,17 +577,17 @@ mod tests {
 
     #[test]
     fn a_list_is_added_to_or_replaced() {
-        let (setting, mut draft) = (setting("inbound-ports-to-ignore"), Draft::default());
-        setting.read(&mut draft, "80,443").unwrap();
-        setting.read(&mut draft, "25").unwrap();
-        assert_eq!(draft.config.ignored_inbound_ports.len(), 3);
-        setting.replace(&mut draft, "25").unwrap();
-        assert_eq!(draft.config.ignored_inbound_ports, ["25".parse().unwrap()]);
+        let (setting, mut partial) = (setting("inbound-ports-to-ignore"), PartialConfig::default());
+        setting.read(&mut partial, "80,443").unwrap();
+        setting.read(&mut partial, "25").unwrap();
+        assert_eq!(partial.config.ignored_inbound_ports.len(), 3);
+        setting.replace(&mut partial, "25").unwrap();
+        assert_eq!(partial.config.ignored_inbound_ports, ["25".parse().unwrap()]);
     }
 
     #[test]
     fn blanks_and_empty_items_of_a_list_do_not_count() {
-        let ports = |flag, text| read(flag, text).map(|draft| draft.config);
+        let ports = |flag, text| read(flag, text).map(|partial| partial.config);
         let ignored = |text| ports("inbound-ports-to-ignore", text).map(|config| config.ignored_inbound_ports);
         assert_eq!(ignored(" 80 , ,443,"), ignored("80,443"));
         assert!(ignored(r#""80","443""#).is_err() && ignored("80 443").is_err());

@@ -20,7 +20,8 @@ use crate::diagnose::detect::user_namespaces::UserNamespaces;
 use crate::diagnose::other_programs::Traces;
 use crate::diagnose::proxy::{self, PodWarning};
 use crate::error::Error;
-use crate::modes::{legacy, netlink, proc_of_thread};
+use crate::kernel::proc_of_thread;
+use crate::modes::{self, legacy};
 
 /// Reads everything in the thread's network namespace that decides where a TCP connection goes. Reading changes nothing
 /// and starts no process; [`Ruleset::not_known`] lists the parts that could not be read.
@@ -29,7 +30,7 @@ use crate::modes::{legacy, netlink, proc_of_thread};
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
 pub(super) fn ruleset() -> Result<Ruleset, Error> {
     let devices = route::names_of_devices();
-    let mut ruleset = netlink::nf_tables(|socket| nf_tables::read::snapshot(socket, &devices))?.ruleset;
+    let mut ruleset = modes::nf_tables::read_by(|socket| nf_tables::read::snapshot(socket, &devices))?.ruleset;
     let legacy = legacy::read::read()?;
     ruleset.tables.extend(legacy.tables);
     ruleset.not_known.extend(legacy.not_known);

@@ -9,8 +9,7 @@ use ruleset::Table;
 use crate::config::Mode;
 use crate::error::{Error, ModeError};
 use crate::install::choose::Reason;
-use crate::modes::commit::{commit, open};
-use crate::modes::netlink::install_edits;
+use crate::modes::install_edits;
 use crate::modes::refusal;
 
 /// The mode that would be used, and why, if this one is `first`. `check` says if the kernel would take the rules in a mode,
@@ -41,7 +40,8 @@ pub fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
             Err(_) => return false,
         }
     }
-    open().is_ok_and(|socket| matches!(commit(&socket, &edits, Generation::FRESH), Ok(true)))
+    let batch = edit::batch(&edits, Some(Generation::FRESH));
+    batch.is_ok_and(|batch| Socket::open().is_ok_and(|socket| socket.send_batch(&batch).is_ok()))
 }
 
 /// Asks if the kernel would accept each of these modes' tables. The kernel checks all of them in one batch as it would

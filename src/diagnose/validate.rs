@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::diagnose::explain::answer::{Connection, Verdict};
 use crate::diagnose::explain::explain;
-use crate::error::{Errno, Error, ModeError};
+use crate::error::{Errno, Error, ModeError, errno_of};
 use crate::log::{Level, Log};
 
 /// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its
@@ -122,13 +122,13 @@ impl Validate {
                 }
                 // A client that is gone already is no failure; an obstacle to accepting any is.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
-                    return Err(NotValidated::Wait { errno: Errno::of_io(&error) });
+                    return Err(NotValidated::Wait { errno: errno_of(&error) });
                 }
                 Err(_) => {}
             }
             if is_client_ready && !is_connected {
                 if let Some(error) = client.take_error().unwrap_or_else(Some) {
-                    return Err(self.cannot_connect(Errno::of_io(&error)));
+                    return Err(self.cannot_connect(errno_of(&error)));
                 }
                 is_connected = true;
                 tell(Progress::Connected);
@@ -186,21 +186,21 @@ impl Validate {
                 }
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(false),
-            Err(error) => return Err(self.cannot_connect(Errno::of_io(&error))),
+            Err(error) => return Err(self.cannot_connect(errno_of(&error))),
         }
         Err(NotValidated::OtherProgram { address: self.connect, why: self.what_rules_do() })
     }
 
     fn cannot_listen(&self, error: &io::Error) -> NotValidated {
-        let errno = Errno::of_io(error);
+        let errno = errno_of(error);
         NotValidated::Listen {
             address: self.listen,
             errno,
-            advice: match errno.raw() {
-                libc::EADDRINUSE => "another program listens there; validate before the proxy starts",
-                libc::EADDRNOTAVAIL => "this namespace does not have that address; use 0.0.0.0 or [::]",
-                libc::EAFNOSUPPORT => "this kernel has no IPv6; use 0.0.0.0",
-                libc::EACCES => "use a port that this user may listen on",
+            advice: match errno {
+                Errno::EADDRINUSE => "another program listens there; validate before the proxy starts",
+                Errno::EADDRNOTAVAIL => "this namespace does not have that address; use 0.0.0.0 or [::]",
+                Errno::EAFNOSUPPORT => "this kernel has no IPv6; use 0.0.0.0",
+                Errno::EACCES => "use a port that this user may listen on",
                 _ => "check --listen-addr",
             },
         }
@@ -217,7 +217,7 @@ impl Validate {
             nix::errno::Errno::EAFNOSUPPORT => "this kernel has no IPv6; use an IPv4 address",
             _ => "this namespace has no route to it, or no address of its family; use another --connect-addr",
         };
-        NotValidated::Connect { address: self.connect, errno: Errno::of(errno), why: why.to_owned() }
+        NotValidated::Connect { address: self.connect, errno: errno, why: why.to_owned() }
     }
 
     fn what_rules_do(&self) -> String {
@@ -283,7 +283,7 @@ fn poll_timeout(deadline: Option<Instant>) -> PollTimeout {
 }
 
 fn cannot_wait(errno: nix::errno::Errno) -> NotValidated {
-    NotValidated::Wait { errno: Errno::of(errno) }
+    NotValidated::Wait { errno: errno }
 }
 
 /// The signals that end a program, as a file to read. A blocked signal is kept even for a container's first process,

@@ -3,53 +3,31 @@
 use std::io;
 
 use derive_more::Display;
+use nix::errno::Errno;
 
 use crate::config::Mode;
 
-/// An error number of the kernel's, as errno(3) lists them. It is displayed with its name and meaning, such as `EPERM:
-/// Operation not permitted`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
-#[display("{}", nix::errno::Errno::from_raw(*_0))]
-pub struct Errno(i32);
-
-impl Errno {
-    /// The error with this number.
-    pub fn from_raw(number: i32) -> Self {
-        Self(number)
-    }
-
-    /// Its number.
-    pub fn raw(self) -> i32 {
-        self.0
-    }
-
-    /// nix's type is kept out of the library's interface, so that a new version of nix is not a new version of this.
-    pub(crate) fn of(errno: nix::errno::Errno) -> Self {
-        Self(errno as i32)
-    }
-
-    /// An I/O error's number; 0 if the kernel had no part in it.
-    pub(crate) fn of_io(error: &io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(0))
-    }
+/// An I/O error's number; 0 if the kernel had no part in it.
+pub(crate) fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
 /// The cure for a system call that failed with this number.
 pub(super) fn advice(errno: Errno) -> &'static str {
-    match errno.raw() {
-        libc::EPERM | libc::EACCES => PRIVILEGE,
-        libc::ENOMEM | libc::ENOBUFS => {
+    match errno {
+        Errno::EPERM | Errno::EACCES => PRIVILEGE,
+        Errno::ENOMEM | Errno::ENOBUFS => {
             "give the process more memory (in a pod, raise resources.limits.memory), and run proxy-init again"
         }
-        libc::EMFILE | libc::ENFILE => "raise the limit on open files (ulimit -n), and run proxy-init again",
+        Errno::EMFILE | Errno::ENFILE => "raise the limit on open files (ulimit -n), and run proxy-init again",
         _ => "please report this line with the kernel's version (uname -r)",
     }
 }
 
 /// The cure for a system call on a netlink socket that failed with this number.
 pub(crate) fn netlink_advice(errno: Errno) -> &'static str {
-    match errno.raw() {
-        libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE => advice(errno),
+    match errno {
+        Errno::ENOMEM | Errno::ENOBUFS | Errno::EMFILE | Errno::ENFILE => advice(errno),
         _ => "if a seccomp profile or sandbox is in force, allow AF_NETLINK sockets",
     }
 }

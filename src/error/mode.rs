@@ -3,10 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
+use nix::errno::Errno;
 use ruleset::Family;
 use thiserror::Error;
 
-use super::cause::{Errno, Lack, Privilege, advice, netlink_advice};
+use super::cause::{Lack, Privilege, advice, netlink_advice};
 use super::list;
 use crate::config::{IdRange, Mode};
 
@@ -21,7 +22,6 @@ pub enum ModeError {
     #[error("this kernel{lack} ({errno}): {}", lack.remedy())]
     Lacks { lack: Lack, errno: Errno },
 
-    /// Another program made a base chain of this name that is hooked elsewhere.
     #[error(
         "the {family} nat table has a chain {chain} that is not hooked where iptables-nft hooks it ({errno}): look \
          at it with `nft list chain {} nat {chain}`, and remove or rename it",
@@ -29,7 +29,6 @@ pub enum ModeError {
     )]
     OtherBaseChain { family: Family, chain: String, errno: Errno },
 
-    /// Another program made a base chain with the name of one of our chains, which rules cannot jump to.
     #[error(
         "the {family} nat table has a base chain {chain}, so no rule can jump to a chain of that name ({errno}): \
          look at it with `nft list chain {} nat {chain}`, and remove or rename it",
@@ -37,29 +36,18 @@ pub enum ModeError {
     )]
     ChainNameTaken { family: Family, chain: String, errno: Errno },
 
-    /// The table belongs to another program, and the kernel lets no one else change it.
     #[error(
         "the kernel refused `{what}` (EPERM), because the table {table} belongs to another program (flags owner): \
          find it with `nft list table {table}`, and stop that program or have it use a table of another name"
     )]
-    TableOwned {
-        what: String,
-        /// The table, with its family, as nft writes it.
-        table: String,
-    },
+    TableOwned { what: String, table: String },
 
-    /// Our chain cannot be deleted, because something else leads to it.
     #[error(
         "the kernel refused `{what}` (EBUSY), because a rule or a verdict map in the table {table} still leads to \
          that chain: find it with `nft list table {table}`, delete it, and run proxy-init again"
     )]
-    ChainInUse {
-        what: String,
-        /// The table, with its family, as nft writes it.
-        table: String,
-    },
+    ChainInUse { what: String, table: String },
 
-    /// The proxy's user or group does not exist in this user namespace.
     #[error(
         "id {ids} is not mapped in this user namespace, so no rule can be about it (`{rule}`): map it (newuidmap; in \
          a pod, hostUsers and runAsUser), or name a mapped user or group"
@@ -89,14 +77,12 @@ pub enum ModeError {
     #[error("`{rule}` cannot be written: {what}")]
     Unwritable { rule: String, what: String },
 
-    /// Another program kept changing the rules. It was tried so often.
     #[error(
         "another program changed this namespace's rules during each of {0} tries (ERESTART): find it with `nft \
          monitor`, and run proxy-init again"
     )]
     Contended(u32),
 
-    /// The kernel refused something for a reason that has no error of its own here.
     #[error("the kernel refused `{what}`: {errno}{text}: please report this line with the kernel's version (uname -r)")]
     Refused {
         what: String,
@@ -111,21 +97,18 @@ pub enum ModeError {
     )]
     Netlink { call: &'static str, errno: Errno },
 
-    /// The kernel's answer makes no sense.
     #[error(
         "the kernel's answer is cut off or garbled, so it is not known whether the rules are installed: check with \
          `proxy-init verify`, and report this line with the kernel's version (uname -r)"
     )]
     Garbled,
 
-    /// The kernel took the change, but its answer was lost. Receiving failed with this number.
     #[error(
         "the kernel took the rules, but its answer could not be received ({0}), so it is not known whether the rules \
          are installed: check with `proxy-init verify`"
     )]
     Unanswered(Errno),
 
-    /// The kernel's answer to a question about the rules makes no sense.
     #[error(
         "cannot read this network namespace's rules: the kernel's answer is cut off or garbled: please report this \
          line with the kernel's version (uname -r)"
@@ -138,7 +121,6 @@ pub enum ModeError {
     )]
     KeepsChanging,
 
-    /// The rules could not be seen. The text says why.
     #[error("cannot read this network namespace's rules: {0}")]
     Unseen(String),
 
@@ -179,21 +161,18 @@ pub enum ModeError {
     )]
     CommandRefused { command: PathBuf, status: String, stderr: String },
 
-    /// An iptables command reported success without having done its work.
     #[error(
         "{command} ended without an error, but afterwards the {family} nat table is not as it should be: check that \
          it is iptables' own, or use nft mode"
     )]
     NoEffect { command: PathBuf, family: Family },
 
-    /// Another program is changing legacy rules.
     #[error(
         "another program holds the xtables lock: wait for it, as iptables does with -w, or find it with `fuser \
          {file}`"
     )]
     LockHeld { file: PathBuf },
 
-    /// The file of the xtables lock cannot be made, opened or locked.
     #[error(
         "iptables cannot write its lock file ({file}: {errno}): mount a writable /run (in a pod, an emptyDir), or \
          set XTABLES_LOCKFILE to a writable path"
@@ -206,7 +185,6 @@ pub enum ModeError {
     )]
     NoTables { stderr: String },
 
-    /// Something failed, and what had been changed until then could not be rolled back.
     #[error(
         "the {families} rules may be left changed: {}; afterwards they could NOT be rolled back ({}): check with \
          `proxy-init verify`, and run proxy-init again",
@@ -214,12 +192,7 @@ pub enum ModeError {
         error,
         families = list(families)
     )]
-    NotRolledBack {
-        /// The families whose tables are not known to be as they were.
-        families: Vec<Family>,
-        cause: Box<ModeError>,
-        error: Box<ModeError>,
-    },
+    NotRolledBack { families: Vec<Family>, cause: Box<ModeError>, error: Box<ModeError> },
 
     #[error("cannot read the {family} legacy nat table: {errno}: {}", advice(*errno))]
     NotRead { family: Family, errno: Errno },

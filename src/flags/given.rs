@@ -3,12 +3,11 @@
 //! than these.
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::{Flag, RULES, Subcommand, ValueForm};
-use crate::config::settings::{Draft, SETTINGS};
+use crate::config::settings::{PartialConfig, SETTINGS};
 
 /// The variables of the environment by their names.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -49,12 +48,14 @@ impl Given<'_> {
     ///
     /// # Errors
     /// The flag or the variable whose value is invalid, and why.
-    pub fn rules(&self) -> Result<Draft, String> {
-        let mut draft = Draft::default();
+    pub fn rules(&self) -> Result<PartialConfig, String> {
+        let mut partial = PartialConfig::default();
         for setting in SETTINGS {
-            self.each_text(setting.flag, |text| setting.read(&mut draft, text).map_err(|invalid| invalid.to_string()))?;
+            self.each_text(setting.flag, |text| {
+                setting.read(&mut partial, text).map_err(|invalid| invalid.to_string())
+            })?;
         }
-        Ok(draft)
+        Ok(partial)
     }
 
     /// The value of a flag, as `read` has it. Of several, each is read, and the last counts.
@@ -137,17 +138,7 @@ pub fn read<'a>(
     let values = Vec::with_capacity(arguments.len());
     let given = Given { subcommand, word: "", taken: (subcommand.flags)(), values, environment };
     let reader = Reader { arguments, next: 0, all, given };
-    reader.read().map_err(|stop| {
-        let all = if subcommand.is_program() { all() } else { Vec::new() };
-        let mut words = arguments.iter().filter_map(|argument| argument.to_str());
-        let late = words.find(|&word| all.iter().any(|other| other.name == word && !other.is_program()));
-        match (stop, late) {
-            (Stop::Mistake(_), Some(late)) => {
-                Stop::Mistake(format!("{late}: a subcommand comes first, before all flags: proxy-init {late} ..."))
-            }
-            (stop, _) => stop,
-        }
-    })
+    reader.read()
 }
 
 struct Reader<'a> {
@@ -249,16 +240,9 @@ impl<'a> Reader<'a> {
     }
 
     fn explain_unknown(&self, typed: &str) -> String {
-        let subcommand = self.given.subcommand;
-        let takes = |name: &str| self.given.taken.iter().any(|flag| flag.name == name);
-        let meant = OTHER_NAMES.iter().find(|(other, meant)| *other == typed && takes(first_word(meant)));
-        let advice = meant.map_or("leave it out".to_owned(), |(_, meant)| format!("write --{meant}"));
         let mut all = (self.all)().into_iter().flat_map(|subcommand| (subcommand.flags)());
         if all.any(|flag| flag.spellings().any(|name| name == typed)) {
-            return format!("{} does not take {typed}: {advice}", subcommand.name);
-        }
-        if meant.is_some() {
-            return format!("unknown flag {typed}: {advice}");
+            return format!("{} does not take {typed}: leave it out", self.given.subcommand.name);
         }
         let names = self.given.taken.iter().flat_map(Flag::names).chain([HELP]);
         match typed.strip_prefix("--").and_then(|typed| similar(typed, names)) {
@@ -269,42 +253,26 @@ impl<'a> Reader<'a> {
 
     /// Names the defect of an argument that is neither a flag nor a flag's value nor the word.
     fn explain_stray(&self, stray: &str) -> String {
-        if self.given.taken.iter().any(|flag| flag.name == "to") && stray.parse::<SocketAddr>().is_ok() {
-            return format!("unexpected argument \"{stray}\": write --to {stray}");
+        let named = (self.all)().into_iter().filter(|subcommand| !subcommand.is_program());
+        let names: Vec<&str> = named.map(|subcommand| subcommand.name).collect();
+        let is_program = self.given.subcommand.is_program();
+        if is_program && names.contains(&stray) {
+            return format!("{stray}: a subcommand comes first, before all flags: proxy-init {stray} ...");
         }
-        if !self.given.subcommand.is_program() || !self.given.values.is_empty() {
+        if is_program && stray == "install" {
+            return "proxy-init installs when given its flags, as in proxy-init -p 4143 -o 4140".to_owned();
+        }
+        if !is_program || !self.given.values.is_empty() {
             return format!(
                 "unexpected argument \"{stray}\": a boolean takes its value after \"=\", as in --ipv6=false, and a list has \
                  no blanks"
             );
         }
-        match stray {
-            "install" => {
-                return "proxy-init installs when given its flags, as in proxy-init -p 4143 -o 4140".to_owned();
-            }
-            "version" => return "unknown subcommand \"version\": write --version".to_owned(),
-            "status" => return "unknown subcommand \"status\", did you mean check?".to_owned(),
-            _ => {}
-        }
-        let named = (self.all)().into_iter().filter(|subcommand| !subcommand.is_program());
-        let names: Vec<&str> = named.map(|subcommand| subcommand.name).collect();
         match similar(stray, names.iter().copied()) {
             Some(similar) => format!("unknown subcommand \"{stray}\", did you mean {similar}?"),
             None => format!("unknown subcommand \"{stray}\": there are {}", names.join(", ")),
         }
     }
-}
-
-/// What users of kubectl and of Linkerd's annotations type, and what they mean.
-const OTHER_NAMES: [(&str, &str); 4] = [
-    ("--json", "output json"),
-    ("-o", "output json"),
-    ("--skip-inbound-ports", "inbound-ports-to-ignore"),
-    ("--skip-outbound-ports", "outbound-ports-to-ignore"),
-];
-
-fn first_word(meant: &str) -> &str {
-    meant.split(' ').next().unwrap_or(meant)
 }
 
 const HELP: &str = "help";

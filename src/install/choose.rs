@@ -3,11 +3,9 @@
 use derive_more::Display;
 use ruleset::{Ruleset, Subsystem};
 
-use crate::config::{Config, Mode};
+use crate::config::Mode;
 use crate::error::{Error, ModeError};
-use crate::modes::netlink;
 use crate::ownership::holders;
-use crate::plan::tables::expected;
 
 /// Why a mode was chosen. As text, it is the end of a sentence: `nft mode, because …`.
 #[derive(Debug, Display)]
@@ -50,12 +48,6 @@ pub enum Reason {
 
 const LEGACY_HIDDEN: &str =
     " (only root and group 0 can list legacy tables, so it is not known whether they hold rules)";
-
-/// Asks if the kernel would take a config's rules in a mode, without installing them; the error says what it lacks or
-/// refuses. Legacy mode is the last resort, and takes whatever comes.
-pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
-    netlink::check(mode, &expected(mode, config))
-}
 
 /// The facts about a network namespace by which `auto` chooses.
 #[derive(Debug)]

@@ -5,10 +5,11 @@ mod close_wait;
 pub mod host_network;
 
 use std::cell::OnceCell;
+use std::fmt;
+use std::mem;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use std::{fmt, mem};
 
 use netfilter::netlink::Generation;
 use netfilter::nf_tables::held::HeldRule;
@@ -19,15 +20,15 @@ use ruleset::{Family, NAT, Ruleset, Table, TableFamily, Unseen, nftables};
 use crate::config::warnings::warnings;
 use crate::config::{Config, Mode, ModeChoice};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Facts, Reason, try_out};
+use crate::install::choose::{Facts, Reason};
 use crate::install::close_wait::CloseWaitTimeout;
 use crate::install::host_network::HostNetwork;
-use crate::modes::Removed;
+use crate::modes::commit::transact;
 use crate::modes::legacy::read::Lists;
 use crate::modes::legacy::restore;
 use crate::modes::legacy::{self, Legacy, has_sockets};
-use crate::modes::netlink::{self, Seen};
-use crate::netns;
+use crate::modes::{self, install_edits, nf_tables, remove_edits, try_out};
+use crate::netns::Namespace;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
 use crate::plan::tables::expected;
@@ -151,7 +152,10 @@ impl Install {
     /// # Errors
     /// As [`Install::run`].
     pub fn run_with(&self, mut tell: impl FnMut(OperationNotice<'_>) + Send) -> Result<Installed, Error> {
-        netns::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
+        match &self.netns {
+            Some(path) => Namespace::open(path)?.run(|| self.run_here(&mut tell))?,
+            None => self.run_here(&mut tell),
+        }
     }
 
     /// The rules as text, for `iptables-restore` or, in native mode, which has one table for both families, for
@@ -167,50 +171,33 @@ impl Install {
         restore::simulation(&planned)
     }
 
+    /// Tries the modes that may do, one after the other, each by installing: a batch that is only checked is discarded, which
+    /// takes the kernel milliseconds.
     fn run_here(&self, tell: Tell<'_>) -> Result<Installed, Error> {
-        let is_host_network = self.host_network != HostNetwork::Allow && host_network::is_here();
-        if is_host_network && self.host_network == HostNetwork::Refuse {
-            return Err(Error::HostNetwork);
-        }
-        let timeout = self.close_wait_timeout.map(CloseWaitTimeout::set).transpose()?;
-        let mut warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
-        if self.config.ipv6 && !legacy::has_ipv6() {
-            warnings.push(Warning::NoIpv6);
-        }
-        if is_host_network {
-            warnings.push(Warning::HostNetwork);
-        }
-        warnings.iter().for_each(|warning| tell(OperationNotice::Warning(warning)));
-        let mut installation = Installation {
-            install: self,
-            tell,
-            legacy: self.legacy(),
-            lists: OnceCell::new(),
-            tables: Vec::new(),
-            warnings,
-            replaced: Vec::new(),
-            changed: false,
+        let mut installation = Installation::begin(self, tell)?;
+        let (mut mode, mut reason) = match self.named_mode()? {
+            Some(named) => named,
+            None => installation.read_facts()?.first(),
         };
-        let start = Instant::now();
-        let used = installation.install();
-        if let (Err(_), Some(timeout)) = (&used, timeout) {
-            timeout.undo();
+        loop {
+            let is_choice = self.mode == ModeChoice::Auto && !matches!(reason, Reason::FellBack(_));
+            if is_choice && !reason.is_trial() {
+                (installation.tell)(OperationNotice::Chose(mode, &reason));
+            }
+            let Err(error) = installation.install_in(mode) else {
+                if is_choice && reason.is_trial() {
+                    (installation.tell)(OperationNotice::Chose(mode, &reason));
+                }
+                return Ok(installation.finish(mode, reason));
+            };
+            let next = if reason.is_trial() { reason.next(error) } else { installation.fall_back(mode, error) };
+            (mode, reason) = next.map_err(|error| installation.with_fallbacks(error))?;
         }
-        let (mode, reason) = used?;
-        Ok(Installed {
-            mode,
-            reason,
-            tables: installation.tables,
-            changed: installation.changed,
-            replaced: installation.replaced,
-            warnings: installation.warnings,
-            took: start.elapsed(),
-        })
     }
 
-    /// The mode that is tried first, and the reason. Auto goes by the `facts`.
-    pub(super) fn first_mode(&self, facts: impl FnOnce() -> Result<Facts, Error>) -> Result<(Mode, Reason), Error> {
-        Ok(match self.mode {
+    /// The mode that is tried first, and the reason; none: auto goes by the [`Facts`].
+    pub(crate) fn named_mode(&self) -> Result<Option<(Mode, Reason)>, Error> {
+        Ok(Some(match self.mode {
             ModeChoice::Default => (Mode::Legacy, Reason::Default),
             ModeChoice::Mode(mode) => (mode, Reason::Named),
             ModeChoice::Plain => match self.legacy().are_nf_tables() {
@@ -218,20 +205,21 @@ impl Install {
                 Ok(false) | Err(ModeError::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
                 Err(error) => return Err(error.in_mode(Mode::Legacy)),
             },
-            ModeChoice::Auto => facts()?.first(),
-        })
+            ModeChoice::Auto => return Ok(None),
+        }))
     }
 
-    pub(super) fn legacy(&self) -> Legacy {
+    fn legacy(&self) -> Legacy {
         let is_plain = self.mode == ModeChoice::Plain;
-        Legacy { is_plain, folder: self.iptables_dir.clone(), wait: self.wait_for_lock, ..Legacy::default() }
+        Legacy { is_plain, folder: self.iptables_dir.clone(), wait: self.wait_for_lock }
     }
 
     /// Finds all the commands that legacy mode needs.
     ///
     /// # Errors
     /// [`ModeError::NoCommand`]
-    pub(super) fn find_commands(&self, legacy: &Legacy) -> Result<(), Error> {
+    pub(crate) fn find_commands(&self) -> Result<(), Error> {
+        let legacy = self.legacy();
         let mut families = self.config.families().iter().filter(|&&family| has_sockets(family));
         let found = families.try_for_each(|&family| legacy.restore(family).map(drop));
         found.map_err(|error| error.in_mode(Mode::Legacy))
@@ -242,7 +230,7 @@ impl Install {
         let tried = match mode {
             Mode::Legacy => {
                 let check = || legacy::check(&expected(mode, &self.config)).map_err(|error| error.in_mode(mode));
-                self.find_commands(&self.legacy()).and_then(|()| check())
+                self.find_commands().and_then(|()| check())
             }
             Mode::Nft | Mode::Native => try_out(mode, &self.config),
         };
@@ -268,9 +256,13 @@ impl Install {
 struct Installation<'a, 't> {
     install: &'a Install,
     tell: Tell<'t>,
-    legacy: Legacy,
+    start: Instant,
+    /// Put back, unless the installation is finished.
+    timeout: Option<CloseWaitTimeout>,
     /// The kernel's lists of legacy tables, opened once, as soon as they are needed.
     lists: OnceCell<Lists>,
+    /// What was read of nf_tables before the first try, and isn't read again for it.
+    known: Option<Snapshot<HeldRule>>,
     /// The tables of the mode that was tried last.
     tables: Vec<Table>,
     warnings: Vec<Warning>,
@@ -278,79 +270,132 @@ struct Installation<'a, 't> {
     changed: bool,
 }
 
-impl Installation<'_, '_> {
-    /// Tries the modes that may do, one after the other, each by installing: a batch that is only checked is discarded, which
-    /// takes the kernel milliseconds. Returns the mode that was used, and why.
-    fn install(&mut self) -> Result<(Mode, Reason), Error> {
-        let is_auto = self.install.mode == ModeChoice::Auto;
-        let mut known = None;
-        let first = self.install.first_mode(|| {
-            let Seen { ruleset, generation } = netlink::held()?;
-            let facts = Facts::of(&ruleset, &self.legacy_tables()?)?;
-            known = generation.map(|generation| Snapshot { generation, tables: ruleset.tables });
-            Ok(facts)
-        });
-        let (mut mode, mut reason) = first?;
-        loop {
-            let is_choice = is_auto && !matches!(reason, Reason::FellBack(_));
-            if is_choice && !reason.is_trial() {
-                (self.tell)(OperationNotice::Chose(mode, &reason));
-            }
-            let Err(error) = self.install_in(mode, known.take()) else {
-                if is_choice && reason.is_trial() {
-                    (self.tell)(OperationNotice::Chose(mode, &reason));
-                }
-                return Ok((mode, reason));
-            };
-            let next = if reason.is_trial() { reason.next(error) } else { self.fall_back(mode, error) };
-            (mode, reason) = next.map_err(|error| self.with_fallbacks(error))?;
+impl<'a, 't> Installation<'a, 't> {
+    /// Sets the timeout, and warns of everything that is known before any mode is tried.
+    fn begin(install: &'a Install, tell: Tell<'t>) -> Result<Self, Error> {
+        let is_host_network = install.host_network != HostNetwork::Allow && host_network::is_here();
+        if is_host_network && install.host_network == HostNetwork::Refuse {
+            return Err(Error::HostNetwork);
+        }
+        let timeout = install.close_wait_timeout.map(CloseWaitTimeout::set).transpose()?;
+        let mut warnings: Vec<Warning> = warnings(&install.config).into_iter().map(Warning::Config).collect();
+        if install.config.ipv6 && !legacy::has_ipv6() {
+            warnings.push(Warning::NoIpv6);
+        }
+        if is_host_network {
+            warnings.push(Warning::HostNetwork);
+        }
+        warnings.iter().for_each(|warning| tell(OperationNotice::Warning(warning)));
+        Ok(Self {
+            install,
+            tell,
+            start: Instant::now(),
+            timeout,
+            lists: OnceCell::new(),
+            known: None,
+            tables: Vec::new(),
+            warnings,
+            replaced: Vec::new(),
+            changed: false,
+        })
+    }
+
+    fn finish(self, mode: Mode, reason: Reason) -> Installed {
+        if let Some(timeout) = self.timeout {
+            timeout.keep();
+        }
+        Installed {
+            mode,
+            reason,
+            tables: self.tables,
+            changed: self.changed,
+            replaced: self.replaced,
+            warnings: self.warnings,
+            took: self.start.elapsed(),
         }
     }
 
-    /// Installs in a mode. The tables of nf_tables that are `known` aren't read again.
+    fn read_facts(&mut self) -> Result<Facts, Error> {
+        let nf_tables::Seen { ruleset, generation } = nf_tables::read()?;
+        let facts = Facts::of(&ruleset, &self.legacy_tables()?)?;
+        self.known = generation.map(|generation| Snapshot { generation, tables: ruleset.tables });
+        Ok(facts)
+    }
+
+    /// Installs in a mode. Over netlink, the same transaction replaces the rules of the other such mode, and is valid only
+    /// for the generation at which that was looked for.
     ///
     /// # Errors
     /// Another mode holds our rules, which are not to be replaced; or something is missing or was refused.
-    fn install_in(&mut self, mode: Mode, known: Option<Snapshot<HeldRule>>) -> Result<(), Error> {
+    fn install_in(&mut self, mode: Mode) -> Result<(), Error> {
+        let is_replacing = self.install.replace_other_backend;
         self.tables = expected(mode, &self.install.config);
-        let mut unseen = None;
-        // Nothing else has committed to most namespaces, and the kernel says so if it has.
-        let known = known.unwrap_or_else(Snapshot::fresh);
-        let is_fresh = known.generation == Generation::FRESH;
-        let mut known = Some(known);
+
+        // Look for rules of the modes that the commit can't exclude.
+        let (others, mut unseen) = match mode {
+            Mode::Legacy => {
+                self.install.find_commands()?;
+                (nf_tables::holders()?, None)
+            }
+            Mode::Nft | Mode::Native => match self.legacy_tables() {
+                // Without the privilege to read them, there is none to install either, and installing says so.
+                Err(Error::InMode(_, ModeError::NotPermitted(_))) => (Vec::new(), None),
+                held => {
+                    let mut held = held?;
+                    (holders(&held).collect(), held.not_known.pop())
+                }
+            },
+        };
+        if let Some(&other) = others.first().filter(|_| !is_replacing) {
+            return Err(ModeError::OtherBackend(other).in_mode(mode));
+        }
         if mode == Mode::Legacy {
-            self.install.find_commands(&self.legacy)?;
-            self.refuse_others(mode, &netlink::nf_tables_modes()?)?;
             (self.tell)(OperationNotice::RunningCommands { waits: self.install.wait_for_lock });
             self.tables = legacy::tables_with_sockets(mem::take(&mut self.tables));
-        } else {
-            let mut held = match self.legacy_tables() {
-                // Without the privilege to read them, there is none to install either, and installing says so.
-                Err(Error::InMode(_, ModeError::NotPermitted(_))) => Ruleset::default(),
-                held => held?,
+        }
+
+        // Commit. Nothing else has committed to most namespaces, and the kernel says so if it has.
+        let mut known = Some(self.known.take().unwrap_or_else(Snapshot::fresh));
+        for attempt in 0.. {
+            let mut replaced = None;
+            let committed = match mode {
+                Mode::Legacy => self.install.legacy().install(&self.tables).map(|changed| {
+                    self.changed |= changed;
+                    None
+                }),
+                Mode::Nft | Mode::Native => transact(known.take(), |held| {
+                    let other = if mode == Mode::Nft { Mode::Native } else { Mode::Nft };
+                    let mut edits = remove_edits(other, held);
+                    if !edits.is_empty() && !is_replacing {
+                        return Err(ModeError::OtherBackend(other));
+                    }
+                    // Of the last try: another program may have removed the rules since the one before.
+                    replaced = (!edits.is_empty()).then_some(other);
+                    edits.extend(install_edits(mode, held, &self.tables)?);
+                    Ok(edits)
+                }),
             };
-            let holders: Vec<Mode> = holders(&held).collect();
-            self.refuse_others(mode, &holders)?;
-            if !holders.is_empty() {
-                known = None;
-            } else {
-                unseen = held.not_known.pop();
+            let is_untouched = matches!(committed, Ok(Some(Generation::FRESH)));
+            if let Some(unseen) = unseen.take() {
+                self.tell_unseen(unseen, is_untouched);
+            }
+            match (committed.map_err(|error| error.in_mode(mode)), self.replaced.last()) {
+                (Ok(generation), _) => self.changed |= generation.is_some(),
+                (Err(error), Some(&other)) if attempt > 0 => {
+                    return Err(Error::ReplacedEachOther { mode, other, error: Box::new(error) });
+                }
+                (Err(error), _) => return Err(error),
+            }
+            if let Some(other) = replaced {
+                self.report_replaced(other);
+            }
+            // Two that remove each other's rules in step would go on for ever.
+            back_off(attempt);
+            if self.is_alone(mode, attempt)? {
+                break;
             }
         }
-        let is_as_known = self.commit(mode, known);
-        if let Some(unseen) = unseen {
-            self.tell_unseen(unseen, is_fresh && matches!(is_as_known, Ok(true)));
-        }
-        is_as_known?;
-        self.settle_with_others(mode)
-    }
-
-    /// Refuses to install beside other modes that hold our rules, unless those are to be replaced.
-    fn refuse_others(&self, mode: Mode, others: &[Mode]) -> Result<(), Error> {
-        match others.first() {
-            Some(&other) if !self.install.replace_other_backend => Err(ModeError::OtherBackend(other).in_mode(mode)),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Warns of legacy tables that can't be seen. In a new pod, where nothing was ever committed to nf_tables, they are
@@ -368,19 +413,59 @@ impl Installation<'_, '_> {
         self.warnings.push(warning);
     }
 
-    /// Commits the mode's tables. Over netlink, the same transaction replaces the rules of the other such mode. Returns true
-    /// if what was `known` of nf_tables was still so.
-    fn commit(&mut self, mode: Mode, known: Option<Snapshot<HeldRule>>) -> Result<bool, Error> {
-        if mode == Mode::Legacy {
-            self.changed |= self.legacy.install(&self.tables)?;
-            return Ok(false);
+    /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no
+    /// generation guards both nf_tables and legacy tables. In the end one of the two is left, and whoever reports
+    /// success has rules.
+    ///
+    /// Those of the others are removed, if they are to be replaced. As the other run may have replaced this one's
+    /// meanwhile, these are to be committed again then, and false is returned. Otherwise legacy mode gives way, and this
+    /// mode waits for that. If the other run was done before this one committed, it has nothing to give way to, so then
+    /// this one does.
+    fn is_alone(&mut self, mode: Mode, attempt: u32) -> Result<bool, Error> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let others = match mode {
+                Mode::Legacy => nf_tables::holders(),
+                Mode::Nft | Mode::Native => self.legacy_tables().map(|legacy| holders(&legacy).collect()),
+            };
+            let others = others.map_err(|error| Error::InstalledUnchecked { mode, error: Box::new(error) })?;
+            let Some(&first) = others.first() else {
+                return Ok(true);
+            };
+            if self.install.replace_other_backend && attempt < TRIES {
+                for other in others {
+                    let removed = self.remove(other);
+                    if removed.map_err(|error| Error::NotReplaced { mode, other, error: Box::new(error) })?.any {
+                        self.report_replaced(other);
+                    }
+                }
+                return Ok(false);
+            }
+            if self.install.replace_other_backend || mode == Mode::Legacy || Instant::now() >= deadline {
+                return Err(self.give_way(mode, first));
+            }
+            sleep(PAUSE);
         }
-        let done = netlink::install(mode, &self.tables, self.install.replace_other_backend, known)?;
-        self.changed |= done.changed;
-        if let Some(other) = done.replaced {
-            self.report_replaced(other);
+    }
+
+    /// Removes this mode's rules again, as another mode has some. Those that were there before stay: the run that
+    /// installed them may have succeeded, and whoever brought the other mode's finds them as it looks again.
+    fn give_way(&mut self, mode: Mode, other: Mode) -> Error {
+        if !self.changed {
+            return ModeError::OtherBackend(other).in_mode(mode);
         }
-        Ok(done.is_as_known)
+        Error::InstalledMeanwhile { mode, other, not_removed: self.remove(mode).err().map(Box::new) }
+    }
+
+    fn remove(&self, mode: Mode) -> Result<modes::Removed, Error> {
+        modes::remove(mode, &Legacy { is_plain: false, ..self.install.legacy() })
+    }
+
+    fn report_replaced(&mut self, other: Mode) {
+        (self.tell)(OperationNotice::Removed(other));
+        if !self.replaced.contains(&other) {
+            self.replaced.push(other);
+        }
     }
 
     /// The mode that does without what this host lacks for one that failed, as linkerd-init uses whatever iptables it finds.
@@ -414,78 +499,6 @@ impl Installation<'_, '_> {
             }
         }
         error
-    }
-
-    /// The other modes that hold our rules, among those that a commit in this mode doesn't exclude.
-    fn other_modes(&self, mode: Mode) -> Result<Vec<Mode>, Error> {
-        let others = match mode {
-            Mode::Legacy => netlink::nf_tables_modes(),
-            Mode::Nft | Mode::Native => self.legacy_tables().map(|legacy| holders(&legacy).collect()),
-        };
-        others.map_err(|error| Error::InstalledUnchecked { mode, error: Box::new(error) })
-    }
-
-    /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no
-    /// generation guards both nf_tables and legacy tables. In the end one of the two is left, and whoever reports
-    /// success has rules.
-    ///
-    /// Those of the others are replaced, if that was asked for. As the other run may have replaced this one's
-    /// meanwhile, they are installed again, and it looks again. Otherwise legacy mode gives way, and this mode waits
-    /// for that. If the other run was done before this one committed, it has nothing to give way to, so then this one
-    /// does.
-    fn settle_with_others(&mut self, mode: Mode) -> Result<(), Error> {
-        let is_replacing = self.install.replace_other_backend;
-        let deadline = Instant::now() + PATIENCE;
-        for attempt in 1.. {
-            let others = self.other_modes(mode)?;
-            let Some(&first) = others.first() else {
-                break;
-            };
-            let may_wait = mode != Mode::Legacy && Instant::now() < deadline;
-            let is_over = if is_replacing { attempt > TRIES } else { !may_wait };
-            if is_over {
-                return Err(self.give_way(mode, first));
-            }
-            if !is_replacing {
-                sleep(PAUSE);
-                continue;
-            }
-            for other in others {
-                let removed =
-                    self.remove(other).map_err(|error| Error::NotReplaced { mode, other, error: Box::new(error) })?;
-                if removed.any {
-                    self.report_replaced(other);
-                }
-            }
-            self.commit(mode, None).map_err(|error| Error::ReplacedEachOther {
-                mode,
-                other: first,
-                error: Box::new(error),
-            })?;
-            // Two that remove each other's rules in step would go on for ever.
-            back_off(attempt);
-        }
-        Ok(())
-    }
-
-    /// Removes this mode's rules again, as another mode has some. Those that were there before stay: the run that
-    /// installed them may have succeeded, and whoever brought the other mode's finds them as it looks again.
-    fn give_way(&mut self, mode: Mode, other: Mode) -> Error {
-        if !self.changed {
-            return ModeError::OtherBackend(other).in_mode(mode);
-        }
-        Error::InstalledMeanwhile { mode, other, not_removed: self.remove(mode).err().map(Box::new) }
-    }
-
-    fn remove(&self, mode: Mode) -> Result<Removed, Error> {
-        netlink::remove(mode, &Legacy { is_plain: false, ..self.install.legacy() })
-    }
-
-    fn report_replaced(&mut self, other: Mode) {
-        (self.tell)(OperationNotice::Removed(other));
-        if !self.replaced.contains(&other) {
-            self.replaced.push(other);
-        }
     }
 
     /// The nat tables in which legacy mode may have rules. In a fresh namespace, this only looks at which there are.

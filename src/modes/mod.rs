@@ -1,40 +1,65 @@
-//! How rules are installed in the kernel, removed, and read back: one folder per backend.
+//! How rules are installed in the kernel, removed, and read back: a file or a folder for each mode.
 
 pub(crate) mod commit;
 pub mod legacy;
 pub mod native;
-pub mod netlink;
+pub mod nf_tables;
 pub mod nft;
 pub(crate) mod refusal;
 mod rerun;
 
+use netfilter::netlink::Generation;
 use netfilter::nf_tables::ChainId;
-use nix::sys::utsname::uname;
-use nix::unistd::{getpid, gettid};
+use netfilter::nf_tables::edit::{self, Edit};
+use netfilter::nf_tables::held::HeldRule;
+use ruleset::{Ruleset, Table};
 
+use self::commit::transact;
+use self::legacy::Legacy;
+use crate::config::{Config, Mode};
+use crate::error::{Error, ModeError};
+use crate::ownership::foreign_jumps;
 use crate::plan::ChainName;
+use crate::plan::tables::expected;
 
-/// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process
-/// finds sooner than what is about a thread: the kernel makes each folder as it is looked up.
-pub(crate) fn proc_of_thread() -> &'static str {
-    if gettid() == getpid() { "/proc/self" } else { "/proc/thread-self" }
-}
-
-/// The kernel's version, such as 6 and 18, if its release begins with one.
-pub(crate) fn kernel() -> Option<(u32, u32)> {
-    version(uname().ok()?.release().to_str()?)
-}
-
-pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
-    let mut next = || numbers.next()?.parse().ok();
-    next().zip(next())
-}
-
-impl From<ChainName> for ChainId {
-    fn from(chain: ChainName) -> Self {
-        Self { name: chain.as_str(), hook: chain.hook() }
+/// The edits that turn nf_tables' tables into exactly the tables that a mode makes; none if it holds them already, or
+/// if the mode's rules aren't in nf_tables.
+pub(crate) fn install_edits<'a>(
+    mode: Mode,
+    held: &[Table<HeldRule>],
+    wanted: &'a [Table],
+) -> Result<Vec<Edit<'a>>, ModeError> {
+    match mode {
+        Mode::Nft => nft::install_edits(held, wanted),
+        Mode::Native => native::install_edits(held, wanted),
+        Mode::Legacy => Ok(Vec::new()),
     }
+}
+
+/// The edits that remove a mode's rules from nf_tables.
+pub(crate) fn remove_edits(mode: Mode, held: &[Table<HeldRule>]) -> Vec<Edit<'static>> {
+    match mode {
+        Mode::Nft => nft::remove_edits(held),
+        Mode::Native => native::remove_edits(held),
+        Mode::Legacy => Vec::new(),
+    }
+}
+
+/// The netlink batch that installs a mode's rules in a namespace in which nothing has been committed, ready to send.
+pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
+    let wanted = expected(mode, config);
+    let batch = install_edits(mode, &[], &wanted).and_then(|edits| {
+        edit::batch(&edits, Some(Generation::FRESH)).map_err(|error| refusal::unwritten_error(&error))
+    });
+    batch.map(|batch| batch.bytes().to_vec()).map_err(|error| error.in_mode(mode))
+}
+
+/// Asks if the kernel would take a config's rules in a mode, without installing them; the error says what it lacks or
+/// refuses. Legacy mode is the last resort, and takes whatever comes.
+pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
+    let wanted = expected(mode, config);
+    let edits = install_edits(mode, &[], &wanted);
+    edits.and_then(|edits| commit::check(&edits)).map_err(|error| error.in_mode(mode))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,24 +69,39 @@ pub struct Removed {
     pub foreign: Vec<String>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_begin_with_a_version() {
-        for (release, want) in [
-            ("5.14", Some((5, 14))),
-            ("5.14.0-570.el9.x86_64", Some((5, 14))),
-            ("5.15-rc1", Some((5, 15))),
-            ("6.1.0-50-cloud-amd64", Some((6, 1))),
-            ("10.0.1", Some((10, 0))),
-            ("4.18.0-553.el8", Some((4, 18))),
-            ("5", None),
-            ("", None),
-            ("linux", None),
-        ] {
-            assert_eq!(version(release), want, "{release}");
+/// Removes our rules and chains in this mode, in both families, and every rule that leads to them. Base chains
+/// and tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of
+/// `legacy`.
+///
+/// # Errors
+/// Something is missing or was refused. Nothing has changed then, unless the error says otherwise.
+pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
+    if mode == Mode::Legacy {
+        let before = legacy.remove().map_err(|error| error.in_mode(mode))?;
+        let foreign = before.iter().flat_map(foreign_jumps).map(|line| format!("{}: {line}", line.table));
+        return Ok(Removed { any: !before.is_empty(), foreign: foreign.collect() });
+    }
+    let mut foreign = Vec::new();
+    let removed = transact(None, |tables| {
+        if mode == Mode::Nft {
+            foreign = nft::foreign_jumps(tables);
         }
+        Ok(remove_edits(mode, tables))
+    });
+    let any = removed.map_err(|error| error.in_mode(mode))?.is_some();
+    Ok(Removed { any, foreign: if any { foreign } else { Vec::new() } })
+}
+
+/// Fails unless the subsystem that holds the mode's rules could be seen.
+pub(crate) fn must_see<R>(ruleset: &Ruleset<R>, mode: Mode) -> Result<(), Error> {
+    match ruleset.unseen(mode.subsystem()) {
+        Some(unseen) => Err(ModeError::Unseen(unseen.reason.clone()).in_mode(mode)),
+        None => Ok(()),
+    }
+}
+
+impl From<ChainName> for ChainId {
+    fn from(chain: ChainName) -> Self {
+        Self { name: chain.as_str(), hook: chain.hook() }
     }
 }

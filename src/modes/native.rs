@@ -1,16 +1,16 @@
 //! native mode: one inet table with sets and no xtables extensions, for kernels without xtables.
 //!
 //! It needs nf_tables with NAT for the inet family (`CONFIG_NF_TABLES_INET`, nft_chain_nat, nft_redir; Linux 5.2), but
-//! neither nft_compat nor any xt module. If the table is not as it should be, one batch corrects it: rules and sets
-//! that are right stay. If its chains differ too, it is deleted and made again.
+//! neither nft_compat nor any xt module. If the table is not as it should be, one batch corrects it: a chain whose rules
+//! are right keeps them. If sets differ, all sets and rules are made again; if chains do, the table is.
 
 use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::held::HeldRule;
 use netfilter::nf_tables::set::elements;
-use ruleset::{Condition, Family, Rule, Set, Table, TableFamily, Values};
+use ruleset::{Family, Table, TableFamily};
 
-use super::rerun::{Changes, Wanted};
+use super::rerun::Wanted;
 use crate::config::{Mode, NATIVE};
 use crate::error::ModeError;
 use crate::modes::refusal::unmapped;
@@ -29,10 +29,24 @@ pub(crate) fn install_edits<'a>(tables: &[Table<HeldRule>], wanted: &'a [Table])
             Some(held) if held.dormant && holds_others(held) => {
                 return Err(ModeError::Dormant(TABLE.to_string()));
             }
-            Some(held) if can_change(held, wanted) => change_table(held, wanted, &mut edits)?,
-            held => {
-                edits.extend(held.map(|_| Edit::DeleteTable(TABLE)));
-                add_table(wanted, &mut edits);
+            Some(held) if !has_same_chains(held, wanted) => {
+                edits.push(Edit::DeleteTable(TABLE));
+                edits.push(Edit::AddTable(TABLE));
+                fill_table(wanted, &mut edits);
+            }
+            Some(held) if !has_same_sets(held, wanted) => {
+                edits.extend(ChainName::ALL.map(|chain| Edit::FlushChain(TABLE, chain.into())));
+                edits.extend(held.sets.iter().map(|set| Edit::DeleteSet(TABLE, set.name.clone())));
+                fill_table(wanted, &mut edits);
+            }
+            Some(held) => {
+                for name in ChainName::IN_ORDER {
+                    wanted_chain(wanted, name).refill(rules_of(held, name), &mut edits)?;
+                }
+            }
+            None => {
+                edits.push(Edit::AddTable(TABLE));
+                fill_table(wanted, &mut edits);
             }
         }
     }
@@ -40,9 +54,9 @@ pub(crate) fn install_edits<'a>(tables: &[Table<HeldRule>], wanted: &'a [Table])
     Ok(edits)
 }
 
-/// Returns true if changing rules and sets is enough: the chains are right, hooked where they should be, and the table
-/// holds nothing else, such as another program's sets.
-fn can_change(held: &Table<HeldRule>, wanted: &Table) -> bool {
+/// Returns true if nothing but sets and rules can differ: the chains are right, hooked where they should be, and the table
+/// holds nothing else, such as another program's sets, which packets may change.
+fn has_same_chains(held: &Table<HeldRule>, wanted: &Table) -> bool {
     for chain in &wanted.chains {
         if held.chain(&chain.name).is_none_or(|held| held.base != chain.base) {
             return false;
@@ -54,30 +68,8 @@ fn can_change(held: &Table<HeldRule>, wanted: &Table) -> bool {
         && held.objects as usize == held.chains.len() + held.sets.len()
 }
 
-/// Adds the edits that leave the table with exactly the wanted rules and sets. A set whose elements differ is made
-/// again, with the rules that use it.
-fn change_table<'a>(held: &Table<HeldRule>, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) -> Result<(), ModeError> {
-    let stays = |set: &Set| wanted.sets.contains(set) && held.sets.contains(set);
-    let uses_kept_sets = |rule: &Rule| {
-        rule.conditions.iter().all(|condition| match condition {
-            Condition::In { values: Values::Set(name), .. } => wanted.set(name).is_some_and(stays),
-            _ => true,
-        })
-    };
-    let mut added = Vec::new();
-    for name in ChainName::IN_ORDER {
-        let Changes { deleted, added: rules } =
-            wanted_chain(wanted, name).refill(rules_of(held, name), uses_kept_sets)?;
-        edits.extend(deleted);
-        added.extend(rules);
-    }
-    let gone = held.sets.iter().filter(|&set| !stays(set));
-    edits.extend(gone.map(|set| Edit::DeleteSet(TABLE, set.name.clone())));
-    for (set, id) in wanted.sets.iter().filter(|&set| !stays(set)).zip(1..) {
-        add_set(set, id, edits);
-    }
-    edits.extend(added);
-    Ok(())
+fn has_same_sets(held: &Table<HeldRule>, wanted: &Table) -> bool {
+    held.sets.len() == wanted.sets.len() && held.sets.iter().all(|set| wanted.sets.contains(set))
 }
 
 fn wanted_chain(table: &Table, chain: ChainName) -> Wanted<'_> {
@@ -106,23 +98,17 @@ fn refuse_unmapped(edits: &[Edit<'_>]) -> Result<(), ModeError> {
     unmapped.map_or(Ok(()), Err)
 }
 
-fn add_table<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
-    edits.push(Edit::AddTable(TABLE));
+/// Adds the edits that fill a table without sets and rules; chains that it has already stay.
+fn fill_table<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
     for (set, id) in table.sets.iter().zip(1..) {
-        add_set(set, id, edits);
+        edits.push(Edit::AddSet(TABLE, set, id));
+        let elements = elements(set);
+        let chunks = elements.chunks(ELEMENTS);
+        edits.extend(chunks.map(|chunk| Edit::AddElements(TABLE, set, chunk.to_vec())));
     }
     // Each before those that jump to it: nft 0.9.8 writes a chain's rules into its JSON before it has written the next chain.
     edits.extend(ChainName::IN_ORDER.map(|chain| Edit::AddChain(TABLE, chain.into())));
     for chain in ChainName::IN_ORDER {
-        let wanted = wanted_chain(table, chain);
-        edits.extend(wanted.rules.iter().map(|rule| wanted.add(rule, None)));
+        wanted_chain(table, chain).fill(edits);
     }
-}
-
-/// Adds the edits that make a set, which has this number in the batch.
-fn add_set<'a>(set: &'a Set, id: u32, edits: &mut Vec<Edit<'a>>) {
-    edits.push(Edit::AddSet(TABLE, set, id));
-    let elements = elements(set);
-    let chunks = elements.chunks(ELEMENTS);
-    edits.extend(chunks.map(|chunk| Edit::AddElements(TABLE, set, chunk.to_vec())));
 }

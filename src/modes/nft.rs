@@ -62,9 +62,11 @@ fn refill<'a>(
     for name in ChainName::IN_ORDER {
         let held = held.map(|table| rules_of(table, name)).unwrap_or_default();
         let wanted = Wanted { table: id, chain: name, rules: rules_of(wanted, name), sets: &[] };
-        let changes = if name.is_ours() { wanted.refill(held, |_| true)? } else { wanted.complete(held)? };
-        edits.extend(changes.deleted);
-        edits.extend(changes.added);
+        if name.is_ours() {
+            wanted.refill(held, edits)?;
+        } else {
+            wanted.complete(held, edits)?;
+        }
     }
     Ok(())
 }

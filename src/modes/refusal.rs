@@ -12,13 +12,13 @@ use nix::errno::Errno;
 use ruleset::{Name, Rule, TableFamily};
 
 use crate::config::{IdRange, Mode};
-use crate::error::{self, Lack, ModeError, Privilege};
+use crate::error::{Lack, ModeError, Privilege};
 use crate::plan::{is_on_owner, owner};
 
 pub(crate) fn no_socket(errno: Errno) -> ModeError {
     match errno {
         Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => no_nf_tables(errno),
-        _ => call_error("socket", errno),
+        _ => ModeError::Netlink { call: "socket", errno },
     }
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn unreadable(error: ReadError) -> ModeError {
         ReadError::Socket(Errno::EPERM) => ModeError::NotPermitted(Privilege::Read),
         // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
         ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => no_nf_tables(errno),
-        ReadError::Socket(errno) | ReadError::NotAsked(errno) => ModeError::Unseen(error::Errno::of(errno).to_string()),
+        ReadError::Socket(errno) | ReadError::NotAsked(errno) => ModeError::Unseen(errno.to_string()),
         ReadError::Malformed(_) => ModeError::GarbledDump,
         ReadError::Interrupted => ModeError::KeepsChanging,
     }
@@ -38,8 +38,8 @@ pub(crate) fn unreadable(error: ReadError) -> ModeError {
 pub(crate) fn explain(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch, error: CommitError) -> ModeError {
     match error {
         CommitError::NotSent(Errno::EMSGSIZE) => ModeError::BatchTooLarge(batch.bytes().len()),
-        CommitError::NotSent(errno) => call_error("send", errno),
-        CommitError::Unanswered(errno) => ModeError::Unanswered(error::Errno::of(errno)),
+        CommitError::NotSent(errno) => ModeError::Netlink { call: "send", errno },
+        CommitError::Unanswered(errno) => ModeError::Unanswered(errno),
         CommitError::Malformed(_) => ModeError::Garbled,
         CommitError::OtherGeneration => ModeError::Contended(1),
         CommitError::Refused(Errno::EPERM, _) => ModeError::NotPermitted(Privilege::Change),
@@ -58,7 +58,6 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
         return refusal_error("the batch", failure.errno, &failure.text);
     };
     let (errno, what) = (failure.errno, edit.to_string());
-    let kept = error::Errno::of(errno);
     let refused = || refusal_error(&what, errno, &failure.text);
     let table = edit.table();
     match (edit, table.family, errno) {
@@ -66,16 +65,16 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
         // means that another program owns the table (nft_table_lookup).
         (_, _, Errno::EPERM) => ModeError::TableOwned { what, table: table.to_string() },
         (Edit::AddTable(_), family, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => {
-            lack_error(Lack::Tables(family.title()), errno)
+            ModeError::Lacks { lack: Lack::Tables(family.title()), errno }
         }
         // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
         (Edit::AddChain(_, chain), TableFamily::Ip(family), Errno::EEXIST | Errno::EOPNOTSUPP)
             if chain.hook.is_some() =>
         {
-            ModeError::OtherBaseChain { family, chain: chain.to_string(), errno: kept }
+            ModeError::OtherBaseChain { family, chain: chain.to_string(), errno }
         }
         (Edit::AddChain(_, chain), family, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
-            lack_error(Lack::NatChains(family.title()), errno)
+            ModeError::Lacks { lack: Lack::NatChains(family.title()), errno }
         }
         (Edit::DeleteChain(..), _, Errno::EBUSY) => ModeError::ChainInUse { what, table: table.to_string() },
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
@@ -84,7 +83,7 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
             if chain.hook.is_some() =>
         {
             let chain = rule.action.target().map_or_else(String::new, Name::to_string);
-            ModeError::ChainNameTaken { family, chain, errno: kept }
+            ModeError::ChainNameTaken { family, chain, errno }
         }
         (Edit::AddRule(new), _, Errno::EINVAL) => match unmapped(new.rule, edit) {
             Some(error) => error,
@@ -96,7 +95,7 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
             Some((name, module, option)) => {
                 // nft mode's rules need xt modules, native mode's don't.
                 let instead = if family == TableFamily::Inet { Mode::Legacy } else { Mode::Native };
-                lack_error(Lack::Extension { name, rule: what, module, option, instead }, errno)
+                ModeError::Lacks { lack: Lack::Extension { name, rule: what, module, option, instead }, errno }
             }
             None => refused(),
         },
@@ -106,7 +105,7 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
 
 fn no_nf_tables(errno: Errno) -> ModeError {
     let version = std::fs::read_to_string("/proc/version").unwrap_or_default();
-    lack_error(if is_gvisor(&version) { Lack::Sandbox } else { Lack::NfTables }, errno)
+    ModeError::Lacks { lack: if is_gvisor(&version) { Lack::Sandbox } else { Lack::NfTables }, errno }
 }
 
 /// Returns true if this is the content of /proc/version in gVisor, whose releases are 4.4.0 and 4.19.0-gvisor, of the same
@@ -115,20 +114,10 @@ pub(crate) fn is_gvisor(version: &str) -> bool {
     version.contains("-gvisor") || version.contains("Sun Jan 10 15:06:54 PST 2016")
 }
 
-fn lack_error(lack: Lack, errno: Errno) -> ModeError {
-    let errno = error::Errno::of(errno);
-    ModeError::Lacks { lack, errno }
-}
-
-fn call_error(call: &'static str, errno: Errno) -> ModeError {
-    let errno = error::Errno::of(errno);
-    ModeError::Netlink { call, errno }
-}
-
 fn refusal_error(what: &str, errno: Errno, text: &str) -> ModeError {
     ModeError::Refused {
         what: what.to_owned(),
-        errno: error::Errno::of(errno),
+        errno,
         text: if text.is_empty() { String::new() } else { format!(" \"{text}\"") },
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use lab::network::Namespace;
-use proxy_init::error::{Errno, ModeError};
+use proxy_init::error::ModeError;
 use proxy_init::{
     Config, Error, Install, Mode, ModeChoice, Namespace as Target, OwnerId, Reason, Uninstall, Uninstalled, detect,
     verify,
@@ -99,12 +99,6 @@ fn where_no_thread_can_be_started_it_says_so() {
     for namespace in [&here, &there] {
         assert_eq!(namespace.sh("nft list ruleset"), "");
     }
-}
-
-#[test]
-fn an_errno_says_its_name_and_its_number() {
-    let errno = Errno::from_raw(1);
-    assert_eq!((errno.raw(), errno.to_string().as_str()), (1, "EPERM: Operation not permitted"));
 }
 
 #[test]

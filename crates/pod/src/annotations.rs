@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use proxy_init::{Draft, SETTINGS, Setting};
+use proxy_init::{PartialConfig, SETTINGS, Setting};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -102,7 +102,7 @@ impl FromIterator<(String, String)> for Given {
 ///
 /// # Errors
 /// [`Error::LongAnnotations`], or [`Error::Annotation`]: the first value that is invalid.
-pub(crate) fn apply(objects: &[(Given, String)], rules: &mut Draft) -> Result<(), Error> {
+pub(crate) fn apply(objects: &[(Given, String)], rules: &mut PartialConfig) -> Result<(), Error> {
     if let Some((_, holder)) = objects.iter().find(|(given, _)| given.length > LONGEST) {
         return Err(Error::LongAnnotations { holder: holder.clone(), most: LONGEST });
     }
@@ -158,7 +158,7 @@ mod tests {
 
     /// The configuration's rules, changed by annotations.
     fn changed<const N: usize>(objects: [(Given, &str); N]) -> Result<Config, Error> {
-        let mut rules = Draft::from(config());
+        let mut rules = PartialConfig::from(config());
         apply(&objects.map(|(given, holder)| (given, holder.to_owned())), &mut rules)?;
         Ok(rules.finish().unwrap())
     }

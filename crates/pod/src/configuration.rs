@@ -3,7 +3,9 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use proxy_init::{Config, Draft, Form, Install, InvalidValue, ModeChoice, PortRange, SETTINGS, Setting, list_items};
+use proxy_init::{
+    Config, Form, Install, InvalidValue, ModeChoice, PartialConfig, PortRange, SETTINGS, Setting, list_items,
+};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
@@ -37,7 +39,7 @@ pub struct Configuration {
     pub linkerd: Linkerd,
     /// The rules for a pod without annotations; these may change the rules, and name ports of the proxy that are missing.
     #[serde(skip)]
-    pub(crate) rules: Draft,
+    pub(crate) rules: PartialConfig,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -174,7 +176,7 @@ where
 }
 
 /// Reads the value of a setting of rules, as its flag has it. An item of a list that is without text doesn't count.
-fn set(setting: &Setting, rules: &mut Draft, value: Value) -> Result<(), Error> {
+fn set(setting: &Setting, rules: &mut PartialConfig, value: Value) -> Result<(), Error> {
     let key = format!("linkerd.{}", setting.key());
     let items = match setting.form {
         Form::Number | Form::Switch => vec![(key, value)],
@@ -230,7 +232,7 @@ pub(crate) fn api_server_ports_by_default() -> Vec<PortRange> {
 ///
 /// # Errors
 /// [`Error::Configuration`]: one of the proxy's two ports is missing.
-pub(crate) fn finished(rules: Draft) -> Result<Config, Error> {
+pub(crate) fn finished(rules: PartialConfig) -> Result<Config, Error> {
     let config = rules.finish();
     config.map_err(|flags| {
         wrong(&format!("linkerd.{}", flags.join(" and linkerd.")), "the proxy's port, from 1 to 65535, was expected")

@@ -22,7 +22,7 @@ use crate::diagnose::output::words;
 use crate::diagnose::recognize::{self, Closest, Recognized};
 use crate::diagnose::snapshot::{self, facts};
 use crate::error::Error;
-use crate::modes::netlink::must_see;
+use crate::modes::must_see;
 use crate::netns;
 
 /// A pod's connections, port by port. Its `Display` is for people, [`Checked::json`] for machines.

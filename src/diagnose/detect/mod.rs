@@ -6,6 +6,7 @@ pub mod user_namespaces;
 use std::path::{Path, PathBuf};
 
 use netfilter::netlink::user_namespace::owns_network;
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::utsname::uname;
 use ruleset::{Name, Subsystem};
@@ -18,7 +19,8 @@ use crate::diagnose::ownership::has_rules;
 use crate::diagnose::snapshot::{self, network, traces, user_namespaces};
 use crate::diagnose::trial::{check_each, choose, commits};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Facts, Reason, try_out};
+use crate::install::choose::{Facts, Reason};
+use crate::modes::try_out;
 use crate::netns::{self, on_a_thread};
 use crate::ownership::holders;
 use crate::plan::tables::{expected, nat};
@@ -129,7 +131,7 @@ fn signs(ruleset: &Ruleset, features: &[Feature]) -> Vec<String> {
     let is_refused = features.iter().any(|feature| match &feature.works {
         Err(Error::InMode(_, ModeError::NotPermitted(_))) => true,
         // A call that a filter refuses.
-        Err(Error::InMode(_, ModeError::Netlink { errno, .. })) => [libc::EPERM, libc::EACCES].contains(&errno.raw()),
+        Err(Error::InMode(_, ModeError::Netlink { errno, .. })) => matches!(errno, Errno::EPERM | Errno::EACCES),
         _ => false,
     });
     let devices = network().devices;

@@ -22,7 +22,7 @@ use crate::diagnose::proxy::{PodWarning, warnings};
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::snapshot::{self, facts, unread_tables};
 use crate::error::{Error, chain};
-use crate::modes::netlink::must_see;
+use crate::modes::must_see;
 use crate::netns;
 use crate::ownership::holders;
 use crate::plan::Purpose;

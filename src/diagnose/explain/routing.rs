@@ -15,7 +15,7 @@ use trace::{self, Leg, Matched, Neighbours, Place, Step, names_except_lo};
 
 use crate::diagnose::explain::answer::{Answer, Connection, Verdict, proxy};
 use crate::diagnose::snapshot::{network, setting};
-use crate::error::{self, Error};
+use crate::error::Error;
 
 /// The kernel's routing in the thread's network namespace. A question that it doesn't answer is none; then the user's
 /// answer is that it isn't known ([`Routing::doubt`]).
@@ -198,7 +198,7 @@ impl Routing {
         }
         let route = match self.outbound_route(connection.device.as_ref(), connection.to, &connection) {
             Some(Err(errno)) => {
-                return Err(Error::NoRoute { to, from: connection.from, errno: error::Errno::of(errno) });
+                return Err(Error::NoRoute { to, from: connection.from, errno: errno });
             }
             route => route.and_then(Result::ok),
         };

@@ -17,7 +17,7 @@ use crate::diagnose::recognize::config::{NoConfig, config};
 use crate::diagnose::snapshot::Snapshot;
 use crate::diagnose::verify::{Verification, verdict};
 use crate::error::Error;
-use crate::modes::netlink::must_see;
+use crate::modes::must_see;
 use crate::netns;
 use crate::ownership::holders;
 use crate::plan::tables::expected;

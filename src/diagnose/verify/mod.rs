@@ -24,10 +24,11 @@ use crate::diagnose::verify::difference::{differences, discovery_findings};
 use crate::diagnose::verify::finding::{Finding, Problem};
 use crate::error::Error;
 use crate::install::Install;
-use crate::install::choose::{Facts, Reason, try_out};
+use crate::install::choose::{Facts, Reason};
 use crate::modes::legacy::read::read_table;
 use crate::modes::legacy::{self, has_sockets};
-use crate::modes::netlink::must_see;
+use crate::modes::must_see;
+use crate::modes::try_out;
 use crate::netns;
 use crate::ownership::holders;
 use crate::plan::tables::expected;
@@ -227,7 +228,10 @@ pub fn verify(install: &Install) -> Result<Verification, Error> {
 
 /// The mode that installing would use here, and why.
 fn chosen_mode(install: &Install, ruleset: &Ruleset) -> Result<(Mode, Reason), Error> {
-    let first = install.first_mode(|| Facts::of(ruleset, ruleset))?;
+    let first = match install.named_mode()? {
+        Some(named) => named,
+        None => Facts::of(ruleset, ruleset)?.first(),
+    };
     choose(first, |mode| try_out(mode, &install.config))
 }
 
@@ -242,9 +246,7 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
         (ModeChoice::Mode(mode), Some(holder)) if install.falls_back(mode, holder) => holder,
         (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
         _ => match chosen_mode(install, &ruleset) {
-            Ok((Mode::Legacy, _)) if !install.no_fallback && install.find_commands(&install.legacy()).is_err() => {
-                Mode::Nft
-            }
+            Ok((Mode::Legacy, _)) if !install.no_fallback && install.find_commands().is_err() => Mode::Nft,
             // If choosing fails, so would installing.
             chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
         },

@@ -1,20 +1,21 @@
 //! Runs iptables commands: with the capabilities that they need and no others, and for a limited time.
 
 use std::fs::File;
-use std::io::{self, PipeReader, Read as _, Write as _};
+use std::io::{self, PipeReader, Read as _, Seek as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::Duration;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
 use netfilter::netlink::signals::keep_ended_children;
-use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use super::environment::handed_on;
@@ -27,49 +28,36 @@ const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_
 /// The time that a command may take; commands take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// The time in which killed processes end: each finishes the system call that it is in.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// The most bytes that are kept of a command's words: more than iptables ever writes.
-const LONGEST: u64 = 4096;
+const LONGEST: usize = 4096;
 
-/// A restore command, and its input.
-#[derive(Debug)]
-pub(super) struct Restore {
-    pub(super) program: PathBuf,
-    pub(super) input: Vec<u8>,
-}
-
-/// Runs restore commands, each to its end before the next gets its input. All are started first: if one can't be started,
-/// none commits anything.
+/// Runs a restore command with this input.
 ///
-/// `lock` is the locked file of the xtables lock. The commands inherit the file, so that it stays locked until they have
-/// ended even if this process is killed.
+/// `lock` is the locked file of the xtables lock. The command inherits the file, so that it stays locked until the command
+/// has ended even if this process is killed.
 ///
 /// # Errors
-/// The first command's that failed. Commands may have changed their tables all the same.
-pub(super) fn run_restores(restores: &[&Restore], lock: &File) -> Result<(), ModeError> {
-    let mut started = Vec::new();
-    for restore in restores {
-        started.push(start_restore(restore, lock).map_err(|error| not_run(&restore.program, error))?);
-    }
-    for (running, restore) in started.into_iter().zip(restores) {
-        succeed(&restore.program, running.end(&restore.input))?;
-    }
-    Ok(())
-}
-
-fn start_restore(restore: &Restore, lock: &File) -> io::Result<Running> {
-    let (said, stderr) = io::pipe()?;
-    let mut command = prepare(&restore.program);
-    command
-        // Without -w: its alarm would end a command that waits for its input.
-        .arg("--noflush")
-        // The command would try to take the lock that is held for it. It gets a file that nobody else locks: the pipe that
-        // is its stderr.
-        .env("XTABLES_LOCKFILE", "/proc/self/fd/2")
-        .stdin(Stdio::piped())
-        // Nothing is printed. A copy of the locked file keeps it locked.
-        .stdout(lock.try_clone()?)
-        .stderr(stderr);
-    Running::start(command, said)
+/// The command failed. It may have changed its table all the same.
+pub(super) fn restore(program: &Path, input: &[u8], lock: &File) -> Result<(), ModeError> {
+    run(program, |command, words| {
+        let mut rules = File::from(memfd_create("rules", MFdFlags::MFD_CLOEXEC)?);
+        rules.write_all(input)?;
+        rules.rewind()?;
+        command
+            .arg("--noflush")
+            // The command would try to take the lock that is held for it. It gets a file that nobody else locks: the pipe
+            // that is its stderr.
+            .env("XTABLES_LOCKFILE", "/proc/self/fd/2")
+            .stdin(rules)
+            // Nothing is printed. A copy of the locked file keeps it locked.
+            .stdout(lock.try_clone()?)
+            .stderr(words);
+        Ok(())
+    })
+    .map(drop)
 }
 
 /// The content of a program's version line.
@@ -77,43 +65,37 @@ fn start_restore(restore: &Restore, lock: &File) -> io::Result<Running> {
 /// # Errors
 /// The program can't be run, or fails.
 pub(super) fn version(program: &Path) -> Result<String, ModeError> {
-    let start = || {
-        let (said, stdout) = io::pipe()?;
-        let mut command = prepare(program);
-        command.arg("--version").stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null());
-        Running::start(command, said)?.end(&[])
-    };
-    succeed(program, start())
+    run(program, |command, words| {
+        command.arg("--version").stdin(Stdio::null()).stdout(words).stderr(Stdio::null());
+        Ok(())
+    })
 }
 
-fn prepare(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    command
-        .env_clear()
-        .envs(handed_on())
+/// Runs a program to its end, and returns its words. `prepare` is given where these go.
+fn run(
+    program: &Path,
+    prepare: impl FnOnce(&mut Command, io::PipeWriter) -> io::Result<()>,
+) -> Result<String, ModeError> {
+    let start = || {
+        let (said, words) = io::pipe()?;
+        let mut command = Command::new(program);
         // A group of its own, so that the command's children can be killed with it.
-        .process_group(0);
-    command
+        command.env_clear().envs(handed_on()).process_group(0);
+        prepare(&mut command, words)?;
+        finish(command, said)
+    };
+    match start() {
+        Ok(Some(Ended { status, said })) if status.success() => Ok(said),
+        Ok(Some(ended)) => Err(refusal(program, &ended)),
+        Ok(None) => Err(ModeError::CommandHung { command: program.to_owned(), seconds: LIMIT.as_secs() }),
+        Err(error) => Err(ModeError::CommandFailed { command: program.to_owned(), error }),
+    }
 }
 
 /// A command that has ended.
 struct Ended {
     status: ExitStatus,
     said: String,
-}
-
-/// The words of a command that has succeeded; none: it was killed, because it took too long.
-fn succeed(program: &Path, ended: io::Result<Option<Ended>>) -> Result<String, ModeError> {
-    match ended {
-        Ok(Some(Ended { status, said })) if status.success() => Ok(said),
-        Ok(Some(ended)) => Err(refusal(program, &ended)),
-        Ok(None) => Err(ModeError::CommandHung { command: program.to_owned(), seconds: LIMIT.as_secs() }),
-        Err(error) => Err(not_run(program, error)),
-    }
-}
-
-fn not_run(program: &Path, error: io::Error) -> ModeError {
-    ModeError::CommandFailed { command: program.to_owned(), error }
 }
 
 /// The error that a command's exit code and its words mean.
@@ -131,75 +113,62 @@ fn refusal(program: &Path, ended: &Ended) -> ModeError {
     }
 }
 
-/// A command that was started. It is killed when this is dropped before it has ended.
-struct Running {
-    child: Child,
-    pipe: PipeReader,
+/// Runs a command, which has the other end of the pipe, until it has ended and nobody has that end any more: then nothing
+/// can change any more. None: it was not so in time, and the command and its children were killed.
+fn finish(mut command: Command, mut pipe: PipeReader) -> io::Result<Option<Ended>> {
+    keep_ended_children()?;
+    // Capabilities belong to threads, and a child gets those of the thread that starts it.
+    let mut child = on_a_thread(|| {
+        confine()?;
+        command.spawn()
+    })??;
+    drop(command);
+    let group = Pid::from_raw(child.id().cast_signed());
+    let deadline = Instant::now() + LIMIT;
+    let mut said = Vec::new();
+    let mut is_over = hear_out(&mut pipe, deadline, &mut said);
+    // The command keeps its number as long as nobody has asked how it ended.
+    let asking = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    while is_over && waitid(Id::Pid(group), asking) == Ok(WaitStatus::StillAlive) {
+        is_over = Instant::now() < deadline;
+        sleep(Duration::from_micros(100));
+    }
+    if !is_over {
+        let _ = killpg(group, Signal::SIGKILL);
+        // A process that has left the group may live on.
+        hear_out(&mut pipe, Instant::now() + GRACE, &mut said);
+    }
+    let status = child.wait()?;
+    let mut said = String::from_utf8_lossy(&said).trim().to_owned();
+    if said.len() >= LONGEST {
+        said.push('…');
+    }
+    Ok(is_over.then_some(Ended { status, said }))
 }
 
-impl Running {
-    /// Starts a command, which has the other end of the pipe, with all but the needed capabilities given up: capabilities
-    /// belong to threads, and a child gets those of the thread that starts it.
-    fn start(mut command: Command, pipe: PipeReader) -> io::Result<Self> {
-        keep_ended_children()?;
-        let child = on_a_thread(|| {
-            confine()?;
-            command.spawn()
-        })??;
-        Ok(Self { child, pipe })
-    }
-
-    /// Hands the command its input, and waits until it has ended and nobody has its pipe any more; none: it has not ended
-    /// in time, and was killed.
-    fn end(mut self, input: &[u8]) -> io::Result<Option<Ended>> {
-        let group = self.group();
-        let (ended, is_ended) = channel::<()>();
-        let (said, is_late) = thread::scope(|scope| {
-            let watch = thread::Builder::new().spawn_scoped(scope, move || {
-                let is_late = is_ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
-                if is_late {
-                    let _ = killpg(group, Signal::SIGKILL);
+/// Reads from a pipe until nobody can write to it any more, and returns true; false, if somebody still can at the deadline.
+fn hear_out(pipe: &mut PipeReader, deadline: Instant, said: &mut Vec<u8>) -> bool {
+    let mut buffer = [0; 4096];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        let mut files = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut files, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) => {}
+            Ok(_) => match pipe.read(&mut buffer) {
+                Ok(0) => return true,
+                Ok(length) => {
+                    let room = LONGEST.saturating_sub(said.len());
+                    said.extend(buffer.iter().take(length.min(room)));
                 }
-                is_late
-            })?;
-            let said = self.converse(input);
-            // Its number is its own as long as nobody has asked how it ended.
-            drop(ended);
-            io::Result::Ok((said?, watch.join().unwrap_or(false)))
-        })?;
-        let status = self.child.wait()?;
-        Ok((!is_late).then_some(Ended { status, said }))
-    }
-
-    fn converse(&mut self, input: &[u8]) -> io::Result<String> {
-        if let Some(mut stdin) = self.child.stdin.take() {
-            // A command that ends before it has read everything has failed, and says why.
-            let _ = stdin.write_all(input);
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            },
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(_) => return false,
         }
-        let mut said = Vec::new();
-        self.pipe.by_ref().take(LONGEST).read_to_end(&mut said)?;
-        let more = io::copy(&mut self.pipe, &mut io::sink())?;
-        while waitid(Id::Pid(self.group()), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::EINTR) {}
-        let said = String::from_utf8_lossy(&said).trim().to_owned();
-        Ok(if more > 0 { format!("{said}… (and {more} bytes more)") } else { said })
-    }
-
-    /// The number of the command's process, which leads a group of its own.
-    fn group(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        let _ = killpg(self.group(), Signal::SIGKILL);
-        // A killed process finishes the system call that it is in. When the last one that had this pipe is gone, nothing
-        // can change any more.
-        let _ = io::copy(&mut self.pipe, &mut io::sink());
-        let _ = self.child.wait();
     }
 }
 

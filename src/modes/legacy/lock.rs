@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 
 use super::environment::lock_file;
-use crate::error::{self, ModeError};
+use crate::error::{ModeError, errno_of};
 
 /// How long to try without `-w`.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub(super) fn take(wait: bool) -> Result<Lock, ModeError> {
         .custom_flags(OFlag::O_CREAT.bits())
         .mode(0o600)
         .open(&file)
-        .map_err(|error| unusable(error::Errno::of_io(&error)))?;
+        .map_err(|error| unusable(errno_of(&error)))?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let taken = if wait { lock.lock() } else { lock.try_lock().map_err(io::Error::from) };
@@ -46,7 +46,7 @@ pub(super) fn take(wait: bool) -> Result<Lock, ModeError> {
             Err((ErrorKind::Interrupted, _)) => {}
             Err((ErrorKind::WouldBlock, _)) if Instant::now() < deadline => thread::sleep(PAUSE),
             Err((ErrorKind::WouldBlock, _)) => return Err(ModeError::LockHeld { file }),
-            Err((_, error)) => return Err(unusable(error::Errno::of_io(&error))),
+            Err((_, error)) => return Err(unusable(errno_of(&error))),
         }
     }
 }

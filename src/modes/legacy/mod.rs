@@ -1,8 +1,8 @@
 //! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process per family.
 //!
 //! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables
-//! lock: both families are read, their commands run one after the other, and both tables are read again. If anything fails, both
-//! tables are put back.
+//! lock: both families are read, their commands run one after the other, and both tables are read again. If anything fails,
+//! both tables are put back.
 
 mod child;
 mod environment;
@@ -11,9 +11,9 @@ pub(crate) mod read;
 pub(crate) mod restore;
 mod unlisted;
 
-use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs;
+use std::iter;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
@@ -25,14 +25,13 @@ use nix::errno::Errno;
 use ruleset::xtables::IptablesRule;
 use ruleset::{Family, Name, Rule, Table};
 
-use self::child::{Restore, missing_capability, not_permitted, run_restores};
+use self::child::{missing_capability, not_permitted};
 use self::read::Held;
-use super::Removed;
 use crate::config::Mode;
-use crate::error::{self, Error, Lack, ModeError, Privilege};
+use crate::error::{Lack, ModeError, Privilege};
 use crate::modes::legacy::restore::Input;
 use crate::modes::refusal::unmapped;
-use crate::ownership::{foreign_jumps, is_jump_from, leads_to};
+use crate::ownership::{is_jump_from, leads_to};
 use crate::plan::{ChainName, chain_of, is_on_owner, rules_of};
 pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 
@@ -45,8 +44,6 @@ pub struct Legacy {
     pub folder: Option<PathBuf>,
     /// True to wait for the xtables lock as long as another program holds it, instead of giving up after a second.
     pub wait: bool,
-    /// The restore commands of IPv4 and IPv6, once they are found: PATH may have many folders.
-    pub(crate) programs: [OnceCell<PathBuf>; 2],
 }
 
 impl Legacy {
@@ -55,17 +52,12 @@ impl Legacy {
     /// # Errors
     /// [`ModeError::NoCommand`]
     pub(crate) fn restore(&self, family: Family) -> Result<PathBuf, ModeError> {
-        let [v4, v6] = &self.programs;
-        let known = if family == Family::V4 { v4 } else { v6 };
-        if let Some(program) = known.get() {
-            return Ok(program.clone());
-        }
         let command = format!("{}{}-restore", family.iptables(), if self.is_plain { "" } else { "-legacy" });
         for folder in environment::folders(self.folder.clone()) {
             let program = folder.join(&command);
             let metadata = fs::metadata(&program);
             if metadata.is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0) {
-                return Ok(known.get_or_init(|| program).clone());
+                return Ok(program);
             }
         }
         Err(ModeError::NoCommand { command })
@@ -84,16 +76,13 @@ impl Legacy {
     /// Installs the wanted tables: all of them or, on an error, none. Whatever was found before, afterwards proxy-init
     /// has exactly these rules, each once, in the families that have a table, and none in the others. Rules and chains
     /// of other programs stay as they are. Returns true if anything had to be changed.
-    pub(crate) fn install(&self, wanted: &[Table]) -> Result<bool, Error> {
-        let changed = self.change(wanted).map_err(|error| error.in_mode(Mode::Legacy))?;
-        Ok(!changed.is_empty())
+    pub(crate) fn install(&self, wanted: &[Table]) -> Result<bool, ModeError> {
+        Ok(!self.change(wanted)?.is_empty())
     }
 
-    /// Removes the mode's rules, as [`netlink::remove`](super::netlink::remove).
-    pub(crate) fn remove(&self) -> Result<Removed, Error> {
-        let before = self.change(&[]).map_err(|error| error.in_mode(Mode::Legacy))?;
-        let foreign = before.iter().flat_map(foreign_jumps).map(|line| format!("{}: {line}", line.table));
-        Ok(Removed { any: !before.is_empty(), foreign: foreign.collect() })
+    /// Removes the mode's rules, and every rule that leads to them. Returns the tables that were changed, as they were before.
+    pub(crate) fn remove(&self) -> Result<Vec<Table>, ModeError> {
+        self.change(&[])
     }
 
     /// Takes each family to its wanted table, or to no rules of ours. Returns the tables that were
@@ -108,17 +97,12 @@ impl Legacy {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
-        if owns_network() == Some(false) {
-            for change in &changes {
-                refuse_on_owner(change.rules_afterwards(wanted))?;
-            }
-        }
-        check_extensions(wanted)?;
+        check_rules(wanted, changes.iter().flat_map(|change| rules_of_others(&change.before.table)))?;
         // If the process ended between the two commits, or between a failed one and the rollback, one family would be changed
         // and the other not. So signals wait.
         let _held = hold();
-        let restores: Vec<&Restore> = changes.iter().map(|change| &change.restore).collect();
-        match run_restores(&restores, &lock.0).and_then(|()| self.confirm(wanted)) {
+        let mut restored = changes.iter().map(|change| child::restore(&change.program, &change.input, &lock.0));
+        match restored.try_for_each(|restored| restored).and_then(|()| self.confirm(wanted)) {
             Ok(()) => Ok(changes.into_iter().map(|change| change.before.table).collect()),
             Err(error) => Err(roll_back(&changes, explain(error, wanted))),
         }
@@ -137,8 +121,8 @@ impl Legacy {
                 None => remove_input(&before.table),
             };
             if !input.is_empty() {
-                let restore = Restore { program: self.restore(family)?, input: input.committed() };
-                changes.push(Change { family, restore, before });
+                let program = self.restore(family)?;
+                changes.push(Change { family, program, input: input.committed(), before });
             }
         }
         Ok(changes)
@@ -147,7 +131,7 @@ impl Legacy {
     /// Fails if a family isn't as it should be, although its command has succeeded.
     fn confirm(&self, wanted: &[Table]) -> Result<(), ModeError> {
         match self.changes(wanted)?.pop() {
-            Some(Change { family, restore, .. }) => Err(ModeError::NoEffect { command: restore.program, family }),
+            Some(Change { family, program, .. }) => Err(ModeError::NoEffect { command: program, family }),
             None => Ok(()),
         }
     }
@@ -155,15 +139,10 @@ impl Legacy {
 
 struct Change {
     family: Family,
-    restore: Restore,
+    /// The restore command, and its input.
+    program: PathBuf,
+    input: Vec<u8>,
     before: Held,
-}
-
-impl Change {
-    fn rules_afterwards<'a>(&'a self, wanted: &'a [Table]) -> impl Iterator<Item = &'a Rule> {
-        let wanted = Mode::Legacy.table_among(wanted, self.family).into_iter().flat_map(Table::rules);
-        wanted.chain(rules_of_others(&self.before.table))
-    }
 }
 
 /// The rules that neither are in our chains nor lead to one.
@@ -210,29 +189,25 @@ pub(crate) fn tables_with_sockets(mut wanted: Vec<Table>) -> Vec<Table> {
 /// # Errors
 /// The kernel lacks something, or can't be asked.
 pub(crate) fn check(wanted: &[Table]) -> Result<(), ModeError> {
-    if owns_network() == Some(false) {
-        refuse_on_owner(wanted.iter().flat_map(Table::rules))?;
-    }
     for family in Family::ALL {
         if Mode::Legacy.table_among(wanted, family).is_some() && has_sockets(family) {
             read::read_held(family, true)?;
         }
     }
-    check_extensions(wanted)
+    check_rules(wanted, iter::empty())
 }
 
-/// Refuses a table with these rules if the kernel would, which might refuse it for one family alone: from outside the user
-/// namespace to which the network namespace belongs, the kernel takes no table with a rule on an owner, whoever made it
-/// (`owner_check`, net/netfilter/xt_owner.c).
-fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), ModeError> {
-    match rules.find(|rule| is_on_owner(rule)) {
-        Some(rule) => Err(ModeError::ForeignOwner(IptablesRule(rule).to_string())),
-        None => Ok(()),
+/// Names the first rule for which the kernel would refuse a table with these rules, and those of others: a restore command
+/// says no more than the line of its COMMIT. From outside the user namespace to which the network namespace belongs, that is
+/// any rule on an owner, whoever made it (`owner_check`, net/netfilter/xt_owner.c), and a table that had one couldn't be put
+/// back; everywhere, a rule for which the kernel lacks an extension.
+fn check_rules<'a>(wanted: &'a [Table], others: impl Iterator<Item = &'a Rule>) -> Result<(), ModeError> {
+    let mut rules = wanted.iter().flat_map(Table::rules).chain(others);
+    if owns_network() == Some(false)
+        && let Some(rule) = rules.find(|rule| is_on_owner(rule))
+    {
+        return Err(ModeError::ForeignOwner(IptablesRule(rule).to_string()));
     }
-}
-
-/// Names the first rule for which the kernel lacks an extension: a restore command says no more than the line of its COMMIT.
-fn check_extensions(wanted: &[Table]) -> Result<(), ModeError> {
     for family in Family::ALL {
         let mut asked = BTreeSet::new();
         let chains = Mode::Legacy.table_among(wanted, family).map(|table| table.chains.as_slice()).unwrap_or_default();
@@ -251,7 +226,7 @@ fn lacks_extension(family: Family, extension: Extension, chain: &Name, rule: &Ru
     let (name, module, option) = extension.described();
     let rule = format!("{} -t nat -A {chain} {:#}", Mode::Legacy.iptables(family), IptablesRule(rule));
     let lack = Lack::Extension { name, rule, module, option, instead: Mode::Native };
-    ModeError::Lacks { lack, errno: error::Errno::of(Errno::ENOENT) }
+    ModeError::Lacks { lack, errno: Errno::ENOENT }
 }
 
 /// The input after which our chains hold exactly these rules, and one jump leads to each. What is right already is

@@ -12,8 +12,8 @@ use ruleset::{Ruleset, Unseen};
 
 use super::unlisted;
 use crate::config::Mode;
-use crate::error::{Errno, Error, ModeError, Privilege};
-use crate::modes::proc_of_thread;
+use crate::error::{Error, ModeError, Privilege, errno_of};
+use crate::kernel::proc_of_thread;
 
 /// Reads every legacy table. What can't be seen is in [`Ruleset::not_known`].
 pub(crate) fn read() -> Result<Ruleset, Error> {
@@ -96,7 +96,7 @@ pub(crate) fn read_table(family: Family, name: &str) -> Result<Table, Error> {
 fn read_error(family: Family, errno: nix::errno::Errno) -> ModeError {
     match errno {
         nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read),
-        _ => ModeError::NotRead { family, errno: Errno::of(errno) },
+        _ => ModeError::NotRead { family, errno: errno },
     }
 }
 
@@ -129,9 +129,7 @@ pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>,
         }
         // No sockets of the family, no ip_tables, no nat table.
         Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) if !is_wanted => Ok(None),
-        Err(errno @ (ENOPROTOOPT | ENOENT)) => {
-            Err(ModeError::NoTables { stderr: format!("{family}: {}", Errno::of(errno)) })
-        }
+        Err(errno @ (ENOPROTOOPT | ENOENT)) => Err(ModeError::NoTables { stderr: format!("{family}: {}", errno) }),
         Err(errno) => Err(read_error(family, errno)),
     }
 }
@@ -143,7 +141,7 @@ pub(super) fn put_back(family: Family, before: &Held) -> Result<(), ModeError> {
     }
     let counters = ip_tables::counters(family, &before.entries).map_err(garbled_table)?;
     replace_entries(family, NAT, &before.entries, &counters)
-        .map_err(|errno| ModeError::NotWritten { family, errno: Errno::of(errno) })
+        .map_err(|errno| ModeError::NotWritten { family, errno: errno })
 }
 
 fn unseen_lists(error: &io::Error) -> Unseen {
@@ -154,7 +152,7 @@ fn unseen_lists(error: &io::Error) -> Unseen {
         reason: if not_permitted {
             "only root and group 0 can list legacy tables".to_owned()
         } else {
-            format!("cannot list legacy tables in {}/net: {}", proc_of_thread(), Errno::of_io(error))
+            format!("cannot list legacy tables in {}/net: {}", proc_of_thread(), errno_of(error))
         },
     }
 }

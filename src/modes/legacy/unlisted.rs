@@ -7,7 +7,7 @@ use netfilter::netlink::Socket;
 use netfilter::nf_tables::hooks;
 use ruleset::{Family, NAT};
 
-use crate::modes::kernel;
+use crate::kernel::version;
 
 /// The tables among these that each family has in the thread's network namespace; none where nothing can tell. Asking
 /// makes no table.
@@ -56,5 +56,5 @@ fn is_loaded_module(name: &str) -> bool {
 /// Returns true if the kernel may have nfnetlink_hook, which came with Linux 5.14. Asking an older one would only run
 /// modprobe.
 fn has_hook_lists() -> bool {
-    kernel() >= Some((5, 14))
+    version() >= Some((5, 14))
 }

@@ -50,24 +50,6 @@ fn a_list_that_cannot_be_opened_is_not_an_empty_one() {
     }
 }
 
-/// A long list of rules is received by a thread of its own, where there can be one.
-#[test]
-fn a_long_list_is_the_same_with_a_thread_and_without() {
-    let namespace = Namespace::new();
-    install(&namespace, &chart_in("nft"));
-    let show = Run::new("show --output json");
-    let threads = || show.calls(&namespace).count(&["clone", "clone3"]);
-    assert_eq!(threads(), 0);
-    let rules: String = (1..=1000).map(|port| format!("tcp dport {port} counter accept\n")).collect();
-    let chain = format!("chain early {{ type filter hook prerouting priority -300;\n{rules}}}");
-    nft(&namespace, &format!("table inet foreign {{\n{chain}\n}}"));
-    assert_eq!(threads(), 1);
-    let shown = show.output(&namespace).success();
-    assert!(shown.contains("tcp dport 1000"), "{shown}");
-    let without = show.failing("clone,clone3", "EAGAIN").output(&namespace);
-    assert_eq!(without.success(), shown);
-}
-
 #[test]
 fn a_sysctl_that_cannot_be_opened_is_not_a_missing_one() {
     let text = Run::new("detect")

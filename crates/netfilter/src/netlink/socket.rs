@@ -4,8 +4,6 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::mpsc;
-use std::{mem, thread};
 
 use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
@@ -20,10 +18,6 @@ use super::sockopt::get_option;
 /// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (netlink_recvmsg() and netlink_dump() in
 /// net/netlink/af_netlink.c).
 const ANSWER: usize = 32 * 1024;
-
-/// A thread of its own receives an answer of more datagrams than this, so that the kernel makes a datagram while another one
-/// is read. It hands on as many at once: waking the reading thread takes microseconds.
-const FEW: usize = 8;
 
 sockopt_impl!(CapAck, SetOnly, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, bool);
 sockopt_impl!(ExtAck, SetOnly, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, bool);
@@ -149,11 +143,21 @@ impl Socket {
     /// The kernel has answered by the time `sendmsg` returns: with an error for each bad message, in their order, and
     /// the acknowledgement last. So if the first answer is the acknowledgement, the batch is committed.
     pub fn send_batch(&self, batch: &FinishedBatch) -> Result<(), CommitError> {
-        self.send(batch.bytes()).map_err(CommitError::NotSent)?;
+        let (descriptor, bytes) = (self.socket.as_fd().as_raw_fd(), batch.bytes());
+        let mut sent = send(descriptor, bytes, MsgFlags::empty());
+        if sent == Err(Errno::EMSGSIZE) {
+            // It doesn't fit into the send buffer. The kernel doubles the given size. SO_SNDBUFFORCE may go beyond
+            // net.core.wmem_max, but is refused in a user namespace. If neither is enough, sendmsg fails again.
+            if setsockopt(&self.socket, sockopt::SndBufForce, &bytes.len()).is_err() {
+                let _ = setsockopt(&self.socket, sockopt::SndBuf, &bytes.len());
+            }
+            sent = send(descriptor, bytes, MsgFlags::empty());
+        }
+        sent.map_err(CommitError::NotSent)?;
         let mut failures = Vec::new();
         let mut buffer = [0; 4096];
         loop {
-            let answer = match recv(self.socket.as_fd().as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            let answer = match recv(descriptor, &mut buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => buffer.get(..length).unwrap_or_default(),
                 // ENOBUFS: there were more errors than the socket's buffer can hold; those that fit follow.
                 Err(Errno::ENOBUFS | Errno::EINTR) => continue,
@@ -172,22 +176,6 @@ impl Socket {
                 }
             }
         }
-    }
-
-    /// Sends all bytes in one datagram. If it doesn't fit into the send buffer (`EMSGSIZE`), the buffer is enlarged as
-    /// far as the process's privileges allow, and the datagram is sent again.
-    fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
-        let descriptor = self.socket.as_fd().as_raw_fd();
-        let mut sent = send(descriptor, bytes, MsgFlags::empty());
-        if sent == Err(Errno::EMSGSIZE) {
-            // The kernel doubles the given size. SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a
-            // user namespace. If neither option makes the buffer large enough, sendmsg fails.
-            if setsockopt(&self.socket, sockopt::SndBufForce, &bytes.len()).is_err() {
-                let _ = setsockopt(&self.socket, sockopt::SndBuf, &bytes.len());
-            }
-            sent = send(descriptor, bytes, MsgFlags::empty());
-        }
-        sent.map(drop)
     }
 
     /// Sends a request to another part of the kernel than nfnetlink, with that part's header, to which `write` adds the
@@ -218,8 +206,8 @@ impl Socket {
         request: Writer,
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        let request = request.finish()?;
-        self.send(&request).map_err(ReadError::NotAsked)?;
+        let (socket, request) = (self.socket.as_fd().as_raw_fd(), request.finish()?);
+        send(socket, &request, MsgFlags::empty()).map_err(ReadError::NotAsked)?;
         let mut interrupted = false;
         // Reads a datagram; returns true if the answer ends with it.
         let mut ends = |datagram: &[u8]| -> Result<bool, ReadError> {
@@ -239,18 +227,13 @@ impl Socket {
             }
             Ok(false)
         };
-        let socket = self.socket.as_fd().as_raw_fd();
         let mut answer = self.answer.borrow_mut();
         if answer.is_empty() {
             // Memory that is new is zero: unlike `resize`, this touches none of it, and answers are mostly short.
             *answer = vec![0; ANSWER];
         }
-        for _ in 0..FEW {
-            if ends(receive(socket, &mut answer)?)? {
-                return Ok(());
-            }
-        }
-        receive_ahead(socket, &mut answer, &mut ends)
+        while !ends(receive(socket, &mut answer)?)? {}
+        Ok(())
     }
 }
 
@@ -262,44 +245,6 @@ fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<&[u8], Errno> {
             length => return Ok(buffer.get(..length?).unwrap_or_default()),
         }
     }
-}
-
-/// Receives the rest of a long answer in a thread of its own, so that the kernel makes the next datagrams while one is read.
-/// Without another thread, it receives them one by one.
-fn receive_ahead(
-    socket: RawFd,
-    buffer: &mut [u8],
-    ends: &mut dyn FnMut(&[u8]) -> Result<bool, ReadError>,
-) -> Result<(), ReadError> {
-    let (hand_on, received) = mpsc::channel();
-    let (give_back, buffers) = mpsc::channel();
-    let receiver = move || {
-        let mut some = Vec::new();
-        // It ends where there is nothing left to receive.
-        let mut is_last = false;
-        while !is_last {
-            let mut buffer = buffers.try_recv().unwrap_or_else(|_| vec![0; ANSWER]);
-            let length = receive(socket, &mut buffer).map(<[u8]>::len);
-            is_last = length.is_err();
-            some.push((buffer, length));
-            if is_last || some.len() == FEW {
-                let _ = hand_on.send(mem::take(&mut some));
-            }
-        }
-    };
-    thread::scope(|scope| {
-        if thread::Builder::new().spawn_scoped(scope, receiver).is_err() {
-            while !ends(receive(socket, buffer)?)? {}
-            return Ok(());
-        }
-        for (buffer, length) in received.iter().flatten() {
-            if ends(buffer.get(..length?).unwrap_or_default())? {
-                return Ok(());
-            }
-            let _ = give_back.send(buffer);
-        }
-        Err(Malformed.into())
-    })
 }
 
 /// The side that answers requests: the kernel or, in tests, a recording of its answers.

@@ -141,7 +141,7 @@ mod tests {
                 let chain = ChainId { name: "output", hook: Some(Hook::Output) };
                 let sets = [ports("web", &[(80, 80), (90, 90)])];
                 let rules = rules(family);
-                let new = |rule| NewRule { table, chain, rule, sets: &sets, before: None };
+                let new = |rule| NewRule { table, chain, rule, sets: &sets };
                 let mut edits = vec![Edit::AddTable(table)];
                 edits.push(Edit::AddSet(table, &sets[0], 1));
                 edits.push(Edit::AddElements(table, &sets[0], elements(&sets[0])));

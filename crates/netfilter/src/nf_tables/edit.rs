@@ -126,8 +126,7 @@ impl fmt::Display for Edit<'_> {
             (Edit::FlushChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -F {chain}", iptables(family)),
             (Edit::DeleteChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -X {chain}", iptables(family)),
             (Edit::AddRule(new), TableFamily::Ip(family)) => {
-                let option = if new.before.is_some() { "-I" } else { "-A" };
-                write!(f, "{} {option} {} {new}", iptables(family), new.chain)
+                write!(f, "{} -A {} {new}", iptables(family), new.chain)
             }
             (Edit::AddChain(_, chain), _) => write!(f, "nft add chain {table} {chain}"),
             (Edit::FlushChain(_, chain), _) => write!(f, "nft flush chain {table} {chain}"),
@@ -169,7 +168,7 @@ mod tests {
             rule([Condition::NotUnderstood(Label::expression("xfrm"))], Action::Drop),
             rule([Condition::NotUnderstood(Label::expression("socket"))], Action::Accept),
         ];
-        let edits = rules.each_ref().map(|rule| Edit::AddRule(NewRule { table, chain, rule, sets: &[], before: None }));
+        let edits = rules.each_ref().map(|rule| Edit::AddRule(NewRule { table, chain, rule, sets: &[] }));
         let unwritten = batch(&edits, None).err().unwrap();
         assert_eq!(unwritten.edit, edits[1].to_string());
     }
@@ -183,7 +182,7 @@ mod tests {
         let tcp = rule([Condition::is(Field::Protocol, TCP)], Action::Return);
         let any = rule([], Action::Return);
         for (table, rule, declares) in [(nat, &tcp, true), (nat, &any, false), (own, &tcp, false)] {
-            let edits = [Edit::AddRule(NewRule { table, chain, rule, sets: &[], before: None })];
+            let edits = [Edit::AddRule(NewRule { table, chain, rule, sets: &[] })];
             let batch = batch(&edits, None).unwrap();
             let attributes = Messages(batch.bytes()).nth(1).unwrap().unwrap().attributes().unwrap();
             assert_eq!(attributes.find(NFTA_RULE_COMPAT).unwrap().is_some(), declares, "{table}: {rule:?}");
@@ -196,19 +195,18 @@ mod tests {
         let own = TableId { family: TableFamily::Inet, name: "proxy-init" };
         let chain = ChainId { name: "OUTPUT", hook: Some(Hook::Output) };
         let (set, rule) = (ports("web", &[(80, 80)]), rule([], Action::Return));
-        let add_rule = |table, before| Edit::AddRule(NewRule { table, chain, rule: &rule, sets: &[], before });
+        let add_rule = |table| Edit::AddRule(NewRule { table, chain, rule: &rule, sets: &[] });
         for (edit, table, words) in [
             (Edit::AddTable(nat), nat, "nft add table ip6 nat"),
             (Edit::DeleteTable(own), own, "nft delete table inet proxy-init"),
             (Edit::AddChain(nat, chain), nat, "ip6tables-nft -t nat -N OUTPUT"),
             (Edit::FlushChain(nat, chain), nat, "ip6tables-nft -t nat -F OUTPUT"),
             (Edit::DeleteChain(nat, chain), nat, "ip6tables-nft -t nat -X OUTPUT"),
-            (add_rule(nat, None), nat, "ip6tables-nft -t nat -A OUTPUT -j RETURN"),
-            (add_rule(nat, Some(7)), nat, "ip6tables-nft -t nat -I OUTPUT -j RETURN"),
+            (add_rule(nat), nat, "ip6tables-nft -t nat -A OUTPUT -j RETURN"),
             (Edit::AddChain(own, chain), own, "nft add chain inet proxy-init OUTPUT"),
             (Edit::FlushChain(own, chain), own, "nft flush chain inet proxy-init OUTPUT"),
             (Edit::DeleteChain(own, chain), own, "nft delete chain inet proxy-init OUTPUT"),
-            (add_rule(own, Some(7)), own, "nft add rule inet proxy-init OUTPUT return"),
+            (add_rule(own), own, "nft add rule inet proxy-init OUTPUT return"),
             (Edit::AddSet(own, &set, 1), own, "nft add set inet proxy-init web"),
             (Edit::DeleteSet(own, set.name.clone()), own, "nft delete set inet proxy-init web"),
             (Edit::AddElements(own, &set, vec![(80, false)]), own, "nft add element inet proxy-init web"),

@@ -19,8 +19,6 @@ pub struct NewRule<'a> {
     pub chain: ChainId,
     pub rule: &'a Rule,
     pub sets: &'a [Set],
-    /// The handle of the rule before which it comes; without one, it comes last.
-    pub before: Option<u64>,
 }
 
 impl NewRule<'_> {
@@ -28,12 +26,6 @@ impl NewRule<'_> {
         let chain = Chain::new(c_string(self.chain.name)?, table);
         let mut rule = NftnlRule::new(&chain);
         self.add_expressions(&mut rule)?;
-        // Without NLM_F_APPEND, a position is that of the rule before which it comes (nf_tables_newrule).
-        let mut flags = libc::NLM_F_CREATE | libc::NLM_F_APPEND;
-        if let Some(handle) = self.before {
-            rule.set_position(handle);
-            flags = libc::NLM_F_CREATE;
-        }
         let compat =
             [be32_attribute(NFTA_RULE_COMPAT_PROTO, TCP as u32), be32_attribute(NFTA_RULE_COMPAT_FLAGS, 0)].concat();
         let comment =
@@ -43,7 +35,7 @@ impl NewRule<'_> {
             attributes.push((NFTA_RULE_COMPAT | libc::NLA_F_NESTED as u16, compat.as_slice()));
         }
         attributes.extend(comment.as_deref().map(|comment| (NFTA_RULE_USERDATA, comment)));
-        batch.add(&rule, MsgType::Add, flags, &attributes)
+        batch.add(&rule, MsgType::Add, libc::NLM_F_CREATE | libc::NLM_F_APPEND, &attributes)
     }
 
     /// In the tables of one IP family as iptables-nft writes them, elsewhere as nft does. What they have no way to say is

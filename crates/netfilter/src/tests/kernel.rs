@@ -46,7 +46,7 @@ fn what_is_committed_is_read_back() {
             Edit::AddElements(OWN, &many, elements(&many)),
             Edit::AddChain(OWN, OUTPUT),
         ];
-        let add = |rule| Edit::AddRule(NewRule { table: OWN, chain: OUTPUT, rule, sets: &[], before: None });
+        let add = |rule| Edit::AddRule(NewRule { table: OWN, chain: OUTPUT, rule, sets: &[] });
         edits.extend(rules.iter().map(add));
         let socket = Socket::open().unwrap();
         socket.send_batch(&batch(&edits, None).unwrap()).unwrap();
@@ -134,7 +134,7 @@ fn every_extension_of_a_rule_is_asked_for() {
     in_a_namespace(|| {
         let rule = rule([Condition::is(Field::Protocol, TCP), to_port(80)], Action::Redirect(Some((4143, 4143))));
         let socket = Socket::open().unwrap();
-        let missing = |table| NewRule { table, chain: OUTPUT, rule: &rule, sets: &[], before: None }.missing(&socket);
+        let missing = |table| NewRule { table, chain: OUTPUT, rule: &rule, sets: &[] }.missing(&socket);
         let nat = TableId { family: TableFamily::Ip(Family::V4), name: NAT };
         assert_eq!(missing(nat), None);
         assert_eq!(missing(OWN).map(|(_, module, _)| module), Some("nft_redir"));

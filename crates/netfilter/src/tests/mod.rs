@@ -56,7 +56,6 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
         chain: ChainId { name: "OUTPUT", hook: Some(Hook::Output) },
         rule,
         sets,
-        before: None,
     });
     let batch = batch(&[edit], None).map_err(|error| error.what.to_string())?;
     let message = Messages(batch.bytes()).flatten().nth(1).expect("the batch has a message");
