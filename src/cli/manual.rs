@@ -1,16 +1,15 @@
-//! Help, man pages and completions, which clap makes. Nothing else knows clap: flags/given.rs reads the arguments.
+//! Help and completions, which clap makes. Nothing else knows clap: flags/given.rs reads the arguments.
 
 use std::str::FromStr as _;
 
 use clap::{Arg, ArgAction, Command, ValueHint};
 use clap_complete::Shell;
-use clap_mangen::Man;
 
 use crate::BUILD;
 use crate::flags::install::INSTALL;
 use crate::flags::{Flag, PROGRAM, Subcommand, ValueForm, Word};
 
-/// The whole program, from which help, the man page and completions are made.
+/// The whole program, from which help and completions are made.
 fn program(all: &[&'static Subcommand]) -> Command {
     command(&INSTALL)
         .subcommands(named(all).map(command))
@@ -99,110 +98,6 @@ pub(super) fn help(all: &[&'static Subcommand], subcommand: &Subcommand, is_long
 
 pub(super) fn version(all: &[&'static Subcommand], subcommand: &Subcommand) -> String {
     find(all, subcommand).render_version()
-}
-
-/// The section of the manual that is about programs for system administrators.
-const SECTION: &str = "8";
-
-pub(super) fn man(all: &[&'static Subcommand], subcommand: &Subcommand) -> String {
-    let man = Man::new(find(all, subcommand).mut_args(name_aliases))
-        .section(SECTION)
-        .source(concat!("proxy-init ", env!("CARGO_PKG_VERSION")))
-        .manual("proxy-init manual");
-    let mut page = Vec::new();
-    // Writing to a Vec can't fail.
-    let _ = man.render_title(&mut page);
-    let _ = man.render_name_section(&mut page);
-    page.extend(synopsis(subcommand).into_bytes());
-    let _ = man.render_description_section(&mut page);
-    let _ = man.render_options_section(&mut page);
-    let page = String::from_utf8_lossy(&page);
-    // clap_mangen 0.3 leaves out an empty date, whose place the next word then takes.
-    let mut page = page.replacen(&format!(" {SECTION}  "), &format!(" {SECTION} \"\" "), 1);
-    if subcommand.is_program() {
-        page += ".SH SUBCOMMANDS\n";
-        for subcommand in named(all) {
-            page += &entry(subcommand.name, subcommand.about);
-        }
-    }
-    let mut variables = (subcommand.flags)();
-    variables.retain(|flag| flag.variable.is_some());
-    if !variables.is_empty() || !subcommand.environment.is_empty() {
-        page += ".SH ENVIRONMENT\n";
-    }
-    for flag in variables {
-        let meaning = format!("The value of --{}, where it is not given.", flag.name);
-        page += &entry(flag.variable.unwrap_or_default(), &meaning);
-    }
-    for (variable, meaning) in subcommand.environment {
-        page += &entry(variable, meaning);
-    }
-    page += ".SH \"EXIT STATUS\"\n";
-    for (exit, meaning) in subcommand.exits {
-        page += &entry(&exit.code().to_string(), meaning);
-    }
-    page += ".SH EXAMPLES\n";
-    let examples = subcommand.examples.iter();
-    let examples =
-        examples.map(|(line, what)| format!("To {}:\n.PP\n.nf\n.RS\n{}\n.RE\n.fi\n", roff(what), roff(line)));
-    page += &examples.collect::<Vec<_>>().join(".PP\n");
-    page += ".SH \"SEE ALSO\"\n";
-    page += if subcommand.is_program() {
-        "\\fBproxy\\-init man \\fISUBCOMMAND\\fR prints the page of a subcommand. iptables(8), nft(8)\n"
-    } else {
-        "proxy\\-init(8)\n"
-    };
-    page
-}
-
-/// The command line with each flag's value, which clap_mangen 0.3 leaves out.
-fn synopsis(subcommand: &Subcommand) -> String {
-    if !subcommand.usages.is_empty() {
-        return format!(".SH SYNOPSIS\n{}\n", roff(&subcommand.usages.join("\n.br\n")));
-    }
-    let mut text = ".SH SYNOPSIS\n\\fBproxy\\-init".to_owned();
-    if !subcommand.is_program() {
-        text += &format!(" {}", subcommand.name);
-    }
-    text += "\\fR";
-    if let Some(word) = &subcommand.word {
-        text += &format!(" {}", roff(&word.in_help()));
-    }
-    for flag in (subcommand.flags)() {
-        let (name, value) = (roff(flag.name), roff(flag.placeholder));
-        text += &if flag.is_switch() {
-            format!(" [\\fB\\-\\-{name}\\fR[=\\fI{value}\\fR]]")
-        } else if flag.is_required {
-            format!(" \\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR")
-        } else {
-            format!(" [\\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR]")
-        };
-    }
-    if subcommand.is_program() {
-        text += "\n.br\n\\fBproxy\\-init \\fISUBCOMMAND\\fR ...";
-    }
-    text + "\n"
-}
-
-/// clap_mangen 0.3 leaves aliases out.
-fn name_aliases(argument: Arg) -> Arg {
-    let aliases = argument.get_visible_aliases().unwrap_or_default();
-    match (aliases.first(), argument.get_help()) {
-        (Some(alias), Some(help)) => {
-            let help = format!("{help} [alias: --{alias}]");
-            argument.help(help)
-        }
-        _ => argument,
-    }
-}
-
-fn entry(term: &str, text: &str) -> String {
-    format!(".TP\n\\fB{}\\fR\n{}\n", roff(term), roff(text))
-}
-
-/// Text as roff prints it: a backslash and a dash are commands otherwise.
-fn roff(text: &str) -> String {
-    text.replace('\\', "\\e").replace('-', "\\-")
 }
 
 /// A shell's completion script; nothing for a shell that is not known.

@@ -61,7 +61,6 @@ static SUBCOMMANDS: &[(&Subcommand, Read)] = &[
     #[cfg(feature = "diagnose")]
     (&questions::VALIDATE, |given| Ok(Command::Validate(questions::validate(given)?, questions::log(given)?))),
     (&HELP, |given| Ok(Command::Print(manual::help(&all(), find(given.word).0, true)))),
-    (&MAN, |given| Ok(Command::Print(manual::man(&all(), find(given.word).0)))),
     (&COMPLETIONS, |given| Ok(Command::Print(manual::completions(&all(), given.word)))),
 ];
 
@@ -89,16 +88,6 @@ static HELP: Subcommand = Subcommand {
     details: "It is the same text as that of --help after the subcommand.",
     word: Some(ANY_SUBCOMMAND),
     examples: &[("proxy-init help verify", "explain verify")],
-    exits: PRINTED,
-    ..SUBCOMMAND
-};
-
-static MAN: Subcommand = Subcommand {
-    name: "man",
-    about: "Print the manual page of the program or of a subcommand",
-    details: "The page is written in roff, which man(1) formats.",
-    word: Some(ANY_SUBCOMMAND),
-    examples: &[("proxy-init man verify | man -l -", "read the page of verify")],
     exits: PRINTED,
     ..SUBCOMMAND
 };

@@ -30,7 +30,6 @@ pub static CHECK: Subcommand = Subcommand {
         ("proxy-init check", "check the pod in whose network namespace this runs"),
         ("proxy-init check --netns /proc/4321/ns/net --output short", "print the summary for another one"),
     ],
-    environment: FOR_COLOURS,
     exits: &[
         (Exit::Done, "connections go as the rules mean"),
         (Exit::Failed, "it is not known, or the rules cannot be read"),
@@ -54,7 +53,6 @@ pub static SHOW: Subcommand = Subcommand {
         ("proxy-init show", "show what redirects connections in this namespace"),
         ("proxy-init show --netns /var/run/netns/pod --output json", "report on another namespace to a program"),
     ],
-    environment: FOR_COLOURS,
     exits: &[
         (Exit::Done, "shown, even if there are no rules"),
         (Exit::Failed, "the rules cannot be read, or not all that may hold them"),
@@ -98,7 +96,6 @@ pub static EXPLAIN: Subcommand = Subcommand {
             "exit 3 unless connections to that port of the pod go to the proxy",
         ),
     ],
-    environment: FOR_COLOURS,
     exits: &[
         (Exit::Done, "answered, and if --expect was given, as expected"),
         (Exit::Failed, "the rules cannot be read, or there is no route for the connection"),
@@ -186,9 +183,6 @@ pub static VALIDATE: Subcommand = Subcommand {
     ],
     ..SUBCOMMAND
 };
-
-const FOR_COLOURS: &[(&str, &str)] =
-    &[("NO_COLOR", "If it is set, no colours are printed."), ("TERM", "If it is dumb, no colours are printed.")];
 
 const OUTPUT: Flag = Flag {
     name: "output",

@@ -217,7 +217,7 @@ impl Validate {
             nix::errno::Errno::EAFNOSUPPORT => "this kernel has no IPv6; use an IPv4 address",
             _ => "this namespace has no route to it, or no address of its family; use another --connect-addr",
         };
-        NotValidated::Connect { address: self.connect, errno: errno, why: why.to_owned() }
+        NotValidated::Connect { address: self.connect, errno, why: why.to_owned() }
     }
 
     fn what_rules_do(&self) -> String {
@@ -283,7 +283,7 @@ fn poll_timeout(deadline: Option<Instant>) -> PollTimeout {
 }
 
 fn cannot_wait(errno: nix::errno::Errno) -> NotValidated {
-    NotValidated::Wait { errno: errno }
+    NotValidated::Wait { errno }
 }
 
 /// The signals that end a program, as a file to read. A blocked signal is kept even for a container's first process,

@@ -39,19 +39,6 @@ pub static INSTALL: Subcommand = Subcommand {
             "install the IPv4 rules with iptables itself",
         ),
     ],
-    environment: &[
-        (
-            "PATH",
-            "Where legacy and plain mode look for iptables commands, unless proxy-init has more privileges than \
-             the user who started it. They look in /usr/sbin, /usr/bin, /sbin and /bin then.",
-        ),
-        (
-            "XTABLES_LOCKFILE",
-            "The file of the xtables lock, which legacy mode takes; /run/xtables.lock if it is not set.",
-        ),
-        ("XTABLES_LIBDIR", "Where iptables commands look for their extensions, in legacy mode."),
-        ("NO_COLOR", "If it is set, no colours are printed."),
-    ],
     exits: &[
         (Exit::Done, "done: the rules are installed; verify: they are in place"),
         (Exit::Failed, FAILED),

@@ -1,4 +1,4 @@
-//! Flags and subcommands as values. Arguments (given.rs), help, the man page and completions (cli/) all go by these values;
+//! Flags and subcommands as values. Arguments (given.rs), help and completions (cli/) all go by these values;
 //! flags/install.rs has those of installing and uninstalling, diagnose/questions.rs those of the other subcommands.
 
 mod exit;
@@ -13,7 +13,7 @@ use crate::config::settings::{Form, SETTINGS, Setting};
 /// The program's name, which stands for installing.
 pub const PROGRAM: &str = "proxy-init";
 
-/// A subcommand, and its texts in help and the man page.
+/// A subcommand, and its texts in help.
 #[derive(Debug)]
 pub struct Subcommand {
     /// The name on the command line; installing has that of the program.
@@ -30,8 +30,6 @@ pub struct Subcommand {
     pub flags: fn() -> Vec<Flag>,
     /// Command lines, each with its effect.
     pub examples: &'static [(&'static str, &'static str)],
-    /// The variables of the environment that stand for no flag, each with its meaning.
-    pub environment: &'static [(&'static str, &'static str)],
     pub exits: &'static [(Exit, &'static str)],
 }
 
@@ -66,7 +64,6 @@ pub const SUBCOMMAND: Subcommand = Subcommand {
     has_version: false,
     flags: Vec::new,
     examples: &[],
-    environment: &[],
     exits: &[],
 };
 

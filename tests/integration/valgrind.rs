@@ -78,7 +78,6 @@ fn what_changes_nothing() {
         "explain outbound --to [::1]:80 --output json",
         "--help",
         "--version",
-        "man",
         "completions bash",
     ] {
         check(&namespace, line);

@@ -45,7 +45,7 @@ To build:
   image        Put what the Dockerfile's stages copy into a folder:
                  --layout FOLDER
   release      Make target/release-VERSION: static programs and images for amd64
-               and arm64, manual pages, completions, licences, SBOMs, checksums
+               and arm64, completions, licences, SBOMs, checksums
                and notes (needs root).
                  --check      make it twice, and compare
   order        List the functions that run at a pod's start in

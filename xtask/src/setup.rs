@@ -13,7 +13,7 @@ const BUILD: [Need; 2] = [("cc", "gcc"), ("pkg-config", "pkg-config")];
 /// The libraries that the programs are linked with, as pkg-config knows them, and Debian's packages.
 const LIBRARIES: [Need; 2] = [("libmnl", "libmnl-dev"), ("libnftnl", "libnftnl-dev")];
 
-const TESTS: [Need; 10] = [
+const TESTS: [Need; 9] = [
     ("iptables-nft", "iptables"),
     ("nft", "nftables"),
     ("ip", "iproute2"),
@@ -22,7 +22,6 @@ const TESTS: [Need; 10] = [
     ("setpriv", "util-linux"),
     ("script", "bsdutils"),
     ("bash", "bash"),
-    ("groff", "groff-base"),
     // Helm is had from PyPI.
     ("pip3", "python3-pip"),
 ];

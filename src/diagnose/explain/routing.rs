@@ -198,7 +198,7 @@ impl Routing {
         }
         let route = match self.outbound_route(connection.device.as_ref(), connection.to, &connection) {
             Some(Err(errno)) => {
-                return Err(Error::NoRoute { to, from: connection.from, errno: errno });
+                return Err(Error::NoRoute { to, from: connection.from, errno });
             }
             route => route.and_then(Result::ok),
         };

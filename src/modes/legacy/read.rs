@@ -96,7 +96,7 @@ pub(crate) fn read_table(family: Family, name: &str) -> Result<Table, Error> {
 fn read_error(family: Family, errno: nix::errno::Errno) -> ModeError {
     match errno {
         nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read),
-        _ => ModeError::NotRead { family, errno: errno },
+        _ => ModeError::NotRead { family, errno },
     }
 }
 
@@ -140,8 +140,7 @@ pub(super) fn put_back(family: Family, before: &Held) -> Result<(), ModeError> {
         return Ok(());
     }
     let counters = ip_tables::counters(family, &before.entries).map_err(garbled_table)?;
-    replace_entries(family, NAT, &before.entries, &counters)
-        .map_err(|errno| ModeError::NotWritten { family, errno: errno })
+    replace_entries(family, NAT, &before.entries, &counters).map_err(|errno| ModeError::NotWritten { family, errno })
 }
 
 fn unseen_lists(error: &io::Error) -> Unseen {

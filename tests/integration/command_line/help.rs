@@ -8,11 +8,10 @@ use lab::shell::root;
 use proxy_init::SETTINGS;
 
 use super::stdout;
-use crate::support::{Folder, Run, feed};
+use crate::support::{Folder, Run};
 
 /// Every subcommand that has a name.
-const SUBCOMMANDS: [&str; 9] =
-    ["show", "explain", "verify", "uninstall", "detect", "validate", "help", "man", "completions"];
+const SUBCOMMANDS: [&str; 8] = ["show", "explain", "verify", "uninstall", "detect", "validate", "help", "completions"];
 
 #[test]
 fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
@@ -44,45 +43,6 @@ fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
     assert_eq!(verify.matches("(required)").count(), 0);
     for form in [" verify [--netns PATH] ", " verify -p PORT -o PORT "] {
         assert!(verify.contains(form), "{form} in {verify}");
-    }
-}
-
-/// A page formatted by man(1) as plain text; nothing in the page may be amiss.
-fn formatted(page: &str) -> String {
-    let command = "groff -man -Tascii -ww -rLL=200n -P-c -P-b -P-u";
-    let finished = feed(&Namespace::new(), command, page);
-    assert_eq!(finished.stderr(), "");
-    finished.success()
-}
-
-#[test]
-fn every_subcommand_has_a_man_page() {
-    let page = stdout(&["man"]);
-    // Name, section, date, source and manual; a page without a date says so.
-    let title = concat!(".TH proxy-init 8 \"\" \"proxy-init ", env!("CARGO_PKG_VERSION"), "\" \"proxy-init manual\"\n");
-    assert!(page.contains(title), "{page}");
-    let page = formatted(&page);
-    for words in ["NAME\n", "SYNOPSIS\n", "EXIT STATUS\n", "EXAMPLES\n", "IPTABLES_MODE", "--subnets-to-ignore"] {
-        assert!(page.contains(words), "{words} in {page}");
-    }
-    for code in 0..=3 {
-        assert!(page.contains(&format!("\n       {code}      ")), "{code} in {page}");
-    }
-    for subcommand in SUBCOMMANDS {
-        assert!(page.contains(&format!("\n       {subcommand}")), "{subcommand} in {page}");
-        let own = formatted(&stdout(&["man", subcommand]));
-        assert!(own.contains(&format!("proxy-init-{subcommand} - ")), "{own}");
-        assert!(own.contains("EXIT STATUS\n") && own.contains(&format!("proxy-init {subcommand}")), "{own}");
-    }
-    let verify = formatted(&stdout(&["man", "verify"]));
-    for words in ["--output <FORMAT>", "proxy-init verify -p PORT -o PORT [OPTIONS]"] {
-        assert!(verify.contains(words), "{words} in {verify}");
-    }
-    for words in [" --incoming-proxy-port PORT ", "[--netns PATH]", "[--ipv6[=BOOL]]"] {
-        assert!(page.contains(words), "{words} in {page}");
-    }
-    for variable in ["NO_COLOR", "XTABLES_LOCKFILE", "XTABLES_LIBDIR"] {
-        assert!(page.contains(&format!("\n       {variable}\n")), "{variable} in {page}");
     }
 }
 
@@ -141,7 +101,6 @@ fn bash_completes_subcommands_their_flags_and_words() {
         (&["uninstall", "--log-level", "w"], &["warning"]),
         (&["uninstall", "--log-format", ""], &["plain", "json"]),
         (&["help", "ver"], &["verify"]),
-        (&["man", "un"], &["uninstall"]),
         (&["completions", "z"], &["zsh"]),
         (&["--ipv6", "--sim"], &["--simulate"]),
     ] {
@@ -181,7 +140,7 @@ const LINKERDS: [&str; 9] = [
 #[test]
 fn the_pages_name_each_setting_as_the_table_does() {
     let page = |name: &str| fs::read_to_string(root().join("docs").join(name)).unwrap();
-    let (cni, differences, man) = (page("cni.md"), page("differences.md"), stdout(&["man"]));
+    let (cni, differences) = (page("cni.md"), page("differences.md"));
     for setting in SETTINGS {
         let key = format!("- `linkerd.{}`", setting.key());
         let key_beside_another = format!(", `linkerd.{}`", setting.key());
@@ -189,7 +148,6 @@ fn the_pages_name_each_setting_as_the_table_does() {
         for annotation in setting.annotations {
             assert!(cni.contains(&format!("`{annotation}`")), "{annotation}");
         }
-        assert!(man.contains(setting.variable), "{}", setting.variable);
         if !LINKERDS.contains(&setting.flag) {
             assert!(differences.contains(&format!("`--{}`", setting.flag)), "{}", setting.flag);
         }

@@ -51,7 +51,6 @@ fn a_subcommand_takes_only_what_means_something_to_it() {
             ],
         ),
         ("detect", &["-p 4143", "--iptables-mode nft", "--log-level info", "--simulate"]),
-        ("man", &["--netns /"]),
     ] {
         for flags in flags {
             let arguments: Vec<_> = std::iter::once(subcommand).chain(flags.split(' ')).collect();

@@ -1,4 +1,4 @@
-//! The files of a release beside programs and images: manual pages, completions, the kubectl plugin, notes and the
+//! The files of a release beside programs and images: completions, the kubectl plugin, notes and the
 //! source.
 
 use std::fs;
@@ -11,19 +11,6 @@ use crate::build;
 use crate::commit::git;
 use crate::release::sum;
 use lab::architecture::Architecture;
-
-/// A manual page for the program and for each subcommand, in man/man8, where man(1) expects them.
-pub(super) fn add_manual(folder: &Path) -> Result<()> {
-    let folder = folder.join("man/man8");
-    fs::create_dir_all(&folder)?;
-    let program = program()?;
-    let print = |subject: &[&str]| Command::new(&program).arg("man").args(subject).read();
-    fs::write(folder.join("proxy-init.8"), print(&[])?)?;
-    for subcommand in subcommands(&program)? {
-        fs::write(folder.join(format!("proxy-init-{subcommand}.8")), print(&[&subcommand])?)?;
-    }
-    Ok(())
-}
 
 /// Completions, under the names by which each shell looks for them.
 pub(super) fn add_completions(folder: &Path) -> Result<()> {

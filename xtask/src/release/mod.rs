@@ -73,7 +73,6 @@ fn make() -> Result<PathBuf> {
         }
     }
     images::add_all(&commit, &folder)?;
-    documents::add_manual(&folder)?;
     documents::add_completions(&folder)?;
     documents::add_kubectl_plugin(version, &folder)?;
     documents::add_notes(version, &folder)?;
