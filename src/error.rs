@@ -168,16 +168,12 @@ pub fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl fmt::Disp
         if unchanged {
             f.write_str("nothing was changed: ")?;
         }
-        f.write_str(&with_causes(error))
+        f.write_str(&reason(error))
     })
 }
 
 /// An error, with its causes, as the reason for something else.
-pub(crate) fn reason(error: &Error) -> String {
-    with_causes(error)
-}
-
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn reason(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -1,7 +1,5 @@
-//! Log lines as linkerd-init writes them: logfmt or JSON, with time, level and message.
-//!
-//! Lines are collected, and written in one write when the run ends or is about to wait for something: a run that waits
-//! for nothing is over in less time than several writes take.
+//! Log lines as linkerd-init writes them: logfmt or JSON, with time, level and message. They are written in one write
+//! when the run ends or is about to wait: a run that waits for nothing is over sooner than several writes.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};

@@ -24,11 +24,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Opens the namespace at `path`: `/var/run/netns/NAME`, or `/proc/PID/ns/net`.
-    ///
-    /// # Errors
-    /// [`Error::Netns`]: the path cannot be opened, or it is not the file of a namespace. A namespace of another kind,
-    /// such as a mount namespace, is refused by [`Namespace::run`].
+    /// Opens the namespace at `path`: `/var/run/netns/NAME`, or `/proc/PID/ns/net`. A namespace of another kind, such as a
+    /// mount namespace, is refused by [`Namespace::run`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         // Files of namespaces are on a file system of their own, nsfs (namespaces(7)). Nothing else is opened: that can
@@ -68,10 +65,8 @@ impl Namespace {
     }
 
     /// How far below the process's own user namespace the one is to which it belongs: 0 if it belongs to that one. A pod with
-    /// `hostUsers: false` has 1; what a process made without any capability, one more than the process itself.
-    ///
-    /// # Errors
-    /// As of ioctl_ns(2): `EPERM` if it belongs to a user namespace that isn't within the process's own.
+    /// `hostUsers: false` has 1; what a process made without any capability, one more than the process itself. `EPERM`: it
+    /// belongs to a user namespace that isn't within the process's own.
     pub fn user_namespace_depth(&self) -> io::Result<usize> {
         depth(self).map_err(io::Error::from)
     }

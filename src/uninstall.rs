@@ -45,9 +45,6 @@ impl Uninstall {
     }
 
     /// As [`Uninstall::run`], and reports each event to `tell`, also if the run then fails.
-    ///
-    /// # Errors
-    /// As [`Uninstall::run`].
     pub fn run_with(&self, mut tell: impl FnMut(OperationNotice<'_>) + Send) -> Result<Uninstalled, Error> {
         netns::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }

@@ -124,10 +124,8 @@ fn find(name: &str) -> (&'static Subcommand, Read) {
     found.map_or((&INSTALL, read_install), |&(subcommand, read)| (subcommand, read))
 }
 
-/// Reads the command line, the program's name first, and those variables of the environment that stand for flags.
-///
-/// # Errors
-/// Anything that linkerd-init, iptables or the kernel would refuse, or that is probably a mistake.
+/// Reads the command line, the program's name first, and those variables of the environment that stand for flags. It refuses
+/// anything that linkerd-init, iptables or the kernel would refuse, or that is probably a mistake.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,

@@ -262,11 +262,9 @@ impl FromStr for IdRange {
     }
 }
 
-/// The name of a network interface, which need not be there: rules compare names, packet by packet.
-///
-/// Of the names that the kernel takes (`dev_valid_name` in net/core/dev.c), those of letters, digits and `.`, `_`, `-`
-/// and `@`, the first of which is no `-`: iptables would take `net+` for a prefix, and so would nft `net*`, and other
-/// characters would have to be quoted, differently in each of them and in a shell.
+/// The name of a network interface, which need not be there: rules compare names, packet by packet. Of those that the
+/// kernel takes (`dev_valid_name` in net/core/dev.c), it is one of letters, digits and `.`, `_`, `-` and `@`, the first of
+/// which is no `-`: iptables would take `net+` for a prefix, so would nft `net*`, and others would have to be quoted.
 #[derive(Debug, Clone, PartialEq, Eq, Display)]
 pub struct Interface(String);
 
@@ -340,13 +338,6 @@ pub struct Config {
 
 impl Config {
     /// A config that redirects everything, both ways and in both families.
-    ///
-    /// ```
-    /// use proxy_init::{Config, Port};
-    ///
-    /// let config = Config::new(Port::new(4143).unwrap(), Port::new(4140).unwrap());
-    /// assert!(config.ipv6);
-    /// ```
     pub fn new(inbound_port: Port, outbound_port: Port) -> Self {
         Self {
             inbound_port,

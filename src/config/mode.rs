@@ -25,14 +25,13 @@ impl Mode {
 
     /// The iptables command that shows a family's rules in this mode. None shows native mode's rules; for those, this is the
     /// command that would make corresponding rules.
-    pub fn iptables(self, family: Family) -> &'static str {
-        match (self, family) {
-            (Mode::Nft, Family::V4) => "iptables-nft",
-            (Mode::Nft, Family::V6) => "ip6tables-nft",
-            (Mode::Legacy, Family::V4) => "iptables-legacy",
-            (Mode::Legacy, Family::V6) => "ip6tables-legacy",
-            (Mode::Native, family) => family.iptables(),
-        }
+    pub fn iptables(self, family: Family) -> String {
+        let variant = match self {
+            Mode::Nft => "-nft",
+            Mode::Legacy => "-legacy",
+            Mode::Native => "",
+        };
+        format!("{}{variant}", family.iptables())
     }
 
     /// The mode to fall back to where this one can't be used: nft mode needs no iptables, native mode no xtables.

@@ -16,8 +16,6 @@ pub struct Setting {
     pub alias: Option<&'static str>,
     /// The flag's letter.
     pub short: Option<char>,
-    /// The variable of the environment that counts where the flag isn't given.
-    pub variable: &'static str,
     /// The annotations of a pod or of its namespace. Those with the prefix `config.linkerd.io/` are Linkerd's.
     pub annotations: &'static [&'static str],
     /// True if annotations add to the configuration's list. All others replace the list.
@@ -74,10 +72,7 @@ impl From<Config> for PartialConfig {
 }
 
 impl PartialConfig {
-    /// The config.
-    ///
-    /// # Errors
-    /// The flags of the required settings that are missing.
+    /// The config; or the flags of the required settings that are missing.
     pub fn finish(self) -> Result<Config, &'static [&'static str]> {
         match (self.inbound_port, self.outbound_port) {
             (Some(inbound_port), Some(outbound_port)) => Ok(Config { inbound_port, outbound_port, ..self.config }),
@@ -94,10 +89,12 @@ impl Setting {
         self.alias.unwrap_or(self.flag)
     }
 
+    /// The variable of the environment that counts where the flag isn't given.
+    pub fn variable(&self) -> String {
+        variable(self.flag)
+    }
+
     /// Reads a value as its flag has it, after which that is the setting's value; or, of a list, adds these items.
-    ///
-    /// # Errors
-    /// The defect of the text.
     pub fn read(&self, partial: &mut PartialConfig, text: &str) -> Result<(), InvalidValue> {
         if self.narrows && list_items(text).next().is_none() {
             return Err(InvalidValue::EmptyList(text.to_owned()));
@@ -106,9 +103,6 @@ impl Setting {
     }
 
     /// Reads a value, which takes the place of the one before.
-    ///
-    /// # Errors
-    /// The defect of the text.
     pub fn replace(&self, partial: &mut PartialConfig, text: &str) -> Result<(), InvalidValue> {
         (self.value)(partial).clear();
         self.read(partial, text)
@@ -136,6 +130,11 @@ pub(crate) const PROXY_GID: &str = "proxy-gid";
 pub(crate) const INBOUND_SUBNETS_TO_IGNORE: &str = "inbound-subnets-to-ignore";
 pub(crate) const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "outbound-subnets-to-redirect";
 pub(crate) const IPV6: &str = "ipv6";
+
+/// The variable of the environment that stands for the flag of a setting.
+pub(crate) fn variable(flag: &str) -> String {
+    format!("PROXY_INIT_{}", flag.to_ascii_uppercase().replace('-', "_"))
+}
 
 /// The flags that install exactly `config`, without those that have their default.
 pub fn arguments(config: &Config) -> Vec<String> {
@@ -245,7 +244,6 @@ const LIST: Setting = Setting {
     flag: "",
     alias: None,
     short: None,
-    variable: "",
     annotations: &[],
     adds: false,
     chart: "",
@@ -264,7 +262,6 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         flag: INCOMING_PROXY_PORT,
         short: Some('p'),
-        variable: "PROXY_INIT_INCOMING_PROXY_PORT",
         annotations: &["config.linkerd.io/inbound-port"],
         chart: "inboundProxyPort",
         placeholder: "PORT",
@@ -276,7 +273,6 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         flag: OUTGOING_PROXY_PORT,
         short: Some('o'),
-        variable: "PROXY_INIT_OUTGOING_PROXY_PORT",
         annotations: &["config.linkerd.io/outbound-port"],
         chart: "outboundProxyPort",
         placeholder: "PORT",
@@ -288,7 +284,6 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         flag: PROXY_UID,
         short: Some('u'),
-        variable: "PROXY_INIT_PROXY_UID",
         annotations: &["config.linkerd.io/proxy-uid"],
         chart: "proxyUID",
         placeholder: "UID",
@@ -300,7 +295,6 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         flag: PROXY_GID,
         short: Some('g'),
-        variable: "PROXY_INIT_PROXY_GID",
         annotations: &["config.linkerd.io/proxy-gid"],
         chart: "proxyGID",
         placeholder: "GID",
@@ -312,7 +306,6 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         flag: "ports-to-redirect",
         short: Some('r'),
-        variable: "PROXY_INIT_PORTS_TO_REDIRECT",
         annotations: &["proxy-init.io/ports-to-redirect"],
         chart: "portsToRedirect",
         placeholder: "PORTS",
@@ -324,7 +317,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: "inbound-ports-to-ignore",
-        variable: "PROXY_INIT_INBOUND_PORTS_TO_IGNORE",
         annotations: &[
             "config.linkerd.io/skip-inbound-ports",
             "config.linkerd.io/control-port",
@@ -340,7 +332,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: "outbound-ports-to-ignore",
-        variable: "PROXY_INIT_OUTBOUND_PORTS_TO_IGNORE",
         annotations: &["config.linkerd.io/skip-outbound-ports"],
         chart: "ignoreOutboundPorts",
         placeholder: "PORTS",
@@ -351,7 +342,6 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         flag: INBOUND_SUBNETS_TO_IGNORE,
         alias: Some("subnets-to-ignore"),
-        variable: "PROXY_INIT_INBOUND_SUBNETS_TO_IGNORE",
         annotations: &["config.linkerd.io/skip-subnets"],
         chart: "rules.subnetsToIgnore",
         placeholder: "SUBNETS",
@@ -362,7 +352,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: "outbound-subnets-to-ignore",
-        variable: "PROXY_INIT_OUTBOUND_SUBNETS_TO_IGNORE",
         annotations: &["proxy-init.io/outbound-subnets-to-ignore"],
         chart: "rules.outboundSubnetsToIgnore",
         placeholder: "SUBNETS",
@@ -372,7 +361,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: "outbound-ports-to-redirect",
-        variable: "PROXY_INIT_OUTBOUND_PORTS_TO_REDIRECT",
         annotations: &["proxy-init.io/outbound-ports-to-redirect"],
         chart: "rules.outboundPortsToRedirect",
         placeholder: "PORTS",
@@ -383,7 +371,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: OUTBOUND_SUBNETS_TO_REDIRECT,
-        variable: "PROXY_INIT_OUTBOUND_SUBNETS_TO_REDIRECT",
         annotations: &["proxy-init.io/outbound-subnets-to-redirect"],
         chart: "rules.outboundSubnetsToRedirect",
         placeholder: "SUBNETS",
@@ -396,7 +383,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: "skip-uid",
-        variable: "PROXY_INIT_SKIP_UID",
         annotations: &["proxy-init.io/skip-uid"],
         chart: "rules.skipUID",
         placeholder: "UIDS",
@@ -406,7 +392,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: "skip-gid",
-        variable: "PROXY_INIT_SKIP_GID",
         annotations: &["proxy-init.io/skip-gid"],
         chart: "rules.skipGID",
         placeholder: "GIDS",
@@ -416,7 +401,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: "inbound-interfaces-to-ignore",
-        variable: "PROXY_INIT_INBOUND_INTERFACES_TO_IGNORE",
         annotations: &["proxy-init.io/inbound-interfaces-to-ignore"],
         chart: "rules.inboundInterfacesToIgnore",
         placeholder: "NAMES",
@@ -427,7 +411,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: "outbound-interfaces-to-ignore",
-        variable: "PROXY_INIT_OUTBOUND_INTERFACES_TO_IGNORE",
         annotations: &["proxy-init.io/outbound-interfaces-to-ignore"],
         chart: "rules.outboundInterfacesToIgnore",
         placeholder: "NAMES",
@@ -438,7 +421,6 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         flag: IPV6,
-        variable: "PROXY_INIT_IPV6",
         annotations: &["proxy-init.io/ipv6"],
         chart: "disableIPv6",
         placeholder: "BOOL",
@@ -472,14 +454,12 @@ mod tests {
     fn every_name_is_one_settings_and_made_of_its_flag() {
         let mut names = Vec::new();
         for setting in SETTINGS {
-            let prefixed = setting.flag.to_uppercase().replace('-', "_");
-            assert_eq!(setting.variable, format!("PROXY_INIT_{prefixed}"));
             for annotation in setting.annotations {
                 let own = format!("proxy-init.io/{}", setting.flag);
                 assert!(*annotation == own || annotation.starts_with("config.linkerd.io/"), "{annotation}");
             }
             assert!(!setting.annotations.is_empty() && !setting.placeholder.is_empty() && !setting.help.is_empty());
-            names.extend([setting.flag, setting.variable, setting.chart]);
+            names.extend([setting.flag, setting.chart]);
             names.extend(setting.annotations);
         }
         let mut keys: Vec<_> = SETTINGS.iter().map(Setting::key).collect();

@@ -1,13 +1,12 @@
-//! The one reader of arguments, which goes by a subcommand's flags and by the word that it takes, and its messages about
-//! mistakes. Reading Linkerd's arguments with clap takes 130 µs (cold, in a process of its own), lexopt's tokens take 4 more
-//! than these.
+//! The one reader of arguments, and its messages about mistakes. Reading Linkerd's arguments with clap takes 130 µs (cold, in
+//! a process of its own), lexopt's tokens take 4 more than these.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::{Flag, RULES, Subcommand, ValueForm};
-use crate::config::settings::{PartialConfig, SETTINGS};
+use crate::config::settings::{PartialConfig, SETTINGS, variable};
 
 /// The variables of the environment by their names.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -45,9 +44,6 @@ pub struct Given<'a> {
 
 impl Given<'_> {
     /// The settings of rules.
-    ///
-    /// # Errors
-    /// The flag or the variable whose value is invalid, and why.
     pub fn rules(&self) -> Result<PartialConfig, String> {
         let mut partial = PartialConfig::default();
         for setting in SETTINGS {
@@ -59,9 +55,6 @@ impl Given<'_> {
     }
 
     /// The value of a flag, as `read` has it. Of several, each is read, and the last counts.
-    ///
-    /// # Errors
-    /// The flag or the variable whose value is invalid, and why.
     pub fn value<T>(&self, name: &str, mut read: impl FnMut(&str) -> Result<T, String>) -> Result<Option<T>, String> {
         let mut last = None;
         self.each_text(name, |text| {
@@ -72,9 +65,6 @@ impl Given<'_> {
     }
 
     /// Returns true if a switch is on.
-    ///
-    /// # Errors
-    /// As of [`Given::value`].
     pub fn is_on(&self, name: &str) -> Result<bool, String> {
         Ok(self.value(name, super::values::boolean)?.unwrap_or_default())
     }
@@ -113,7 +103,8 @@ impl Given<'_> {
             read(value).map_err(|reason| format!("--{name} {reason}"))?;
             is_given = flag.heading == RULES || !value.is_empty();
         }
-        match flag.variable {
+        let own = (flag.heading == RULES).then(|| variable(name));
+        match own.as_deref().or(flag.variable) {
             Some(variable) if !is_given => match (self.environment)(variable).filter(|value| !value.is_empty()) {
                 Some(value) => read(&value).map_err(|reason| format!("{variable} in the environment {reason}")),
                 None => Ok(()),
@@ -126,9 +117,6 @@ impl Given<'_> {
 /// Reads the arguments after a subcommand's name: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, `-f=value`,
 /// `-wf value` where `-w` is a switch, and after `--` words alone. Messages about mistakes name those of `all` subcommands that may
 /// have been meant.
-///
-/// # Errors
-/// A flag that asks for help or the version, or a mistake.
 pub fn read<'a>(
     arguments: &'a [OsString],
     subcommand: &'static Subcommand,

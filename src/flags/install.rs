@@ -194,9 +194,6 @@ const INSTALLING: [Flag; 12] = [
 ];
 
 /// The installation that is asked for.
-///
-/// # Errors
-/// The value that is invalid or missing, or the values that contradict each other.
 pub fn install(given: &Given<'_>) -> Result<Install, String> {
     let firewall_bin_path = firewall_bin_path(given)?;
     let mode = choice(given, &firewall_bin_path)?;
@@ -235,9 +232,6 @@ pub fn install(given: &Given<'_>) -> Result<Install, String> {
 pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// The rules that are only to be printed, if that is asked for.
-///
-/// # Errors
-/// As of [`install`].
 pub fn simulate(given: &Given<'_>, install: &Install) -> Result<Option<Simulate>, String> {
     let simulate = given.value("simulate", values::simulate)?.flatten();
     match simulate {
@@ -252,9 +246,6 @@ pub fn simulate(given: &Given<'_>, install: &Install) -> Result<Option<Simulate>
 }
 
 /// The removal that is asked for.
-///
-/// # Errors
-/// As of [`install`].
 pub fn uninstall(given: &Given<'_>) -> Result<Uninstall, String> {
     Ok(Uninstall {
         iptables_dir: iptables_dir(&firewall_bin_path(given)?),
@@ -265,9 +256,6 @@ pub fn uninstall(given: &Given<'_>) -> Result<Uninstall, String> {
 
 /// The log of an installation or a removal. Of an unknown format it is plain, as linkerd-init has it: a log is no reason to
 /// stop a pod.
-///
-/// # Errors
-/// The level is invalid.
 pub fn log(given: &Given<'_>) -> Result<Log, String> {
     let mut unknown = None;
     let format = given.value(LOG_FORMAT.name, |text| {
@@ -284,17 +272,11 @@ pub fn log(given: &Given<'_>) -> Result<Log, String> {
 }
 
 /// The network namespace to work in; none for the current one.
-///
-/// # Errors
-/// It is empty.
 pub fn netns(given: &Given<'_>) -> Result<Option<PathBuf>, String> {
     given.path(NETNS.name, "a network namespace, or leave it out for the current one")
 }
 
 /// The mode that the flag or the environment names.
-///
-/// # Errors
-/// There is no such mode.
 pub fn named_mode(given: &Given<'_>) -> Result<Option<ModeChoice>, String> {
     Ok(given.value(MODE.name, values::mode)?.flatten())
 }

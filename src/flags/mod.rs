@@ -89,7 +89,7 @@ pub struct Flag {
     pub name: &'static str,
     pub alias: Option<&'static str>,
     pub short: Option<char>,
-    /// The variable of the environment that counts where the flag isn't given.
+    /// The variable of the environment that counts where the flag isn't given; that of a setting follows from its name.
     pub variable: Option<&'static str>,
     pub form: ValueForm,
     /// The name of its value in help.
@@ -142,7 +142,6 @@ impl Flag {
             name: setting.flag,
             alias: setting.alias,
             short: setting.short,
-            variable: Some(setting.variable),
             form: if setting.form == Form::Switch { ValueForm::Switch } else { ValueForm::Number },
             placeholder: setting.placeholder,
             is_required: setting.is_required,

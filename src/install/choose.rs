@@ -63,9 +63,6 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// The facts by the rules of nf_tables and the legacy tables.
-    ///
-    /// # Errors
-    /// nf_tables could not be seen.
     pub(crate) fn of<R>(nf_tables: &Ruleset<R>, legacy: &Ruleset) -> Result<Self, Error> {
         if let Some(unseen) = nf_tables.unseen(Subsystem::NfTables) {
             return Err(Error::CannotChoose { reason: unseen.reason.clone() });
@@ -97,9 +94,6 @@ impl Reason {
     }
 
     /// The mode that auto tries after the one that it tried for this reason, and why.
-    ///
-    /// # Errors
-    /// The mode's error, if choosing another mode does not mend it.
     pub(crate) fn next(self, error: Error) -> Result<(Mode, Self), Error> {
         match self {
             Self::Supported { .. } if error.rules_out_nft_mode() => Ok((Mode::Native, Self::NftLacks(error))),

@@ -148,9 +148,6 @@ impl Install {
     }
 
     /// As [`Install::run`], and reports each event to `tell`, also if the run then fails.
-    ///
-    /// # Errors
-    /// As [`Install::run`].
     pub fn run_with(&self, mut tell: impl FnMut(OperationNotice<'_>) + Send) -> Result<Installed, Error> {
         match &self.netns {
             Some(path) => Namespace::open(path)?.run(|| self.run_here(&mut tell))?,
@@ -215,9 +212,6 @@ impl Install {
     }
 
     /// Finds all the commands that legacy mode needs.
-    ///
-    /// # Errors
-    /// [`ModeError::NoCommand`]
     pub(crate) fn find_commands(&self) -> Result<(), Error> {
         let legacy = self.legacy();
         let mut families = self.config.families().iter().filter(|&&family| has_sockets(family));
@@ -324,9 +318,6 @@ impl<'a, 't> Installation<'a, 't> {
 
     /// Installs in a mode. Over netlink, the same transaction replaces the rules of the other such mode, and is valid only
     /// for the generation at which that was looked for.
-    ///
-    /// # Errors
-    /// Another mode holds our rules, which are not to be replaced; or something is missing or was refused.
     fn install_in(&mut self, mode: Mode) -> Result<(), Error> {
         let is_replacing = self.install.replace_other_backend;
         self.tables = expected(mode, &self.install.config);
@@ -413,14 +404,12 @@ impl<'a, 't> Installation<'a, 't> {
         self.warnings.push(warning);
     }
 
-    /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no
-    /// generation guards both nf_tables and legacy tables. In the end one of the two is left, and whoever reports
-    /// success has rules.
+    /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no generation
+    /// guards both nf_tables and legacy tables. In the end one mode is left, and whoever reports success has rules.
     ///
-    /// Those of the others are removed, if they are to be replaced. As the other run may have replaced this one's
-    /// meanwhile, these are to be committed again then, and false is returned. Otherwise legacy mode gives way, and this
-    /// mode waits for that. If the other run was done before this one committed, it has nothing to give way to, so then
-    /// this one does.
+    /// Rules to be replaced are removed; as their run may have replaced this one's, these are to be committed again, and
+    /// false is returned. Otherwise legacy mode gives way, and the others wait for that. If the other run was done before
+    /// this one committed, it has nothing to give way to, so then this one does.
     fn is_alone(&mut self, mode: Mode, attempt: u32) -> Result<bool, Error> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -468,10 +457,8 @@ impl<'a, 't> Installation<'a, 't> {
         }
     }
 
-    /// The mode that does without what this host lacks for one that failed, as linkerd-init uses whatever iptables it finds.
-    ///
-    /// # Errors
-    /// No other mode helps.
+    /// The mode that does without what this host lacks for one that failed, as linkerd-init uses whatever iptables it finds; or
+    /// the error, if none does.
     fn fall_back(&mut self, mode: Mode, error: Error) -> Result<(Mode, Reason), Error> {
         if self.install.no_fallback {
             return Err(error);

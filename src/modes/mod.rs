@@ -72,9 +72,6 @@ pub struct Removed {
 /// Removes our rules and chains in this mode, in both families, and every rule that leads to them. Base chains
 /// and tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of
 /// `legacy`.
-///
-/// # Errors
-/// Something is missing or was refused. Nothing has changed then, unless the error says otherwise.
 pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
     if mode == Mode::Legacy {
         let before = legacy.remove().map_err(|error| error.in_mode(mode))?;

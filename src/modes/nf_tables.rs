@@ -19,9 +19,6 @@ pub(crate) struct Seen<R> {
 }
 
 /// Reads those tables of nf_tables that may hold our rules. What could not be read is listed in [`Ruleset::not_known`].
-///
-/// # Errors
-/// The kernel's answer makes no sense, or the rules change faster than they can be read.
 pub(crate) fn read() -> Result<Seen<HeldRule>, Error> {
     read_by(|socket| held::held(socket, may_be_ours))
 }
@@ -57,9 +54,6 @@ pub(super) fn may_be_ours(family: TableFamily, name: &[u8]) -> bool {
 }
 
 /// The modes in which nf_tables holds our rules, for legacy mode.
-///
-/// # Errors
-/// nf_tables could not be read, although the kernel has it.
 pub(crate) fn holders() -> Result<Vec<Mode>, Error> {
     let ruleset = read()?.ruleset;
     match ruleset.unseen(Subsystem::NfTables) {

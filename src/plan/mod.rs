@@ -3,8 +3,7 @@
 mod names;
 pub mod tables;
 
-use ipnet::IpNet;
-use ruleset::Family;
+use ruleset::{Action, Condition, Family, Field, Name, TCP, Values, addresses};
 
 pub use self::names::{ChainName, Multiport, Purpose};
 pub(crate) use self::names::{chain_of, is_on_owner, owner, rules_of};
@@ -24,40 +23,12 @@ pub struct PlannedChain {
     pub rules: Vec<Planned>,
 }
 
-/// A planned rule: a packet that meets all the matches gets the verdict.
+/// A planned rule: a packet that meets all the conditions gets the action.
 #[derive(Debug, Clone)]
 pub struct Planned {
     pub purpose: Purpose,
-    pub matches: Vec<Match>,
-    pub verdict: Verdict,
-}
-
-/// The condition of a planned rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Match {
-    Tcp,
-    /// To this port.
-    Port(Port),
-    /// To one of these ports.
-    Ports(Multiport),
-    /// To none of these ports.
-    OtherPorts(Multiport),
-    Source(IpNet),
-    Destination(IpNet),
-    /// Sent by one of these users.
-    User(IdRange),
-    /// Sent by one of these groups.
-    Group(IdRange),
-    InInterface(Interface),
-    OutInterface(Interface),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    Return,
-    /// To this port of the proxy's.
-    Redirect(Port),
-    Jump(ChainName),
+    pub conditions: Vec<Condition>,
+    pub action: Action,
 }
 
 /// The rules that `config` asks for: linkerd-init's, in its order, with its purposes.
@@ -71,27 +42,30 @@ fn rules(config: &Config, family: Family, chain: ChainName) -> Vec<Planned> {
         ChainName::ProxyInitRedirect => inbound_rules(config, family),
         ChainName::ProxyInitOutput => outbound_rules(config, family),
         ChainName::Prerouting | ChainName::Output => {
-            let verdict = Verdict::Jump(chain.counterpart());
-            vec![Planned { purpose: chain.jump_purpose(), matches: vec![], verdict }]
+            let action = Action::Jump(Name::from(chain.counterpart().as_str()));
+            vec![Planned { purpose: chain.jump_purpose(), conditions: vec![], action }]
         }
     }
 }
 
 fn inbound_rules(config: &Config, family: Family) -> Vec<Planned> {
-    let to_proxy = Verdict::Redirect(config.inbound_port);
+    let redirect = |purpose, conditions| redirect_to(config.inbound_port, purpose, conditions);
     let mut rules = ignore_ports(&config.ignored_inbound_ports);
     for subnet in config.ignored_sources(family) {
-        rules.push(ignore(Purpose::IgnoreSubnet(subnet.clone()), in_subnet(Match::Source, subnet)));
+        rules.push(ignore(Purpose::IgnoreSubnet(subnet.clone()), in_subnet(Field::Source, subnet)));
     }
     for name in &config.ignored_inbound_interfaces {
-        rules.push(ignore(Purpose::IgnoreInterface(name.clone()), vec![Match::InInterface(name.clone())]));
+        rules.push(ignore(
+            Purpose::IgnoreInterface(name.clone()),
+            vec![Condition::is(Field::InInterface, name.number())],
+        ));
     }
     if config.redirected_ports.is_empty() {
-        rules.push(Planned { purpose: Purpose::RedirectInbound, matches: vec![Match::Tcp], verdict: to_proxy });
+        rules.push(redirect(Purpose::RedirectInbound, vec![tcp()]));
     }
     for &port in &config.redirected_ports {
-        let matches = vec![Match::Tcp, Match::Port(port)];
-        rules.push(Planned { purpose: Purpose::RedirectPort(port), matches, verdict: to_proxy });
+        let to_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
+        rules.push(redirect(Purpose::RedirectPort(port), vec![tcp(), to_port]));
     }
     rules
 }
@@ -100,36 +74,42 @@ fn inbound_rules(config: &Config, family: Family) -> Vec<Planned> {
 /// becomes an exception for all other ports, so that a list of subnets can narrow the rest: each subnet has a rule, in place
 /// of the rule that redirects everything.
 fn outbound_rules(config: &Config, family: Family) -> Vec<Planned> {
-    let to_proxy = Verdict::Redirect(config.outbound_port);
+    let redirect = |purpose, conditions| redirect_to(config.outbound_port, purpose, conditions);
     let mut rules = Vec::new();
-    rules.extend(config.proxy_uid.map(|id| ignore(Purpose::IgnoreUser, vec![Match::User(id.into())])));
-    rules.extend(config.proxy_gid.map(|id| ignore(Purpose::IgnoreGroup, vec![Match::Group(id.into())])));
-    rules.push(ignore(Purpose::IgnoreLoopback, vec![Match::OutInterface(Interface::loopback())]));
+    let owned = |field, ids: IdRange| vec![Condition::is(field, ids.numbers())];
+    rules.extend(config.proxy_uid.map(|id| ignore(Purpose::IgnoreUser, owned(Field::Uid, id.into()))));
+    rules.extend(config.proxy_gid.map(|id| ignore(Purpose::IgnoreGroup, owned(Field::Gid, id.into()))));
+    let by_loopback = Condition::is(Field::OutInterface, Interface::loopback().number());
+    rules.push(ignore(Purpose::IgnoreLoopback, vec![by_loopback]));
     rules.extend(ignore_ports(&config.ignored_outbound_ports));
     for subnet in of_family(&config.ignored_outbound_subnets, family) {
-        rules.push(ignore(Purpose::IgnoreSubnet(subnet.clone()), in_subnet(Match::Destination, subnet)));
+        rules.push(ignore(Purpose::IgnoreSubnet(subnet.clone()), in_subnet(Field::Destination, subnet)));
     }
     for &ids in &config.ignored_uids {
-        rules.push(ignore(Purpose::IgnoreUsers(ids), vec![Match::User(ids)]));
+        rules.push(ignore(Purpose::IgnoreUsers(ids), owned(Field::Uid, ids)));
     }
     for &ids in &config.ignored_gids {
-        rules.push(ignore(Purpose::IgnoreGroups(ids), vec![Match::Group(ids)]));
+        rules.push(ignore(Purpose::IgnoreGroups(ids), owned(Field::Gid, ids)));
     }
     for name in &config.ignored_outbound_interfaces {
-        rules.push(ignore(Purpose::IgnoreInterface(name.clone()), vec![Match::OutInterface(name.clone())]));
+        rules.push(ignore(
+            Purpose::IgnoreInterface(name.clone()),
+            vec![Condition::is(Field::OutInterface, name.number())],
+        ));
     }
     if !config.redirected_outbound_ports.is_empty() {
-        let mut matches = vec![Match::Tcp];
-        matches.extend(Multiport::pieces(&config.redirected_outbound_ports).into_iter().map(Match::OtherPorts));
-        rules.push(ignore(Purpose::IgnoreUnlistedPorts, matches));
+        let mut conditions = vec![tcp()];
+        conditions
+            .extend(Multiport::pieces(&config.redirected_outbound_ports).iter().map(|ports| to_ports(ports, true)));
+        rules.push(ignore(Purpose::IgnoreUnlistedPorts, conditions));
     }
     if config.redirected_outbound_subnets.is_empty() {
-        rules.push(Planned { purpose: Purpose::RedirectOutbound, matches: vec![Match::Tcp], verdict: to_proxy });
+        rules.push(redirect(Purpose::RedirectOutbound, vec![tcp()]));
     }
     for subnet in of_family(&config.redirected_outbound_subnets, family) {
-        let mut matches = in_subnet(Match::Destination, subnet);
-        matches.push(Match::Tcp);
-        rules.push(Planned { purpose: Purpose::RedirectSubnet(subnet.clone()), matches, verdict: to_proxy });
+        let mut conditions = in_subnet(Field::Destination, subnet);
+        conditions.push(tcp());
+        rules.push(redirect(Purpose::RedirectSubnet(subnet.clone()), conditions));
     }
     rules
 }
@@ -137,19 +117,33 @@ fn outbound_rules(config: &Config, family: Family) -> Vec<Planned> {
 fn ignore_ports(ports: &[PortRange]) -> Vec<Planned> {
     let mut rules = Vec::new();
     for ports in Multiport::pieces(ports) {
-        let matches = vec![Match::Tcp, Match::Ports(ports.clone())];
-        rules.push(ignore(Purpose::IgnorePorts(ports), matches));
+        let conditions = vec![tcp(), to_ports(&ports, false)];
+        rules.push(ignore(Purpose::IgnorePorts(ports), conditions));
     }
     rules
 }
 
-fn ignore(purpose: Purpose, matches: Vec<Match>) -> Planned {
-    Planned { purpose, matches, verdict: Verdict::Return }
+fn ignore(purpose: Purpose, conditions: Vec<Condition>) -> Planned {
+    Planned { purpose, conditions, action: Action::Return }
+}
+
+fn redirect_to(port: Port, purpose: Purpose, conditions: Vec<Condition>) -> Planned {
+    Planned { purpose, conditions, action: Action::Redirect(Some((port.get(), port.get()))) }
+}
+
+fn tcp() -> Condition {
+    Condition::is(Field::Protocol, TCP)
+}
+
+/// To one of these ports or, if negated, to none of them.
+fn to_ports(ports: &Multiport, negated: bool) -> Condition {
+    let numbers = ports.ranges().iter().map(|range| range.numbers());
+    Condition::compare(Field::DestinationPort, Values::Listed(numbers.collect()), negated)
 }
 
 /// A subnet of all addresses needs no match; iptables leaves it out too.
-fn in_subnet(side: fn(IpNet) -> Match, subnet: &Subnet) -> Vec<Match> {
-    if subnet.is_of_all() { Vec::new() } else { vec![side(subnet.net())] }
+fn in_subnet(side: fn(Family) -> Field, subnet: &Subnet) -> Vec<Condition> {
+    if subnet.is_of_all() { Vec::new() } else { vec![Condition::is(side(subnet.family()), addresses(subnet.net()))] }
 }
 
 fn of_family(subnets: &[Subnet], family: Family) -> impl Iterator<Item = &Subnet> {

@@ -7,13 +7,12 @@ use std::fmt::Display;
 
 use ruleset::nftables::{LONGEST_COMMENT, family_condition};
 use ruleset::{
-    Action, Condition, Counters, Family, Field, Intervals, NAT, Name, Rule, Set, Subsystem, TCP, Table, TableFamily,
-    Values, addresses,
+    Action, Condition, Counters, Family, Field, Intervals, NAT, Name, Rule, Set, Subsystem, Table, TableFamily, Values,
 };
 
 use crate::config::{Config, Mode, NATIVE, PortRange, lists};
-use crate::plan::names::{ChainName, Multiport, Purpose};
-use crate::plan::{FamilyPlan, Match, Planned, Verdict, plan};
+use crate::plan::names::{ChainName, Purpose};
+use crate::plan::{FamilyPlan, Planned, plan};
 
 /// The tables that a mode makes for a config.
 pub fn expected(mode: Mode, config: &Config) -> Vec<Table> {
@@ -28,45 +27,17 @@ pub fn expected(mode: Mode, config: &Config) -> Vec<Table> {
 pub(crate) fn nat(plan: &FamilyPlan, subsystem: Subsystem) -> Table {
     let mut table = Table::new(subsystem, TableFamily::Ip(plan.family), Name::from(NAT));
     for chain in &plan.chains {
-        let rules = chain.rules.iter().map(|planned| {
-            let conditions = planned.matches.iter().map(Match::condition).collect();
-            rule(conditions, planned.verdict, planned.purpose.comment())
-        });
+        let rules = chain
+            .rules
+            .iter()
+            .map(|planned| rule(planned.conditions.clone(), planned.action.clone(), planned.purpose.comment()));
         table.chains.push(chain.name.holding(rules.collect()));
     }
     table
 }
 
-fn rule(conditions: Vec<Condition>, verdict: Verdict, comment: Name) -> Rule {
-    let action = match verdict {
-        Verdict::Return => Action::Return,
-        Verdict::Redirect(port) => Action::Redirect(Some((port.get(), port.get()))),
-        Verdict::Jump(chain) => Action::Jump(Name::from(chain.as_str())),
-    };
+fn rule(conditions: Vec<Condition>, action: Action, comment: Name) -> Rule {
     Rule { comment: Some(comment), counters: Some(Counters::default()), ..Rule::new(conditions, action) }
-}
-
-impl Match {
-    fn condition(&self) -> Condition {
-        match self {
-            Match::Tcp => Condition::is(Field::Protocol, TCP),
-            Match::Port(port) => Condition::is(Field::DestinationPort, u128::from(port.get())),
-            Match::Ports(ports) => Condition::is(Field::DestinationPort, Values::Listed(numbers(ports))),
-            Match::OtherPorts(ports) => {
-                Condition::compare(Field::DestinationPort, Values::Listed(numbers(ports)), true)
-            }
-            Match::Source(net) => Condition::is(Field::Source(Family::of(net.addr())), addresses(*net)),
-            Match::Destination(net) => Condition::is(Field::Destination(Family::of(net.addr())), addresses(*net)),
-            Match::User(ids) => Condition::is(Field::Uid, ids.numbers()),
-            Match::Group(ids) => Condition::is(Field::Gid, ids.numbers()),
-            Match::InInterface(name) => Condition::is(Field::InInterface, name.number()),
-            Match::OutInterface(name) => Condition::is(Field::OutInterface, name.number()),
-        }
-    }
-}
-
-fn numbers(ports: &Multiport) -> Vec<(u128, u128)> {
-    ports.ranges().iter().map(|range| range.numbers()).collect()
 }
 
 /// Native mode's table, which has the planned rules of each family.
@@ -111,7 +82,7 @@ struct Merged<'a> {
     /// The first family that has it.
     family: Family,
     tests: Vec<Test>,
-    verdict: Verdict,
+    action: &'a Action,
     /// Those of that family's planned rules.
     purposes: Vec<&'a Purpose>,
 }
@@ -120,14 +91,14 @@ struct Merged<'a> {
 fn merge_families<'a>(lists: &mut Vec<List>, name: ChainName, plans: &'a [FamilyPlan]) -> Vec<Merged<'a>> {
     let mut merged: Vec<Merged<'_>> = Vec::new();
     // The index of each rule. There are as many rules on users as users, so they aren't compared one by one.
-    let mut places: BTreeMap<(Vec<Test>, Verdict), usize> = BTreeMap::new();
+    let mut places: BTreeMap<(Vec<Test>, &Action), usize> = BTreeMap::new();
     for plan in plans {
         let family = plan.family;
         for planned in plan.chains.iter().filter(|chain| chain.name == name).flat_map(|chain| &chain.rules) {
             let tests = tests(lists, name, family, planned);
-            let place = *places.entry((tests.clone(), planned.verdict)).or_insert(merged.len());
+            let place = *places.entry((tests.clone(), &planned.action)).or_insert(merged.len());
             let Some(known) = merged.get_mut(place) else {
-                merged.push(Merged { family, tests, verdict: planned.verdict, purposes: vec![&planned.purpose] });
+                merged.push(Merged { family, tests, action: &planned.action, purposes: vec![&planned.purpose] });
                 continue;
             };
             // The second family's names are the same, and a comment has no room for more than these.
@@ -140,13 +111,13 @@ fn merge_families<'a>(lists: &mut Vec<List>, name: ChainName, plans: &'a [Family
         }
     }
     // In each family the redirections come last. Here they have to come after the exceptions of both families.
-    merged.sort_by_key(|rule| rule.verdict != Verdict::Return);
+    merged.sort_by_key(|rule| *rule.action != Action::Return);
     merged
 }
 
-/// A planned rule's matches, with lists for ports and subnets, each after those on which it depends.
+/// A planned rule's conditions, with lists for ports and subnets, each after those on which it depends.
 fn tests(lists: &mut Vec<List>, chain: ChainName, family: Family, planned: &Planned) -> Vec<Test> {
-    let is_redirected = matches!(planned.verdict, Verdict::Redirect(_));
+    let is_redirected = matches!(planned.action, Action::Redirect(_));
     let direction = match chain {
         ChainName::Prerouting | ChainName::ProxyInitRedirect => "inbound",
         ChainName::Output | ChainName::ProxyInitOutput => "outbound",
@@ -157,27 +128,28 @@ fn tests(lists: &mut Vec<List>, chain: ChainName, family: Family, planned: &Plan
     };
     let is_of_family = || Test::Condition(family_condition(family));
     let mut tests = Vec::new();
-    // A rule for every address has no match, but is for its own family only.
+    // A rule for every address has no condition, but is for its own family only.
     if let Purpose::IgnoreSubnet(subnet) | Purpose::RedirectSubnet(subnet) = &planned.purpose
         && subnet.is_of_all()
     {
         tests.push(is_of_family());
     }
-    for matched in &planned.matches {
-        let test = match matched {
-            Match::Port(port) => add_ports(lists, "redirected-ports", &[PortRange::from(*port)], false),
-            Match::Ports(ports) => add_ports(lists, &format!("{direction}-ports"), ports.ranges(), false),
-            Match::OtherPorts(ports) => add_ports(lists, "redirected-outbound-ports", ports.ranges(), true),
-            Match::Source(net) | Match::Destination(net) => {
+    for condition in &planned.conditions {
+        let test = match condition {
+            Condition::In { field: field @ Field::DestinationPort, values, negated } => {
+                let name = match (negated, is_redirected) {
+                    (true, _) => "redirected-outbound-ports".to_owned(),
+                    (false, true) => "redirected-ports".to_owned(),
+                    (false, false) => format!("{direction}-ports"),
+                };
+                add(lists, &name, *field, values, *negated)
+            }
+            Condition::In { field: field @ (Field::Source(_) | Field::Destination(_)), values, negated } => {
                 tests.push(is_of_family());
                 let which = if is_redirected { "redirected" } else { direction };
-                let field = match matched {
-                    Match::Source(_) => Field::Source(family),
-                    _ => Field::Destination(family),
-                };
-                add(lists, &format!("{which}-subnets-{of_family}"), field, [addresses(*net)], false)
+                add(lists, &format!("{which}-subnets-{of_family}"), *field, values, *negated)
             }
-            other => Test::Condition(other.condition()),
+            other => Test::Condition(other.clone()),
         };
         // All of a rule's pieces of a list are one list.
         if !tests.contains(&test) {
@@ -187,22 +159,13 @@ fn tests(lists: &mut Vec<List>, chain: ChainName, family: Family, planned: &Plan
     tests
 }
 
-fn add_ports(lists: &mut Vec<List>, name: &str, ports: &[PortRange], negated: bool) -> Test {
-    add(lists, name, Field::DestinationPort, ports.iter().map(|range| range.numbers()), negated)
-}
-
 /// Adds numbers to the list of this name, which it makes if necessary, and returns the test whether the field is in that list.
-fn add(
-    lists: &mut Vec<List>,
-    name: &str,
-    field: Field,
-    numbers: impl IntoIterator<Item = (u128, u128)>,
-    negated: bool,
-) -> Test {
+fn add(lists: &mut Vec<List>, name: &str, field: Field, values: &Values, negated: bool) -> Test {
+    let numbers = values.listed().unwrap_or_default();
     let list = lists.iter().position(|list| list.name == name).unwrap_or(lists.len());
     match lists.get_mut(list) {
         Some(list) => list.numbers.extend(numbers),
-        None => lists.push(List { name: name.to_owned(), field, numbers: numbers.into_iter().collect() }),
+        None => lists.push(List { name: name.to_owned(), field, numbers: numbers.to_vec() }),
     }
     Test::Listed { list, negated }
 }
@@ -256,7 +219,7 @@ impl Merged<'_> {
                 Some(Condition::compare(lists.get(*list)?.field, values.get(*list)?.clone(), *negated))
             }
         });
-        rule(conditions.collect(), self.verdict, Name::of(self.comment(lists)))
+        rule(conditions.collect(), self.action.clone(), Name::of(self.comment(lists)))
     }
 
     /// The planned rule's comment or, if several rules were merged, a comment that lists the ports or subnets of all of them
@@ -286,11 +249,11 @@ impl Merged<'_> {
             return lists::all(self.family).to_owned();
         };
         let numbers = Intervals::new(numbers.iter().copied());
-        match (field, self.verdict) {
+        match (field, self.action) {
             (Field::Source(family) | Field::Destination(family), _) => {
                 fit_names(lists::subnets(*family, &numbers), room)
             }
-            (_, Verdict::Redirect(_)) => fit_names(lists::ports(&numbers), room),
+            (_, Action::Redirect(_)) => fit_names(lists::ports(&numbers), room),
             _ => fit_names(lists::ranges(&numbers).into_iter().map(PortRange::in_iptables), room),
         }
     }

@@ -56,12 +56,12 @@ impl Detected {
             self.features.iter().filter_map(|feature| Some((&feature.name, feature.works.as_ref().err()?))).collect();
         match lacking.as_slice() {
             [] => vec!["has all that nft and native mode need, for IPv4 and IPv6".to_owned()],
-            [(_, lack), ..] if lacking.len() == self.features.len() => vec![reason(lack)],
+            [(_, lack), ..] if lacking.len() == self.features.len() => vec![reason(*lack)],
             lacking => {
                 let mut lines = vec!["lacks:".to_owned()];
                 for (name, lack) in lacking {
                     // An error of native mode begins with the mode's name, which is the feature's.
-                    let (reason, named) = (reason(lack), format!("{name}: "));
+                    let (reason, named) = (reason(*lack), format!("{name}: "));
                     lines.push(format!("{named}{}", reason.strip_prefix(&named).unwrap_or(&reason)));
                 }
                 lines

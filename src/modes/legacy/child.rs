@@ -61,9 +61,6 @@ pub(super) fn restore(program: &Path, input: &[u8], lock: &File) -> Result<(), M
 }
 
 /// The content of a program's version line.
-///
-/// # Errors
-/// The program can't be run, or fails.
 pub(super) fn version(program: &Path) -> Result<String, ModeError> {
     run(program, |command, words| {
         command.arg("--version").stdin(Stdio::null()).stdout(words).stderr(Stdio::null());

@@ -1,6 +1,4 @@
-//! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process per family.
-//!
-//! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables
+//! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process per family. Everything happens under the xtables
 //! lock: both families are read, their commands run one after the other, and both tables are read again. If anything fails,
 //! both tables are put back.
 
@@ -48,9 +46,6 @@ pub struct Legacy {
 
 impl Legacy {
     /// A family's restore command.
-    ///
-    /// # Errors
-    /// [`ModeError::NoCommand`]
     pub(crate) fn restore(&self, family: Family) -> Result<PathBuf, ModeError> {
         let command = format!("{}{}-restore", family.iptables(), if self.is_plain { "" } else { "-legacy" });
         for folder in environment::folders(self.folder.clone()) {
@@ -65,9 +60,6 @@ impl Legacy {
 
     /// Returns true if the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
     /// (nf_tables)`. Older ones without such a word are legacy.
-    ///
-    /// # Errors
-    /// The command isn't there, or can't be asked.
     pub(crate) fn are_nf_tables(&self) -> Result<bool, ModeError> {
         let program = self.restore(Family::V4)?;
         Ok(child::version(&program)?.contains("nf_tables"))
@@ -185,9 +177,6 @@ pub(crate) fn tables_with_sockets(mut wanted: Vec<Table>) -> Vec<Table> {
 }
 
 /// Fails unless the kernel has all that these rules need. Asking makes the nat tables.
-///
-/// # Errors
-/// The kernel lacks something, or can't be asked.
 pub(crate) fn check(wanted: &[Table]) -> Result<(), ModeError> {
     for family in Family::ALL {
         if Mode::Legacy.table_among(wanted, family).is_some() && has_sockets(family) {

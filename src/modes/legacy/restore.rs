@@ -54,11 +54,9 @@ impl Input {
     }
 }
 
-/// Lines at which iptables-restore and ip6tables-restore stop with an error before they have committed anything.
-/// Without them, one command would accept the text of both families, and the second part would flush the first one's
-/// chains and double its jumps.
-///
-/// The invalid line stands inside a table because `--table` makes some versions skip lines outside.
+/// Lines at which restore commands stop before they have committed anything. Without them, one command would accept the text
+/// of both families, and the second part would flush the first one's chains and double its jumps. The invalid line stands
+/// inside a table because `--table` makes some versions skip lines outside.
 const NOT_FOR_ONE_COMMAND: &str = "\
 *nat
 text-of-both-families: for a restore command, ask for one with --simulate=ipv4 or --simulate=ipv6

@@ -12,12 +12,9 @@ use crate::kernel::version;
 /// The tables among these that each family has in the thread's network namespace; none where nothing can tell. Asking
 /// makes no table.
 ///
-/// Installing asks too, for two redirections are worse than a slow start. Where ip_tables isn't loaded, there is
-/// nothing to ask. Of a whole run of nft mode, asking took (measured under emulation, relative to the run):
-/// - nothing measurable where no table's module is loaded;
-/// - 6 % where one is, and nfnetlink_hook is too; loading that takes longer, once per boot;
-/// - 75 % where the kernel has no nfnetlink_hook though it is new enough, as Debian's 6.1, for it runs modprobe each
-///   time (2 ms, measured without emulation). That is a node on which somebody uses legacy nat, so there it matters.
+/// Installing asks too, for two redirections are worse than a slow start. It takes nothing measurable where no table's module
+/// is loaded, 6 % of a run of nft mode where one is, and 2 ms where the kernel lacks nfnetlink_hook though it is new enough,
+/// as Debian's 6.1, for it runs modprobe each time.
 pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] {
     let possible = Family::ALL.map(|family| wanted.iter().any(|table| may_have(family, table)));
     let mut socket = (possible.contains(&true) && has_hook_lists()).then(Socket::open).and_then(Result::ok);

@@ -3,7 +3,7 @@
 use lab::network::Namespace;
 use serde_json::Value;
 
-use crate::support::{Folder, PROXY_INIT, Run, chart_in, install, nft, saved};
+use crate::support::{Folder, PROXY_INIT, Run, chart_in, install, saved};
 
 #[test]
 fn without_proc_nothing_is_said_about_legacy_tables() {

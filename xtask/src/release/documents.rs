@@ -63,11 +63,3 @@ pub(super) fn add_source(version: &str, folder: &Path) -> Result<()> {
 fn program() -> Result<PathBuf> {
     build::program("proxy-init", Architecture::here()?)
 }
-
-/// The subcommands that its help lists.
-fn subcommands(program: &Path) -> Result<Vec<String>> {
-    let help = Command::new(program).arg("help").read()?;
-    let list = help.split("\nSubcommands:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
-    let list = list.ok_or("the help lists no subcommands")?;
-    Ok(list.lines().filter_map(|line| line.split_whitespace().next()).map(ToOwned::to_owned).collect())
-}
