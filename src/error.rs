@@ -284,7 +284,12 @@ mod tests {
                 error: std::io::Error::from_raw_os_error(libc::ENOEXEC),
             },
             ModeError::CommandHung { command: command.clone(), seconds: 10 },
-            ModeError::CommandRefused { command, status: "exit status: 1".to_owned(), stderr: stderr.clone() },
+            ModeError::CommandRefused {
+                command,
+                status: "exit status: 1".to_owned(),
+                stderr: stderr.clone(),
+                suspect: Some("rule".to_owned()),
+            },
             ModeError::LockHeld { file: path.clone() },
             ModeError::LockFile { file: path.clone(), errno },
             ModeError::NoTables { stderr },

@@ -11,6 +11,12 @@ use super::cause::{Lack, Privilege, advice, netlink_advice};
 use super::list;
 use crate::config::{IdRange, Mode};
 
+const LACKS_EXTENSION: &str = "the kernel may lack an extension that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg \
+                               may tell)";
+
+const CANNOT_PUT_BACK: &str = "iptables puts back the whole table, and perhaps can't read the pinned program of another \
+                               program's rule from here: mount /sys/fs/bpf, or take out";
+
 /// Why a mode could not do its work.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -155,11 +161,17 @@ pub enum ModeError {
 
     /// An iptables command refused, for a reason that has no error of its own here.
     #[error(
-        "{command} failed ({status}){}: the kernel may lack an extension that a rule needs (xt_multiport, \
-         xt_owner, xt_REDIRECT; dmesg may tell), or use nft mode",
-        if stderr.is_empty() { " without a word".to_owned() } else { format!(": {stderr}") }
+        "{command} failed ({status}){}: {}, or use nft mode",
+        if stderr.is_empty() { " without a word".to_owned() } else { format!(": {stderr}") },
+        suspect.as_ref().map_or_else(|| LACKS_EXTENSION.to_owned(), |rule| format!("{CANNOT_PUT_BACK} `{rule}`"))
     )]
-    CommandRefused { command: PathBuf, status: String, stderr: String },
+    CommandRefused {
+        command: PathBuf,
+        status: String,
+        stderr: String,
+        /// Another program's rule that may be the cause.
+        suspect: Option<String>,
+    },
 
     #[error(
         "{command} ended without an error, but afterwards the {family} nat table is not as it should be: check that \

@@ -23,15 +23,15 @@ const DEEPEST: usize = 32;
 /// A walk asks each rule so many times on average: chains that each jump to the next several times would take forever.
 const MOST_ASKED_OF_EACH: usize = 16;
 /// Of few rules it asks more, and of many less: asking takes a microsecond, and a look is several walks.
-const MOST_ASKED: RangeInclusive<usize> = 200_000..=400_000;
+const MOST_ASKED: RangeInclusive<usize> = 200_000..=300_000;
 /// The same where steps are recorded. Each takes two hundred bytes, but they are about one connection, which is in few sets
 /// at once.
 const MOST_RECORDED_OF_EACH: usize = 8;
-const MOST_RECORDED: RangeInclusive<usize> = 50_000..=150_000;
+const MOST_RECORDED: RangeInclusive<usize> = 50_000..=100_000;
 /// The most questions that can be told.
 const MOST_QUESTIONS: usize = 1 << 16;
-/// The most decisions of a walk. They take three hundred bytes each.
-const MOST_DECISIONS: usize = 1 << 15;
+/// The most decisions of a walk. With the connections that they are about, they take a kilobyte each.
+const MOST_DECISIONS: usize = 1 << 14;
 /// With this many decisions, shares of the same one are added.
 const MANY_DECISIONS: usize = 4096;
 /// When more sets of connections than this have left a base chain, they are merged.

@@ -329,7 +329,10 @@ impl<'r> Routed<'r> {
             Verdict::Elsewhere(_) => (true, matches!(answer.action, Some(Action::Redirect(_)))),
             _ => (false, false),
         };
-        if let (Some(bound), Destination::Bound, Verdict::Rejected) = (device, self.destination, &answer.verdict) {
+        // To IPv4, a packet to an address of this namespace comes by the device that has it (`ip_route_output_key_hash_rcu`).
+        if let (Some(bound), Destination::Bound, Verdict::Rejected) = (device, self.destination, &answer.verdict)
+            && to.is_ipv6()
+        {
             answer.verdict = Verdict::Lost(format!("rejected, and the rejection comes by lo, not to {bound}"));
         }
         if let Some(Action::Nat(nat)) = answer.action

@@ -106,7 +106,12 @@ fn refusal(program: &Path, ended: &Ended) -> ModeError {
     } else if no_table {
         ModeError::NoTables { stderr }
     } else {
-        ModeError::CommandRefused { command: program.to_owned(), status: ended.status.to_string(), stderr }
+        ModeError::CommandRefused {
+            command: program.to_owned(),
+            status: ended.status.to_string(),
+            stderr,
+            suspect: None,
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use netfilter::netlink::user_namespace::owns_network;
 use netfilter::xt::Extension;
 use nix::errno::Errno;
 use ruleset::xtables::IptablesRule;
-use ruleset::{Family, Name, Rule, Table};
+use ruleset::{Condition, Family, Label, Name, Rule, Table};
 
 use self::child::{missing_capability, not_permitted};
 use self::read::Held;
@@ -96,7 +96,7 @@ impl Legacy {
         let mut restored = changes.iter().map(|change| child::restore(&change.program, &change.input, &lock.0));
         match restored.try_for_each(|restored| restored).and_then(|()| self.confirm(wanted)) {
             Ok(()) => Ok(changes.into_iter().map(|change| change.before.table).collect()),
-            Err(error) => Err(roll_back(&changes, explain(error, wanted))),
+            Err(error) => Err(roll_back(&changes, explain(error, &changes, wanted))),
         }
     }
 
@@ -159,14 +159,24 @@ fn roll_back(changes: &[Change], cause: ModeError) -> ModeError {
 }
 
 /// iptables-restore names only the line of its COMMIT where the kernel refuses a rule. Says which rule that is, if the cause
-/// is an owner that isn't mapped.
-fn explain(error: ModeError, wanted: &[Table]) -> ModeError {
-    let ModeError::CommandRefused { .. } = error else {
+/// is an owner that isn't mapped or, probably, another program's rule.
+fn explain(error: ModeError, changes: &[Change], wanted: &[Table]) -> ModeError {
+    let ModeError::CommandRefused { command, status, stderr, .. } = error else {
         return error;
     };
     let mut rules = wanted.iter().flat_map(Table::rules);
-    let unmapped = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule)));
-    unmapped.unwrap_or(error)
+    if let Some(unmapped) = rules.find_map(|rule| unmapped(rule, &IptablesRule(rule))) {
+        return unmapped;
+    }
+    let suspect = changes.iter().find_map(|change| find_pinned(&change.before.table));
+    ModeError::CommandRefused { command, status, stderr, suspect }
+}
+
+/// The first rule of another program in this table that runs a BPF program, which iptables looks up again where it is pinned.
+fn find_pinned(table: &Table) -> Option<String> {
+    let is_bpf = |condition: &Condition| matches!(condition, Condition::NotUnderstood(Label::Extension(name)) if name.as_bytes() == b"bpf");
+    let mut others = rules_of_others(table).filter(|rule| rule.conditions.iter().any(is_bpf));
+    others.next().map(|rule| IptablesRule(rule).to_string().trim_end().to_owned())
 }
 
 /// The tables that the mode can install: where the kernel has no IPv6 sockets, not that of IPv6. nf_tables takes it all
@@ -280,5 +290,25 @@ fn with_capability(error: ModeError) -> ModeError {
     match error {
         ModeError::NotPermitted(_) => not_permitted(Privilege::Read),
         error => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::testing::{chain, rule, table};
+    use ruleset::{Action, Condition, Label, Name};
+
+    use super::find_pinned;
+
+    /// iptables looks its program up again, and says only that the kernel refuses a line.
+    #[test]
+    fn another_programs_bpf_rule_is_a_suspect() {
+        let of = |name: &str| rule([Condition::NotUnderstood(Label::Extension(Name::from(name)))], Action::Accept);
+        let found = |name: &str, chain_name: &str| {
+            find_pinned(&table("legacy ip nat", vec![chain(chain_name, vec![of(name)])]))
+        };
+        assert_eq!(found("bpf", "PREROUTING").as_deref(), Some("-m bpf [...] -j ACCEPT"));
+        assert_eq!(found("set", "PREROUTING"), None);
+        assert_eq!(found("bpf", "PROXY_INIT_OUTPUT"), None, "ours");
     }
 }

@@ -458,6 +458,7 @@ fn a_client_is_told_of_a_rejection_that_gets_back() {
     let early = chain("prerouting", -300, "tcp dport 80 iif eth0 reject with tcp reset");
     let outbound = "iptables-nft -A OUTPUT -p tcp --dport 4140 -j REJECT --reject-with";
     let v6 = Probe { family: 1, ..INBOUND };
+    let bound = Probe { is_bound: true, ..OUTBOUND };
     let silent = "rejected, and the rejection does not get back";
     for (lines, probe, words) in [
         (vec![reset.clone()], INBOUND, "rejected"),
@@ -478,11 +479,12 @@ fn a_client_is_told_of_a_rejection_that_gets_back() {
         (vec![format!("{outbound} tcp-reset"), input("iif lo tcp flags rst drop")], OUTBOUND, silent),
         (vec![format!("{outbound} icmp-port-unreachable"), input("iif lo tcp flags rst drop")], OUTBOUND, "rejected"),
         (vec![format!("{outbound} icmp-port-unreachable"), input("iif lo ct state related drop")], OUTBOUND, silent),
-        // A socket that is bound to another device than lo doesn't get it.
+        // A socket that is bound to another device than lo gets it over IPv4 alone.
+        (vec![output("tcp dport 4140 reject with tcp reset")], bound, "rejected"),
         (
-            vec![format!("{outbound} tcp-reset")],
-            Probe { is_bound: true, ..OUTBOUND },
-            "rejected, and the rejection comes",
+            vec![output("tcp dport 4140 reject")],
+            Probe { family: 1, ..bound },
+            "rejected, and the rejection comes by lo",
         ),
         // One of two rules is silent.
         (
