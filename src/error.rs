@@ -45,7 +45,6 @@ pub enum Error {
     #[error("cannot read this network namespace's rules, by which auto chooses a mode: {reason}")]
     CannotChoose { reason: String },
 
-    /// A pod is about to install its rules in the node's own network namespace.
     #[error(
         "this is the node's own network namespace, not the pod's (hostNetwork: true, or the namespace that was named \
          is the node's): the rules would redirect the node's own connections, and stay when the pod is gone: run the \

@@ -32,17 +32,13 @@ pub enum OperationNotice<'a> {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of a warning says what each of its fields is")]
 pub enum Warning {
-    /// The request is probably a mistake.
     #[display("{_0}")]
     Config(warnings::Warning),
-    /// This mode was used instead of another, which lacks something here.
     #[display("{}; falling back to {mode} mode", reason(missing))]
     FellBack { missing: Error, mode: Mode },
-    /// Legacy tables could not be seen, and may hold our rules; they are left unchanged.
     #[display("not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
         _0.reason)]
     LegacyUnseen(Unseen),
-    /// A rule that led to our chain and was not our own was removed with that chain.
     #[display("{mode} mode: removed a rule that another program added, because it led to a proxy-init chain: {rule}")]
     RemovedForeign {
         mode: Mode,
@@ -52,7 +48,6 @@ pub enum Warning {
     /// The kernel has no IPv6. In legacy mode, only the IPv4 rules are installed.
     #[display("this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect")]
     NoIpv6,
-    /// The network namespace is the machine's own.
     #[display(
         "this is the machine's own network namespace, not one of a pod or container: its own connections are \
          redirected now, until `proxy-init uninstall` (--allow-host-network, if that is what you want)"

@@ -76,7 +76,7 @@ pub(crate) enum Standing {
     /// Why not.
     NotKnown(String),
     /// It is none of the agent's business.
-    Left,
+    LeftAlone,
 }
 
 impl Standing {
@@ -243,7 +243,7 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         };
         if let Wanted::Any = wanted {
             tracked.wanted = Some(wanted);
-            return Ok(Standing::Left);
+            return Ok(Standing::LeftAlone);
         }
         let (asked, begun) = (wanted.clone(), Instant::now());
         let read = tracked.read.take().filter(|(_, when)| failed.is_none() && begun < *when + READ_AGAIN);
@@ -289,7 +289,7 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
                     tracked.told.forget();
                     Standing::InPlace
                 }
-                Wanted::Inits | Wanted::Any => Standing::Left,
+                Wanted::Inits | Wanted::Any => Standing::LeftAlone,
             });
         };
         tracked.whole = None;
@@ -350,7 +350,7 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         let mut reasons = BTreeMap::new();
         for (_, tracked) in self.all.borrow().values() {
             let standing = match &tracked.standing {
-                Standing::Left => continue,
+                Standing::LeftAlone => continue,
                 Standing::New => "new",
                 Standing::InPlace => "in_place",
                 Standing::NotKnown(_) => "not_known",

@@ -119,7 +119,7 @@ impl Watcher<'_> {
         let failed = match pod::case(pod) {
             Case::Leave(reason) => {
                 debug!("{pod} is left alone: {reason}");
-                return Ok(Standing::Left);
+                return Ok(Standing::LeftAlone);
             }
             // Its status will change.
             Case::Early => return Ok(tracked.standing.clone()),
@@ -181,7 +181,7 @@ impl Watcher<'_> {
                 // The reason and the words of upstream's event.
                 let words = "Deleting pod to create a new one with proper CNI config";
                 self.care.tell(pod, EventType::Normal, "LinkerdCNINotConfigured", "Deleting", words);
-                Ok(Standing::Left)
+                Ok(Standing::LeftAlone)
             }
         }
     }

@@ -59,10 +59,8 @@ pub enum Privilege {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text says what each field is")]
 pub enum Lack {
-    /// nf_tables: the kernel was built or started without it.
     #[display(" has no nf_tables")]
     NfTables,
-    /// nf_tables: the kernel is a sandbox's.
     #[display(" is gVisor's, a sandbox that has no nf_tables")]
     Sandbox,
     /// Tables of this family, or these families, in nf_tables.
@@ -71,7 +69,6 @@ pub enum Lack {
     /// Chains of this family, or these families, that can do NAT, in nf_tables.
     #[display("'s nf_tables has no nat chains for {_0}")]
     NatChains(String),
-    /// A match or target.
     #[display(" lacks {name}, which `{rule}` needs")]
     Extension { name: String, rule: String, module: &'static str, option: &'static str, instead: Mode },
 }

@@ -73,7 +73,6 @@ pub enum ModeError {
     )]
     ForeignOwner(String),
 
-    /// The rules do not fit into the socket's send buffer. They have so many bytes.
     #[error(
         "the rules are {0} bytes, more than the socket may send at once (EMSGSIZE): raise the sysctl \
          net.core.wmem_max on the node above half of that, or ignore ranges instead of single ports"
@@ -137,7 +136,6 @@ pub enum ModeError {
     )]
     Dormant(String),
 
-    /// Another backend holds our rules already, and connections would be redirected twice. This mode has them.
     #[error(
         "{0} mode holds proxy-init's rules already, and both together would redirect connections twice: remove those \
          with `proxy-init uninstall`, or in the same run with replace-other-backend"
@@ -159,7 +157,6 @@ pub enum ModeError {
     )]
     CommandHung { command: PathBuf, seconds: u64 },
 
-    /// An iptables command refused, for a reason that has no error of its own here.
     #[error(
         "{command} failed ({status}){}: {}, or use nft mode",
         if stderr.is_empty() { " without a word".to_owned() } else { format!(": {stderr}") },

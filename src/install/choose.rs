@@ -10,38 +10,29 @@ use crate::ownership::holders;
 /// Why a mode was chosen. As text, it is the end of a sentence: `nft mode, because …`.
 #[derive(Debug, Display)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of a reason says what each of its fields is")]
 pub enum Reason {
-    /// The caller named it.
     #[display("it was asked for")]
     Named,
-    /// The caller named none, and this is linkerd-init's default.
     #[display("it is the default")]
     Default,
-    /// The mode is that of `iptables-restore` on PATH.
     #[display("it is what iptables-restore on PATH uses")]
     Plain,
-    /// The mode does without the part that this mode needs and the host lacks.
     #[display("{_0} mode cannot be used here")]
     FellBack(Mode),
-    /// It holds proxy-init's rules already.
     #[display("it holds proxy-init's rules already")]
     Holds,
-    /// nf_tables has this many nat rules, and the legacy tables have none.
     #[display("nf_tables holds nat rules ({_0}), legacy tables none")]
     OnlyNfTables(usize),
-    /// The legacy tables have this many nat rules, and nf_tables has none.
     #[display("legacy tables hold nat rules ({_0}), nf_tables none")]
     OnlyLegacy(usize),
-    /// The kernel supports it, and nothing speaks for another mode.
     #[display("the kernel has all that it needs{}", if *legacy_hidden { LEGACY_HIDDEN } else { "" })]
     Supported {
         /// This process may not list legacy tables, which may hold rules.
         legacy_hidden: bool,
     },
-    /// The kernel supports it, but not nft mode, for which it lacks this.
     #[display("the kernel has all that it needs, and nft mode cannot be used: {_0}")]
     NftLacks(Error),
-    /// The kernel supports neither nft nor native mode; for nft mode it lacks this.
     #[display("neither nft nor native mode can be used: {_0}")]
     NeitherSupported(Error),
 }

@@ -9,7 +9,7 @@ mod deploy;
 mod detect;
 mod errors;
 mod explain;
-mod half_done;
+mod failures_half_way;
 mod host_network;
 mod install;
 mod kubectl;
