@@ -14,7 +14,7 @@ use ruleset::{Family, Table, TableFamily};
 
 use super::{Command, UsageError};
 #[cfg(feature = "diagnose")]
-use crate::diagnose::{Colour, Conclusion, Output, error_json};
+use crate::diagnose::{Colour, Conclusion, Output, error_json, set_width};
 use crate::error::{Error, chain};
 use crate::flags::Exit;
 use crate::flags::install::IN_A_POD;
@@ -23,8 +23,14 @@ use crate::log::{Format, Level, Log, escaped, print as write_out};
 use crate::notice::{OperationNotice, Warning};
 use crate::uninstall::Uninstall;
 
-/// Runs a command, and tells its user the outcome.
-pub fn run(command: Command) -> Exit {
+/// Runs a command, and tells its user the outcome, in lines that fit the terminal's columns.
+pub fn run(command: Command, columns: fn() -> Option<u16>) -> Exit {
+    #[cfg(feature = "diagnose")]
+    if let (Command::Ask(..), Some(columns)) = (&command, columns()) {
+        set_width(columns.into());
+    }
+    #[cfg(not(feature = "diagnose"))]
+    let _ = columns;
     match command {
         Command::Install(asked, mut log) => {
             let installed = asked.run_with(|notice| add(&mut log, &notice));

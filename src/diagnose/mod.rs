@@ -28,7 +28,7 @@ use self::detect::{Detected, detect};
 use self::explain::answer::Connection;
 use self::explain::{Expected, Explained, explain};
 use self::output::Printer;
-pub use self::output::{Colour, Conclusion, Output, error_json};
+pub use self::output::{Colour, Conclusion, Output, error_json, set_width};
 use self::recognize::{Recognized, recognize};
 use self::show::{Shown, show};
 use self::verify::{Verification, verify};

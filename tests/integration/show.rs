@@ -364,6 +364,11 @@ fn colours_are_only_for_a_terminal() {
     for part in ["[1mnft mode\u{1b}[0m", "[32mto the proxy, port 4143\u{1b}[0m"] {
         assert!(coloured.contains(&format!("\u{1b}{part}")), "{coloured}");
     }
+    for columns in [70, 120] {
+        let text = on_terminal(&format!("stty cols {columns}; TERM=dumb"));
+        let longest = text.lines().map(|line| line.trim_end().chars().count()).max().unwrap();
+        assert!(longest <= columns && (columns == 70 || longest > 80), "{columns}: {text}");
+    }
     // In a pod, the log keeps it for `kubectl logs`.
     for environment in ["NO_COLOR=1", "KUBERNETES_SERVICE_HOST=10.96.0.1", "TERM=dumb"] {
         let plain = on_terminal(&format!("TERM=xterm {environment}"));

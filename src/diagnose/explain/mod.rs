@@ -74,7 +74,7 @@ impl fmt::Display for Decider {
         let mode = self.mode.map_or(String::new(), |mode| format!(", {mode} mode"));
         let (place, rule) = (&self.place, &self.rule);
         let line = format!("{place}{mode}: {rule}");
-        if f.alternate() && "by ".len() + line.len() > words::WIDTH {
+        if f.alternate() && "by ".len() + line.len() > words::width() {
             return write!(f, "{place}{mode}:\n{}", words::fold_line(&format!("  {rule}"), 2));
         }
         f.write_str(&line)

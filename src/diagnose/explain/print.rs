@@ -10,7 +10,7 @@ use super::{Explained, Onward, is_match, owner_in_brackets};
 use crate::diagnose::explain::answer::Verdict;
 use crate::diagnose::output::json::object;
 use crate::diagnose::output::style::Style;
-use crate::diagnose::output::words::{self, WIDTH, fill_lines, fold_line};
+use crate::diagnose::output::words::{self, fill_lines, fold_line};
 
 /// The text has only so many rules in a row that do not match; there may be thousands.
 const MOST: usize = 20;
@@ -151,7 +151,7 @@ impl Explained<'_> {
         let start = format!("{mark:>indent$}{number:<3} {matched:<3}  ");
         let mut line = format!("{start}{matches}: {}", self.why(step));
         // Many jumps deep, a few words would be left for a line.
-        if start.len() <= WIDTH / 2 {
+        if start.len() <= words::width() / 2 {
             line = fold_line(&line, start.len());
         }
         let style = match is_match(step) {

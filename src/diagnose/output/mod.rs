@@ -8,6 +8,7 @@ pub(super) mod words;
 use std::fmt::Display;
 
 pub use self::conclusion::Conclusion;
+pub use self::words::set_width;
 
 /// The readers of an answer: people, scripts or programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,5 +1,7 @@
 //! A rule in words.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use ruleset::flags::{SYN, SYN_ACK, Tracked};
 use ruleset::nftables::{element, interface_name, is_implied};
 use ruleset::{
@@ -12,7 +14,16 @@ use crate::config::Mode;
 use crate::plan::Purpose;
 
 /// Lines are no longer than this, where names allow.
-pub(in crate::diagnose) const WIDTH: usize = 80;
+static WIDTH: AtomicUsize = AtomicUsize::new(80);
+
+pub(in crate::diagnose) fn width() -> usize {
+    WIDTH.load(Ordering::Relaxed)
+}
+
+/// Makes lines as long as a terminal's, if people can read such lines.
+pub fn set_width(columns: usize) {
+    WIDTH.store(columns.clamp(60, 160), Ordering::Relaxed);
+}
 
 /// The length at which a list is cut off.
 const LONGEST: usize = 32;
@@ -295,7 +306,7 @@ pub(in crate::diagnose) fn fill_lines(text: &str) -> String {
 /// Folds a line into lines that fit a terminal, all but the first with this indent. None ends within quotes, nor within a
 /// match or target of an iptables rule.
 pub(in crate::diagnose) fn fold_line(line: &str, indent: usize) -> String {
-    if line.len() <= WIDTH {
+    if line.len() <= width() {
         return line.to_owned();
     }
     let body = line.trim_start_matches(' ');
@@ -313,7 +324,7 @@ pub(in crate::diagnose) fn fold_line(line: &str, indent: usize) -> String {
         }
         is_quoted ^= word.matches('"').count() % 2 == 1;
     }
-    split_in_lines(&parts, start, indent, WIDTH).join("\n")
+    split_in_lines(&parts, start, indent, width()).join("\n")
 }
 
 /// Writes flags, each with its value, on indented lines that fit a terminal. Each line but the last ends with a backslash,
@@ -321,7 +332,7 @@ pub(in crate::diagnose) fn fold_line(line: &str, indent: usize) -> String {
 /// lines can be copied into a manifest too.
 pub(in crate::diagnose) fn wrap_flags(flags: &[String]) -> String {
     let (start, end) = ("  ", " \\");
-    let width = WIDTH - end.len();
+    let width = width() - end.len();
     let mut parts: Vec<String> = Vec::new();
     for flag in flags.chunk_by(|_, next| !next.starts_with("--")) {
         let [name, list] = flag else {
@@ -382,7 +393,7 @@ mod tests {
         );
         let nft = format!("tcp dport {{ {}1 }} drop", "12345, ".repeat(15));
         let lines: Vec<String> = folded(&nft).lines().map(str::to_owned).collect();
-        assert!(lines.len() == 2 && lines.iter().all(|line| line.len() <= WIDTH), "{lines:?}");
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.len() <= width()), "{lines:?}");
         for rule in [ours, &nft, "-A OUTPUT ! -o lo -j ACCEPT", "policy drop", ""] {
             let again: Vec<String> = folded(rule).lines().map(|line| line.trim().to_owned()).collect();
             assert_eq!(again.join(" "), rule);
@@ -414,7 +425,7 @@ mod tests {
         let ports: Vec<String> = (1..=1000).map(|port| port.to_string()).collect();
         let flags = ["--proxy-uid", "2102", "--ports-to-redirect", &ports.join(","), "--ipv6=false"];
         let text = wrap_flags(&flags.map(ToOwned::to_owned));
-        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.len() <= width()), "{text}");
         let arguments = text.replace(" \\\n", " ");
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
         let lists = arguments.windows(2).filter(|pair| pair[0] == "--ports-to-redirect").map(|pair| pair[1]);

@@ -10,7 +10,7 @@ use trace::Slot;
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hook_in_words};
 use crate::diagnose::output::json::object;
 use crate::diagnose::output::style::Style;
-use crate::diagnose::output::words::{self, WIDTH, fill_lines, length, several_modes, split_in_lines, wrap_flags};
+use crate::diagnose::output::words::{self, fill_lines, length, several_modes, split_in_lines, wrap_flags};
 use crate::diagnose::verify::finding::{Finding, FindingKind};
 
 /// The most rules of other programs that are listed for a chain; there may be thousands.
@@ -286,7 +286,7 @@ impl Screen {
             }
         }
         let between = ROW.len() + columns.len().saturating_sub(1) * 2 - self.columns.len();
-        while columns.iter().map(|(width, _)| width).sum::<usize>() + between > WIDTH {
+        while columns.iter().map(|(width, _)| width).sum::<usize>() + between > words::width() {
             match columns.iter_mut().max_by_key(|(width, least)| *width - *least) {
                 Some((width, least)) if *width > *least => *width -= 1,
                 _ => break,
