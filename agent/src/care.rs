@@ -4,12 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use proxy_init::{Install, Namespace, Stamp};
 use tokio::sync::{Mutex, Notify};
@@ -20,7 +18,7 @@ use tracing::{info, warn};
 use crate::admin::Health;
 use crate::rules::{self, Wanted};
 use crate::settings::{OnDrift, RepairAction, Settings};
-use crate::tell::Teller;
+use crate::tell::{Subject, Teller};
 
 /// How many bytes all pods may have that are kept: some thousands of pods, unless their annotations are long. kubelet runs 110
 /// pods, or some hundred where it is told to.
@@ -37,15 +35,6 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const READ_AGAIN: Duration = Duration::from_secs(600);
 /// After how long a drift that lasts is told again: the API server forgets events after an hour (--event-ttl).
 const AGAIN: Duration = Duration::from_secs(30 * 60);
-
-/// A meshed pod, as whoever tells of it describes it.
-pub(crate) trait Subject: Display {
-    /// As events name what they are about.
-    fn reference(&self) -> ObjectReference;
-
-    /// How many bytes it has, about.
-    fn size(&self) -> usize;
-}
 
 /// The agent's knowledge of a pod's rules.
 #[derive(Debug, Clone)]

@@ -19,7 +19,7 @@ use crate::kubeconfig::Kubeconfig;
 use crate::plan::{self, Change, Files, Look, Step};
 use crate::plugin_log::PluginLog;
 use crate::settings::{Installation, Settings};
-use crate::status::{self, Asked, Subject};
+use crate::status::{self, Asked, Question};
 use crate::tell::{self, Teller};
 use crate::throttle::{Throttle, Trouble};
 use crate::watch::Watch;
@@ -341,8 +341,8 @@ impl Keeper {
             Ok(entry) => {
                 let program = if is_there { bin.path().join(PLUGIN) } else { source.path.clone() };
                 let configuration = status::configuration(&self.installation, &entry);
-                let subject = Subject { program: source.stamp, configuration };
-                let asked = Asked::ask(self.asked.take(), subject, &program).await;
+                let question = Question { program: source.stamp, configuration };
+                let asked = Asked::ask(self.asked.take(), question, &program).await;
                 let refused = asked.refused().map(str::to_owned);
                 if refused.is_some() {
                     state.wait(asked.wait());

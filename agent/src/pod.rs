@@ -14,8 +14,7 @@ use kube::Resource;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::care::Subject;
-use crate::tell;
+use crate::tell::{self, Subject};
 
 /// The label of pods that Linkerd's injector meshed.
 pub(crate) const MESHED: &str = "linkerd.io/control-plane-ns";

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A question to the plugin.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Subject {
+pub(crate) struct Question {
     /// The program.
     pub(crate) program: Stamp,
     /// Its standard input.
@@ -34,24 +34,24 @@ pub(crate) struct Subject {
 /// The last question, and its answer.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    subject: Subject,
+    question: Question,
     refused: Option<String>,
     when: Instant,
     pause: Duration,
 }
 
 impl Asked {
-    /// Asks the plugin about a subject, of which `program` is the path, unless the answer is known and good or still fresh.
-    pub(crate) async fn ask(before: Option<Self>, subject: Subject, program: &Path) -> Self {
+    /// Asks the plugin, whose path is `program`, unless the answer is known and good or still fresh.
+    pub(crate) async fn ask(before: Option<Self>, question: Question, program: &Path) -> Self {
         let mut pause = SHORTEST_PAUSE;
-        if let Some(before) = before.filter(|before| before.subject == subject) {
+        if let Some(before) = before.filter(|before| before.question == question) {
             if before.refused.is_none() || before.wait() > Duration::ZERO {
                 return before;
             }
             pause = (before.pause * 2).min(LONGEST_PAUSE);
         }
-        let refused = run(program, subject.configuration.to_string()).await.err();
-        Self { subject, refused, when: Instant::now(), pause }
+        let refused = run(program, question.configuration.to_string()).await.err();
+        Self { question, refused, when: Instant::now(), pause }
     }
 
     /// Why the plugin couldn't set up a pod, if it couldn't.

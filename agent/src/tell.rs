@@ -1,6 +1,7 @@
 //! Tells of a fact once and in the same words: as a line of the log, and as an event, which `kubectl describe` shows of a pod
 //! or a node.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,15 @@ const LONGEST_NOTE: usize = 1024 - REST;
 const LONGEST_ACTION: usize = 128 - REST;
 /// The length of the words that stand for the rest of a text.
 const REST: usize = 40;
+
+/// A meshed pod, of which the agent tells, and which it keeps in mind.
+pub(crate) trait Subject: Display {
+    /// The pod as events name it.
+    fn reference(&self) -> ObjectReference;
+
+    /// The bytes that the agent keeps of the pod, about.
+    fn size(&self) -> usize;
+}
 
 /// Tells in the agent's name.
 #[derive(Clone)]

@@ -17,10 +17,10 @@ use tracing::{debug, error, info, warn};
 
 use super::message::{Annotation, PodSandbox};
 use crate::admin::Health;
-use crate::care::{Care, Standing, Subject, Tracked};
+use crate::care::{Care, Standing, Tracked};
 use crate::rules::{self, Wanted};
 use crate::settings::{Installation, Settings};
-use crate::tell::{self, Teller};
+use crate::tell::{self, Subject, Teller};
 
 /// A meshed pod, as the runtime describes it.
 #[derive(Debug)]
