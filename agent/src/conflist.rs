@@ -59,6 +59,11 @@ impl Entry {
         }
     }
 
+    /// The agent that has written the entry, if one has.
+    pub(crate) fn agent(&self) -> Option<&str> {
+        self.0.pointer("/linkerd/agent")?.as_str()
+    }
+
     /// Where the plugin learns about a pod, if the entry says so.
     pub(crate) fn pod_info(&self) -> Option<&Value> {
         self.0.pointer("/linkerd/pod-info")

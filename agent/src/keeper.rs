@@ -530,6 +530,19 @@ pub(crate) fn uninstall(installation: &Installation) -> Result<(), String> {
     Err(format!("an agent runs on this node, and would put the plugin back: {advice}"))
 }
 
+/// Removes the plugin if an agent has left it on the node and none keeps it there, as where the node was down while its
+/// DaemonSet was deleted. Linkerd's installer has written no agent into its entry, and is left alone.
+pub(crate) fn remove_left_behind(installation: &Installation) -> Result<(), String> {
+    // Where the folders aren't mounted, nothing can be done.
+    let Ok(mut folders) = Folders::open(installation) else { return Ok(()) };
+    let Ok((files, _)) = read_all(&folders.net) else { return Ok(()) };
+    let agent = plan::entry_of(&files).and_then(|entry| Some(entry.agent()?.to_owned()));
+    let Some(agent) = agent.filter(|_| folders.own() == Ok(true)) else { return Ok(()) };
+    warn!("the plugin of the agent {agent} was left behind, and is being removed from the node");
+    remove_all(installation, &folders)
+        .map_err(|reason| format!("the plugin of the agent {agent}, left behind: {reason}"))
+}
+
 /// The words for a file that another program rewrites again and again, to this text.
 fn rewritten(path: &Path, text: &str) -> String {
     format!(

@@ -67,7 +67,7 @@ pub struct Settings {
     /// A taint of the node's, such as linkerd.io/cni-not-ready, that is removed once pods can be set up
     #[arg(long, env = "LINKERD_CNI_AGENT_REMOVE_TAINT", value_name = "KEY", requires = "node")]
     pub remove_taint: Option<String>,
-    /// No plugin and no files: the runtime itself tells of each pod, by NRI (containerd 2, CRI-O 1.30)
+    /// No plugin: the runtime itself tells of each pod, by NRI (containerd 2, CRI-O 1.30)
     #[arg(long, env = "LINKERD_CNI_AGENT_NRI", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(default_value_t = false, default_missing_value = "true", value_name = "BOOL")]
     nri: bool,

@@ -34,6 +34,7 @@ use self::sandboxes::Sandboxes;
 use self::wire::{Connection, Kind, Message, Wire};
 use crate::admin::Health;
 use crate::api::Server;
+use crate::keeper;
 use crate::settings::Settings;
 use crate::tell::Teller;
 
@@ -53,6 +54,8 @@ const CALM: Duration = Duration::from_secs(60);
 /// How often the rules are tried out in a network namespace that is nobody's, where that went well, and at first where it
 /// didn't.
 const TRIALS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(1)];
+/// How often the agent looks for a plugin that was left on the node.
+const LEFT: Duration = Duration::from_secs(5);
 
 /// Codes of gRPC's, which ttrpc has.
 const UNKNOWN: i32 = 2;
@@ -81,6 +84,7 @@ pub(crate) async fn run(
         never = agent.serve(socket) => never,
         never = agent.sandboxes.watch() => never,
         never = agent.try_rules() => never,
+        never = agent.remove_plugin() => never,
     })
 }
 
@@ -258,6 +262,24 @@ impl Agent<'_> {
             self.refused.replace(refused);
             self.tell();
             sleep(pause).await;
+        }
+    }
+
+    /// Removes a CNI plugin that no agent keeps any more. Until the runtime asks this agent, pods need the plugin.
+    async fn remove_plugin(&self) -> Infallible {
+        let mut said = None;
+        loop {
+            sleep(LEFT).await;
+            if !self.is_registered.get() {
+                continue;
+            }
+            let installation = self.settings.installation.clone();
+            let removed = spawn_blocking(move || keeper::remove_left_behind(&installation)).await;
+            let failed = removed.unwrap_or_else(|error| Err(error.to_string())).err();
+            if let Some(reason) = failed.as_ref().filter(|_| said != failed) {
+                warn!("{reason}");
+            }
+            said = failed;
         }
     }
 

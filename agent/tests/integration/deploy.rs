@@ -65,22 +65,14 @@ fn add_rendered(path: &Path, kustomization: &Value, objects: &mut Vec<Value>) {
         for operation in operations.as_array().unwrap() {
             let (at, value) = (operation["path"].as_str().unwrap(), operation["value"].clone());
             let (parent, key) = at.rsplit_once('/').unwrap();
-            match operation["op"].as_str().unwrap() {
-                "replace" => *object.pointer_mut(at).unwrap() = value,
-                "remove" => {
-                    let parent = object.pointer_mut(parent).unwrap().as_object_mut().unwrap();
-                    assert!(parent.remove(key).is_some(), "{at}");
-                }
-                "add" => {
-                    let parent = object.pointer_mut(parent).unwrap();
-                    if key == "-" {
-                        parent.as_array_mut().unwrap().push(value);
-                    } else {
-                        let parent = parent.as_object_mut().unwrap();
-                        assert_eq!(parent.insert(key.to_owned(), value), None, "{at}");
-                    }
-                }
-                other => panic!("{other}"),
+            let parent = object.pointer_mut(parent).unwrap();
+            match (operation["op"].as_str().unwrap(), parent) {
+                ("replace", parent) => *parent.pointer_mut(&format!("/{key}")).unwrap() = value,
+                ("remove", Value::Object(parent)) => assert!(parent.remove(key).is_some(), "{at}"),
+                ("remove", Value::Array(parent)) => drop(parent.remove(key.parse().unwrap())),
+                ("add", Value::Object(parent)) => assert_eq!(parent.insert(key.to_owned(), value), None, "{at}"),
+                ("add", Value::Array(parent)) => parent.insert(key.parse().unwrap_or(parent.len()), value),
+                other => panic!("{other:?}"),
             }
         }
     }
@@ -162,7 +154,7 @@ fn every_object_is_of_kubernetes_schema() {
 /// The agent looks for the node's folders below /host, by the names that they have on the node.
 #[test]
 fn in_every_overlay_the_nodes_folders_are_mounted_where_the_agent_looks() {
-    for (name, objects) in all().into_iter().filter(|(name, _)| name != NRI && !OF_NRI.contains(&name.as_str())) {
+    for (name, objects) in all() {
         let pod = set(&objects).spec.template.spec.unwrap();
         let container = &pod.containers[0];
         for (volume, variable) in [("cni-bin-dir", "DEST_CNI_BIN_DIR"), ("cni-net-dir", "DEST_CNI_NET_DIR")] {
@@ -208,9 +200,9 @@ fn in_every_overlay_kubelet_asks_where_the_agent_answers_the_node_alone() {
     }
 }
 
-/// It has neither a right, nor a token, nor the node's processes, nor its folders of CNI.
+/// It has neither a right, nor a token, nor the node's processes.
 #[test]
-fn by_nri_the_agent_has_the_socket_and_the_namespaces_and_nothing_else() {
+fn by_nri_the_agent_has_the_socket_the_namespaces_and_the_folders_of_a_plugin_that_was_left() {
     let objects = nri();
     let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["Namespace", "ServiceAccount", "ConfigMap", "DaemonSet"]);
@@ -235,13 +227,13 @@ fn by_nri_the_agent_has_the_socket_and_the_namespaces_and_nothing_else() {
     assert_eq!(capabilities.add.as_deref().unwrap(), ["SYS_ADMIN", "NET_ADMIN", "NET_RAW"]);
     assert_eq!((&security.app_armor_profile, security.privileged), (&None, None));
     let on_node = pod.volumes.as_ref().unwrap().iter().map(|volume| volume.host_path.as_ref().unwrap().path.as_str());
-    assert_eq!(on_node.collect::<Vec<_>>(), ["/run/nri", "/run/netns"]);
+    assert_eq!(on_node.collect::<Vec<_>>(), ["/opt/cni/bin", "/etc/cni/net.d", "/run/nri", "/run/netns"]);
     // Where the agent looks for the socket, and where runtimes say that namespaces are.
     let mounts: Vec<_> = container.volume_mounts.as_ref().unwrap().iter().collect();
-    assert_eq!(settings(container).nri_socket().unwrap(), Path::new(&mounts[0].mount_path).join("nri.sock"));
-    assert_eq!(mounts[1].mount_path, "/var/run/netns");
+    assert_eq!(settings(container).nri_socket().unwrap(), Path::new(&mounts[2].mount_path).join("nri.sock"));
+    assert_eq!(mounts[3].mount_path, "/var/run/netns");
     // A namespace is a mount that is made after the agent's container.
-    assert_eq!(mounts[1].mount_propagation.as_deref(), Some("HostToContainer"));
+    assert_eq!(mounts[3].mount_propagation.as_deref(), Some("HostToContainer"));
 }
 
 /// kustomize's own rendering.

@@ -15,14 +15,20 @@ use linkerd_cni_agent::message::{
     Annotation, ConfigureRequest, ConfigureResponse, LinuxNamespace, LinuxPodSandbox, PodRequest, PodSandbox,
     RegisterPluginRequest, Request, Response, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
 };
+use nix::sys::signal::Signal;
 use prost::Message;
 use prost::bytes::Bytes;
 
-use crate::node::{Agent, Node, program, traced, until, until_within};
+use crate::node::{Agent, CALICO, Node, program, traced, until, until_within};
 use crate::watch::rules;
 
 const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "linkerd": {"pod-info": "annotations",
     "incoming-proxy-port": 4143, "outgoing-proxy-port": 4140, "proxy-uid": 2102, "iptables-mode": "nft", "ipv6": true}}"#;
+/// That of a plugin, as its agent writes it.
+const LEFT_ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "linkerd": {"pod-info": "annotations",
+    "agent": "linkerd-cni/linkerd-cni", "incoming-proxy-port": 4143, "outgoing-proxy-port": 4140, "proxy-uid": 2102}}"#;
+/// How long the agent takes to look at the node's folders once.
+const LOOKS: Duration = Duration::from_secs(6);
 /// How long the runtime's double waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RUN: i32 = 1;
@@ -523,6 +529,42 @@ fn a_hostile_or_deaf_runtime_costs_nothing_but_connections_at_growing_pauses() {
     sleep(Duration::from_secs(1));
     assert!(!is_ready(&node));
     assert!(agent.processor_time() < Duration::from_millis(300));
+    agent.terminate();
+}
+
+/// A node that was down while the DaemonSet of the plugin was deleted has the plugin still.
+#[test]
+fn a_plugin_that_its_agent_has_left_is_removed_once_the_runtime_asks_and_anybody_elses_stays() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let before = node.tree();
+    let agent_of_plugin = node.agent_with(&[("CNI_NETWORK_CONFIG", LEFT_ENTRY)]);
+    node.until_installed("10-calico.conflist");
+    let installed = node.tree();
+    let start = || {
+        let mut command = Command::new(program());
+        node.prepare(&mut command);
+        command.args(["--nri", "--admin-addr", "127.0.0.1:9992", "--nri-socket"]).arg(socket(&node));
+        node.start(command)
+    };
+    let runtime = Runtime::start(&node);
+    let agent = start();
+    let plugin = runtime.registered(Vec::new());
+    sleep(LOOKS);
+    assert_eq!(node.tree(), installed, "while its agent is there");
+    drop(plugin);
+    agent_of_plugin.signal(Signal::SIGKILL);
+    agent_of_plugin.wait();
+    sleep(LOOKS);
+    assert_eq!(node.tree(), installed, "while the runtime asks nobody else");
+    let _plugin = runtime.registered(Vec::new());
+    until("the node is as it was", || node.tree() == before);
+    assert!(agent.says("was left behind"));
+    // Linkerd's.
+    node.write("10-calico.conflist", &CALICO.replace("1440}", r#"1440}, {"type": "linkerd-cni", "linkerd": {}}"#));
+    let others = node.tree();
+    sleep(LOOKS);
+    assert_eq!(node.tree(), others);
     agent.terminate();
 }
 
