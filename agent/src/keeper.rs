@@ -194,6 +194,8 @@ pub(crate) struct Keeper {
     known: Option<(Stamp, Stamp)>,
     throttle: Throttle,
     asked: Option<Asked>,
+    /// Since when no entry needs the kubeconfig that is there.
+    idle_kubeconfig: Option<Instant>,
     /// The entry that the configurations have, or had when one last had one.
     kept: Option<Entry>,
     /// The facts that were told.
@@ -215,6 +217,7 @@ impl Keeper {
             known: None,
             throttle: Throttle::default(),
             asked: None,
+            idle_kubeconfig: None,
             kept: None,
             told: BTreeMap::new(),
             plugin_log: settings.installation.plugin_log().map(|folder| PluginLog::new(&folder, health)),
@@ -330,6 +333,8 @@ impl Keeper {
         let needs_kubeconfig = wanted.as_ref().ok().into_iter().chain(&self.kept).any(Entry::needs_kubeconfig);
         if needs_kubeconfig {
             self.kubeconfig(state, net);
+        } else {
+            self.remove_kubeconfig(state, net);
         }
         state.has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
         let is_there = self.is_in_place(bin, &source);
@@ -435,8 +440,24 @@ impl Keeper {
         self.is_in_place(bin, source)
     }
 
+    /// Removes the kubeconfig that no entry needs any more, once plugins that had started before are done.
+    fn remove_kubeconfig(&mut self, state: &mut State, net: &Folder) {
+        let path = net.path().join(&self.installation.kubeconfig);
+        if net.stamp(&self.installation.kubeconfig).is_none() {
+            return;
+        }
+        if self.idle_kubeconfig.get_or_insert_with(Instant::now).elapsed() < GRACE {
+            return state.wait(GRACE);
+        }
+        match net.remove(&self.installation.kubeconfig) {
+            Ok(()) => info!("removed {}, which nobody needs", path.display()),
+            Err(error) => state.failed(format!("{}: {error}", path.display())),
+        }
+    }
+
     /// Writes the kubeconfig, if it isn't what it should be.
     fn kubeconfig(&mut self, state: &mut State, net: &Folder) {
+        self.idle_kubeconfig = None;
         let bytes = match self.kubeconfig_text() {
             Ok(text) => text.into_bytes(),
             Err(reason) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::node::{CALICO, KUBECONFIG, Node, types, until};
+use crate::node::{CALICO, ENTRY, KUBECONFIG, Node, types, until};
 
 const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
 
@@ -34,6 +34,23 @@ fn it_installs_as_upstreams_installer_does() {
     assert!(list.contains(r#""kubeconfig": "/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig""#), "{list}");
     let memory = agent.memory();
     assert!(memory < 24 << 10, "{memory} KiB");
+    agent.terminate();
+}
+
+/// Its token may read every pod.
+#[test]
+fn a_kubeconfig_that_no_entry_needs_any_more_is_removed() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&[]);
+    until("it is ready", || agent.says("ready: "));
+    assert!(node.net(KUBECONFIG).exists());
+    agent.terminate();
+    let entry = ENTRY.replace(r#""iptables-mode""#, r#""pod-info": "annotations", "iptables-mode""#);
+    let agent = node.agent_with(&[("CNI_NETWORK_CONFIG", &entry)]);
+    until("the kubeconfig is gone", || !node.net(KUBECONFIG).exists());
+    let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
+    assert!(list.contains("annotations"), "{list}");
     agent.terminate();
 }
 
