@@ -25,11 +25,9 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 
 /// `kubectl apply -f deploy/pod.yaml`, whose images the cluster has.
 fn as_deployed(world: &World<'_>) -> Result<String> {
-    let namespace = world.namespace.as_str();
-    let kubectl = &world.cluster.kubectl;
     let file = root().join("deploy/pod.yaml");
-    let applied = kubectl.run(&["apply", "--namespace", namespace, "--filename", &file.to_string_lossy()])?;
-    let pod = Pod::new(kubectl, namespace, "meshed");
+    let applied = world.space.run(&["apply", "--filename", &file.to_string_lossy()])?;
+    let pod = world.space.pod("meshed");
     pod.ready()?;
     let mut connections = pod.connections(&world.neighbour, true)?;
     // It ignores fewer ports than the chart.
@@ -46,13 +44,12 @@ fn as_deployed(world: &World<'_>) -> Result<String> {
 
 /// The chart's pod: its init container succeeds, all connections arrive where they must, and kubelet has nothing to warn of.
 fn in_mode(world: &World<'_>, image: &str, mode: &str, comes_to: &str) -> Result<String> {
-    let namespace = world.namespace.as_str();
-    let pod = Pod::create(&world.cluster.kubectl, namespace, &pod::meshed("web", &in_chart(image, mode)))?;
+    let pod = world.space.make(&pod::meshed("web", &in_chart(image, mode)))?;
     let last = installed(&pod)?;
     if !last.contains(&format!("in {comes_to} mode")) {
         return Err(last.into());
     }
-    pod.try_injected(&world.neighbour, true)?;
+    world.try_meshed(&pod)?;
     no_warnings(&pod)?;
     Ok(last)
 }
@@ -60,10 +57,9 @@ fn in_mode(world: &World<'_>, image: &str, mode: &str, comes_to: &str) -> Result
 /// The pod does not start; kubectl shows why, and nothing is left in its network namespace.
 fn refused(world: &World<'_>) -> Result<String> {
     const PORT: &str = "99999";
-    let namespace = world.namespace.as_str();
     let mut object = pod::meshed("web", &in_chart(images::PROXY_INIT, "nft"));
     add_flags(&mut object["spec"], &["--inbound-ports-to-ignore", PORT]);
-    let pod = Pod::create(&world.cluster.kubectl, namespace, &object)?;
+    let pod = world.space.make(&object)?;
     let ended = pod.ended(INIT)?;
     // Twice, as kubelet tries it again.
     pod.until("is not tried again", |pod| {
@@ -80,7 +76,7 @@ fn refused(world: &World<'_>) -> Result<String> {
     if left.to_uppercase().contains("PROXY_INIT") {
         return Err(format!("left behind: {left}").into());
     }
-    let states = world.cluster.kubectl.run(&["get", "pod", "--namespace", namespace, "--no-headers"])?;
+    let states = world.space.run(&["get", "pod", "--no-headers"])?;
     if !states.contains("Init:") {
         return Err(states.into());
     }
@@ -89,14 +85,13 @@ fn refused(world: &World<'_>) -> Result<String> {
 
 /// As the chart runs it where `proxyInit.closeWaitTimeoutSecs` is set.
 fn close_wait(world: &World<'_>) -> Result<String> {
-    let namespace = world.namespace.as_str();
     let mut init = in_chart(images::PROXY_INIT, "nft");
     init["securityContext"] = json!({"privileged": true, "runAsUser": 0, "runAsNonRoot": false});
     let mut object = pod::meshed("web", &init);
     add_flags(&mut object["spec"], &["--timeout-close-wait-secs", "300"]);
-    let pod = Pod::create(&world.cluster.kubectl, namespace, &object)?;
+    let pod = world.space.make(&object)?;
     installed(&pod)?;
-    pod.try_injected(&world.neighbour, true)?;
+    world.try_meshed(&pod)?;
     let setting = "cat /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
     let pods = pod.look(setting)?;
     let nodes = Command::new("sh").args(["-c", setting]).read()?;
@@ -109,7 +104,6 @@ fn close_wait(world: &World<'_>) -> Result<String> {
 /// A pod with the node's network. This node is in a network namespace like any pod's, as kind's nodes are, and proxy-init takes it
 /// for one: the node is redirected, and stays so without the pod, until its rules are removed as docs/faq.md says.
 fn on_the_node(world: &World<'_>) -> Result<String> {
-    let namespace = world.namespace.as_str();
     // Nothing listens there, and the API server here.
     let [nowhere, api] = [9999, 443].map(|port| format!("{ADDRESS}:{port}"));
     // Where a connection from a pod to the node ends.
@@ -117,16 +111,15 @@ fn on_the_node(world: &World<'_>) -> Result<String> {
         let seen = world.neighbour.exec("client", &["/peer", "connect", to])?;
         Ok(seen == format!("{expected}, sent to {to}\n"))
     };
-    let kubectl = &world.cluster.kubectl;
     let redirect = || -> Result<()> {
         let mut object = pod::meshed("web", &in_chart(images::PROXY_INIT, "nft"));
         object["spec"]["hostNetwork"] = json!(true);
-        let pod = Pod::create(kubectl, namespace, &object)?;
+        let pod = world.space.make(&object)?;
         installed(&pod)?;
         if !sent(&nowhere, "port 4143")? {
             return Err("the node is not redirected to the pod's proxy".into());
         }
-        kubectl.run(&["delete", "pod", "--namespace", namespace, &pod.name])?;
+        world.space.delete(&["pod", &pod.name])?;
         // The rules stay, and lead to a proxy that is gone once its container is.
         wait_for("the node without its API server", || sent(&api, "refused").is_ok_and(|refused| refused))
     };
@@ -139,12 +132,11 @@ fn on_the_node(world: &World<'_>) -> Result<String> {
     redirected?;
     let mut unmeshed = pod::plain("unmeshed");
     unmeshed["spec"]["hostNetwork"] = json!(true);
-    let unmeshed = Pod::create(kubectl, namespace, &unmeshed)?;
-    unmeshed.ready()?;
+    let unmeshed = world.space.start(&unmeshed)?;
     if !sent(&format!("{ADDRESS}:8080"), "port 8080")? {
         return Err("the node is still redirected".into());
     }
-    kubectl.run(&["delete", "pod", "--namespace", namespace, &unmeshed.name])?;
+    world.space.delete(&["pod", &unmeshed.name])?;
     Ok("the node is redirected, and its API server is refused without the pod; mended by kubectl debug node".to_owned())
 }
 
@@ -152,19 +144,20 @@ fn on_the_node(world: &World<'_>) -> Result<String> {
 fn remove_from_node(world: &World<'_>) -> Result<()> {
     const COMMAND: &str =
         "kubectl debug node/NODE --image=REGISTRY/proxy-init:VERSION --profile=netadmin -- proxy-init uninstall";
-    let kubectl = &world.cluster.kubectl;
     if !fs::read_to_string(root().join("docs/faq.md"))?.contains(COMMAND) {
         return Err(format!("docs/faq.md doesn't say {COMMAND}").into());
     }
     let command = COMMAND.replace("NODE", "node").replace("REGISTRY/proxy-init:VERSION", images::PROXY_INIT);
     let words: Vec<_> = command.split(' ').skip(1).collect();
-    let said = kubectl.run(&words)?;
+    // In a namespace that allows such a pod.
+    let space = &world.neighbour.space;
+    let said = space.run(&words)?;
     let name = said.split(' ').find(|word| word.starts_with("node-debugger-"));
-    let pod = Pod::new(kubectl, "default", name.ok_or_else(|| format!("no pod in {said}"))?);
+    let pod = space.pod(name.ok_or_else(|| format!("no pod in {said}"))?);
     let ended = pod
         .until("does not end", |pod| pod.pointer("/status/containerStatuses/0/state/terminated/exitCode")?.as_i64())?;
     let log = pod.logs("debugger")?;
-    kubectl.run(&["delete", "pod", "--namespace", "default", &pod.name])?;
+    space.delete(&["pod", &pod.name])?;
     let rules = Command::new("nft").args(["list", "ruleset"]).read()?;
     if ended != 0 || rules.contains("PROXY_INIT") {
         return Err(format!("{command}: {ended}: {log}; the node has {rules}").into());

@@ -9,6 +9,88 @@ use lab::shell::{Result, root};
 use serde_json::Value;
 
 use crate::images;
+use crate::pod::Pod;
+use crate::services::wait_for;
+
+/// How long kubectl waits for what it has begun, on a machine that others use too.
+pub(crate) const TIMEOUT: &str = "--timeout=300s";
+
+/// A namespace of Kubernetes.
+#[derive(Debug, Clone)]
+pub(crate) struct Space<'a> {
+    pub(crate) kubectl: &'a Kubectl,
+    pub(crate) name: String,
+}
+
+impl<'a> Space<'a> {
+    /// One that is there, or will be.
+    pub(crate) fn new(kubectl: &'a Kubectl, name: &str) -> Self {
+        Self { kubectl, name: name.to_owned() }
+    }
+
+    /// Waits for the service account of its pods, without which there are none.
+    pub(crate) fn wait_for_account(&self) -> Result<()> {
+        let what = format!("the service account of {}", self.name);
+        wait_for(&what, || self.run(&["get", "serviceaccount", "default"]).is_ok())
+    }
+
+    /// Runs a command in it.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl.run(&[&["--namespace", &self.name], arguments].concat())
+    }
+
+    /// A command's answer in JSON.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
+        self.kubectl.json(&[&["--namespace", &self.name], arguments].concat())
+    }
+
+    /// Makes an object.
+    pub(crate) fn create(&self, object: &Value) -> Result<()> {
+        self.hand_over("create", object)
+    }
+
+    /// Gives kubectl an object, to `create`, `replace` or `apply`.
+    pub(crate) fn hand_over(&self, verb: &str, object: &Value) -> Result<()> {
+        let arguments = ["--namespace", &self.name, verb, "--filename=-"];
+        self.kubectl.run_with(&object.to_string(), &arguments).map(drop)
+    }
+
+    /// A pod that is there.
+    pub(crate) fn pod(&self, name: &str) -> Pod<'a> {
+        Pod { space: self.clone(), name: name.to_owned() }
+    }
+
+    /// Makes a pod.
+    pub(crate) fn make(&self, object: &Value) -> Result<Pod<'a>> {
+        self.create(object)?;
+        let name = object.pointer("/metadata/name").and_then(Value::as_str);
+        Ok(self.pod(name.ok_or("a pod without a name")?))
+    }
+
+    /// Makes a pod, and waits until it is ready.
+    pub(crate) fn start(&self, object: &Value) -> Result<Pod<'a>> {
+        let pod = self.make(object)?;
+        pod.ready()?;
+        Ok(pod)
+    }
+
+    /// The pods that stay.
+    pub(crate) fn pods(&self) -> Result<Vec<Value>> {
+        let mut pods = self.json(&["get", "pods"])?["items"].as_array().cloned().unwrap_or_default();
+        pods.retain(|pod| pod.pointer("/metadata/deletionTimestamp").is_none());
+        Ok(pods)
+    }
+
+    /// Waits until all pods of a workload are new ones and ready.
+    pub(crate) fn rolled(&self, workload: &str) -> Result<()> {
+        self.run(&["rollout", "status", TIMEOUT, workload]).map(drop)
+    }
+
+    /// Deletes objects, and waits until they are gone.
+    pub(crate) fn delete(&self, objects: &[&str]) -> Result<()> {
+        self.run(&[&["delete", "--ignore-not-found", TIMEOUT], objects].concat()).map(drop)
+    }
+}
 
 /// kubectl as the cluster's administrator.
 #[derive(Debug)]
@@ -42,12 +124,6 @@ impl Kubectl {
     pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
         let text = self.run(&[arguments, &["--output=json"]].concat())?;
         Ok(serde_json::from_str(&text)?)
-    }
-
-    /// Makes an object, in this namespace.
-    pub(crate) fn create(&self, namespace: &str, object: &Value) -> Result<()> {
-        self.run_with(&object.to_string(), &["create", "--namespace", namespace, "--filename=-"])?;
-        Ok(())
     }
 
     /// Runs a command, however it ends.

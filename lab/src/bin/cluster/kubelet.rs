@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use lab::samples::{self, Samples};
 use lab::shell::Result;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::cni::{self, BASE, NRI, injected, validator};
+use crate::cni::{self, BASE, NRI, injected, validated};
 use crate::images;
 use crate::pod;
 use crate::rollout::linkerd_init;
@@ -60,11 +60,10 @@ fn measure(world: &World<'_>) -> Result<String> {
 
 /// From a pod's creation to its condition Ready, in microseconds, of pods of these kinds in turns.
 fn measure_kinds(world: &World<'_>, kinds: &[Kind], waits: &mut BTreeMap<&'static str, Vec<f64>>) -> Result<()> {
-    let namespace = world.namespace.as_str();
-    let kubectl = &world.cluster.kubectl;
     let line = r#"{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}{"\n"}"#;
     let output = format!("--output=jsonpath={line}");
-    let mut watch = kubectl.start(&["get", "pods", "--namespace", namespace, "--watch", &output])?;
+    let arguments = ["--namespace", &world.space.name, "get", "pods", "--watch", &output];
+    let mut watch = world.kubectl().start(&arguments)?;
     let stdout = watch.stdout.take().ok_or("kubectl has no stdout")?;
     let (sender, events) = mpsc::channel();
     thread::spawn(move || {
@@ -79,11 +78,11 @@ fn measure_kinds(world: &World<'_>, kinds: &[Kind], waits: &mut BTreeMap<&'stati
             // Until then, nothing is left of the last pod.
             sleep(Duration::from_secs(2) + Duration::from_secs(1) * turn / TURNS);
             let name = format!("web-{turn}-{number}");
-            kubectl.create(namespace, &make(&name))?;
+            world.space.create(&make(&name))?;
             let created = when(&events, &name)?;
             let ready = when(&events, &format!("{name} True"))?;
             waits.entry(kind).or_default().push(ready.duration_since(created).as_secs_f64() * 1e6);
-            kubectl.run(&["delete", "pod", "--namespace", namespace, &name])?;
+            world.space.delete(&["pod", &name])?;
         }
     }
     watch.kill()?;
@@ -99,10 +98,4 @@ fn when(events: &Receiver<(Instant, String)>, beginning: &str) -> Result<Instant
             return Ok(when);
         }
     }
-}
-
-fn validated(name: &str) -> Value {
-    let mut pod = injected(name);
-    pod["spec"]["initContainers"] = json!([validator()]);
-    pod
 }

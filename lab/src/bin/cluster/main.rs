@@ -13,6 +13,7 @@ mod keys;
 mod kubectl;
 mod kubelet;
 mod machine;
+mod moves;
 mod plugin;
 mod pod;
 mod rollout;
@@ -53,6 +54,7 @@ fn run(inside: &Inside) -> Result<()> {
     let neighbour = make_neighbour(cluster)?;
     let mut scenarios = init::scenarios();
     scenarios.extend(cni::scenarios());
+    scenarios.extend(moves::scenarios());
     scenarios.extend(plugin::scenarios());
     scenarios.extend(rollout::scenarios());
     if words.iter().any(|word| word == kubelet::WORD) {

@@ -6,7 +6,7 @@ use lab::shell::Result;
 use serde_json::Value;
 
 use crate::images;
-use crate::pod::{self, Pod};
+use crate::pod;
 use crate::rollout;
 use crate::world::{Scenario, World};
 
@@ -16,18 +16,17 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 
 /// The answers of show, verify and explain about a running pod, each with its exit code and without a line of kubectl's own.
 fn asked(world: &World<'_>) -> Result<String> {
-    let namespace = world.namespace.as_str();
-    let init = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
-    let kubectl = &world.cluster.kubectl;
-    kubectl.create(namespace, &rollout::workload("Deployment", 1, &init))?;
-    let pod = Pod::create(kubectl, namespace, &pod::meshed("web", &init))?;
-    pod.ready()?;
-    rollout::wait_until_rolled(world, "deployment/web")?;
+    let object = pod::meshed("web", &pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]));
+    world.space.create(&rollout::workload("Deployment", 1, &object))?;
+    let pod = world.space.start(&object)?;
+    world.space.rolled("deployment/web")?;
     let ask = |code: i32, line: &str| -> Result<String> {
         let arguments: Vec<_> = ["proxy-init"].into_iter().chain(line.split_whitespace()).collect();
-        let output = kubectl.output("", &[&arguments[..], &["--namespace", namespace]].concat())?;
+        let output = world.kubectl().output("", &[&arguments[..], &["--namespace", &world.space.name]].concat())?;
         let (stdout, stderr) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
-        if output.status.code() != Some(code) || (code == 0 && !stderr.is_empty()) {
+        // Of a workload, the plugin names the pod that it asks.
+        let is_quiet = stderr.is_empty() || stderr.starts_with("asking web-");
+        if output.status.code() != Some(code) || (code == 0 && !is_quiet) {
             return Err(format!("kubectl proxy-init {line}: {}: {stdout}{stderr}", output.status).into());
         }
         Ok(stdout)

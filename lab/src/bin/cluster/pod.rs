@@ -12,7 +12,7 @@ use lab::wait;
 use serde_json::{Value, json};
 
 use crate::images;
-use crate::kubectl::Kubectl;
+use crate::kubectl::Space;
 use crate::services::PATIENCE;
 
 /// The init container that installs rules, and those that run on.
@@ -23,8 +23,7 @@ const APP: &str = "app";
 /// A pod that was made.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod<'a> {
-    kubectl: &'a Kubectl,
-    pub(crate) namespace: String,
+    pub(crate) space: Space<'a>,
     pub(crate) name: String,
 }
 
@@ -114,33 +113,20 @@ pub(crate) fn specification(init: &[&Value]) -> Value {
     })
 }
 
-impl<'a> Pod<'a> {
-    /// A pod that is there.
-    pub(crate) fn new(kubectl: &'a Kubectl, namespace: &str, name: &str) -> Self {
-        Self { kubectl, namespace: namespace.to_owned(), name: name.to_owned() }
-    }
-
-    /// Makes a pod.
-    pub(crate) fn create(kubectl: &'a Kubectl, namespace: &str, object: &Value) -> Result<Self> {
-        kubectl.create(namespace, object)?;
-        let name = object.pointer("/metadata/name").and_then(Value::as_str);
-        Ok(Self::new(kubectl, namespace, name.ok_or("a pod without a name")?))
-    }
-
+impl Pod<'_> {
     /// The API server's object.
     pub(crate) fn object(&self) -> Result<Value> {
-        self.kubectl.json(&["get", "pod", "--namespace", &self.namespace, &self.name])
+        self.space.json(&["get", "pod", &self.name])
     }
 
     /// The words of `kubectl describe`, with the pod's events.
     pub(crate) fn describe(&self) -> Result<String> {
-        self.kubectl.run(&["describe", "pod", "--namespace", &self.namespace, &self.name])
+        self.space.run(&["describe", "pod", &self.name])
     }
 
     /// A container's log.
     pub(crate) fn logs(&self, container: &str) -> Result<String> {
-        let arguments = ["logs", "--namespace", &self.namespace, &self.name, "--container", container];
-        self.kubectl.run(&arguments)
+        self.space.run(&["logs", &self.name, "--container", container])
     }
 
     /// Waits until something is so of the pod, or fails with what `kubectl describe` says of it.
@@ -191,18 +177,18 @@ impl<'a> Pod<'a> {
 
     /// Runs a command in a container, as its user.
     pub(crate) fn exec(&self, container: &str, command: &[&str]) -> Result<String> {
-        self.kubectl.run(&self.in_container(&["exec"], container, command))
+        self.space.run(&self.in_container(&["exec"], container, command))
     }
 
     /// Starts a command in a container, which goes on until its stdin ends.
     pub(crate) fn start(&self, container: &str, command: &[&str]) -> Result<Started> {
-        let arguments = self.in_container(&["exec", "--stdin"], container, command);
-        Ok(Started(self.kubectl.start(&arguments)?))
+        let exec = ["--namespace", &self.space.name, "exec", "--stdin"];
+        Ok(Started(self.space.kubectl.start(&self.in_container(&exec, container, command))?))
     }
 
     /// kubectl's arguments for a command in a container.
     fn in_container<'c>(&'c self, exec: &[&'c str], container: &'c str, command: &[&'c str]) -> Vec<&'c str> {
-        let of_pod = ["--namespace", &self.namespace, &self.name, "--container", container, "--"];
+        let of_pod = [&self.name, "--container", container, "--"];
         [exec, &of_pod, command].concat()
     }
 
@@ -273,8 +259,7 @@ impl<'a> Pod<'a> {
     /// The kinds, reasons and messages of its events, oldest first.
     pub(crate) fn events(&self) -> Result<Vec<String>> {
         let of_pod = format!("involvedObject.name={}", self.name);
-        let arguments = ["get", "events", "--namespace", &self.namespace, "--field-selector", &of_pod];
-        let events = self.kubectl.json(&arguments)?;
+        let events = self.space.json(&["get", "events", "--field-selector", &of_pod])?;
         let events = events["items"].as_array().cloned().unwrap_or_default();
         let line = |event: &Value| {
             let words = ["type", "reason", "message"].map(|key| event[key].as_str().unwrap_or_default());

@@ -4,11 +4,11 @@ use lab::shell::Result;
 use serde_json::{Value, json};
 
 use crate::images;
-use crate::pod::{self, INIT, Pod};
+use crate::pod::{self, INIT, Started};
 use crate::world::{Scenario, World};
 
 /// How many pods serve.
-const REPLICAS: usize = 2;
+pub(crate) const REPLICAS: usize = 2;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     ["Deployment", "StatefulSet"]
@@ -20,34 +20,43 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         .into()
 }
 
-/// linkerd-init in legacy mode, proxy-init in nft mode, and linkerd-init again. A client makes connections to the service; every
-/// one has to be answered, and by a proxy.
+/// linkerd-init in legacy mode, proxy-init in nft mode, and linkerd-init again.
 fn rolled(world: &World<'_>, kind: &str) -> Result<String> {
-    let namespace = world.namespace.as_str();
-    let kubectl = &world.cluster.kubectl;
     let linkerd = linkerd_init();
     let ours = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
-    kubectl.create(namespace, &service())?;
-    kubectl.create(namespace, &workload(kind, REPLICAS, &linkerd))?;
-    let workload_name = format!("{kind}/web");
-    wait_until_rolled(world, &workload_name)?;
-    check(world, images::LINKERD_INIT)?;
-    let found = kubectl.json(&["get", "service", "--namespace", namespace, "web"])?;
-    let address = found["spec"]["clusterIP"].as_str().ok_or("a service without an address")?;
-    let load = world.neighbour.start("client", &["/peer", "load", &format!("{address}:8080")])?;
+    let with = |init: &Value| workload(kind, REPLICAS, &pod::meshed("web", init));
+    world.space.create(&with(&linkerd))?;
+    let name = format!("{kind}/web");
+    world.space.rolled(&name)?;
+    check(world, Some(images::LINKERD_INIT))?;
+    let load = Load::begin(world)?;
     for (init, image) in [(&ours, images::PROXY_INIT), (&linkerd, images::LINKERD_INIT)] {
-        kubectl.run_with(
-            &workload(kind, REPLICAS, init).to_string(),
-            &["replace", "--namespace", namespace, "--filename=-"],
-        )?;
-        wait_until_rolled(world, &workload_name)?;
-        check(world, image)?;
+        world.space.hand_over("replace", &with(init))?;
+        world.space.rolled(&name)?;
+        check(world, Some(image))?;
     }
-    let said = load.end()?;
-    let total = said.trim().strip_suffix(" answered by port 4143");
-    match total.map(str::parse::<u64>) {
-        Some(Ok(total)) if total > 100 => Ok(format!("{total} connections, of which none was lost")),
-        _ => Err(said.into()),
+    load.end()
+}
+
+/// A client that makes connections to the workload all the while. Every one has to be answered, and by a proxy.
+pub(crate) struct Load(Started);
+
+impl Load {
+    pub(crate) fn begin(world: &World<'_>) -> Result<Self> {
+        world.space.hand_over("apply", &service())?;
+        let found = world.space.json(&["get", "service", "web"])?;
+        let address = found["spec"]["clusterIP"].as_str().ok_or("a service without an address")?;
+        Ok(Self(world.neighbour.start("client", &["/peer", "load", &format!("{address}:8080")])?))
+    }
+
+    /// Ends it, and says how many connections there were.
+    pub(crate) fn end(self) -> Result<String> {
+        let said = self.0.end()?;
+        let total = said.trim().strip_suffix(" answered by port 4143");
+        match total.map(str::parse::<u64>) {
+            Some(Ok(total)) if total > 100 => Ok(format!("{total} connections, of which none was lost")),
+            _ => Err(said.into()),
+        }
     }
 }
 
@@ -61,31 +70,18 @@ pub(crate) fn linkerd_init() -> Value {
     })
 }
 
-/// Waits until all pods are new ones and ready.
-pub(crate) fn wait_until_rolled(world: &World<'_>, workload: &str) -> Result<()> {
-    let namespace = world.namespace.as_str();
-    let arguments = ["rollout", "status", "--timeout=300s", "--namespace", namespace, workload];
-    world.cluster.kubectl.run(&arguments)?;
-    Ok(())
-}
-
-/// All pods that stay have this init image, and the chart's rules.
-fn check(world: &World<'_>, image: &str) -> Result<()> {
-    let namespace = world.namespace.as_str();
-    let kubectl = &world.cluster.kubectl;
-    let pods = kubectl.json(&["get", "pods", "--namespace", namespace])?;
-    let pods = pods["items"].as_array().cloned().unwrap_or_default();
-    let stays = |pod: &&Value| pod.pointer("/metadata/deletionTimestamp").is_none();
-    let stay: Vec<_> = pods.iter().filter(stays).collect();
+/// All pods that stay have the chart's rules and, if one is given, this init image.
+pub(crate) fn check(world: &World<'_>, image: Option<&str>) -> Result<()> {
+    let stay = world.space.pods()?;
     if stay.len() != REPLICAS {
         return Err(format!("{} pods instead of {REPLICAS}", stay.len()).into());
     }
     for pod in stay {
-        if pod.pointer("/spec/initContainers/0/image") != Some(&json!(image)) {
-            return Err(format!("a pod that has not {image}: {pod}").into());
+        if image.is_some_and(|image| pod.pointer("/spec/initContainers/0/image") != Some(&json!(image))) {
+            return Err(format!("a pod that has not {image:?}: {pod}").into());
         }
         let name = pod.pointer("/metadata/name").and_then(Value::as_str);
-        Pod::new(kubectl, namespace, name.ok_or("a pod without a name")?).try_injected(&world.neighbour, true)?;
+        world.try_meshed(&world.space.pod(name.ok_or("a pod without a name")?))?;
     }
     Ok(())
 }
@@ -99,12 +95,13 @@ fn service() -> Value {
     })
 }
 
-/// A workload of so many pods with this init container. They go on for a while after they are told to end: as long as kube-proxy may
-/// need to send connections elsewhere.
-pub(crate) fn workload(kind: &str, replicas: usize, init: &Value) -> Value {
-    let mut spec = pod::specification(&[init]);
-    spec["terminationGracePeriodSeconds"] = json!(5);
-    for container in spec["containers"].as_array_mut().into_iter().flatten() {
+/// A workload of so many such pods. They go on for a while after they are told to end: as long as kube-proxy may need to
+/// send connections elsewhere.
+pub(crate) fn workload(kind: &str, replicas: usize, pod: &Value) -> Value {
+    let mut template = json!({"metadata": pod["metadata"], "spec": pod["spec"]});
+    template["metadata"]["labels"]["app"] = json!("web");
+    template["spec"]["terminationGracePeriodSeconds"] = json!(5);
+    for container in template["spec"]["containers"].as_array_mut().into_iter().flatten() {
         if container["name"] == "app" {
             container["readinessProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1});
         }
@@ -113,11 +110,7 @@ pub(crate) fn workload(kind: &str, replicas: usize, init: &Value) -> Value {
         "apiVersion": "apps/v1",
         "kind": kind,
         "metadata": {"name": "web"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": {"metadata": {"labels": {"app": "web"}}, "spec": spec}
-        }
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
     });
     if kind == "Deployment" {
         workload["spec"]["strategy"] = json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use lab::connections::Connection;
 use lab::shell::Result;
-use lab::wait;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::images;
+use crate::kubectl::{Kubectl, Space};
 use crate::pod::Pod;
-use crate::services::{Cluster, PATIENCE};
+use crate::services::Cluster;
 
 /// One thing that is tried: it makes its pods in its world's namespace.
 pub(crate) type Scenario = lab::scenario::Scenario<World<'static>>;
@@ -18,43 +19,64 @@ pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster,
     /// A pod without a mesh, which listens on ports 8080 and 4567; its container is `client`.
     pub(crate) neighbour: Pod<'a>,
-    /// Of Kubernetes, and its own.
-    pub(crate) namespace: String,
+    /// Its own.
+    pub(crate) space: Space<'a>,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn kubectl(&self) -> &'a Kubectl {
+        &self.cluster.kubectl
+    }
+
+    /// Really makes the connections of a pod that has rules with the chart's flags.
+    pub(crate) fn try_meshed(&self, pod: &Pod<'_>) -> Result<()> {
+        pod.try_injected(&self.neighbour, true)
+    }
+
+    /// Starts such a pod.
+    pub(crate) fn start_meshed(&self, object: &Value) -> Result<Pod<'a>> {
+        let pod = self.space.start(object)?;
+        self.try_meshed(&pod)?;
+        Ok(pod)
+    }
+
+    /// Makes its namespace one of Pod Security's level `restricted`, or one of no level.
+    pub(crate) fn restrict(&self, restricted: bool) -> Result<()> {
+        let level = if restricted { "=restricted" } else { "-" };
+        let label = format!("pod-security.kubernetes.io/enforce{level}");
+        self.kubectl().run(&["label", "namespace", &self.space.name, &label]).map(drop)
+    }
+
+    /// Starts one with other rules: `differs` changes what is expected with the chart's.
+    pub(crate) fn start_but(&self, object: &Value, differs: impl Fn(&mut Connection)) -> Result<()> {
+        self.space.start(object)?.try_injected_but(&self.neighbour, differs)
+    }
 }
 
 /// Makes the neighbour of all scenarios.
 pub(crate) fn make_neighbour(cluster: &Cluster) -> Result<Pod<'_>> {
-    wait_for_account(cluster, "default")?;
-    let neighbour = json!({
+    let space = Space::new(&cluster.kubectl, "default");
+    space.wait_for_account()?;
+    space.start(&json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "neighbour"},
         "spec": {"containers": [
             {"name": "client", "image": images::CLIENT, "args": ["serve", "8080", "4567"]}
         ]}
-    });
-    let neighbour = Pod::create(&cluster.kubectl, "default", &neighbour)?;
-    neighbour.ready()?;
-    Ok(neighbour)
+    }))
 }
 
 /// Tries a scenario in a namespace of its own, which is deleted after it.
 pub(crate) fn try_scenario(cluster: &'static Cluster, neighbour: &Pod<'static>, scenario: &Scenario) -> Result<String> {
     static NAMESPACES: AtomicU32 = AtomicU32::new(0);
     let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
-    let world = World { cluster, neighbour: neighbour.clone(), namespace: format!("scenario-{number}") };
-    let (kubectl, namespace) = (&cluster.kubectl, world.namespace.as_str());
-    kubectl.run(&["create", "namespace", namespace])?;
-    wait_for_account(cluster, namespace)?;
+    let space = Space::new(&cluster.kubectl, &format!("scenario-{number}"));
+    let world = World { cluster, neighbour: neighbour.clone(), space };
+    let delete = ["delete", "namespace", &world.space.name, "--wait=false"];
+    world.kubectl().run(&["create", "namespace", &world.space.name])?;
+    world.space.wait_for_account()?;
     let outcome = scenario.try_in(&world);
-    kubectl.run(&["delete", "namespace", namespace, "--wait=false"])?;
+    world.kubectl().run(&delete)?;
     outcome
-}
-
-/// Waits for the service account of a namespace's pods, without which there are none.
-fn wait_for_account(cluster: &Cluster, namespace: &str) -> Result<()> {
-    let account = || cluster.kubectl.run(&["get", "serviceaccount", "default", "--namespace", namespace]);
-    let is_there = || account().is_ok().then_some(());
-    let too_late = || format!("{namespace} gets no service account: {:?}", account()).into();
-    wait::until(PATIENCE, is_there).ok_or_else(too_late)
 }
