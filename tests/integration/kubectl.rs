@@ -2,9 +2,11 @@
 //! command in a namespace here.
 
 use std::fs;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use lab::cgroups::hierarchies;
 use lab::network::Namespace;
 
 use crate::support::{Finished, Folder, PORTS, PROXY_INIT, Run, install};
@@ -17,8 +19,9 @@ const KUBECTL: &str = r#"
 cd "$FOLDER"
 printf '%s\n' "$*" >>calls
 case "$*" in
-*debug*)
+"debug "* | *" debug "*)
     [ -z "$REFUSED" ] || { echo "$REFUSED" >&2; exit 1; }
+    echo 'Creating debugging pod node-debugger-node-7-abcde with container proxy-init on node node-7.'
     while [ "$1" != proxy-init ]; do
         case $1 in --custom=*) cat "${1#*=}" >custom ;; esac
         shift
@@ -31,7 +34,7 @@ case "$*" in
 *go-template*) printf 'app=web,tier=front,' ;;
 *"get replicasets"*) printf 'set-1\nset-2\n' ;;
 *"get pods"*) printf 'set-1 web-1\nother lookalike\n none\nset-2 web-2\nown db-0\n' ;;
-*'.metadata.uid'*) printf own ;;
+*'.metadata.uid'*) printf %s "${POD_UID:-own}" ;;
 *nodeName*) printf node-7 ;;
 *"get pod "*)
     if [ -n "$STATE" ]; then
@@ -134,8 +137,54 @@ fn where_pod_security_refuses_the_container_the_way_from_the_node_is_said() {
     let refused = r#"pods "web" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities"#;
     let (asked, ..) = run(&Namespace::new(), &["verify", "web"], &[("REFUSED", refused)]);
     assert_eq!(asked.code(), Some(1));
-    for words in [refused, "kubectl debug node/node-7 ", "proxy-init verify --netns /proc/PID/ns/net"] {
+    for words in [refused, "add --node"] {
         assert!(asked.stderr().contains(words), "{}", asked.said());
+    }
+}
+
+/// By the UID that kubelet gives the cgroup of a pod's processes.
+#[test]
+fn from_the_node_a_pod_is_found_by_its_processes() {
+    const UID: &str = "0c1a9a1e-90d5-4c3e-8e1f-3a5f6d2b7c48";
+    let (node, pod) = (Namespace::new(), Namespace::new());
+    install(&pod, &format!("--iptables-mode nft {PORTS} -u 2102"));
+    let ask = || run(&node, &["verify", "web", "-n", "shop", "--node"], &[("POD_UID", UID)]);
+    let (unseen, ..) = ask();
+    assert_eq!(unseen.code(), Some(2), "{}", unseen.said());
+    assert!(unseen.said().contains("on the pod's node"), "{}", unseen.said());
+    let process = InCgroup::start(&pod, &format!("pod{UID}"));
+    let (verified, calls, folder) = ask();
+    drop(process);
+    assert!(verified.success().starts_with("in place"));
+    let debug = calls.iter().find(|call| call.contains("debug node/")).unwrap();
+    assert!(debug.starts_with("--namespace=kube-system debug node/node-7 "), "{calls:?}");
+    assert!(debug.contains("--profile=sysadmin") && folder.join("custom").exists(), "{calls:?}");
+    assert_eq!(calls.last().unwrap(), "--namespace=kube-system delete pod node-debugger-node-7-abcde --wait=false");
+}
+
+/// A process in a cgroup of this name, until the end of the test.
+struct InCgroup {
+    cgroup: PathBuf,
+    process: Child,
+}
+
+impl InCgroup {
+    fn start(namespace: &Namespace, name: &str) -> Self {
+        // A new cpuset takes no process.
+        let hierarchy = hierarchies().into_iter().find(|hierarchy| !hierarchy.ends_with("cpuset"));
+        let cgroup = hierarchy.unwrap().join(name);
+        fs::create_dir(&cgroup).unwrap();
+        let process = namespace.run_here(|| Command::new("sleep").arg("60").spawn()).unwrap();
+        fs::write(cgroup.join("cgroup.procs"), process.id().to_string()).unwrap();
+        Self { cgroup, process }
+    }
+}
+
+impl Drop for InCgroup {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir(&self.cgroup);
     }
 }
 
