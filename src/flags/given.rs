@@ -1,7 +1,8 @@
-//! The one reader of arguments, and its messages about mistakes. Reading Linkerd's arguments with clap takes 130 µs (cold, in
-//! a process of its own), lexopt's tokens take 4 more than these.
+//! The one reader of arguments, and its messages about mistakes. Reading Linkerd's arguments with clap takes 130 µs
+//! (cold, in a process of its own), lexopt's tokens take 4 more than these.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
@@ -11,7 +12,7 @@ use crate::config::settings::{PartialConfig, SETTINGS, variable};
 /// The variables of the environment by their names.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// Why reading ended early.
+/// The reason why reading ended early.
 #[derive(Debug)]
 pub enum Stop {
     /// Help is asked for; `-h` asks for less of it than `--help`.
@@ -92,8 +93,8 @@ impl Given<'_> {
         })
     }
 
-    /// Hands each value of a flag to `read` or, if none is given, the environment's. An empty list is a list, but an empty
-    /// word is none.
+    /// Hands each value of a flag to `read` or, if none is given, the environment's. An empty list is a list, but an
+    /// empty word is none.
     fn each(&self, name: &str, mut read: impl FnMut(&OsStr) -> Result<(), String>) -> Result<(), String> {
         let Some(flag) = self.taken.iter().find(|flag| flag.name == name) else {
             return Ok(());
@@ -115,8 +116,8 @@ impl Given<'_> {
 }
 
 /// Reads the arguments after a subcommand's name: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, `-f=value`,
-/// `-wf value` where `-w` is a switch, and after `--` words alone. Messages about mistakes name those of `all` subcommands that may
-/// have been meant.
+/// `-wf value` where `-w` is a switch, and after `--` words alone. Messages about mistakes name those of `all`
+/// subcommands that may have been meant.
 pub fn read<'a>(
     arguments: &'a [OsString],
     subcommand: &'static Subcommand,
@@ -228,9 +229,15 @@ impl<'a> Reader<'a> {
     }
 
     fn explain_unknown(&self, typed: &str) -> String {
+        let is_taken = |name: &str| self.given.taken.iter().any(|flag| Some(flag.name) == name.split(' ').next());
+        let meant = OTHER_NAMES.iter().find(|(other, meant)| *other == typed && is_taken(meant));
         let mut all = (self.all)().into_iter().flat_map(|subcommand| (subcommand.flags)());
         if all.any(|flag| flag.spellings().any(|name| name == typed)) {
-            return format!("{} does not take {typed}: leave it out", self.given.subcommand.name);
+            let advice = meant.map_or("leave it out".to_owned(), |(_, meant)| format!("write --{meant}"));
+            return format!("{} does not take {typed}: {advice}", self.given.subcommand.name);
+        }
+        if let Some((_, meant)) = meant {
+            return format!("unknown flag {typed}: write --{meant}");
         }
         let names = self.given.taken.iter().flat_map(Flag::names).chain([HELP]);
         match typed.strip_prefix("--").and_then(|typed| similar(typed, names)) {
@@ -250,6 +257,9 @@ impl<'a> Reader<'a> {
         if is_program && stray == "install" {
             return "proxy-init installs when given its flags, as in proxy-init -p 4143 -o 4140".to_owned();
         }
+        if self.given.taken.iter().any(|flag| flag.name == "to") && stray.parse::<SocketAddr>().is_ok() {
+            return format!("unexpected argument \"{stray}\": write --to {stray}");
+        }
         if !is_program || !self.given.values.is_empty() {
             return format!(
                 "unexpected argument \"{stray}\": a boolean takes its value after \"=\", as in --ipv6=false, and a list has \
@@ -257,11 +267,21 @@ impl<'a> Reader<'a> {
             );
         }
         match similar(stray, names.iter().copied()) {
+            _ if stray == "version" => "unknown subcommand \"version\": write --version".to_owned(),
+            _ if stray == "status" => "unknown subcommand \"status\", did you mean check?".to_owned(),
             Some(similar) => format!("unknown subcommand \"{stray}\", did you mean {similar}?"),
             None => format!("unknown subcommand \"{stray}\": there are {}", names.join(", ")),
         }
     }
 }
+
+/// The flags that users of kubectl and of Linkerd's annotations type, and the flags that they mean.
+const OTHER_NAMES: [(&str, &str); 4] = [
+    ("--json", "output json"),
+    ("-o", "output json"),
+    ("--skip-inbound-ports", "inbound-ports-to-ignore"),
+    ("--skip-outbound-ports", "outbound-ports-to-ignore"),
+];
 
 const HELP: &str = "help";
 const VERSION: &str = "version";
