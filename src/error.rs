@@ -15,7 +15,7 @@ pub use self::mode::ModeError;
 use crate::config::Mode;
 pub use nix::errno::Errno;
 
-/// Why installing, verifying or uninstalling failed.
+/// The reason why installing, verifying or uninstalling failed.
 ///
 /// An error that another one caused has it as its [`source`](std::error::Error::source), and does not repeat its text;
 /// [`chain`] writes all of them on one line, and says whether anything was changed.
@@ -69,7 +69,7 @@ pub enum Error {
     InstalledMeanwhile {
         mode: Mode,
         other: Mode,
-        /// Why the rules of the mode that was asked for are still there; none if they are not.
+        /// The reason why the rules of the mode that was asked for are still there; none if they are not.
         not_removed: Option<Box<Error>>,
     },
 

@@ -20,7 +20,7 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     exit.code().into()
 }
 
-/// How many columns the terminal has that is stdout.
+/// The columns of the terminal that is stdout.
 fn columns() -> Option<u16> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the kernel writes a `winsize` there, or nothing.

@@ -64,7 +64,7 @@ impl Namespace {
         })?
     }
 
-    /// How far below the process's own user namespace the one is to which it belongs: 0 if it belongs to that one. A pod with
+    /// The number of levels by which its user namespace is below the process's own: 0 if it belongs to that one. A pod with
     /// `hostUsers: false` has 1; what a process made without any capability, one more than the process itself. `EPERM`: it
     /// belongs to a user namespace that isn't within the process's own.
     pub fn user_namespace_depth(&self) -> io::Result<usize> {

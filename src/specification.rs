@@ -108,7 +108,7 @@ mod tests {
             let (first, last) = if is_range { (one.min(other), one.max(other)) } else { (one, one) };
             PortRange::new(first, last).unwrap()
         });
-        // More than fit into one match of multiport's.
+        // More than fit into one multiport match.
         prop::collection::vec(range, 0..20)
     }
 

@@ -17,7 +17,7 @@ use tracing::{error, info};
 
 use crate::settings::Installation;
 
-/// For how long an answer is good.
+/// The time for which an answer is good.
 const FRESH: Duration = Duration::from_secs(30);
 
 /// Asks for ever, and tells whether the plugin gets its answers, or asks for nothing.

@@ -25,10 +25,10 @@ use tracing::{debug, info};
 
 use crate::metrics::Metrics;
 
-/// How many connections a listener has at most. The oldest gives way to a new one: whoever opens many, and leaves them
+/// The most connections that a listener has. The oldest gives way to a new one: whoever opens many, and leaves them
 /// open, keeps nobody out.
 const CONNECTIONS: usize = 64;
-/// How long one takes at most, from its beginning to the last byte of its answer. It is for one request, so that
+/// The longest that a connection takes, from its beginning to the last byte of its answer. It is for one request, so that
 /// nobody has the server make answers that they don't read.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -41,7 +41,7 @@ pub(crate) enum Served {
     Probes,
 }
 
-/// How the agent is, as the server tells.
+/// The agent's state, as the server tells it.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// Every metric.

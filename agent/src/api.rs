@@ -14,11 +14,11 @@ use tower::limit::RateLimitLayer;
 
 use crate::settings::Installation;
 
-/// How long an answer may take.
+/// The time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How many watches may begin in this time.
+/// The most watches that may begin in this time.
 const WATCHES: (u64, Duration) = (10, Duration::from_secs(30));
-/// How many bytes of the API server's own words are shown.
+/// The most bytes of the API server's own words that are shown.
 const LONGEST_MESSAGE: usize = 300;
 
 /// A client, and who asks.

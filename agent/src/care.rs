@@ -20,20 +20,20 @@ use crate::rules::{self, Wanted};
 use crate::settings::{OnDrift, RepairAction, Settings};
 use crate::tell::{Subject, Teller};
 
-/// How many bytes all pods may have that are kept: some thousands of pods, unless their annotations are long. kubelet runs 110
+/// The most bytes of all pods that are kept: some thousands of pods, unless their annotations are long. kubelet runs 110
 /// pods, or some hundred where it is told to.
 const MOST: usize = 16 << 20;
-/// In how many groups the pods are looked at. What a group costs besides its pods is a look at all processes.
+/// The number of groups in which the pods are looked at. Besides its pods, a group costs a look at all processes.
 const GROUPS: u32 = 10;
-/// After how long a pod is looked at that has no turn: `--verify-every` is 0, or its status alone tells what becomes of it.
+/// The time after which a pod without a turn is looked at: `--verify-every` is 0, or its status alone decides.
 const NEVER: Duration = Duration::from_secs(365 * 86400);
-/// After how long a pod is looked at again that couldn't be healed, or of which it isn't known how it stands, at first and
+/// The time after which a pod is looked at again that couldn't be healed, or whose state isn't known, at first and
 /// at most.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// For how long a pod's rules are taken for those that were read, as nf_tables says that nobody has changed them. What it
-/// doesn't tell of, such as tables that go with the program that owns them, is seen then.
+/// The time for which a pod's rules are taken for those that were read, as nf_tables says that nobody has changed them.
+/// What it doesn't tell of, such as tables that go with the program that owns them, is seen then.
 const READ_AGAIN: Duration = Duration::from_secs(600);
-/// After how long a drift that lasts is told again: the API server forgets events after an hour (--event-ttl).
+/// The time after which a drift that lasts is told again: the API server forgets events after an hour (--event-ttl).
 const AGAIN: Duration = Duration::from_secs(30 * 60);
 
 /// The agent's knowledge of a pod's rules.
@@ -41,11 +41,11 @@ const AGAIN: Duration = Duration::from_secs(30 * 60);
 pub(crate) struct Tracked {
     /// The rules that the pod should have. They are asked for once, for they are those of the pod's start.
     wanted: Option<Wanted>,
-    /// How it stood last time.
+    /// Its state at the last look.
     pub(crate) standing: Standing,
     /// If its rules were in place and nothing else mattered when they were read last: when that was.
     read: Option<(Stamp, Instant)>,
-    /// Since when they are in place, for all that the agent has seen.
+    /// The time since which they are in place, for all that the agent has seen.
     whole: Option<SystemTime>,
     /// When to look again.
     due: Instant,
@@ -53,7 +53,7 @@ pub(crate) struct Tracked {
     told: Told,
 }
 
-/// How a pod stood when it was last looked at.
+/// A pod's state when it was last looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It was not looked at yet, or has changed since.
@@ -62,7 +62,7 @@ pub(crate) enum Standing {
     InPlace,
     /// It has others, and the first difference.
     Drifted(String),
-    /// Why not.
+    /// The reason why not.
     NotKnown(String),
     /// It is none of the agent's business.
     LeftAlone,
@@ -108,8 +108,8 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         }
     }
 
-    /// Keeps a pod in mind, and looks at it at once if it is new, or `is_news` compared with what was known. Returns false if
-    /// there are too many.
+    /// Keeps a pod in mind, and looks at it at once if it is new, or `is_news` compared with what was known. Returns
+    /// false if there are too many.
     pub(crate) fn keep(&self, key: K, pod: P, is_news: impl FnOnce(&P) -> bool) -> bool {
         let tracked = match self.all.borrow().get(&key) {
             // A pod that can't be healed changes its status again and again; its pause goes on.
@@ -178,8 +178,8 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         }
     }
 
-    /// Notes what a look at a pod comes to. The next one is in the pod's turn, or after a pause that grows as long as it isn't
-    /// known how the pod stands. An error says why that isn't known.
+    /// Notes what a look at a pod comes to. The next one is in the pod's turn, or after a pause that grows as long as
+    /// it isn't known how the pod stands. An error says why that isn't known.
     pub(crate) async fn attend(
         &self,
         key: &K,
@@ -216,7 +216,8 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
     }
 
     /// Looks at the pod's rules in the namespace that `open` finds, and puts them there if that is to be done, as it is
-    /// whenever the pod has failed for lack of them, at a time. `today` says which rules the pod would have if it started now.
+    /// whenever the pod has failed for lack of them, at a time. `today` says which rules the pod would have if it
+    /// started now.
     pub(crate) async fn heal(
         &self,
         pod: &P,
@@ -247,8 +248,8 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         let mut drift = looked.drift;
         if let Some(found) = &drift {
             if is_first && failed.is_none() {
-                // Taking away a rule that a config may do without leaves complete rules of another config, too. So only what
-                // the pod had when it was first looked at is taken for what it was started with.
+                // Taking away a rule that a config may do without leaves complete rules of another config, too. So only
+                // what the pod had when it was first looked at is taken for what it was started with.
                 if let (Wanted::Plugins(install), Some(config)) = (&wanted, &found.config) {
                     info!(
                         "{pod}: its rules are whole, and of another configuration: it gets today's when it starts anew"
@@ -313,7 +314,7 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         Ok(Standing::InPlace)
     }
 
-    /// How a pod stands whose validator fails although the rules are whole: no other rules would let it pass.
+    /// The state of a pod whose validator fails although the rules are whole: no other rules would let it pass.
     fn tell_of_validator(&self, pod: &P, tracked: &mut Tracked, install: &Install) -> Standing {
         let reason = "validator";
         if tracked.told.tells(reason, false, Instant::now()) {

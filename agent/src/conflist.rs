@@ -90,7 +90,7 @@ impl Entry {
     }
 }
 
-/// Why a file is left as it is.
+/// The reason why a file is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Unusable {
     /// The file may be half written.
@@ -240,8 +240,8 @@ pub(crate) fn has_plugin(text: &str) -> Result<bool, Unusable> {
     Ok(!list.entries.is_empty())
 }
 
-/// Names the program that writes a file, as far as its plugins tell, and the advice about that program. Cilium's agent keeps
-/// others' entries out of its file (`cni.exclusive` in its chart; linkerd2's issues 10375 and 11597).
+/// Names the program that writes a file, as far as its plugins tell, and the advice about that program. Cilium's agent
+/// keeps others' entries out of its file (`cni.exclusive` in its chart; linkerd2's issues 10375 and 11597).
 pub(crate) fn writer(text: &str) -> &'static str {
     if text.contains("\"cilium-cni\"") {
         return "Cilium's agent: set `cni.exclusive=false` in its chart";

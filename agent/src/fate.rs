@@ -26,11 +26,11 @@ use tracing::debug;
 
 use crate::api::{self, Server};
 
-/// How long all answers together may take.
+/// The time limit of all answers together.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Where objects of the core group are served.
 const CORE: &str = "/api/v1";
-/// How long after a failure the agent asks again which DaemonSet has made its pod.
+/// The pause after a failure, before the agent asks again which DaemonSet has made its pod.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The plugin's fate.
@@ -204,8 +204,9 @@ fn is_gone(status: &Status, group: &str, kind: &str, name: &str) -> bool {
     status.code == 404 && status.reason == "NotFound" && is_about_it
 }
 
-/// Why a DaemonSet with this selector makes none of its pods for a node with these labels; none if that isn't certain. Only
-/// its nodeSelector counts here, which is how a node is taken out of a set: taints, say, come and go with a node's troubles.
+/// The reason why a DaemonSet with this selector makes none of its pods for a node with these labels; none if that
+/// isn't certain. Only its nodeSelector counts here, which is how a node is taken out of a set: taints, say, come and
+/// go with a node's troubles.
 fn excluded(selector: &Value, labels: &Value) -> Option<String> {
     // Each node has some labels, of kubelet's: an answer without any isn't a whole one.
     let labels = labels.as_object().filter(|labels| !labels.is_empty())?;

@@ -3,8 +3,8 @@
 //! The folders are mounted from the node, and others write there too. A name is looked up in the folder that was opened
 //! and nowhere else: what a link points to is neither read nor written.
 //!
-//! cap-std follows links within a folder unless each call says otherwise, and a file of cap-tempfile's has a random name for
-//! a moment: an agent that is killed then would leave a file that nobody could tell from others'.
+//! cap-std follows links within a folder unless each call says otherwise, and a file of cap-tempfile's has a random
+//! name for a moment: an agent that is killed then would leave a file that nobody could tell from others'.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,7 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 /// The longest configuration that is read: runtimes read some kilobytes.
 const LONGEST: u64 = 1 << 20;
 
-/// How the name of a file ends that is still being written. No runtime reads such a file: they look for `.conf`,
+/// The ending of the name of a file that is still being written. No runtime reads such a file: they look for `.conf`,
 /// `.conflist` and `.json` (`ConfFiles` in libcni).
 const UNFINISHED: &str = ".linkerd-cni-unfinished";
 

@@ -19,7 +19,7 @@ use crate::keeper::Keeper;
 use crate::settings::{OnExit, Settings};
 use crate::tell::Teller;
 
-/// How long to wait for a program that writes several files at once.
+/// The wait for a program that writes several files at once.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Keeps the plugin on the node until a signal comes, and leaves as the settings say.

@@ -28,18 +28,18 @@ use crate::watch::Watch;
 const KUBECONFIG_MODE: u32 = 0o600;
 /// The longest token or certificate that is read.
 const LONGEST: u64 = 1 << 20;
-/// How long after a pass the next one comes without anything having changed.
+/// The pause between two passes where nothing has changed.
 const QUIET: Duration = Duration::from_secs(30);
 /// The same after an error, while another agent owns the folder, and where the kernel doesn't say what changes.
 const SOON: Duration = Duration::from_secs(1);
-/// How long the runtime gets to notice that the configuration no longer names the plugin, before its binary goes.
+/// The time that the runtime gets to notice that the configuration no longer names the plugin, before its binary goes.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long an agent that uninstalls waits for another one to take the lock: a look of that agent's, and some more.
+/// The time that an agent that uninstalls waits for another one to take the lock: a look of that agent's, and some more.
 const HANDOVER: Duration = Duration::from_secs(2);
-/// How often a plan is made anew because somebody else wrote at the same time.
+/// The most times that a plan is made anew because somebody else wrote at the same time.
 const TRIES: usize = 5;
 
-/// How it stands after a pass.
+/// The keeper's state after a pass.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// When to look again even if nothing changes.
@@ -47,7 +47,7 @@ pub(crate) struct State {
     has_program: bool,
     /// True if the kubeconfig is there, or isn't needed.
     has_kubeconfig: bool,
-    /// How many configurations have the entry.
+    /// The number of configurations that have the entry.
     pub(crate) configurations: usize,
     /// True if the configuration that runtimes take first has it.
     is_first: bool,
@@ -93,7 +93,7 @@ impl State {
         self.has_program && self.has_kubeconfig && self.is_first && self.is_accepted && self.contested() == 0
     }
 
-    /// How many files another program rewrites again and again.
+    /// The number of files that another program rewrites again and again.
     pub(crate) fn contested(&self) -> usize {
         self.facts.keys().filter(|fact| matches!(fact, Fact::Contested(_))).count()
     }
@@ -117,7 +117,7 @@ impl State {
         };
         let reason = match has_plugin {
             Ok(has_plugin) if has_plugin || !self.skipped.contains_key(name) => {
-                // Why a file has no entry yet is said elsewhere.
+                // The reason why a file has no entry yet is said elsewhere.
                 self.is_first = has_plugin;
                 return;
             }
@@ -148,8 +148,8 @@ impl Folders {
         Ok(Self { net: open(&installation.net())?, bin: open(&installation.bin())?, lock: None })
     }
 
-    /// Takes the lock, unless another agent has it, and removes the files that a killed predecessor had not finished. Returns
-    /// true if this agent has the lock.
+    /// Takes the lock, unless another agent has it, and removes the files that a killed predecessor had not finished.
+    /// Returns true if this agent has the lock.
     fn own(&mut self) -> Result<bool, String> {
         if self.lock.as_ref().is_none_or(Lock::is_void) {
             self.lock = self.net.lock().map_err(|error| {
@@ -382,8 +382,8 @@ impl Keeper {
         }
     }
 
-    /// Changes a file, unless that is held back: `line` is for a file that another program rewrites again and again. None if
-    /// nothing was done.
+    /// Changes a file, unless that is held back: `line` is for a file that another program rewrites again and again.
+    /// None if nothing was done.
     fn change<T>(
         &mut self,
         state: &mut State,

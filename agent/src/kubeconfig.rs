@@ -20,8 +20,9 @@ pub(crate) struct Kubeconfig<'a> {
 }
 
 impl Kubeconfig<'_> {
-    /// What Linkerd's installer writes (`k8sConfigTemplate` in internal/cni/conf.go of linkerd2-proxy-init), with brackets
-    /// around an IPv6 address, and as JSON, which YAML has in it: so nothing in a value can be read as something else.
+    /// The text that Linkerd's installer writes (`k8sConfigTemplate` in internal/cni/conf.go of linkerd2-proxy-init),
+    /// with brackets around an IPv6 address, and as JSON, which YAML has in it: so nothing in a value can be read as
+    /// something else.
     pub(crate) fn text(&self) -> Result<String, String> {
         let (token, authority) = (self.token.trim(), self.authority.trim_ascii());
         for (name, is_empty) in [

@@ -126,7 +126,7 @@ impl Metrics {
         drop(self.commands.get_or_create(&[("command", "ADD".to_owned()), ("code", 0.to_string())]));
     }
 
-    /// Counts a command of the plugin's.
+    /// Counts one of the plugin's commands.
     pub fn ended(&self, command: String, code: u32) {
         self.commands.get_or_create(&[("command", command), ("code", code.to_string())]).inc();
     }

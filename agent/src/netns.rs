@@ -64,7 +64,7 @@ impl Facts {
     }
 }
 
-/// Why a process' network namespace isn't the pod's; the later one says more.
+/// The reason why a process's network namespace isn't the pod's; the later one says more.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
 enum Otherwise {
     #[error("no process of the pod can be seen")]

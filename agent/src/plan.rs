@@ -12,15 +12,15 @@ pub(crate) type Files = BTreeMap<String, Content>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) name: String,
-    /// The file when the plan was made, or none: if that isn't so any more, another plan has to be made. A file of the agent's
-    /// own is changed whatever it is.
+    /// The file when the plan was made, or none: if that isn't so any more, another plan has to be made. The agent's
+    /// own file own is changed whatever it is.
     pub(crate) before: Option<Option<Text>>,
     /// The file afterwards, if there is to be one.
     pub(crate) after: Option<Text>,
 }
 
-/// The change of one configuration, step by step: at no moment is there less than before. Where a step fails, those after it
-/// are left.
+/// The change of one configuration, step by step: at no moment is there less than before. Where a step fails, those
+/// after it are left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) name: String,
@@ -239,7 +239,7 @@ pub(crate) fn entry_of(folder: &Files) -> Option<Entry> {
     folder.values().find_map(|content| Entry::of_list(text(content).ok()?.1))
 }
 
-/// How many configurations name the plugin.
+/// The number of configurations that name the plugin.
 pub(crate) fn count_chained(folder: &Files) -> usize {
     let texts = folder.values().filter_map(|content| text(content).ok());
     texts.filter(|(_, text)| conflist::names_plugin(text)).count()

@@ -51,7 +51,7 @@ impl Drop for Open {
     }
 }
 
-/// A line of the plugin's.
+/// One of the plugin's lines.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Line {
@@ -137,7 +137,7 @@ fn open(path: &Path, health: &Arc<Health>) -> io::Result<Open> {
 /// Puts a line into the agent's log, and counts it if it ends a command.
 fn tell(datagram: &[u8], metrics: &Metrics) {
     let Ok(line) = serde_json::from_slice::<Line>(datagram) else {
-        return debug!("a datagram of {} bytes is no line of the plugin's", datagram.len());
+        return debug!("a datagram of {} bytes isn't one of the plugin's lines", datagram.len());
     };
     let Line { level, msg, command, pod, container, code } = line;
     match level.as_str() {

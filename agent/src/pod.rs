@@ -22,10 +22,11 @@ pub(crate) const MESHED: &str = "linkerd.io/control-plane-ns";
 const VALIDATOR: &str = "linkerd-network-validator";
 /// With which exit code it says that they aren't (cni-repair-controller in linkerd2-proxy-init).
 const UNSUCCESSFUL: i32 = 95;
-/// How many addresses of a pod are kept. Kubernetes has two, one of each family.
+/// The most addresses of a pod that are kept. Kubernetes has two, one of each family.
 const MOST_ADDRESSES: usize = 4;
 
-/// A pod, of which only what the agent needs is kept: it has up to 1.5 MiB, which whoever may create pods fills as they like.
+/// A pod, of which only what the agent needs is kept: it has up to 1.5 MiB, which whoever may create pods fills as they
+/// like.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Pod<Status>")]
 pub(crate) struct Meshed {
@@ -245,8 +246,8 @@ impl Uid {
         is_whole.then(|| Self(text.to_owned()))
     }
 
-    /// The one in /proc/PID/cgroup: kubelet's cgroups are `…/podUID/CONTAINER` or, with systemd, in which a dash is a level,
-    /// `…/kubepods-besteffort-podUID.slice/…` with underscores (pkg/kubelet/cm/pod_container_manager_linux.go).
+    /// The one in /proc/PID/cgroup: kubelet's cgroups are `…/podUID/CONTAINER` or, with systemd, in which a dash is a
+    /// level, `…/kubepods-besteffort-podUID.slice/…` with underscores (pkg/kubelet/cm/pod_container_manager_linux.go).
     ///
     /// Below its own cgroup, a pod may name cgroups as it likes: the first that is a pod's counts.
     pub(crate) fn in_cgroup(text: &str) -> Option<Self> {

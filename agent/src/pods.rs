@@ -29,7 +29,7 @@ use crate::settings::{RepairAction, Settings};
 use crate::tell::Teller;
 
 const PROC: &str = "/proc";
-/// How long an answer of the API server may take: as long as upstream's repair controller waits.
+/// The time limit of the API server's answers: as long as upstream's repair controller waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Watcher<'a> {
@@ -42,7 +42,7 @@ pub(crate) async fn run(settings: &Settings, server: &Server, health: &Arc<Healt
     let node = settings.node.as_deref();
     let node =
         node.ok_or("--node-name, or LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME, must say which node's pods to watch")?;
-    // The name of upstream's.
+    // Upstream's name.
     let teller = Teller::new(Some(server), "linkerd-cni-repair-controller", health);
     let watcher = Watcher { server, care: Care::new(settings, health, teller) };
     Ok(tokio::select! {
@@ -52,8 +52,8 @@ pub(crate) async fn run(settings: &Settings, server: &Server, health: &Arc<Healt
 }
 
 impl Watcher<'_> {
-    /// Follows the node's meshed pods that haven't ended. They come one by one, also the first ones: a list has them from the
-    /// API server's memory only if it has all of them at once.
+    /// Follows the node's meshed pods that haven't ended. They come one by one, also the first ones: a list has them
+    /// from the API server's memory only if it has all of them at once.
     async fn follow(&self, node: &str) -> Infallible {
         let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
         let which = watcher::Config::default().labels(MESHED).fields(&fields).streaming_lists();
@@ -107,7 +107,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// How a pod stands, after the agent has healed it if need be.
+    /// A pod's state, after the agent has healed it if need be.
     async fn look(
         &self,
         uid: &Uid,

@@ -16,7 +16,8 @@ use crate::api::Server;
 use crate::conflist::Entry;
 use crate::pod::Meshed;
 
-/// How long the words for a difference are at most: in its network namespace, a pod may add as many rules as it likes.
+/// The longest that the words for a difference may be, in bytes: in its network namespace, a pod may add as many rules
+/// as it likes.
 const LONGEST_WORDS: usize = 900;
 
 /// The rules that a pod should have.
@@ -84,7 +85,7 @@ pub(crate) fn install(configuration: &Configuration, name: &PodName, decision: D
     }
 }
 
-/// How a pod's rules differ from those that it should have.
+/// The differences between a pod's rules and those that it should have.
 #[derive(Debug, Clone)]
 pub(crate) struct Drift {
     /// The first difference, in a word.
@@ -98,13 +99,13 @@ pub(crate) struct Drift {
 }
 
 impl Drift {
-    /// How they differ; not at all, if they are in place.
+    /// The differences; none if the rules are in place.
     fn of(verdict: Verification) -> Option<Self> {
         if verdict.is_in_place() {
             return None;
         }
         if !verdict.finds_rules {
-            let (reason, words) = ("none".to_owned(), "there are no rules of linkerd-cni's".to_owned());
+            let (reason, words) = ("none".to_owned(), "there are no rules by linkerd-cni".to_owned());
             return Some(Self { reason, words, config: None, is_loss: true });
         }
         let findings = verdict.findings.iter().map(Finding::in_a_line);
@@ -146,14 +147,14 @@ const OTHER_BACKEND: &str = "other-backend";
 
 /// The outcome of a look at a pod's rules.
 pub(crate) struct Verified {
-    /// How they differ from what they should be.
+    /// The differences from what they should be.
     pub(crate) drift: Option<Drift>,
     /// They are as they should be, and will be found so as long as this is the same.
     pub(crate) stamp: Option<Stamp>,
 }
 
-/// Compares a pod's rules with what they should be. Changes nothing. The rules are read unless the stamp is the one that was
-/// `known`: reading those of 110 untouched pods takes 2.2 ms of processor time for each pod and minute.
+/// Compares a pod's rules with what they should be. Changes nothing. The rules are read unless the stamp is the one
+/// that was `known`: reading those of 110 untouched pods takes 2.2 ms of processor time for each pod and minute.
 pub(crate) fn verify(namespace: &Namespace, wanted: &Wanted, known: Option<Stamp>) -> Result<Verified, String> {
     let verified = namespace.run(|| match wanted {
         Wanted::Plugins(install) => {

@@ -64,7 +64,7 @@ pub struct Settings {
     /// How often every meshed pod's rules are compared with what they should be; 0: never
     #[arg(long, env = "LINKERD_CNI_AGENT_VERIFY_EVERY", value_name = "SECONDS", default_value_t = 30)]
     verify_every: u32,
-    /// A taint of the node's, such as linkerd.io/cni-not-ready, that is removed once pods can be set up
+    /// A taint on the node, such as linkerd.io/cni-not-ready, that is removed once pods can be set up
     #[arg(long, env = "LINKERD_CNI_AGENT_REMOVE_TAINT", value_name = "KEY", requires = "node")]
     pub remove_taint: Option<String>,
     /// No plugin: the runtime itself tells of each pod, by NRI (containerd 2, CRI-O 1.30)
@@ -184,7 +184,7 @@ impl Settings {
         matches!(self.verb, Some(Verb::Uninstall))
     }
 
-    /// How often pods are verified, if ever.
+    /// The interval between two verifications of a pod; none if there are none.
     pub fn verify_every(&self) -> Option<Duration> {
         (self.verify_every > 0).then(|| Duration::from_secs(self.verify_every.into()))
     }
@@ -228,7 +228,7 @@ impl Installation {
     /// The plugin's entry: of `CNI_NETWORK_CONFIG` or, if that is empty, the file that `CNI_NETWORK_CONFIG_FILE` names.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub fn entry(&self) -> Result<Entry, String> {
         let mut entry = self.plain_entry()?;
         if let Some(folder) = &self.plugin_log {

@@ -19,7 +19,7 @@ use crate::settings::Installation;
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long the plugin may take.
+/// The time limit of the plugin.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A question to the plugin.
@@ -54,12 +54,12 @@ impl Asked {
         Self { question, refused, when: Instant::now(), pause }
     }
 
-    /// Why the plugin couldn't set up a pod, if it couldn't.
+    /// The reason why the plugin couldn't set up a pod, if it couldn't.
     pub(crate) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 
-    /// After how long a plugin that refuses is asked again.
+    /// The time after which a plugin that refuses is asked again.
     pub(crate) fn wait(&self) -> Duration {
         (self.when + self.pause).saturating_duration_since(Instant::now())
     }

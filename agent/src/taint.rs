@@ -22,7 +22,7 @@ use crate::admin::Health;
 use crate::api::{self, Server};
 use crate::tell::{self, Teller};
 
-/// After how long it is tried again, in case that the pauses end.
+/// The time after which it is tried again, in case that the pauses end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A node, of which only the taints are kept. What else a taint has stays as it is.

@@ -1,5 +1,5 @@
-//! Tells of a fact once and in the same words: as a line of the log, and as an event, which `kubectl describe` shows of a pod
-//! or a node.
+//! Tells of a fact once and in the same words: as a line of the log, and as an event, which `kubectl describe` shows of
+//! a pod or a node.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use tracing::{debug, info, warn};
 use crate::admin::Health;
 use crate::api::{self, Server};
 
-/// How long an answer of the API server may take: as long as upstream's repair controller waits.
+/// The time limit of the API server's answers: as long as upstream's repair controller waits.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long an event's text may be (`NoteLengthLimit` in Kubernetes' pkg/apis/core/validation/events.go).
+/// The longest that an event's text may be (`NoteLengthLimit` in Kubernetes' pkg/apis/core/validation/events.go).
 const LONGEST_NOTE: usize = 1024 - REST;
-/// How long its action may be (`ActionLengthLimit` there).
+/// The longest that its action may be (`ActionLengthLimit` there).
 const LONGEST_ACTION: usize = 128 - REST;
 /// The length of the words that stand for the rest of a text.
 const REST: usize = 40;

@@ -1,5 +1,5 @@
-//! How often a file may be written, so that neither a war with another program nor a failure costs more than it must: a
-//! pause after each try, which grows as long as tries follow each other. Pure functions of time.
+//! Limits how often a file may be written, so that neither a war with another program nor a failure costs more than it
+//! must: a pause after each try, which grows as long as tries follow each other. Pure functions of time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// A file that was written so often that its pause has become so long is contested.
 const CONTESTED: Duration = Duration::from_secs(3);
-/// How long after its pause a file has to stay as it is, before all is forgotten.
+/// The time after its pause for which a file has to stay as it is, before all is forgotten.
 const CALM: Duration = Duration::from_secs(5);
 
 /// The files that were written, or couldn't be, by their names.
@@ -33,7 +33,7 @@ pub(crate) enum Trouble {
 }
 
 impl Throttle {
-    /// How long a file may not be written yet.
+    /// The time for which a file may not be written yet.
     pub(crate) fn wait(&self, name: &str, now: Instant) -> Duration {
         self.0.get(name).map_or(Duration::ZERO, |file| file.end.saturating_duration_since(now))
     }

@@ -14,7 +14,7 @@ use x509_parser::x509::X509Version;
 /// while an authority is replaced.
 ///
 /// # Errors
-/// Why none of them may.
+/// The reason why none of them may.
 pub fn usable(certificates: Vec<Certificate<'static>>, now: Duration) -> Result<Vec<Certificate<'static>>, String> {
     let mut reason = String::new();
     let mut usable = Vec::new();

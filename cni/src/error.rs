@@ -1,4 +1,4 @@
-//! Why a command of the runtime failed: the CNI specification's error objects, with its codes and this plugin's own.
+//! The errors of the runtime's commands: the CNI specification's error objects, with its codes and this plugin's own.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::verb::Verb;
 /// they come (containerd's pkg/cri/server/sandbox_run.go; CRI-O has the same).
 pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// Why a command failed. docs/cni.md has every code and its cure.
+/// The reason why a command failed. docs/cni.md has every code and its cure.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {

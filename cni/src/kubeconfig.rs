@@ -26,7 +26,7 @@ const CONTEXT: &str = "linkerd-cni-context";
 /// The longest kubeconfig that is read; the installer's has some kilobytes.
 const LONGEST: usize = 256 << 10;
 
-/// How deep its brackets may nest. For each word, libyaml looks at every bracket that is open.
+/// The deepest that its brackets may nest. For each word, libyaml looks at every bracket that is open.
 const DEEPEST: usize = 32;
 
 /// The longest file that a kubeconfig names: a token, or all authorities that a system trusts.
@@ -181,7 +181,7 @@ impl Kubeconfig {
     /// Reads the text of a kubeconfig. Relative paths in it start at `folder`.
     ///
     /// # Errors
-    /// Why it is of no use, without anything that could be a secret.
+    /// The reason why it is of no use, without anything that could be a secret.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, String> {
         let file = parts(text)?;
         let by_name = |name: &str| file.contexts.iter().find(|it| it.name == name);
@@ -217,7 +217,7 @@ fn parts(text: &str) -> Result<Parts, String> {
     })
 }
 
-/// How many brackets are open where the most are, those in strings and comments included.
+/// The number of brackets that are open where the most are, those in strings and comments included.
 fn depth(text: &str) -> usize {
     let deepest = text.bytes().fold((0_usize, 0), |(open, deepest), byte| match byte {
         b'[' | b'{' => (open + 1, deepest.max(open + 1)),

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use proxy_init::log::{Format, Level, escaped_json};
 use serde_json::{Map, Value};
 
-/// How many characters of a message the agent gets: enough for any that the plugin makes by itself, and not for a pod's
-/// annotations of 256 KiB, which errors may quote.
+/// The most characters of a message that the agent gets: enough for any that the plugin makes by itself, and not for a
+/// pod's annotations of 256 KiB, which errors may quote.
 const LONGEST: usize = 4096;
 
 /// Writes lines about one command.
@@ -17,7 +17,7 @@ const LONGEST: usize = 4096;
 pub struct Log {
     /// The least important lines that it takes.
     pub level: Level,
-    /// How a line is written.
+    /// The form in which a line is written.
     pub format: Format,
     /// The command's subject: keys and values at the end of each line.
     pub about: Vec<(&'static str, String)>,

@@ -22,7 +22,7 @@ compile_error!("linkerd-cni isn't linked with a static glibc, see cni/src/names.
 /// The port of https.
 const PORT: u16 = 443;
 
-/// How many addresses of a name are tried: ureq keeps no more.
+/// The most addresses of a name that are tried: ureq keeps no more.
 const MOST_ADDRESSES: usize = 16;
 
 /// Looks the name of an agent's one server up, once for all of its requests.
@@ -55,7 +55,7 @@ impl Resolver for Names {
 /// The addresses of a name. IPv4 addresses come first: a node without IPv4 knows that at once of each, while a
 /// connection by an IPv6 that leads nowhere takes its time.
 ///
-/// How long getaddrinfo takes, resolv.conf says. So a thread waits for it, which is left behind when `patience` ends.
+/// resolv.conf decides how long getaddrinfo takes. So a thread waits for it, which is left behind when `patience` ends.
 fn look_up(name: &str, port: u16, patience: Duration) -> io::Result<Vec<SocketAddr>> {
     let (sender, receiver) = mpsc::channel();
     let asked = (name.to_owned(), port);

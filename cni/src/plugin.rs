@@ -54,7 +54,7 @@ pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<
 /// A command, and the known facts about it so far.
 struct Command {
     log: Log,
-    /// In which its answer is.
+    /// The field that has its answer.
     version: Version,
 }
 
@@ -288,8 +288,8 @@ impl<'a> PodNamespace<'a> {
 /// The obstacle, in words.
 pub fn open_another(path: &Path) -> Result<Option<Namespace>, String> {
     let namespace = Namespace::open(path).map_err(|error| error.to_string())?;
-    // A namespace is a file on nsfs, known by its device and inode (namespaces(7)). A process is found sooner than a thread:
-    // the kernel makes each folder of /proc as it is looked up.
+    // A namespace is a file on nsfs, known by its device and inode (namespaces(7)). A process is found sooner than a
+    // thread: the kernel makes each folder of /proc as it is looked up.
     let here = fs::metadata("/proc/self/ns/net").map(|file| (file.dev(), file.ino()));
     let here = here.map_err(|error| {
         format!("whether it is another than this process' own cannot be told: /proc/self/ns/net: {error}")

@@ -1,5 +1,6 @@
 //! A double of Kubernetes' API server: HTTPS with a certificate of its own authority, the objects that a test gives it,
-//! and the failures that a test plans. Objects can be listed and watched, pods deleted, nodes patched, and events published.
+//! and the failures that a test plans. Objects can be listed and watched, pods deleted, nodes patched, and events
+//! published.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, BufWriter, Read as _, Write};
@@ -248,7 +249,7 @@ impl ApiServer {
         self.state().watches.clone()
     }
 
-    /// How many connections were made.
+    /// The number of connections that were made.
     pub fn connections(&self) -> usize {
         self.state().connections
     }
@@ -482,7 +483,8 @@ impl Request {
         })
     }
 
-    /// The question that an authorizer is asked about it (`RequestInfoFactory` in apiserver/pkg/endpoints/request/requestinfo.go).
+    /// The question that an authorizer is asked about it (`RequestInfoFactory` in
+    /// apiserver/pkg/endpoints/request/requestinfo.go).
     fn asked(&self) -> Option<Asked> {
         let parts: Vec<&str> = self.path.trim_start_matches('/').split('/').collect();
         let (group, rest) = match &parts[..] {
@@ -666,8 +668,8 @@ fn line(kind: &str, object: &Value) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
-/// Sends every change after the version that was asked for, until the client goes away. What was one of those that were asked
-/// for, and isn't any more, is deleted, to this client.
+/// Sends every change after the version that was asked for, until the client goes away. What was one of those that were
+/// asked for, and isn't any more, is deleted, to this client.
 fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
     let version = request.parameter("resourceVersion").and_then(|version| version.parse().ok());
     let mut seen: usize = version.unwrap_or_default();

@@ -20,7 +20,7 @@ use crate::cgroups;
 use crate::shell::{Result, Run as _, cargo, target};
 use crate::wait;
 
-/// How long the kernel may take to end what was killed, and cgroups to become empty.
+/// The time limit of the kernel to end what was killed, and cgroups to become empty.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The word for a run that holds what it has made until it is killed, and what it says then.

@@ -21,8 +21,9 @@ use nix::unistd::Pid;
 
 use crate::network::{Namespace, Owner, ROOT, as_owner, as_server_of, families, listen};
 
-/// How often a datagram goes round: each time, what waits on the processor is handled. A handshake has three packets,
-/// each of which may take the way by lo beside that to the other namespace, and may be answered by another packet.
+/// The number of times that a datagram goes round: each time, what waits on the processor is handled. A handshake has
+/// three packets, each of which may take the way by lo beside that to the other namespace, and may be answered by
+/// another packet.
 const ROUNDS: usize = 10;
 
 /// A client's side of a connection.

@@ -29,7 +29,7 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
 use crate::wait;
 
-/// How long a connection may take before it counts as lost; connections here take microseconds.
+/// The time after which a connection counts as lost; connections here take microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The seed of a random test: the one that PROPTEST_RNG_SEED names, as for tests with `proptest!`, or any. It is
@@ -269,7 +269,7 @@ pub const NEIGHBOUR: [IpAddr; 2] =
 pub const DISTANT: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
-/// How many of [`POD`], [`NEIGHBOUR`] and [`DISTANT`] this kernel has: IPv4's alone where it was booted with
+/// The number of [`POD`], [`NEIGHBOUR`] and [`DISTANT`] that this kernel has: IPv4's alone where it was booted with
 /// `ipv6.disable=1`, as socket(2) tells by `EAFNOSUPPORT`.
 pub fn families() -> usize {
     match socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None) {

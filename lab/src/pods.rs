@@ -35,12 +35,12 @@ pub fn check(lay_out: LayOut) -> Result<Outcome<()>> {
     try_with(None, &[], lay_out)
 }
 
-/// Runs the scenarios whose names have all of these words, with the image of this OCI layout if it is given, and checks that
-/// nothing is left, also after a kill -9.
+/// Runs the scenarios whose names have all of these words, with the image of this OCI layout if it is given, and checks
+/// that nothing is left, also after a kill -9.
 fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result<Outcome<()>> {
     need_root("cargo xtask pods", "to make network namespaces")?;
     if let Err(error) = apt::mirror() {
-        return Ok(Outcome::Skipped(format!("containerd is a package of Debian's, and {error}")));
+        return Ok(Outcome::Skipped(format!("containerd is a Debian package, and {error}")));
     }
     install::programs(&NEEDS)?;
     let folder = target("pods");

@@ -13,7 +13,8 @@ use crate::network::{DISTANT, Lab, Owner, POD, ROOT, Server, connect};
 /// Where the README's picture is, from the checkout's root.
 pub const FILE: &str = "docs/recording.svg";
 
-/// Which rules redirect the pod, why one connection bypasses the proxy, and that it doesn't without the rule in its way.
+/// Shows the rules that redirect a pod, the rule by which one connection bypasses the proxy, and that connection
+/// without it.
 const COMMANDS: [&str; 4] = [
     "proxy-init show",
     "proxy-init explain outbound --to 192.0.2.1:5432",

@@ -16,7 +16,7 @@ pub fn only<'a>(arguments: &'a [String], usage: &str) -> Result<&'a [String]> {
     }
 }
 
-/// How many run at a time.
+/// The number of scenarios that run at a time.
 const AT_A_TIME: usize = 4;
 
 /// One thing that is tried in a world of this kind.
@@ -24,7 +24,7 @@ pub struct Scenario<W> {
     /// `--only` looks for its words in it.
     pub name: String,
     try_in: Box<TryIn<W>>,
-    /// True if it disturbs others, such as by killing a program of the node's.
+    /// True if it disturbs others, such as by killing one of the node's programs.
     disturbs: bool,
 }
 

@@ -18,7 +18,7 @@ use lab::shell::Result;
 pub(crate) struct Contender {
     /// The contender's name.
     pub(crate) name: String,
-    /// What is timed, or why it can't be run here.
+    /// The timed command, or the reason why it can't be run here.
     timed: Result<Vec<Step>>,
     /// Run once afterwards, and must succeed: the check that the contender did the work of the others.
     check: Option<Step>,
@@ -93,7 +93,7 @@ impl Contender {
     }
 }
 
-/// How many pods start in one storm.
+/// The number of pods that start in one storm.
 const PODS: usize = 100;
 
 /// The condition of each run.
@@ -110,7 +110,7 @@ pub(crate) enum Condition {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) title: &'static str,
-    /// How many runs each contender has, usually and with `--full`.
+    /// The number of runs of each contender, usually and with `--full`.
     pub(crate) rounds: usize,
     pub(crate) full_rounds: usize,
     pub(crate) condition: Condition,
@@ -122,7 +122,7 @@ pub(crate) struct Group {
 pub(crate) struct Row {
     pub(crate) group: &'static str,
     pub(crate) samples: Samples,
-    /// How many times as long its median is as that of the group's first contender.
+    /// The ratio of its median to that of the group's first contender.
     pub(crate) times: f64,
     /// The mean of all runs, in microseconds.
     pub(crate) processor: f64,

@@ -1,4 +1,4 @@
-//! What is compared with what.
+//! The groups of contenders that are compared with one another.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const MODES: [&str; 2] = ["nft", "legacy"];
 /// The group that the chart shows.
 pub(crate) const INSTALL: &str = "whole process";
 
-/// How many rules other programs have in the crowded namespace.
+/// The number of other programs' rules in the crowded namespace.
 const CROWD: usize = 10_000;
 
 /// All of them.

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 pub use self::mode::{Mode, ModeChoice, NATIVE};
 
-/// Why a value is invalid. The message does not name the flag; the caller knows it.
+/// The reason why a value is invalid. The message does not name the flag; the caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
@@ -360,9 +360,9 @@ impl Config {
     }
 
     /// The subnets that a family's rules ignore as sources: its own. linkerd-init gives the whole list to both families.
-    /// There, a subnet of all addresses counts for either family, since iptables ignores its address; any other subnet is an
-    /// error to the other family's iptables. So if the list has only subnets of all addresses, a family without one gets
-    /// those of the other.
+    /// There, a subnet of all addresses counts for either family, since iptables ignores its address; any other subnet
+    /// is an error to the other family's iptables. So if the list has only subnets of all addresses, a family without
+    /// one gets those of the other.
     pub(crate) fn ignored_sources(&self, family: Family) -> impl Iterator<Item = &Subnet> {
         let listed = &self.ignored_inbound_subnets;
         let has_own = listed.iter().any(|subnet| subnet.family() == family);

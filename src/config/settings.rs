@@ -1,6 +1,6 @@
 //! The settings of rules. Each is one entry of [`SETTINGS`], which says how the setting is called wherever it can be made,
-//! and where its value is in a config. The command line, the environment, the plugin's configuration, a pod's annotations and
-//! the way back from a config to flags all go by that table.
+//! and where its value is in a config. The command line, the environment, the plugin's configuration, a pod's
+//! annotations and the way back from a config to flags all go by that table.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ pub struct Setting {
     pub placeholder: &'static str,
     /// The setting's text in help.
     pub help: &'static str,
-    /// How JSON has the value.
+    /// The value's type in JSON.
     pub form: Form,
     /// True if there are no rules without this setting.
     pub is_required: bool,
@@ -35,7 +35,7 @@ pub struct Setting {
     value: fn(&mut PartialConfig) -> &mut dyn Value,
 }
 
-/// How JSON has a value.
+/// A value's type in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A whole number.

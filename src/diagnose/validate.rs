@@ -30,7 +30,7 @@ pub struct Validate {
     pub listen: SocketAddr,
     /// The connection's intended destination. It needs a route, but no host.
     pub connect: SocketAddr,
-    /// How long the connection may take.
+    /// The time limit of the connection.
     pub timeout: Duration,
 }
 
@@ -251,7 +251,7 @@ impl Validate {
         }
     }
 
-    /// Why a connection that goes to this port didn't come here.
+    /// The reason why a connection that goes to this port didn't come here.
     fn advice(&self, port: u16) -> &'static str {
         if port != self.listen.port() {
             "where --listen-addr is not"
@@ -273,7 +273,7 @@ fn token() -> String {
     token
 }
 
-/// How long poll may wait; rounded up, because it would return early otherwise.
+/// The time that poll may wait; rounded up, because it would return early otherwise.
 fn poll_timeout(deadline: Option<Instant>) -> PollTimeout {
     deadline.map_or(PollTimeout::NONE, |deadline| {
         let left = deadline.saturating_duration_since(Instant::now());

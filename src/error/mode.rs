@@ -17,7 +17,7 @@ const LACKS_EXTENSION: &str = "the kernel may lack an extension that a rule need
 const CANNOT_PUT_BACK: &str = "iptables puts back the whole table, and perhaps can't read the pinned program of another \
                                program's rule from here: mount /sys/fs/bpf, or take out";
 
-/// Why a mode could not do its work.
+/// The reason why a mode could not do its work.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of an error says what each of its fields is")]

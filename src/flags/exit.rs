@@ -1,6 +1,6 @@
 //! The program's exit codes.
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// The user's request is done.

@@ -101,7 +101,7 @@ pub struct Flag {
     pub help: &'static str,
 }
 
-/// How a flag's value is given.
+/// The way in which a flag's value is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueForm {
     /// `--flag WORD` or `--flag=WORD`.

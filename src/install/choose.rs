@@ -7,7 +7,7 @@ use crate::config::Mode;
 use crate::error::{Error, ModeError};
 use crate::ownership::holders;
 
-/// Why a mode was chosen. As text, it is the end of a sentence: `nft mode, because …`.
+/// The reason why a mode was chosen. As text, it is the end of a sentence: `nft mode, because …`.
 #[derive(Debug, Display)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of a reason says what each of its fields is")]
@@ -45,7 +45,7 @@ const LEGACY_HIDDEN: &str =
 pub(crate) struct Facts {
     /// The first mode that holds our rules.
     pub(crate) holder: Option<Mode>,
-    /// How many nat rules each subsystem has.
+    /// The number of nat rules that each subsystem has.
     pub(crate) in_nf_tables: usize,
     pub(crate) in_legacy: usize,
     /// Legacy tables could not be seen.

@@ -39,7 +39,7 @@ use crate::plan::tables::expected;
 pub struct Install {
     /// The rules.
     pub config: Config,
-    /// In which mode; by default whatever fits, [`ModeChoice::Auto`].
+    /// The mode; by default whatever fits, [`ModeChoice::Auto`].
     pub mode: ModeChoice,
     /// A directory in which iptables commands are looked for before PATH.
     pub iptables_dir: Option<PathBuf>,
@@ -75,7 +75,7 @@ pub enum Simulate {
 pub struct Installed {
     /// The mode that was used.
     pub mode: Mode,
-    /// Why that mode was used.
+    /// The reason why that mode was used.
     pub reason: Reason,
     /// The tables that the mode made: one for each family or, in native mode, one for both.
     pub(crate) tables: Vec<Table>,
@@ -85,12 +85,12 @@ pub struct Installed {
     pub replaced: Vec<Mode>,
     /// Everything that was not as it should be.
     pub warnings: Vec<Warning>,
-    /// How long it took.
+    /// The time that it took.
     pub took: Duration,
 }
 
 impl Installed {
-    /// How many rules there are, in both families together.
+    /// The number of rules, in both families together.
     pub fn rules(&self) -> usize {
         self.tables.iter().flat_map(Table::rules).count()
     }
@@ -112,13 +112,13 @@ impl Installed {
     }
 }
 
-/// How long nft and native mode wait for legacy mode, which looks at nf_tables after its commands, to give way.
+/// The time that nft and native mode wait for legacy mode, which looks at nf_tables after its commands, to give way.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The sleep between two checks for that.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How often rules are installed again that another run has replaced.
+/// The most times that rules are installed again that another run has replaced.
 const TRIES: u32 = 20;
 
 type Tell<'a> = &'a mut (dyn FnMut(OperationNotice<'_>) + Send);
@@ -168,8 +168,8 @@ impl Install {
         restore::simulation(&planned)
     }
 
-    /// Tries the modes that may do, one after the other, each by installing: a batch that is only checked is discarded, which
-    /// takes the kernel milliseconds.
+    /// Tries the modes that may do, one after the other, each by installing: a batch that is only checked is discarded,
+    /// which takes the kernel milliseconds.
     fn run_here(&self, tell: Tell<'_>) -> Result<Installed, Error> {
         let mut installation = Installation::begin(self, tell)?;
         let (mut mode, mut reason) = match self.named_mode()? {
@@ -255,7 +255,7 @@ struct Installation<'a, 't> {
     timeout: Option<CloseWaitTimeout>,
     /// The kernel's lists of legacy tables, opened once, as soon as they are needed.
     lists: OnceCell<Lists>,
-    /// What was read of nf_tables before the first try, and isn't read again for it.
+    /// The tables of nf_tables that were read before the first try, and aren't read again for it.
     known: Option<Snapshot<HeldRule>>,
     /// The tables of the mode that was tried last.
     tables: Vec<Table>,
@@ -457,8 +457,8 @@ impl<'a, 't> Installation<'a, 't> {
         }
     }
 
-    /// The mode that does without what this host lacks for one that failed, as linkerd-init uses whatever iptables it finds; or
-    /// the error, if none does.
+    /// The mode that does without what this host lacks for one that failed, as linkerd-init uses whatever iptables it
+    /// finds; or the error, if none does.
     fn fall_back(&mut self, mode: Mode, error: Error) -> Result<(Mode, Reason), Error> {
         if self.install.no_fallback {
             return Err(error);

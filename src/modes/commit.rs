@@ -10,8 +10,8 @@ use super::nf_tables::may_be_ours;
 use super::refusal;
 use crate::error::ModeError;
 
-/// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
-/// program that commits so often for so long locks out all others too.
+/// The most times that a batch is rebuilt because another program's commit came in between. Each try takes about a
+/// millisecond; a program that commits so often for so long locks out all others too.
 const TRIES: u32 = 1000;
 
 /// Changes the ruleset into the wanted one. `plan` is given the tables that may hold our rules, and returns the edits,

@@ -1,4 +1,4 @@
-//! How rules are installed in the kernel, removed, and read back: a file or a folder for each mode.
+//! Installs rules in the kernel, removes them, and reads them back: a file or a folder for each mode.
 
 pub(crate) mod commit;
 pub mod legacy;

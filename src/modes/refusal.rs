@@ -25,7 +25,7 @@ pub(crate) fn no_socket(errno: Errno) -> ModeError {
 pub(crate) fn unreadable(error: ReadError) -> ModeError {
     match error {
         ReadError::Socket(Errno::EPERM) => ModeError::NotPermitted(Privilege::Read),
-        // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
+        // This is nfnetlink's answer to requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
         ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => no_nf_tables(errno),
         ReadError::Socket(errno) | ReadError::NotAsked(errno) => ModeError::Unseen(errno.to_string()),
         ReadError::Malformed(_) => ModeError::GarbledDump,

@@ -59,7 +59,7 @@ impl ChainName {
         }
     }
 
-    /// How proxy-init hooks it, if it is a base chain.
+    /// The hook and priority that proxy-init gives it, if it is a base chain.
     pub fn base(self) -> Option<Base> {
         self.hook().map(|hook| Base { kind: Kind::Nat, hook, priority: NAT_PRIORITY, policy: Policy::Accept })
     }
@@ -79,7 +79,7 @@ impl ChainName {
         }
     }
 
-    /// Why the rule exists that jumps from there, or to there.
+    /// The purpose of the rule that jumps from there, or to there.
     pub(crate) fn jump_purpose(self) -> Purpose {
         match self {
             Self::Prerouting | Self::ProxyInitRedirect => Purpose::LookAtInbound,
@@ -131,7 +131,7 @@ pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
 /// The words of a comment, after the prefix, before and after the name in it.
 type Words = (&'static str, &'static str);
 
-/// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
+/// The purpose of a rule. When displayed, it is the rule's comment, the same as linkerd-init's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
     IgnorePorts(Multiport),

@@ -159,7 +159,8 @@ fn tests(lists: &mut Vec<List>, chain: ChainName, family: Family, planned: &Plan
     tests
 }
 
-/// Adds numbers to the list of this name, which it makes if necessary, and returns the test whether the field is in that list.
+/// Adds numbers to the list of this name, which it makes if necessary, and returns the test whether the field is in
+/// that list.
 fn add(lists: &mut Vec<List>, name: &str, field: Field, values: &Values, negated: bool) -> Test {
     let numbers = values.listed().unwrap_or_default();
     let list = lists.iter().position(|list| list.name == name).unwrap_or(lists.len());
@@ -170,8 +171,8 @@ fn add(lists: &mut Vec<List>, name: &str, field: Field, values: &Values, negated
     Test::Listed { list, negated }
 }
 
-/// The sets that the table needs, and what rules compare with for each list. Making a set takes the kernel longer than making
-/// a rule: a comparison replaces a set of one number, and equal sets of both directions become one.
+/// The sets that the table needs, and what rules compare with for each list. Making a set takes the kernel longer than
+/// making a rule: a comparison replaces a set of one number, and equal sets of both directions become one.
 fn sets(lists: &[List]) -> (Vec<Set>, Vec<Values>) {
     let mut sets: Vec<Set> = Vec::new();
     let mut values: Vec<Values> = Vec::new();
@@ -222,9 +223,9 @@ impl Merged<'_> {
         rule(conditions.collect(), self.action.clone(), Name::of(self.comment(lists)))
     }
 
-    /// The planned rule's comment or, if several rules were merged, a comment that lists the ports or subnets of all of them
-    /// as they were written. Without room for all, it lists those of the set, as far as there is room: then it depends on
-    /// nothing but the set, and [`recognize`](crate::diagnose::recognize::config) can recover it.
+    /// The planned rule's comment or, if several rules were merged, a comment that lists the ports or subnets of all of
+    /// them as they were written. Without room for all, it lists those of the set, as far as there is room: then it
+    /// depends on nothing but the set, and [`recognize`](crate::diagnose::recognize::config) can recover it.
     fn comment(&self, lists: &[List]) -> String {
         let Some(first) = self.purposes.first() else {
             return String::new();
@@ -263,7 +264,7 @@ impl Merged<'_> {
 fn fit_names(names: impl IntoIterator<Item = impl Display>, room: usize) -> String {
     const DOTS: &str = ",...";
     let mut fitting = String::new();
-    // How much of it leaves room for dots.
+    // So much of it leaves room for dots.
     let mut before_dots = 0;
     for name in names {
         let comma = if fitting.is_empty() { "" } else { "," };

@@ -252,7 +252,7 @@ fn complete(namespace: &Namespace) -> Vec<&'static str> {
     held.into_iter().filter(|&(_, is)| is).map(|(mode, _)| mode).collect()
 }
 
-/// How many rounds each race has, of a tenth of a second: twelve, or as many as PROXY_INIT_ROUNDS says.
+/// The number of rounds of each race, of a tenth of a second: twelve, or as many as PROXY_INIT_ROUNDS says.
 fn rounds() -> usize {
     std::env::var("PROXY_INIT_ROUNDS").map_or(12, |rounds| rounds.parse().unwrap())
 }

@@ -18,8 +18,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs every command of the page with output below it, one after the other, and compares what each prints with what the page
-/// says. `…` is any text.
+/// Runs every command of the page with output below it, one after the other, and compares what each prints with what
+/// the page says. `…` is any text.
 fn each_command_prints_it(page: &str, at_least: usize, run: impl Fn(&str) -> String) {
     let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
     let mut commands = 0;
@@ -48,7 +48,7 @@ fn each_command_prints_it(page: &str, at_least: usize, run: impl Fn(&str) -> Str
     assert!(commands >= at_least, "{page} has only {commands} such commands");
 }
 
-/// Whether a line consists of the pieces that an expected one has between its `…`, in their order.
+/// Returns true if a line consists of the pieces that an expected one has between its `…`, in their order.
 fn matches(printed: &str, expected: &str) -> bool {
     let mut pieces = expected.split('…');
     let mut rest = printed.strip_prefix(pieces.next().unwrap_or_default());
@@ -64,7 +64,7 @@ fn matches(printed: &str, expected: &str) -> bool {
     }
 }
 
-/// What a shell command prints that finds the program under test.
+/// Runs a shell command that finds the program under test, and returns its output.
 fn shell(namespace: &Namespace, command: &str) -> String {
     let folder = PROXY_INIT.trim_end_matches("proxy-init");
     let mut shell = Command::new("bash");
@@ -100,8 +100,8 @@ fn commands_that_answer_questions() {
     each_command_prints_it("commands.md", 5, |command| shell(&lab.pod, command));
 }
 
-/// The commands that `kubectl debug` runs in three pods, with the privileges of its profiles: `cargo xtask pods` proves that
-/// such a container has these.
+/// The commands that `kubectl debug` runs in three pods, with the privileges of its profiles: `cargo xtask pods` proves
+/// that such a container has these.
 #[test]
 fn debugging() {
     // Each with the address that the page has.
@@ -145,7 +145,7 @@ fn really_connect(lab: &Lab) {
     }
 }
 
-/// What the pages say of each version of Linkerd, beside what its charts have.
+/// Each version of Linkerd, as the pages and as its charts have it.
 #[test]
 fn the_versions_of_linkerd_have_what_their_charts_have() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
@@ -238,7 +238,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)).filter(|link| !link.contains("://"))
 }
 
-/// What GitHub makes of a page's headings, for links to name.
+/// The anchors that GitHub makes of a page's headings.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut made = BTreeSet::new();
     for line in text.lines().filter(|line| line.starts_with('#')) {

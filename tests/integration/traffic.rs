@@ -241,7 +241,7 @@ fn native() {
 /// In a pod with `hostUsers: false`, the id 0 is this one outside.
 const OUTSIDE: u32 = 200_000;
 
-/// How rules on owners treat the pod's ids, in whichever mode they are.
+/// The treatment of the pod's ids by rules on owners, in any mode.
 fn check_users_of_its_own(mesh: &Mesh, flags: &str, mode: &str) {
     let owner = |id: u32| Owner { uid: id, gid: id };
     for (to, _) in NEIGHBOUR.iter().zip(0..families()) {

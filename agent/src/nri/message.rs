@@ -1,5 +1,5 @@
-//! The messages of NRI, and of ttrpc, which carries them: of each, the fields that the agent has a use for. Names and numbers
-//! are those of pkg/api/api.proto in containerd/nri, and of request.proto in containerd/ttrpc.
+//! The messages of NRI, and of ttrpc, which carries them: of each, the fields that the agent has a use for. Names and
+//! numbers are those of pkg/api/api.proto in containerd/nri, and of request.proto in containerd/ttrpc.
 
 #![allow(missing_docs, reason = "api.proto and request.proto say what each message and field is")]
 
@@ -48,7 +48,7 @@ pub struct ConfigureRequest {
     pub runtime_name: String,
     #[prost(string, tag = "3")]
     pub runtime_version: String,
-    /// How long the runtime waits for an answer, in milliseconds; 0 from runtimes that don't say.
+    /// The time that the runtime waits for an answer, in milliseconds; 0 from runtimes that don't say.
     #[prost(int64, tag = "5")]
     pub request_timeout: i64,
 }

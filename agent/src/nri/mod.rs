@@ -1,11 +1,12 @@
 //! The node without a CNI plugin: the Node Resource Interface, by which a container runtime itself tells of each pod.
 //!
-//! The runtime listens on a socket. The agent registers there as one of its plugins, and from then on the runtime waits for its
-//! answer in three places: when a pod's network is set up and none of its containers is made yet (RunPodSandbox), before
-//! each container (CreateContainer), and when the agent registers (Synchronize, with all pods that there are). An error
-//! fails the sandbox or the container. It calls one plugin after another, for one pod at a time, and disconnects one
-//! that takes longer than two seconds, *without* failing the pod (`isFatalError` in pkg/adaptation/plugin.go). So the
-//! agent answers sooner than that, if need be with an error; what takes long is done after the answer.
+//! The runtime listens on a socket. The agent registers there as one of its plugins, and from then on the runtime waits
+//! for its answer in three places: when a pod's network is set up and none of its containers is made yet
+//! (RunPodSandbox), before each container (CreateContainer), and when the agent registers (Synchronize, with all pods
+//! that there are). An error fails the sandbox or the container. It calls one plugin after another, for one pod at a
+//! time, and disconnects one that takes longer than two seconds, *without* failing the pod (`isFatalError` in
+//! pkg/adaptation/plugin.go). So the agent answers sooner than that, if need be with an error; what takes long is done
+//! after the answer.
 //!
 //! [`wire`] is what goes over the socket, [`message`] what it says, and [`sandboxes`] what becomes of a pod.
 
@@ -42,7 +43,7 @@ use crate::tell::Teller;
 const NAME: &str = "linkerd-proxy-init";
 /// It is called before those that only watch.
 const INDEX: &str = "10";
-/// How long a runtime waits that doesn't say (`DefaultPluginRequestTimeout`).
+/// The time that a runtime waits that doesn't say (`DefaultPluginRequestTimeout`).
 const DEADLINE: Duration = Duration::from_secs(2);
 /// An answer that takes longer is worth a line in the log.
 const SLOW: Duration = Duration::from_millis(100);
@@ -51,13 +52,13 @@ const SLOW: Duration = Duration::from_millis(100);
 const PAUSES: [Duration; 3] = [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(30)];
 /// A connection that was of use for so long ends a row of failures.
 const CALM: Duration = Duration::from_secs(60);
-/// How often the rules are tried out in a network namespace that is nobody's, where that went well, and at first where it
-/// didn't.
+/// The interval at which the rules are tried out in a network namespace that is nobody's, where that went well, and at
+/// first where it didn't.
 const TRIALS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(1)];
 /// How often the agent looks for a plugin that was left on the node.
 const LEFT: Duration = Duration::from_secs(5);
 
-/// Codes of gRPC's, which ttrpc has.
+/// gRPC's codes, which ttrpc has.
 const UNKNOWN: i32 = 2;
 const INVALID_ARGUMENT: i32 = 3;
 const UNIMPLEMENTED: i32 = 12;
@@ -94,9 +95,9 @@ struct Agent<'a> {
     sandboxes: Sandboxes<'a>,
     /// True once the runtime has listed its pods: it waits for the agent's answers since.
     is_registered: Cell<bool>,
-    /// Why no pod could be set up, if none could.
+    /// The reason why no pod could be set up, if none could.
     refused: RefCell<Option<String>>,
-    /// How long the runtime waits for an answer.
+    /// The time that the runtime waits for an answer.
     patience: Cell<Duration>,
 }
 
@@ -147,9 +148,9 @@ impl Agent<'_> {
         wire.send(&message).await?;
         self.sandboxes.begin_list();
         loop {
-            // It may take long to list its pods: containerd first waits for whatever is under way, such as containers that take
-            // as long to stop as their pods allow, and lets nothing else begin meanwhile (`BlockPluginSync`; containerd's issue
-            // 14083). To connect again would have it do so twice.
+            // It may take long to list its pods: containerd first waits for whatever is under way, such as containers
+            // that take as long to stop as their pods allow, and lets nothing else begin meanwhile (`BlockPluginSync`;
+            // containerd's issue 14083). To connect again would have it do so twice.
             let message = wire.receive().await?;
             match (message.connection, message.kind) {
                 (Connection::Plugin, Kind::Request) => {

@@ -30,13 +30,13 @@ pub(crate) struct Sandbox {
     uid: String,
     given: Given,
     network: PathBuf,
-    /// How many bytes it has, about.
+    /// Its size in bytes, about.
     size: usize,
 }
 
 impl Sandbox {
-    /// None: the pod is none of the agent's business, for it isn't meshed or has the node's network. An error is about a fact
-    /// that the runtime leaves out or gets wrong.
+    /// None: the pod is none of the agent's business, for it isn't meshed or has the node's network. An error is about
+    /// a fact that the runtime leaves out or gets wrong.
     pub(crate) fn read(pod: PodSandbox) -> Result<Option<Self>, Error> {
         let wrong = |reason: String| Error::Environment { variable: "the runtime:", reason };
         let annotations =
@@ -176,7 +176,8 @@ impl<'a> Sandboxes<'a> {
         self.care.list();
     }
 
-    /// One of these. It is looked at, for the agent may have missed some change of it; its rules are still those of its start.
+    /// One of these. It is looked at, for the agent may have missed some change of it; its rules are still those of its
+    /// start.
     pub(crate) fn list(&self, pod: PodSandbox) {
         match Sandbox::read(pod) {
             Ok(Some(sandbox)) => drop(self.care.keep(sandbox.id.clone(), sandbox, |_| true)),

@@ -4,8 +4,8 @@
 //! length, the number of its stream, its type and its flags, and so many bytes (PROTOCOL.md in containerd/ttrpc). All
 //! numbers are in network order.
 //!
-//! The crate `ttrpc` would take a pair of pipes in memory and a task for each of the two connections, brings another protobuf
-//! library, and bounds neither the time of a message nor that of an answer.
+//! The crate `ttrpc` would take a pair of pipes in memory and a task for each of the two connections, brings another
+//! protobuf library, and bounds neither the time of a message nor that of an answer.
 
 use std::io;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// How long a message may be: ttrpc's own limit.
+/// The longest that a message may be, in bytes: ttrpc's own limit.
 const LONGEST: usize = 4 << 20;
 /// The length of a message's header.
 const HEADER: usize = 10;
-/// How long a frame that the agent sends is at most. The runtime reads through a buffer of this size, and takes no frame
+/// The longest frame that the agent sends, in bytes. The runtime reads through a buffer of this size, and takes no frame
 /// that doesn't fit into it (`conn.Read` in pkg/net/multiplex).
 const FRAME: usize = 4096;
-/// How long a message may take from its first byte to its last, and how long one of the agent's may take to be read.
+/// The time limit of a message from its first byte to its last, and of the runtime to read one of the agent's.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One of the two connections.

@@ -10,11 +10,11 @@ use crate::node::{Agent, CALICO, Node};
 
 const METRICS: &str = "127.0.0.1:9990";
 const PROBES: &str = "127.0.0.1:9991";
-/// How long kubelet waits for a probe's answer, unless the manifest says otherwise.
+/// The time that kubelet waits for a probe's answer, unless the manifest says otherwise.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// How many probes in a row have to fail until kubelet acts on it, unless the manifest says otherwise.
+/// The number of probes in a row that have to fail until kubelet acts on it, unless the manifest says otherwise.
 const FAILURES: usize = 3;
-/// How many connections each listener has to bear.
+/// The number of connections that each listener has to bear.
 const CONNECTIONS: usize = 400;
 
 fn start(node: &Node, arguments: &[&str]) -> Agent {

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use crate::leave::watched;
 use crate::node::{Agent, CALICO, KUBECONFIG, Node, types, until};
 
-/// How many sequences there are, unless LINKERD_CNI_CHAOS says another number, and how many run side by side: most of
+/// The number of sequences, unless LINKERD_CNI_CHAOS says another number, and how many run side by side: most of
 /// their time is spent waiting.
 const SEQUENCES: u64 = 24;
 const AT_A_TIME: usize = 8;

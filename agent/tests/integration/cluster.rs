@@ -102,7 +102,7 @@ impl Cluster {
         self.server.expect_token(token);
     }
 
-    /// How often the agent has asked what the plugin would.
+    /// The number of times that the agent has asked what the plugin would.
     pub(crate) fn questions_about_access(&self) -> usize {
         let requests = self.server.requests().into_iter();
         requests.filter(|path| path == "/api/v1/namespaces/default/pods/agent").count()

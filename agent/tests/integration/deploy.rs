@@ -377,7 +377,7 @@ fn alerts() -> BTreeMap<String, String> {
     rules.map(|rule| (text(rule, "alert"), text(rule, "expr"))).collect()
 }
 
-/// Every expression of the dashboard's.
+/// Every expression in the dashboard.
 fn shown() -> Vec<String> {
     let text = fs::read_to_string(folder().join("dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();

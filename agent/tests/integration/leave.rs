@@ -16,7 +16,7 @@ use crate::node::{AGENT, CALICO, KUBECONFIG, Node, until};
 
 const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
 
-/// How long a watch may take to tell of a change, before nothing answers any more.
+/// The time that a watch may take to tell of a change, before nothing answers any more.
 const SEEN: Duration = Duration::from_secs(2);
 
 /// Runs `work` while another thread sees that no configuration ever names a program or a kubeconfig that isn't there.
@@ -204,8 +204,8 @@ fn the_last_agent_takes_everything_along_before_it_has_noticed_that_it_is_the_la
 /// When an object was deleted.
 const WHEN: &str = "2026-01-01T00:00:00Z";
 
-/// An agent that a cluster's DaemonSet has put on a node, until it has installed the plugin and knows its namespace; then the
-/// cluster changes, and the agent is told to end. What it said, and whether the node is as it was before.
+/// An agent that a cluster's DaemonSet has put on a node, until it has installed the plugin and knows its namespace;
+/// then the cluster changes, and the agent is told to end. What it said, and whether the node is as it was before.
 fn ended(change: impl FnOnce(&Cluster)) -> (String, bool) {
     let node = Node::new();
     node.write("10-calico.conflist", CALICO);
@@ -369,8 +369,8 @@ fn another_programs_kind_of_daemon_set_is_not_the_agents() {
     assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
 }
 
-/// Runs `linkerd-cni-agent`, with these arguments, on a node and without the plugin's configuration. Whether it succeeded, and
-/// what it said.
+/// Runs `linkerd-cni-agent`, with these arguments, on a node and without the plugin's configuration. Whether it
+/// succeeded, and what it said.
 fn by_hand(node: &Node, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(AGENT.as_str());
     node.prepare(&mut command);

@@ -25,7 +25,7 @@ pub(crate) const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni",
     "iptables-mode": "nft"}}"#;
 pub(crate) const KUBECONFIG: &str = "ZZZ-linkerd-cni-kubeconfig";
 
-/// How long a test waits for what is to happen at once, before it fails: others use the machine too.
+/// The time that a test waits for what is to happen at once, before it fails: others use the machine too.
 const SOON: Duration = Duration::from_secs(60);
 
 /// A node: its folders in a folder that is gone afterwards, and a network of its own.
@@ -158,7 +158,7 @@ impl Node {
         self.start(self.command_of(cluster, arguments))
     }
 
-    /// The same, for another entry of the plugin's.
+    /// The same, for another plugin entry.
     pub(crate) fn agent_with_entry(&self, cluster: &Cluster, arguments: &[&str], entry: &str) -> Agent {
         let mut command = self.command_of(cluster, arguments);
         command.env("CNI_NETWORK_CONFIG", entry);
@@ -224,14 +224,14 @@ impl Node {
             .stdout(Stdio::null());
     }
 
-    /// What the agent's admin server has at a path.
+    /// Reads a path of the agent's admin server.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut curl = Command::new("curl");
         curl.args(["--silent", &format!("http://127.0.0.1:9990{path}")]);
         String::from_utf8(self.network.output(&mut curl).stdout).unwrap()
     }
 
-    /// What Prometheus reads.
+    /// The metrics, as Prometheus reads them.
     pub(crate) fn metric(&self, name: &str) -> Option<String> {
         let text = self.get("/metrics");
         let mut lines = text.lines();
@@ -319,7 +319,7 @@ impl Agent {
         (status, fs::read_to_string(&self.log).unwrap())
     }
 
-    /// Whether it has said so by now.
+    /// Returns true if it has said so by now.
     pub(crate) fn says(&self, words: &str) -> bool {
         fs::read_to_string(&self.log).is_ok_and(|said| said.contains(words))
     }

@@ -1,5 +1,5 @@
-//! The agent by NRI, with a double of the runtime: one as it should be, and others that are hostile or deaf. A real one is in
-//! `cargo xtask pods --newer`.
+//! The agent by NRI, with a double of the runtime: one as it should be, and others that are hostile or deaf. A real one
+//! is in `cargo xtask pods --newer`.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -29,12 +29,12 @@ const LEFT_ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "link
     "agent": "linkerd-cni/linkerd-cni", "incoming-proxy-port": 4143, "outgoing-proxy-port": 4140, "proxy-uid": 2102}}"#;
 /// How long the agent takes to look at the node's folders once.
 const LOOKS: Duration = Duration::from_secs(6);
-/// How long the runtime's double waits for an answer.
+/// The time that the runtime's double waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RUN: i32 = 1;
 const REMOVE: i32 = 3;
 
-/// A runtime that waits for plugins on a socket of the node's.
+/// A runtime that waits for plugins on a socket on the node.
 struct Runtime {
     listener: UnixListener,
 }
@@ -47,7 +47,7 @@ impl Runtime {
         Self { listener }
     }
 
-    /// The next connection of the agent's.
+    /// The agent's next connection.
     fn accept(&self) -> Plugin {
         let (stream, _) = wait::until(PATIENCE, || self.listener.accept().ok()).expect("the agent doesn't connect");
         stream.set_nonblocking(false).unwrap();
@@ -351,7 +351,7 @@ fn rules_that_somebody_changed_are_told_and_those_of_an_earlier_configuration_st
     until("they are back", || rules(&network).contains("-j PROXY_INIT_REDIRECT"));
     // The look at registration and that before the container are one.
     assert_eq!(first.terminate().matches("healed: its rules were not in place (none)").count(), 1);
-    // With another port of the proxy's.
+    // With another proxy port.
     let second = agent_of(&node, &ENTRY.replace("4143", "5143"), &["--verify-every", "1"]);
     let mut plugin = runtime.registered(vec![pod.clone()]);
     plugin.on_pod("CreateContainer", &pod).unwrap();

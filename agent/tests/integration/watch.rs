@@ -62,7 +62,7 @@ impl Watched {
         Self::start_by(|_| (), |node, cluster| node.slow_agent_of(cluster, call, &with_admin(&[])))
     }
 
-    /// With another entry of the plugin's.
+    /// With another plugin entry.
     fn start_with_entry(entry: &str, arguments: &[&str]) -> Self {
         Self::start_by(|_| (), |node, cluster| node.agent_with_entry(cluster, &with_admin(arguments), entry))
     }
@@ -80,7 +80,7 @@ impl Watched {
         self.node.metric(name)
     }
 
-    /// How many pods stand in this way.
+    /// The number of pods in this state.
     pub(crate) fn pods(&self, standing: &str) -> Option<String> {
         self.metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#))
     }

@@ -1,4 +1,4 @@
-//! How the API server's name is looked up: by C's library, which is musl's in the program that ships.
+//! The lookup of the API server's name: by C's library, which is musl's in the program that ships.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};

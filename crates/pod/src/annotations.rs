@@ -20,9 +20,9 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().flat_map(|setting| setting.annotations).copied()
 }
 
-/// How long the values that change rules may be together, of a pod or of a namespace, in bytes. Real ones have some hundred.
-/// Kubernetes allows 256 KiB (`TotalAnnotationSizeLimitB`), of which the rules fill 44 MiB of the kernel's memory, and take
-/// the node's agent, which has 64 MiB, longer than a runtime waits.
+/// The most that the values that change rules may have together, of a pod or of a namespace, in bytes. Real ones have
+/// some hundred. Kubernetes allows 256 KiB (`TotalAnnotationSizeLimitB`), of which the rules fill 44 MiB of the
+/// kernel's memory, and take the node's agent, which has 64 MiB, longer than a runtime waits.
 const LONGEST: usize = 4 << 10;
 
 /// The annotations of one object that count, whatever else it has.
@@ -36,7 +36,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// How long the values that change rules are, as far as they are kept.
+    /// The length of the values that change rules, as far as they are kept.
     pub fn kept(&self) -> usize {
         self.values.values().map(String::len).sum()
     }
@@ -97,8 +97,8 @@ impl FromIterator<(String, String)> for Given {
     }
 }
 
-/// Changes rules by the annotations of some objects, each with its name. Of an annotation that several of them have, the first
-/// one counts; as in upstream's plugin, an empty value is none.
+/// Changes rules by the annotations of some objects, each with its name. Of an annotation that several of them have,
+/// the first one counts; as in upstream's plugin, an empty value is none.
 ///
 /// # Errors
 /// [`Error::LongAnnotations`], or [`Error::Annotation`]: the first value that is invalid.

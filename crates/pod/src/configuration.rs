@@ -51,7 +51,8 @@ struct Kubernetes {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Runtime {
-    /// None if the runtime handed over nothing. Of a pod without annotations, it hands over `null`, which is Go's empty map.
+    /// None if the runtime handed over nothing. Of a pod without annotations, it hands over `null`, which is Go's empty
+    /// map.
     #[serde(rename = "io.kubernetes.cri.pod-annotations", deserialize_with = "handed_over")]
     annotations: Option<Given>,
 }
@@ -121,8 +122,8 @@ impl Configuration {
         self.linkerd.control_plane_namespace.as_deref().unwrap_or("linkerd")
     }
 
-    /// The ports of the API server, where it isn't asked for them; if the configuration names none, those that upstream's plugin
-    /// takes.
+    /// The ports of the API server, where it isn't asked for them; if the configuration names none, those that
+    /// upstream's plugin takes.
     pub(crate) fn api_server_ports(&self) -> Vec<PortRange> {
         match &self.linkerd.api_server_ports {
             Some(items) => items.iter().flat_map(|ports| ports.0.iter().copied()).collect(),
@@ -150,7 +151,7 @@ impl Configuration {
         finished(self.rules.clone())
     }
 
-    /// How to install these rules.
+    /// The way to install these rules.
     pub fn install(&self, config: Config) -> Install {
         let mut install = Install::new(config);
         install.mode = self.linkerd.iptables_mode.unwrap_or(ModeChoice::Default);

@@ -18,7 +18,7 @@ pub enum Decision {
     Leave(Reason),
 }
 
-/// Why a pod stays as it is.
+/// The reason why a pod stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Reason {
     /// The injector has added no proxy.
@@ -60,8 +60,8 @@ pub fn by_annotations(configuration: &Configuration, name: &PodName, given: Give
     Ok(Decision::Redirect(Box::new(config)))
 }
 
-/// Returns true if the ports of the API server have to be known before [`by_pod`] can decide: a pod of the control plane reaches them
-/// without the proxy.
+/// Returns true if the ports of the API server have to be known before [`by_pod`] can decide: a pod of the control
+/// plane reaches them without the proxy.
 ///
 /// # Errors
 /// Nothing failed: the pod stays as it is, for this reason.
@@ -87,8 +87,8 @@ pub fn by_pod<T>(
     let of_namespace = (answers.namespace, format!("namespace {}", name.namespace()));
     let annotations = [(pod.metadata.annotations.clone(), format!("pod {name}")), of_namespace];
     let mut rules = configuration.rules.clone();
-    // The proxy's own container names its user, wherever the injector made the container. An annotation comes before that, as
-    // it does in the injector.
+    // The proxy's own container names its user, wherever the injector made the container. An annotation comes before
+    // that, as it does in the injector.
     let user = proxy.user.and_then(|user| OwnerId::new(user.try_into().ok()?));
     rules.config.proxy_uid = user.or(rules.config.proxy_uid);
     apply(&annotations, &mut rules)?;

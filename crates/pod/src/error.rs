@@ -1,4 +1,4 @@
-//! Why no rules can be told for a pod.
+//! The reason why no rules can be told for a pod.
 
 use proxy_init::log::escaped;
 use serde_json::error::Category;
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::version::Version;
 
-/// Why no rules can be told for a pod.
+/// The reason why no rules can be told for a pod.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
@@ -73,7 +73,8 @@ pub fn shortened(value: &str) -> String {
     }
 }
 
-/// A reason, which may repeat a value that others chose, with its hidden characters escaped and of at most as many characters.
+/// A reason, which may repeat a value that others chose, with its hidden characters escaped and of at most as many
+/// characters.
 pub fn one_line(reason: &str) -> String {
     const LONGEST: usize = 200;
     let start: String = reason.chars().take(LONGEST).collect();

@@ -2,7 +2,7 @@
 
 use derive_more::Display;
 
-/// How long the names of namespaces and of pods may be.
+/// The longest that the names of namespaces and of pods may be.
 const LONGEST_NAMESPACE: usize = 63;
 const LONGEST_NAME: usize = 253;
 

@@ -129,7 +129,7 @@ impl TrackingQuestion {
         questions.into_iter().min_by_key(Self::length)
     }
 
-    /// How many names it is written with.
+    /// The number of names with which it is written.
     fn length(&self) -> usize {
         match self {
             Self::State { states, .. } => states.len(),

@@ -23,7 +23,7 @@ pub struct Listener {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Queue {
     pub waiting: u32,
-    /// What the program asked for in listen(2), at most net.core.somaxconn.
+    /// The length that the program asked for in listen(2), at most net.core.somaxconn.
     pub limit: u32,
 }
 

@@ -16,7 +16,7 @@ pub struct Network {
     pub listeners: Vec<Listener>,
     pub settings: Settings,
     pub facts: Facts,
-    /// Why devices or addresses are missing here, if the kernel didn't tell them.
+    /// The reason why devices or addresses are missing here, if the kernel didn't tell them.
     pub links_not_known: Option<String>,
     pub listeners_not_known: Option<String>,
 }
@@ -107,8 +107,8 @@ impl Network {
         self.devices.iter().find(|device| device.name == *name)
     }
 
-    /// The devices by which this one's packets arrive and leave: the ports of a bridge or a bond, and the device under a VLAN
-    /// or a macvlan; none for most devices.
+    /// The devices by which this one's packets arrive and leave: the ports of a bridge or a bond, and the device under
+    /// a VLAN or a macvlan; none for most devices.
     pub fn lower_devices<'a>(&'a self, upper: &'a Device) -> impl Iterator<Item = &'a Device> {
         self.devices.iter().filter(|device| device.master == Some(upper.index) || upper.lower == Some(device.index))
     }

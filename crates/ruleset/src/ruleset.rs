@@ -53,7 +53,7 @@ impl<R> Ruleset<R> {
         self.not_known.iter().map(|unseen| unseen.subsystem).collect()
     }
 
-    /// Why a subsystem could not be seen; none if it could.
+    /// The reason why a subsystem could not be seen; none if it could.
     pub fn unseen(&self, subsystem: Subsystem) -> Option<&Unseen> {
         self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
     }

@@ -69,7 +69,7 @@ pub struct Table<R = Rule> {
     pub owned: bool,
     /// The comment in its user data.
     pub comment: Option<Name>,
-    /// How many chains, sets and other objects it holds (`NFTA_TABLE_USE`).
+    /// The number of chains, sets and other objects that it holds (`NFTA_TABLE_USE`).
     pub objects: u32,
     /// Its chains, in the order in which they were made.
     pub chains: Vec<Chain<R>>,

@@ -43,7 +43,7 @@ unsafe impl Sync for Allocator {}
 
 struct Memory {
     first: *mut u8,
-    /// How much of the first piece has been cut off, in bytes: a multiple of the step.
+    /// The part of the first piece that has been cut off, in bytes: a multiple of the step.
     cut: usize,
     /// The part that was ever in use: the memory after it is zero.
     touched: usize,

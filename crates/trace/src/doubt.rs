@@ -1,6 +1,6 @@
 //! The share of a set of connections that gets somewhere, by the questions that the rules leave open.
 
-/// How many questions are told of one doubt.
+/// The most questions that are told of one doubt.
 const MOST_QUESTIONS: usize = 8;
 
 /// Shares are numbers modulo this prime.

@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::step::Reason;
 use ruleset::{Condition, Context, Facts, Field, Holding, Hook, Intervals, Table};
 
-/// How a rule's conditions divide connections, of which some may meet them all.
+/// The way in which a rule's conditions divide connections, of which some may meet them all.
 #[derive(Default)]
 pub(super) struct Split<'a> {
     /// The first condition that some of them may fail.
@@ -21,9 +21,9 @@ pub(super) struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Those that meet all conditions, and those that don't, in up to `most` sets: first those that fail the first condition,
-    /// then those that meet it and fail the second, and so on. If these are more, one set has all, over-approximated.
-    /// Where a question is open, those that may do either are in both.
+    /// Those that meet all conditions, and those that don't, in up to `most` sets: first those that fail the first
+    /// condition, then those that meet it and fail the second, and so on. If these are more, one set has all,
+    /// over-approximated. Where a question is open, those that may do either are in both.
     pub(super) fn parts(self, state: State<'a>, question: Option<usize>, most: usize) -> (State<'a>, Vec<State<'a>>) {
         let is_exact = self.told_apart.len() <= most.max(1);
         let mut rest = if is_exact { Vec::new() } else { vec![state.clone()] };
@@ -60,8 +60,8 @@ impl<'a, 'g> Holdings<'a, 'g> {
         Self { facts, known: HashMap::new() }
     }
 
-    /// The field of these connections that decides whether such a condition of a rule of this table holds at a hook, and the
-    /// numbers for which it does; none if that isn't known.
+    /// The field of these connections that decides whether such a condition of a rule of this table holds at a hook,
+    /// and the numbers for which it does; none if that isn't known.
     fn of(
         &mut self,
         context: &'a Context,

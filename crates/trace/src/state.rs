@@ -28,7 +28,7 @@ pub(super) type Owner = (Intervals, Intervals);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State<'a> {
     pub(super) connections: Connections,
-    /// How certain it is that they get here.
+    /// The certainty that they get here.
     pub(super) doubt: Doubt,
     /// They have been in the watched chain.
     pub(super) after_watched: bool,

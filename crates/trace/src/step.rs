@@ -204,7 +204,7 @@ impl Outcome<'_> {
 pub struct Step<'a> {
     pub packet: Leg,
     pub hook: Hook,
-    /// How many jumps and gotos lead to the chain from its base chain.
+    /// The number of jumps and gotos that lead to the chain from its base chain.
     pub depth: usize,
     pub at: Place<'a>,
     pub matched: Matched<'a>,
@@ -248,7 +248,7 @@ impl Reason<'_> {
 pub enum Open<'a> {
     /// Does this packet of the connection match here, at this hook, and for which reason is it unclear?
     Match(Place<'a>, Reason<'a>, Leg, Hook),
-    /// Which of these base chains with equal priorities runs first?
+    /// Tells which of these base chains with equal priorities runs first.
     Order(Slot<'a>, Slot<'a>),
     /// Does this base chain see the packet before or after connection tracking, or before or after it is translated
     /// back? (The priorities are equal.)

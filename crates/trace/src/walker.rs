@@ -69,9 +69,9 @@ pub(super) type SendRejection<'a, 'g> = fn(&mut Walker<'a, 'g>, &State<'a>, Hook
 /// A visit to a chain, and its results.
 #[derive(Default)]
 struct Visit<'a> {
-    /// How many jumps and gotos lead here from the base chain.
+    /// The number of jumps and gotos that lead here from the base chain.
     depth: usize,
-    /// How many steps had been recorded before the current rule.
+    /// The number of steps that had been recorded before the current rule.
     steps_before: usize,
     /// Packets that go on to the next rule.
     next: Vec<State<'a>>,
@@ -79,7 +79,7 @@ struct Visit<'a> {
     returned: Vec<State<'a>>,
     /// Packets that have left the base chain.
     left_chain: Vec<State<'a>>,
-    /// How many of them there were when they were merged last.
+    /// The number of them when they were merged last.
     merged: usize,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Walker<'a, 'g> {
     family: Option<Family>,
     watched: Option<Watched<'g>>,
     pub(super) network: &'g Network,
-    /// By which devices packets to some addresses leave.
+    /// The devices by which packets to some addresses leave.
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
     /// The device by which packets to clients leave, if it isn't the one by which theirs arrive.
     pub(super) back: Option<&'g Name>,
@@ -99,10 +99,10 @@ pub(super) struct Walker<'a, 'g> {
     decisions: Vec<Outcome<'a>>,
     /// With so many decisions, shares of the same one are added.
     many_decisions: usize,
-    /// How many decisions were made.
+    /// The number of decisions that were made.
     decided: usize,
     questions: Vec<Open<'a>>,
-    /// How many questions there were.
+    /// The number of questions.
     questioned: usize,
     /// The rules that the connections were compared with, if they are recorded.
     steps: Option<Vec<Step<'a>>>,
@@ -111,7 +111,7 @@ pub(super) struct Walker<'a, 'g> {
     holdings: Holdings<'a, 'g>,
     /// The chains of each table, by their names: there may be thousands.
     chains: HashMap<(usize, &'a Name), &'a Chain>,
-    /// How many rules are still asked.
+    /// The number of rules that are still asked.
     left_to_ask: usize,
 }
 
@@ -717,7 +717,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 }
 
-/// How many rules a chain has up to and including the last one that decides something. In a base chain whose policy is
+/// The number of rules of a chain up to and including the last one that decides something. In a base chain whose policy is
 /// accept, a rule that only accepts or returns decides nothing.
 fn count_deciding_rules(chain: &Chain) -> usize {
     let lets_through = chain.base.is_some_and(|base| base.policy == Policy::Accept);

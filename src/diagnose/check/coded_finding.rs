@@ -10,7 +10,7 @@ use crate::diagnose::proxy::PodWarning;
 use crate::diagnose::recognize::config::NoConfig;
 use crate::diagnose::verify::finding::{Finding, FindingKind};
 
-/// How grave a finding is.
+/// A finding's severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
     /// Worth knowing, or asked for by a flag.

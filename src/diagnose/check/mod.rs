@@ -146,7 +146,7 @@ fn ports(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<C
         let mut uids: Vec<u32> = at_port().map(|listener| listener.uid).collect();
         uids.sort_unstable();
         uids.dedup();
-        // What listens on lo alone isn't for other hosts.
+        // A program that listens on lo alone isn't there for other hosts.
         if !fates.is_empty() {
             ports.push(CheckedPort { port, uids, fates });
         }
@@ -176,7 +176,7 @@ fn outbound(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Ve
     fates
 }
 
-/// What is wrong with the rules and beside them.
+/// The defects of the rules, and those beside them.
 fn findings(recognized: &Recognized, ruleset: &Ruleset, network: &Network) -> Vec<CodedFinding> {
     let mut findings = Vec::new();
     match (&recognized.closest, &recognized.unseen) {

@@ -44,7 +44,7 @@ pub struct Detected {
     pub(crate) binaries: Vec<Binary>,
     /// The modes that hold our rules.
     pub installed: Vec<Mode>,
-    /// How pods with `hostUsers: false` fare.
+    /// The fate of pods with `hostUsers: false`.
     pub user_namespaces: UserNamespaces,
     /// The parts that could not be seen.
     pub not_known: Vec<Subsystem>,
@@ -200,8 +200,9 @@ fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option
     (features.map(|(name, works)| Feature { name, works }).collect(), nft)
 }
 
-/// Runs `work` in a new network namespace, which ends with it and belongs to the user namespace that the process is in. None:
-/// there can't be one, which takes CAP_SYS_ADMIN. The kernel takes the namespace down after the process has gone on.
+/// Runs `work` in a new network namespace, which ends with it and belongs to the user namespace that the process is in.
+/// None: there can't be one, which takes CAP_SYS_ADMIN. The kernel takes the namespace down after the process has gone
+/// on.
 fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     on_a_thread(|| unshare(CloneFlags::CLONE_NEWNET).ok().map(|()| work())).ok()?
 }

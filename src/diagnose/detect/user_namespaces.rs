@@ -1,4 +1,4 @@
-//! How pods with `hostUsers: false` fare here, as far as the kernel can be read.
+//! The fate of pods with `hostUsers: false` here, as far as the kernel can be read.
 
 use derive_more::Display;
 

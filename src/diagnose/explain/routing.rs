@@ -21,7 +21,7 @@ use crate::error::Error;
 /// answer is that it isn't known ([`Routing::doubt`]).
 #[derive(Debug)]
 pub(in crate::diagnose) struct Routing {
-    /// Why it did not answer a question, if there was one.
+    /// The reason why it did not answer a question, if there was one.
     silent: OnceCell<String>,
     pub(in crate::diagnose) network: Network,
 }
@@ -329,7 +329,8 @@ impl<'r> Routed<'r> {
             Verdict::Elsewhere(_) => (true, matches!(answer.action, Some(Action::Redirect(_)))),
             _ => (false, false),
         };
-        // To IPv4, a packet to an address of this namespace comes by the device that has it (`ip_route_output_key_hash_rcu`).
+        // To IPv4, a packet to an address of this namespace comes by the device that has it
+        // (`ip_route_output_key_hash_rcu`).
         if let (Some(bound), Destination::Bound, Verdict::Rejected) = (device, self.destination, &answer.verdict)
             && to.is_ipv6()
         {
@@ -414,8 +415,8 @@ impl<'r> Routed<'r> {
         all.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Why a redirected outbound connection is lost, if it is: it goes to 127.0.0.1 or ::1, by lo (`nf_nat_redirect_ipv4`,
-    /// `nf_nat_redirect_ipv6`).
+    /// The reason why a redirected outbound connection is lost, if it is: it goes to 127.0.0.1 or ::1, by lo
+    /// (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
     fn loss_on_lo(&self, verdict: &Verdict) -> Option<String> {
         let localhost = Family::of(self.connection.to.ip()).localhost();
         let port = match verdict {
@@ -431,7 +432,8 @@ impl<'r> Routed<'r> {
             .then(|| format!("it is redirected to {localhost}, to which this network namespace has no local route"))
     }
 
-    /// Why a redirected inbound connection is lost, if it is: it goes to an address of the device on which it arrives.
+    /// The reason why a redirected inbound connection is lost, if it is: it goes to an address of the device on which
+    /// it arrives.
     fn loss_on_device(&self) -> Option<String> {
         let network = self.network();
         let family = Family::of(self.connection.to.ip());
@@ -458,9 +460,9 @@ impl<'r> Routed<'r> {
         }
     }
 
-    /// The device by which the server's packets go back to the client, or why they don't; none: that isn't known. The kernel
-    /// routes them by the address and the port at which the connection has arrived, and by the user who listens there
-    /// (`inet_csk_route_req` in net/ipv4/inet_connection_sock.c).
+    /// The device by which the server's packets go back to the client, or why they don't; none: that isn't known. The
+    /// kernel routes them by the address and the port at which the connection has arrived, and by the user who listens
+    /// there (`inet_csk_route_req` in net/ipv4/inet_connection_sock.c).
     pub(super) fn way_back(&self, ruleset: &Ruleset, answer: &Answer<'_>) -> Option<Result<&'r Name, String>> {
         let Connection { to, direction, from_port, .. } = self.connection;
         let client = self.connection.from?;
@@ -497,8 +499,8 @@ impl<'r> Routed<'r> {
         }
     }
 
-    /// The connection as other users would make it, if `ip rule` routes by users; none for users to whom routing refuses it.
-    /// `asked` is the connection that was asked about.
+    /// The connection as other users would make it, if `ip rule` routes by users; none for users to whom routing
+    /// refuses it. `asked` is the connection that was asked about.
     pub(super) fn for_other_users(&self, ruleset: &Ruleset, asked: &Connection) -> Vec<Option<Self>> {
         if asked.uid.is_some() || asked.direction == Direction::Inbound || asked.to.ip().is_unspecified() {
             return Vec::new();
@@ -522,8 +524,8 @@ impl<'r> Routed<'r> {
         others
     }
 
-    /// The rule that gives a packet a mark by which `ip rule` routes it, or may route it. Before these rules, the local table
-    /// routes packets for this namespace, redirected outbound ones among them.
+    /// The rule that gives a packet a mark by which `ip rule` routes it, or may route it. Before these rules, the local
+    /// table routes packets for this namespace, redirected outbound ones among them.
     pub(super) fn marking_rule<'a>(&self, answer: &Answer<'a>) -> Option<Place<'a>> {
         if self.is_by_lo() || matches!(answer.verdict, Verdict::Dropped | Verdict::Rejected | Verdict::NotKnown(_)) {
             return None;

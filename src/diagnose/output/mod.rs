@@ -1,4 +1,4 @@
-//! How answers are printed: for people in words, lines and colours, for programs as JSON.
+//! Prints answers: for people in words, lines and colours, for programs as JSON.
 
 mod conclusion;
 pub(super) mod json;

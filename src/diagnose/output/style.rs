@@ -1,4 +1,4 @@
-//! How text looks on a terminal.
+//! The looks of text on a terminal.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::diagnose) enum Style {

@@ -133,7 +133,7 @@ pub(in crate::diagnose) fn action(table: &Table, effects: &[Effect], action: &Ac
     }
 }
 
-/// Why a connection does not match a rule of this table.
+/// The reason why a connection does not match a rule of this table.
 pub(in crate::diagnose) fn mismatch_in_words(table: &Table, reason: &Reason<'_>) -> String {
     let had = reason.numbers();
     let (field, values, negated) = match reason {
@@ -261,7 +261,7 @@ pub(in crate::diagnose) fn flag(field: Field) -> Option<&'static str> {
     }
 }
 
-/// Why a rule exists; for one of another program, its comment.
+/// The reason why a rule exists; for another program's rule, its comment.
 pub(in crate::diagnose) fn purpose(rule: &Rule) -> String {
     let Some(comment) = rule.comment.as_ref().map(ToString::to_string) else {
         return String::new();

@@ -13,7 +13,7 @@ use crate::config::lists::{self, all};
 use crate::config::{Config, IdRange, Interface, Mode, OwnerId, Port, PortRange, Subnet};
 use crate::plan::{ChainName, Purpose, chain_of, rules_of};
 
-/// Why no config can be recovered.
+/// The reason why no config can be recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum NoConfig {
     /// proxy-init has no rules in this mode.
@@ -43,7 +43,8 @@ impl NoConfig {
 /// Too little was found.
 pub fn config(mode: Mode, ruleset: &Ruleset) -> Result<Config, NoConfig> {
     let tables = tables(mode, ruleset);
-    // Both families should have the same ports, owners and interfaces. Where they don't, a rule is more likely gone than new.
+    // Both families should have the same ports, owners and interfaces. Where they don't, a rule is more likely gone
+    // than new.
     let first = tables.into_iter().flatten().rev().max_by_key(|table| count_without_subnets(table));
     let first = first.ok_or(NoConfig::Nothing)?;
     let mut config = match (port(tables, Direction::Inbound), port(tables, Direction::Outbound)) {

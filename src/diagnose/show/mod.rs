@@ -68,7 +68,7 @@ struct ShownChain<'a> {
     table: &'a Table,
     chain: &'a Chain,
     is_in_own_table: bool,
-    /// Why connections don't pass it as they should.
+    /// The reason why connections don't pass it as they should.
     note: Option<&'static str>,
     rules: Vec<ShownRule<'a>>,
 }

@@ -41,8 +41,8 @@ pub struct Verification {
     pub mode: Mode,
     /// Every difference, and everything that certainly keeps connections from the proxy.
     pub findings: Vec<Finding>,
-    /// Rules that may drop redirected connections, depending on something that isn't understood, and rules that keep out hosts
-    /// by name.
+    /// Rules that may drop redirected connections, depending on something that isn't understood, and rules that keep
+    /// out hosts by name.
     pub doubts: Vec<Finding>,
     /// Other modes that hold rules of ours: connections are redirected twice.
     pub others: Vec<Mode>,
@@ -61,8 +61,8 @@ pub struct Verification {
     /// The tables that could not be seen, if no rules were found elsewhere, and no mode was named: then it isn't known if
     /// the rules are in place.
     pub unseen: Option<Unseen>,
-    /// If the rules aren't in place, but are one complete, untouched installation of another config, such as an earlier one:
-    /// that config. Removing a rule that a config may do without leaves such an installation too.
+    /// If the rules aren't in place, but are one complete, untouched installation of another config, such as an earlier
+    /// one: that config. Removing a rule that a config may do without leaves such an installation too.
     pub other_config: Option<Config>,
 }
 
@@ -396,7 +396,7 @@ mod tests {
             assert!(is_alone(mode, beside(mode, &other)), "{mode}");
         }
         other.chains[0].rules.push(testing::rule([], Action::Accept));
-        // The table sees no connection of the pod's.
+        // The table sees none of the pod's connections.
         filter.base.as_mut().unwrap().policy = Policy::Drop;
         for other in [other, testing::table("inet filter", vec![filter])] {
             assert!(!is_alone(Mode::Nft, beside(Mode::Nft, &other)), "{other}");

@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 use super::environment::lock_file;
 use crate::error::{ModeError, errno_of};
 
-/// How long to try without `-w`.
+/// The time to try without `-w`.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const PAUSE: Duration = Duration::from_millis(1);

@@ -490,8 +490,8 @@ fn a_translation_to_the_proxys_port_leads_to_the_proxy() {
     }
 }
 
-/// Another program's rule sends a connection to an address that routing refuses: of everybody, or of a socket that is bound to
-/// another device, which IPv6 keeps to.
+/// Another program's rule sends a connection to an address that routing refuses: of everybody, or of a socket that is
+/// bound to another device, which IPv6 keeps to.
 #[test]
 fn what_a_rule_sends_where_no_route_leads_is_lost() {
     let lab = Lab::new();
@@ -554,7 +554,7 @@ fn what_a_rule_sends_where_no_route_leads_is_lost() {
     }
 }
 
-/// Redirection comes before routing, so the original destination need not be an address of the pod's.
+/// Redirection comes before routing, so the original destination need not be one of the pod's addresses.
 #[test]
 fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     let lab = pod_with_chart("nft");

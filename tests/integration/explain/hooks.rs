@@ -111,7 +111,7 @@ fn check(lines: &[&str], inbound: End, outbound: End) {
     probe(&pod, OUTBOUND, outbound);
     let verified = Run::new(&format!("verify --output json {}", chart_in("nft"))).output(&pod.0.pod);
     let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
-    // What the proxy then makes of connections is another question.
+    // The proxy's own treatment of connections is another question.
     let findings = report["findings"].as_array().unwrap();
     let are_about_proxy = findings.iter().all(|finding| finding["from_proxy"] == true);
     assert_eq!(are_about_proxy, inbound == Proxy && outbound == Proxy, "{lines:?}: {report:#}");

@@ -115,7 +115,7 @@ fn is_so_with(network: &[&str], set_up: &[&str], question: Question, family: usi
     let said = Run::new(&format!("{line} --output short")).output(&lab.pod).success();
     assert!(said.starts_with(beginning), "{set_up:?}: {line}: {said}");
     let verified = Run::new("verify").output(&lab.pod);
-    // What the proxy then makes of it is another question.
+    // The proxy's own treatment of the connection is another question.
     if beginning == PROXY && !unfolded(&verified.stdout()).contains("connections from the proxy") {
         assert_eq!(verified.code(), Some(0), "{set_up:?}: {}", verified.said());
     }
@@ -343,7 +343,7 @@ fn packets_pass_the_devices_beneath_theirs() {
         ),
     ] {
         for condition in ["tcp dport 80", "meta protocol ip tcp dport 80", "ether type ip tcp dport 80"] {
-            // nft asks there whether the device is one of Ethernet's, too.
+            // nft asks there whether the device is an Ethernet device, too.
             let is_for_bridges = condition.starts_with("ether");
             if is_for_bridges && !chain.starts_with("bridge") {
                 continue;

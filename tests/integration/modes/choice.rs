@@ -8,7 +8,7 @@ fn run(arguments: &str) -> Run {
     Run::new(&format!("{PORTS} {arguments}"))
 }
 
-/// In which backend rules of ours are afterwards, and what the run said.
+/// The backends that hold our rules afterwards, and the run's output.
 fn mode_of(run: &Run) -> (String, String) {
     let namespace = Namespace::new();
     let log = run.output(&namespace).success();

@@ -238,7 +238,7 @@ impl Finished {
 pub(crate) struct Calls(pub(crate) String);
 
 impl Calls {
-    /// How many of these there are that didn't fail.
+    /// The number of these that didn't fail.
     pub(crate) fn count(&self, names: &[&str]) -> usize {
         let is_call =
             |line: &&str| names.iter().any(|name| line.contains(&format!(" {name}("))) && !line.contains("= -1 ");
@@ -247,17 +247,18 @@ impl Calls {
 }
 
 impl Calls {
-    /// How many batches were sent to be checked and discarded: they begin without a generation (20 bytes, not 28).
+    /// The number of batches that were sent to be checked and discarded: they begin without a generation (20 bytes, not
+    /// 28).
     pub(crate) fn trials(&self) -> usize {
         self.batches(20)
     }
 
-    /// How many batches were sent to be committed.
+    /// The number of batches that were sent to be committed.
     pub(crate) fn commits(&self) -> usize {
         self.batches(28)
     }
 
-    /// How many batches were sent whose first message is so long.
+    /// The number of batches whose first message is so long.
     fn batches(&self, length: usize) -> usize {
         // strace names the type once it knows the socket's protocol.
         let begins = ["0x10 ", "NFNL_MSG_BATCH_BEGIN,"].map(|kind| format!("nlmsg_len={length}, nlmsg_type={kind}"));

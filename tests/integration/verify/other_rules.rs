@@ -71,7 +71,7 @@ fn a_finding_names_exactly_the_connections_that_are_lost() {
             "-A INPUT -s 100.64.0.0/10 ! -i tailscale0 -j DROP",
             "from 100.64.0.0-100.115.91.255,100.115.94.0-100.127.255.255",
         ),
-        // What comes from there by another device is lost nevertheless.
+        // Packets from there by another device are lost nevertheless.
         (ours, "-A INPUT -s 10.0.0.0/8 -j DROP", "from 10.1.0.0/16 to port 4143 arriving on any interface except"),
     ] {
         let namespace = Namespace::new();

@@ -30,7 +30,7 @@ impl Generation {
 pub(crate) struct Batch {
     /// The written messages, and zeros: libmnl before 1.0.5 leaves the bytes after an attribute, up to the next one.
     words: Vec<u32>,
-    /// How many words were written.
+    /// The number of words that were written.
     length: usize,
     /// The word at which the last message begins.
     last: usize,
@@ -55,9 +55,9 @@ impl Batch {
         batch
     }
 
-    /// Adds the message that adds or deletes an object, with these flags of netlink(7) beside `NLM_F_REQUEST`, and with these
-    /// attributes, which the crate nftnl's type has no place for. The kernel always answers a bad message; of good ones,
-    /// only the last asks for an acknowledgement.
+    /// Adds the message that adds or deletes an object, with these flags of netlink(7) beside `NLM_F_REQUEST`, and with
+    /// these attributes, which the crate nftnl's type has no place for. The kernel always answers a bad message; of
+    /// good ones, only the last asks for an acknowledgement.
     pub(crate) fn add(
         &mut self,
         object: &impl NlMsg,
@@ -82,8 +82,9 @@ impl Batch {
         Ok(())
     }
 
-    /// The batch. Without a generation, the message that ends a batch is left out: the kernel checks the messages, answers as
-    /// usual, and discards them (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works the same way).
+    /// The batch. Without a generation, the message that ends a batch is left out: the kernel checks the messages,
+    /// answers as usual, and discards them (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works
+    /// the same way).
     pub(crate) fn finish(mut self) -> FinishedBatch {
         if self.sequence > 0 {
             self.set_flags(self.flags | libc::NLM_F_ACK);
@@ -110,8 +111,8 @@ impl Batch {
         self.words.get_mut(self.length..).unwrap_or_default().as_mut_ptr()
     }
 
-    /// Takes the message in that was written at the end. Its first word is its length in bytes, which libmnl rounds up to whole
-    /// words.
+    /// Takes the message in that was written at the end. Its first word is its length in bytes, which libmnl rounds up
+    /// to whole words.
     fn add_written(&mut self) {
         self.last = self.length;
         self.length += self.words.get(self.last).map_or(0, |&bytes| bytes as usize / 4);

@@ -182,7 +182,7 @@ pub(crate) fn devices(value: &[u8]) -> Option<(u128, u128)> {
     Some(if is_whole { (interface(name), interface(name)) } else { names_beginning_with(name) })
 }
 
-/// Writes bytes at an offset of a structure of the kernel's, which has room for them there.
+/// Writes bytes at an offset of one of the kernel's structures, which has room for them there.
 pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
     for (slot, byte) in structure.iter_mut().skip(offset).zip(bytes) {
         *slot = *byte;

@@ -65,15 +65,15 @@ pub struct Packet {
     pub device: Option<u32>,
 }
 
-/// How a packet would be routed in the thread's network namespace, or why routing refuses it: there is no route, or it
-/// refuses such packets. This needs no privileges.
+/// Asks for the route of a packet in the thread's network namespace, or the reason why routing refuses it: there is no
+/// route, or it refuses such packets. This needs no privileges.
 pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
     use Errno::{EACCES, EHOSTUNREACH, EINVAL, ENETUNREACH};
 
     let to = octets(packet.to.ip());
     let from = packet.from.map(octets).unwrap_or_default();
     let mut subheader = [0; RTMSG];
-    // How many bits of either address count.
+    // The number of bits of either address that count.
     let [to_bits, from_bits] = [&to, &from].map(|address| 8 * address.len() as u8);
     put(&mut subheader, 0, &[family_number(Family::of(packet.to.ip())) as u8, to_bits, from_bits]);
     let write = |attributes: &mut Writer| {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 
-/// The namespace that another one belongs to, or its parent (ioctl_ns(2)). `EPERM`: it is neither the user namespace that the
-/// process is in nor within that one.
+/// The namespace that another one belongs to, or its parent (ioctl_ns(2)). `EPERM`: it is neither the user namespace
+/// that the process is in nor within that one.
 fn related_namespace(namespace: impl AsFd, how: libc::Ioctl) -> Result<OwnedFd, Errno> {
     // SAFETY: such an ioctl takes no argument, and returns a new file descriptor or -1.
     let it = Errno::result(unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), how) })?;
@@ -17,8 +17,8 @@ fn related_namespace(namespace: impl AsFd, how: libc::Ioctl) -> Result<OwnedFd, 
     Ok(unsafe { OwnedFd::from_raw_fd(it) })
 }
 
-/// How far the user namespace to which a network namespace belongs is below the process's own: 0 if it is the same, 1 if it
-/// is a child. `EPERM`: it is neither the same nor below.
+/// The number of levels by which the user namespace of a network namespace is below the process's own: 0 if it is the
+/// same, 1 if it is a child. `EPERM`: it is neither the same nor below.
 ///
 /// Looking at /proc would take four times as long, for the kernel makes each folder as it is looked up.
 pub fn depth(network: impl AsFd) -> Result<usize, Errno> {

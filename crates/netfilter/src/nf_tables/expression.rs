@@ -149,11 +149,12 @@ expressions! {
         expression: Option<&'a [u8]> = NFTA_DYNSET_EXPR(7),
         expressions: Option<&'a [u8]> = NFTA_DYNSET_EXPRESSIONS(10),
     }
-    /// `[ reject type KIND code CODE ]`; the kind is one of `NFT_REJECT_*`, the code ICMP's, or one of `NFT_REJECT_ICMPX_*`.
+    /// `[ reject type KIND code CODE ]`; the kind is one of `NFT_REJECT_*`, the code ICMP's, or one of
+    /// `NFT_REJECT_ICMPX_*`.
     Reject "reject" { kind: i32 = NFTA_REJECT_TYPE(1), code: Option<u8> = NFTA_REJECT_ICMP_CODE(2) }
-    /// `[ exthdr load … => reg REGISTER ]`: of an extension header, or of an option of TCP's.
+    /// `[ exthdr load … => reg REGISTER ]`: of an extension header, or of a TCP option.
     LoadOption "exthdr" { register: u32 = NFTA_EXTHDR_DREG(1) }
-    /// `[ exthdr write … ]`: changes an option of TCP's, if that is the operation.
+    /// `[ exthdr write … ]`: changes a TCP option, if that is the operation.
     SetOption "exthdr" {
         register: u32 = NFTA_EXTHDR_SREG(7),
         kind: u8 = NFTA_EXTHDR_TYPE(2),

@@ -15,7 +15,7 @@ use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, Message, Writer, be32, be64, string};
 use crate::netlink::{Generation, ReadError, Respondent};
 
-/// For how long reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
+/// The time for which reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
 /// millisecond, or about ten milliseconds with 10,000 rules.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -41,8 +41,8 @@ pub fn snapshot(socket: &impl Respondent, devices: Devices<'_>) -> Result<Snapsh
 }
 
 /// Reads those tables that are asked for, and each of their rules by `read`. The dumps of tables, chains and rules are
-/// separate requests, so the snapshot is consistent only if the generation was the same before and after, and if no dump was
-/// torn; otherwise everything is read again, unless it changes all the time.
+/// separate requests, so the snapshot is consistent only if the generation was the same before and after, and if no
+/// dump was torn; otherwise everything is read again, unless it changes all the time.
 pub(crate) fn read_all<R>(
     socket: &impl Respondent,
     is_asked: impl Fn(TableFamily, &[u8]) -> bool,

@@ -21,8 +21,8 @@ impl Part {
         Self { field, bytes: field.bytes(), host_order: field.facts().is_in_host_order }
     }
 
-    /// The numbers of the field that have these bytes in the register: a single one or, if the register has only a part of an
-    /// address or a name, an interval. None: no number of the field has them.
+    /// The numbers of the field that have these bytes in the register: a single one or, if the register has only a part
+    /// of an address or a name, an interval. None: no number of the field has them.
     pub(super) fn interval(self, value: &[u8]) -> Option<(u128, u128)> {
         if matches!(self.field, Field::InInterface | Field::OutInterface) {
             return devices(value);
@@ -75,7 +75,8 @@ pub(super) enum Loaded {
     AddressType {
         is_source: bool,
     },
-    /// The number of the device by which the route to the source leaves: the one on which the packet arrived or, if loose, any.
+    /// The number of the device by which the route to the source leaves: the one on which the packet arrived or, if
+    /// loose, any.
     ReversePath {
         is_loose: bool,
     },
@@ -89,7 +90,7 @@ pub(super) enum Loaded {
 }
 
 impl Loaded {
-    /// How many 4-byte registers it fills; the most that it may fill if that isn't known.
+    /// The number of 4-byte registers that it fills; the most that it may fill if that isn't known.
     fn slots(&self) -> u32 {
         let bytes = match self {
             Self::Field(part) => part.bytes,
@@ -166,8 +167,8 @@ impl Registers {
         held.map(|(_, loaded)| loaded)
     }
 
-    /// Everything that fills so many bytes from a register on, with its length, each whole and in registers of its own; none
-    /// if a part of it isn't known.
+    /// Everything that fills so many bytes from a register on, with its length, each whole and in registers of its own;
+    /// none if a part of it isn't known.
     pub(super) fn parts(&self, register: u32, bytes: u32) -> Option<Vec<(&Loaded, usize)>> {
         let mut slot = slot(register);
         let end = slot.saturating_add(bytes.div_ceil(4));

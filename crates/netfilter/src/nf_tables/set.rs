@@ -30,7 +30,7 @@ pub(super) fn add(batch: &mut Batch, table: &Table, set: &Set, id: u32) -> Resul
         Shape::Numbers => shape,
         Shape::Hashed => SetAttributes {
             flags: libc::NFT_SET_TIMEOUT as u32,
-            // How often to look for elements that have expired; without this, each second.
+            // The interval of the search for elements that have expired; without this, each second.
             collects_every: Some(DAY),
             // A hash table has room for so many elements from the start, and for no more.
             size: Some(set_size(set) as u32),

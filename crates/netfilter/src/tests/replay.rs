@@ -59,7 +59,7 @@ impl Respondent for Replay {
 }
 
 impl Replay {
-    /// How many chains and sets are made in the table that this message makes.
+    /// The number of chains and sets that are made in the table that this message makes.
     fn objects(&self, table: &Message<'_>) -> Result<u32, Malformed> {
         // The table's name is the first attribute of each.
         let name = |message: &Message<'_>| message.attributes()?.get(NFTA_TABLE_NAME).map(<[u8]>::to_vec);

@@ -154,7 +154,7 @@ fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<Vec<u
             references.push((last, false));
         }
     }
-    // No port at all is no match of multiport's.
+    // multiport has no match without any port.
     if !(1..=MULTIPORT_REFERENCES).contains(&references.len()) {
         return None;
     }
@@ -189,8 +189,8 @@ fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     Ok(Some(vec![Condition::compare(field, Values::Listed(ranges), negated)]))
 }
 
-/// A field that a match compares with an interval: its bit in the structure's flags, the field, and the offset of its lowest
-/// number in the structure, which its highest follows.
+/// A field that a match compares with an interval: its bit in the structure's flags, the field, and the offset of its
+/// lowest number in the structure, which its highest follows.
 type Compared = (u8, Field, usize);
 
 /// In `struct xt_owner_match_info`, by `XT_OWNER_UID` and `XT_OWNER_GID`. After them: which of them count, which are

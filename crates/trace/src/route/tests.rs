@@ -697,7 +697,7 @@ fn the_ack_comes_by_the_device_of_the_first_packet() {
     }
 }
 
-/// Packets for others than this host are dropped before any rule of IP's, and so are those of living connections for it.
+/// Packets for others than this host are dropped before any rule for IP, and so are those of living connections for it.
 #[test]
 fn a_packet_of_a_connection_is_for_this_host() {
     for hook in [Hook::Prerouting, Hook::Input] {

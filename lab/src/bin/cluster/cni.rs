@@ -38,7 +38,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 
 type Work = fn(&World<'_>, &Agent<'_>) -> Result<String>;
 
-/// How many pods start at once.
+/// The number of pods that start at once.
 const MANY: usize = 20;
 
 /// The taint that keeps pods away until the plugin is there.
@@ -143,7 +143,7 @@ fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     ))
 }
 
-/// How many meshed pods [`try_kinds`] leaves, and what it tries.
+/// The number of meshed pods that [`try_kinds`] leaves, and what it tries.
 const KINDS: usize = 4;
 const TRIED_KINDS: &str =
     "meshed, unmeshed, annotated, a native sidecar, users of its own, Pod Security's level restricted";
@@ -411,7 +411,7 @@ impl<'a> Agent<'a> {
         Ok(self.space.pod(name.ok_or("the node has no agent")?))
     }
 
-    /// A metric of the agent's.
+    /// One of the agent's metrics.
     fn metric(&self, name: &str) -> Option<usize> {
         let metrics = format!("http://127.0.0.1:{}/metrics", self.way.port);
         let text = Command::new("curl").args(["--silent", &metrics]).read().ok()?;
@@ -419,7 +419,7 @@ impl<'a> Agent<'a> {
         value.trim().parse().ok()
     }
 
-    /// How many pods the agent has found in place.
+    /// The number of pods that the agent has found in place.
     fn in_place(&self) -> Option<usize> {
         self.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
     }

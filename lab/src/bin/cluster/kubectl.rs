@@ -12,7 +12,7 @@ use crate::images;
 use crate::pod::Pod;
 use crate::services::wait_for;
 
-/// How long kubectl waits for what it has begun, on a machine that others use too.
+/// The time that kubectl waits for what it has begun, on a machine that others use too.
 pub(crate) const TIMEOUT: &str = "--timeout=300s";
 
 /// A namespace of Kubernetes.

@@ -20,7 +20,7 @@ use crate::world::{Scenario, World};
 /// The word by which it is asked for: it measures for minutes, and is no test.
 pub(crate) const WORD: &str = "kubelet";
 
-/// How often a pod of each kind is made.
+/// The number of pods of each kind that are made.
 const TURNS: u32 = 25;
 
 /// The first is what the others are compared with.

@@ -44,7 +44,7 @@ impl Started {
     }
 }
 
-/// How an init container ended.
+/// The end of an init container.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i64,

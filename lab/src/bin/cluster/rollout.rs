@@ -7,7 +7,7 @@ use crate::images;
 use crate::pod::{self, INIT, Started};
 use crate::world::{Scenario, World};
 
-/// How many pods serve.
+/// The number of pods that serve.
 pub(crate) const REPLICAS: usize = 2;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {

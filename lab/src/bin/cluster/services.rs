@@ -31,7 +31,7 @@ pub(crate) struct Cluster {
     pub(crate) kubectl: Kubectl,
 }
 
-/// How long any of it may take to be there, on a machine that others use too.
+/// The time limit for any of it to be there, on a machine that others use too.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The network configuration of all pods, in the folder of these.
@@ -165,7 +165,7 @@ impl Cluster {
         Ok(killed)
     }
 
-    /// How somebody at a shell gets at the cluster.
+    /// The way for somebody at a shell to get at the cluster.
     pub(crate) fn how_to_reach(&self) -> String {
         format!(
             "Images are registry.example/{{proxy-init:VERSION, proxy-init:legacy, proxy:1, app:1}}, as in deploy/pod.yaml. In another \

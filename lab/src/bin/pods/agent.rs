@@ -33,7 +33,7 @@ const NODE: u8 = 1;
 const NAMESPACE: &str = "shop";
 const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/linkerd-cni";
 
-/// How long something may take that is to happen at once, while other scenarios use the machine.
+/// The time limit of something that is to happen at once, while other scenarios use the machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The network validator's exit code where nothing is redirected.

@@ -26,7 +26,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// How long a request may take. A sandbox needs a second or two.
+    /// The time limit of a request. A sandbox needs a second or two.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Connects to the socket, once there is one. The interface is as protoc describes it in a file.

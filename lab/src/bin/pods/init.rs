@@ -27,7 +27,7 @@ const COMBINATIONS: [Combination; 3] = [
 const OWN_USERS: [(&str, &str); 4] =
     [("scratch", "nft"), ("scratch", "native"), ("legacy", "legacy"), ("file-capabilities", "legacy")];
 
-/// How proxy-init's container may differ from the chart's, a mode, and the mode that this comes to.
+/// The ways in which proxy-init's container may differ from the chart's, a mode, and the mode that this comes to.
 type Change = (&'static str, fn(&mut Container<'_>), &'static str, &'static str);
 const CHANGES: [Change; 4] = [
     ("with NET_ADMIN alone", |init| init.add = &["NET_ADMIN"], "auto", "nft"),

@@ -39,9 +39,9 @@ pub(crate) fn validator<'a>(image: &'a Image, args: &'a [&'a str]) -> Container<
     }
 }
 
-/// The container that `kubectl debug --profile=netadmin -- COMMAND` adds to a running pod: an ephemeral container with these two
-/// capabilities, the image's user, and the command in place of the image's entry point
-/// (kubectl's pkg/cmd/debug/profiles.go, `allowNetadminCapability`).
+/// The container that `kubectl debug --profile=netadmin -- COMMAND` adds to a running pod: an ephemeral container with
+/// these two capabilities, the image's user, and the command in place of the image's entry point (kubectl's
+/// pkg/cmd/debug/profiles.go, `allowNetadminCapability`).
 pub(crate) fn debugger<'a>(image: &'a Image, command: &'a [&'a str]) -> Container<'a> {
     Container {
         command,
@@ -110,7 +110,7 @@ pub(crate) fn debug(world: &World<'_>, pod: &Pod<'_>, user: Option<u32>, argumen
     pod.run(&Container { user, ..debugger(&world.images.scratch, &command) })
 }
 
-/// How many connections the rules of `show`'s JSON have sent to this port.
+/// The number of connections that the rules of `show`'s JSON have sent to this port.
 pub(crate) fn counted(show: &Value, port: u16) -> u64 {
     let lists = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     lists(show, "backends")

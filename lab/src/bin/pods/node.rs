@@ -58,7 +58,7 @@ pub(crate) const LOG: &str = "containerd.log";
 const PLUGINS: &str = "/usr/lib/cni";
 
 impl Node {
-    /// How long containerd may take to start; it takes a fraction of a second.
+    /// The time limit of containerd's start; it takes a fraction of a second.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     /// Starts containerd, and waits until it answers.

@@ -122,7 +122,7 @@ const MASKED: [&str; 11] = [
 /// And those that it has made read-only.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// How long a container that ends by itself may take.
+/// The time limit of a container that ends by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl<'a> Pod<'a> {

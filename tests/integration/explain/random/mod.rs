@@ -234,7 +234,7 @@ struct Count {
     not_known: u32,
     /// Of these, how many because a chain's priority is exactly that of connection tracking.
     tied: u32,
-    /// How many sets of rules `verify` called whole.
+    /// The number of sets of rules that `verify` called whole.
     in_place: u32,
     half_open: u32,
 }

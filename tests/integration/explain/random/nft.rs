@@ -26,7 +26,7 @@ pub(super) struct Table {
     pub(super) before: bool,
 }
 
-/// How most firewalls begin.
+/// The beginning of most firewalls.
 const PRELUDES: [&str; 9] = [
     "",
     "",
