@@ -1,10 +1,10 @@
 //! The subcommands that change something, with their flags, and the [`Install`] or [`Uninstall`] that arguments ask for.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use ruleset::Family;
 
+use super::pod_namespace::path_of_pod;
 use super::values::{self, LOG_FORMATS, named};
 use super::{Exit, FLAG, Flag, Given, PROGRAM, SUBCOMMAND, Subcommand, ValueForm};
 use crate::config::settings::OUTBOUND_SUBNETS_TO_REDIRECT;
@@ -275,26 +275,10 @@ pub fn log(given: &Given<'_>) -> Result<Log, String> {
 /// The network namespace to work in; none for the current one.
 pub fn netns(given: &Given<'_>) -> Result<Option<PathBuf>, String> {
     let path = given.path(NETNS.name, "a network namespace, or leave it out for the current one")?;
-    let Some(uid) = path.as_ref().and_then(|path| path.to_str()?.strip_prefix("pod:")) else { return Ok(path) };
-    let unseen =
-        "--netns: no process of this pod can be seen: run proxy-init on the pod's node, as root and with its processes";
-    find_namespace(uid).map(Some).ok_or_else(|| unseen.to_owned())
-}
-
-/// Where the network namespace of the pod with this UID can be opened: that of a process in the pod's cgroup. A runtime may
-/// put a helper of its own there, which is in the node's namespace, as the one is who looks from the node.
-fn find_namespace(uid: &str) -> Option<PathBuf> {
-    let own = fs::read_link("/proc/self/ns/net").ok()?;
-    // Where systemd makes the cgroups, their names have no hyphens.
-    let names = [format!("pod{uid}"), format!("pod{}", uid.replace('-', "_"))];
-    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    let mut namespaces = processes.filter_map(|process| {
-        let cgroup = fs::read_to_string(process.join("cgroup")).ok()?;
-        let namespace = process.join("ns/net");
-        let is_pods = names.iter().any(|name| cgroup.contains(name.as_str()));
-        (is_pods && fs::read_link(&namespace).ok()? != own).then_some(namespace)
-    });
-    namespaces.next()
+    match path.as_ref().and_then(|path| path.to_str()?.strip_prefix("pod:")) {
+        Some(uid) => path_of_pod(uid).map(Some).map_err(|reason| format!("--netns: {reason}")),
+        None => Ok(path),
+    }
 }
 
 /// The mode that the flag or the environment names.

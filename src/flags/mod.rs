@@ -4,6 +4,7 @@
 mod exit;
 mod given;
 pub mod install;
+mod pod_namespace;
 pub mod values;
 
 pub use self::exit::Exit;

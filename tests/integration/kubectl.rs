@@ -1,6 +1,7 @@
 //! The kubectl plugin: its script as it is, and a kubectl in the cluster's place that runs the debug container's
 //! command in a namespace here.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -152,9 +153,18 @@ fn from_the_node_a_pod_is_found_by_its_processes() {
     let (unseen, ..) = ask();
     assert_eq!(unseen.code(), Some(2), "{}", unseen.said());
     assert!(unseen.said().contains("on the pod's node"), "{}", unseen.said());
+    let longer = InCgroup::start(&pod, &format!("pod{UID}0"));
+    let (unseen, ..) = ask();
+    assert_eq!(unseen.code(), Some(2), "another pod: {}", unseen.said());
+    drop(longer);
     let process = InCgroup::start(&pod, &format!("pod{UID}"));
     let (verified, calls, folder) = ask();
+    // A pod may make a network namespace without rules, or with them, and put a process there.
+    process.add(&Namespace::new());
+    let (several, ..) = ask();
     drop(process);
+    assert_eq!(several.code(), Some(2), "{}", several.said());
+    assert!(several.said().contains("in several network namespaces"), "{}", several.said());
     assert!(verified.success().starts_with("in place"));
     let debug = calls.iter().find(|call| call.contains("debug node/")).unwrap();
     assert!(debug.starts_with("--namespace=kube-system debug node/node-7 "), "{calls:?}");
@@ -162,10 +172,10 @@ fn from_the_node_a_pod_is_found_by_its_processes() {
     assert_eq!(calls.last().unwrap(), "--namespace=kube-system delete pod node-debugger-node-7-abcde --wait=false");
 }
 
-/// A process in a cgroup of this name, until the end of the test.
+/// A cgroup of this name with processes, until the end of the test.
 struct InCgroup {
     cgroup: PathBuf,
-    process: Child,
+    processes: RefCell<Vec<Child>>,
 }
 
 impl InCgroup {
@@ -174,16 +184,25 @@ impl InCgroup {
         let hierarchy = hierarchies().into_iter().find(|hierarchy| !hierarchy.ends_with("cpuset"));
         let cgroup = hierarchy.unwrap().join(name);
         fs::create_dir(&cgroup).unwrap();
+        let processes = Self { cgroup, processes: RefCell::default() };
+        processes.add(namespace);
+        processes
+    }
+
+    /// Starts a process in a namespace, and puts it into the cgroup.
+    fn add(&self, namespace: &Namespace) {
         let process = namespace.run_here(|| Command::new("sleep").arg("60").spawn()).unwrap();
-        fs::write(cgroup.join("cgroup.procs"), process.id().to_string()).unwrap();
-        Self { cgroup, process }
+        fs::write(self.cgroup.join("cgroup.procs"), process.id().to_string()).unwrap();
+        self.processes.borrow_mut().push(process);
     }
 }
 
 impl Drop for InCgroup {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        for process in self.processes.get_mut() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
         let _ = fs::remove_dir(&self.cgroup);
     }
 }

@@ -1,4 +1,4 @@
-//! Help, manual pages, completions, and the pages that list settings.
+//! Help, completions, and the pages that list settings.
 
 use std::fs;
 use std::process::Command;
