@@ -1003,9 +1003,9 @@ fn thousands_of_rules_that_do_not_match_are_left_out_of_the_text() {
 fn chains_with_thousands_of_ways_through_them_are_answered() {
     let lab = pod_with_chart("nft");
     let _proxy = Server::start(&lab.pod, &[4143, 4140]);
-    // Two ways to each of 14 levels: 2^14 ways to the last one.
-    let mut script = "table inet x {\n chain c14 { tcp dport 1 drop; tcp dport 2 drop; }\n".to_owned();
-    for level in (0..14).rev() {
+    // Two ways to each of 12 levels: 2^12 ways to the last one. A few times as many are more than a look may ask.
+    let mut script = "table inet x {\n chain c12 { tcp dport 1 drop; tcp dport 2 drop; }\n".to_owned();
+    for level in (0..12).rev() {
         let hook = if level == 0 { "type filter hook prerouting priority 0;" } else { "" };
         let next = level + 1;
         script += &format!(" chain c{level} {{ {hook} jump c{next}; jump c{next}; }}\n");
@@ -1013,7 +1013,7 @@ fn chains_with_thousands_of_ways_through_them_are_answered() {
     nft(&lab.pod, &format!("{script}}}\n"));
     let said = text(&lab, "inbound --to 10.77.0.2:80");
     assert!(said.starts_with("to the proxy, port 4143\n"), "{}", said.len());
-    assert_eq!(said.matches("to port 1:").count(), 1 << 14);
+    assert_eq!(said.matches("to port 1:").count(), 1 << 12);
 }
 
 /// They are followed one after the other, and the text has each rule once.
