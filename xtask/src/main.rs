@@ -63,7 +63,7 @@ To test more:
                it, looked at with kubectl (needs root).
                  --kubernetes FOLDER  kube-apiserver, kube-controller-manager,
                                  kube-scheduler, kube-proxy and kubelet, of
-                                 1.30 or later; the rest is Debian sid's
+                                 1.32 or later; the rest is Debian sid's
                  --only WORD...  the scenarios whose name has all words; those
                                  with kubelet measure
                  --keep          leave the cluster running until Ctrl-C, and say
