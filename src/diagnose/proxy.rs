@@ -221,9 +221,14 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<PodWarning> {
     }
     let others = other_ports_of_proxy(config, network);
     let mut is_elsewhere = false;
-    // Without any address, as where a sysctl disables IPv6, a family has no connections.
+    // A family without any address, as where a sysctl disables IPv6, has no connections. With addresses of the link alone, as IPv6
+    // has in a pod of an IPv4 cluster, it has none with other hosts.
+    let is_wide = |family: &Family| network.wide_addresses(*family).next().is_some();
     let mut families = config.families().to_vec();
     families.retain(|&family| network.addresses.is_empty() || !network.own_addresses(family).is_empty());
+    if families.iter().any(is_wide) {
+        families.retain(is_wide);
+    }
     for (direction, port) in [(Direction::Inbound, config.inbound_port), (Direction::Outbound, config.outbound_port)] {
         let mut at_port: Vec<&Listener> = network.listeners.iter().collect();
         at_port.retain(|listener| listener.port == port.get() && is_reached(listener, network));
@@ -420,8 +425,11 @@ mod tests {
         assert_eq!(said(&v4, without.clone()), [""; 0]);
         // As where a sysctl disables IPv6.
         let own = Address { device: 2, address: "10.77.0.2".parse().unwrap(), prefix: 24, broadcast: None };
-        let network = Network { addresses: vec![own], ..where_listen(without) };
-        assert_eq!(warnings(&config(), &network), []);
+        let of_link = Address { address: "fe80::2".parse().unwrap(), prefix: 64, ..own };
+        for addresses in [vec![own], vec![own, of_link]] {
+            let network = Network { addresses, ..where_listen(without.clone()) };
+            assert_eq!(warnings(&config(), &network), []);
+        }
         // Inbound connections don't come to 127.0.0.1.
         let mut local = proxy(2102);
         local.push(listener("127.0.0.1", 4143, 2102));

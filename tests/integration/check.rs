@@ -173,6 +173,17 @@ fn a_pod_without_a_default_route_is_well() {
     assert!(matches!(reached, Reached::Server { port: 4140, .. }), "{reached:?}");
 }
 
+/// In a cluster of IPv4 alone, a pod's device has an IPv6 address of its link all the same.
+#[test]
+fn a_pod_of_an_ipv4_cluster_is_well() {
+    let lab = Lab::new();
+    install(&lab.pod, &chart_in("nft"));
+    lab.pod.sh("ip -6 address flush dev eth0 scope global");
+    let _proxy = listen(&lab.pod, 2102, &["0.0.0.0:4143", "127.0.0.1:4140"]);
+    let checked = Run::new("check --output short").output(&lab.pod);
+    assert_eq!(checked.success(), "well: connections go to the proxy by the rules of nft mode\n");
+}
+
 /// The port's flag is for one direction, and the subnet's for the other.
 #[test]
 fn a_bypass_is_told_with_its_own_directions_flag() {
