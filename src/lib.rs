@@ -73,6 +73,7 @@ mod netns;
 mod notice;
 mod ownership;
 mod plan;
+mod pod_uid;
 mod uninstall;
 
 /// For this project's own benchmarks and fuzzers: not for others.
@@ -111,6 +112,7 @@ pub use install::{Install, Installed, Simulate};
 pub use modes::nf_tables::Stamp;
 pub use netns::Namespace;
 pub use notice::{OperationNotice, Warning};
+pub use pod_uid::PodUid;
 pub use ruleset::Unseen;
 pub use ruleset::{Direction, Family, Name, Subsystem};
 pub use uninstall::{Uninstall, Uninstalled};

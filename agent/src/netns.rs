@@ -28,10 +28,10 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fstat};
-use proxy_init::Namespace;
+use proxy_init::{Namespace, PodUid};
 use thiserror::Error;
 
-use crate::pod::{Meshed, Uid};
+use crate::pod::Meshed;
 
 /// A namespace is a file, known by its device and inode (namespaces(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,14 +52,14 @@ impl Identity {
 /// The facts that tell a pod's network namespace from others.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
-    uid: Uid,
+    uid: PodUid,
     addresses: Vec<IpAddr>,
     has_own_users: bool,
 }
 
 impl Facts {
     /// From the API server's words about the pod with this UID.
-    pub(crate) fn new(uid: &Uid, pod: &Meshed) -> Self {
+    pub(crate) fn new(uid: &PodUid, pod: &Meshed) -> Self {
         Self { uid: uid.clone(), addresses: pod.addresses().to_vec(), has_own_users: pod.has_own_users() }
     }
 }
@@ -88,7 +88,7 @@ const NOT_MADE: &str = "its processes are in a network namespace that the runtim
 pub(crate) struct Processes {
     proc: PathBuf,
     /// Their numbers, in their order.
-    pods: BTreeMap<Uid, BTreeSet<u32>>,
+    pods: BTreeMap<PodUid, BTreeSet<u32>>,
     own: Identity,
     /// None where a security module hides process 1. No pod's address is the node's either.
     node: Option<Identity>,
@@ -111,7 +111,7 @@ impl Processes {
             };
             // A process that ends meanwhile is in no pod.
             let cgroup = fs::read_to_string(proc.join(name).join("cgroup")).unwrap_or_default();
-            if let Some(uid) = Uid::in_cgroup(&cgroup) {
+            if let Some(uid) = PodUid::in_cgroup(&cgroup) {
                 found.pods.entry(uid).or_default().insert(number);
             }
         }
@@ -197,11 +197,11 @@ fn has_ended(error: &io::Error) -> bool {
 }
 
 /// The pod of a process whose folder is open; none, too, if it has ended.
-fn uid(process: &File) -> Option<Uid> {
+fn uid(process: &File) -> Option<PodUid> {
     let cgroup = openat(process, "cgroup", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
     let mut text = String::new();
     File::from(cgroup).read_to_string(&mut text).ok()?;
-    Uid::in_cgroup(&text)
+    PodUid::in_cgroup(&text)
 }
 
 /// Checks if the thread's network namespace has one of these addresses. A socket can be bound to no other, and

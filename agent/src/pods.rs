@@ -14,6 +14,7 @@ use kube::runtime::events::EventType;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Error};
+use proxy_init::PodUid;
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -23,7 +24,7 @@ use crate::admin::Health;
 use crate::api::{self, Server};
 use crate::care::{Care, Standing, Tracked};
 use crate::netns::{Facts, Processes};
-use crate::pod::{self, Case, MESHED, Meshed, Uid};
+use crate::pod::{self, Case, MESHED, Meshed};
 use crate::rules;
 use crate::settings::{RepairAction, Settings};
 use crate::tell::Teller;
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Watcher<'a> {
     server: &'a Server,
-    care: Care<'a, Uid, Meshed>,
+    care: Care<'a, PodUid, Meshed>,
 }
 
 /// Watches until the process ends.
@@ -97,7 +98,7 @@ impl Watcher<'_> {
     }
 
     /// Looks at these pods, one after another.
-    async fn round(&self, due: Vec<Uid>) {
+    async fn round(&self, due: Vec<PodUid>) {
         // One look at all processes for all pods, if rules are looked at in one of these.
         let processes = OnceCell::new();
         for uid in due {
@@ -110,7 +111,7 @@ impl Watcher<'_> {
     /// A pod's state, after the agent has healed it if need be.
     async fn look(
         &self,
-        uid: &Uid,
+        uid: &PodUid,
         pod: &Meshed,
         tracked: &mut Tracked,
         processes: &OnceCell<Result<Arc<Processes>, String>>,

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
+use crate::pod_uid::PodUid;
+
 /// The place of the network namespace of the pod with this UID, found by the processes in the pod's cgroup; or the reason
 /// why none can be told. A runtime may put a helper of its own into that cgroup, which is in the node's namespace, as is whoever
 /// looks from the node. A pod may make namespaces of its own; then none is taken for the pod's.
 pub(super) fn path_of_pod(uid: &str) -> Result<PathBuf, String> {
+    let uid = PodUid::new(uid).ok_or_else(|| format!("\"{uid}\" is no pod's UID: it is in the pod's metadata.uid"))?;
     let own = fs::read_link("/proc/self/ns/net").map_err(|error| format!("/proc/self/ns/net: {error}"))?;
     let mut found = BTreeMap::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let path = process.path().join("ns/net");
         let Ok(cgroups) = fs::read_to_string(process.path().join("cgroup")) else { continue };
-        if !names_pod(&cgroups, uid) {
+        if PodUid::in_cgroup(&cgroups).as_ref() != Some(&uid) {
             continue;
         }
         match fs::read_link(&path) {
@@ -33,12 +36,4 @@ pub(super) fn path_of_pod(uid: &str) -> Result<PathBuf, String> {
             other.display()
         )),
     }
-}
-
-/// Returns true if one of a process's cgroups, as /proc/PID/cgroup lists them, is a pod's or is in one. kubelet names a pod's
-/// cgroup `podUID` or, where systemd makes cgroups, `…-podUID.slice` with underscores
-/// (pkg/kubelet/cm/pod_container_manager_linux.go).
-fn names_pod(cgroups: &str, uid: &str) -> bool {
-    let (name, slice) = (format!("pod{uid}"), format!("-pod{}.slice", uid.replace('-', "_")));
-    cgroups.split(['/', '\n']).any(|cgroup| cgroup == name || cgroup.ends_with(&slice))
 }
