@@ -150,10 +150,11 @@ pub(super) fn join_losses(outcomes: Vec<Outcome<'_>>) -> Vec<Outcome<'_>> {
             outcome.is_some_and(|outcome| !outcome.is_rejection())
         };
         let last = indices.iter().rfind(is_silent).or(indices.last()).copied();
-        for (index, outcome) in outcomes.iter_mut().enumerate().filter(|(index, _)| indices.contains(index)) {
-            match outcome {
-                Some(outcome) if Some(index) == last => outcome.doubt = Doubt::NONE,
-                _ => *outcome = None,
+        for index in indices {
+            match outcomes.get_mut(index) {
+                Some(Some(outcome)) if Some(index) == last => outcome.doubt = Doubt::NONE,
+                Some(outcome) => *outcome = None,
+                None => {}
             }
         }
     }
