@@ -14,7 +14,9 @@ use tower::limit::RateLimitLayer;
 
 use crate::settings::Installation;
 
-/// The time limit of an answer.
+/// The time limit of an answer to what the agent writes: as long as upstream's repair controller waits.
+pub(crate) const PATIENCE_TO_WRITE: Duration = Duration::from_secs(1);
+/// The time limit of other answers.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The most watches that may begin in this time.
 const WATCHES: (u64, Duration) = (10, Duration::from_secs(30));

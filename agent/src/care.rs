@@ -62,7 +62,7 @@ pub(crate) enum Standing {
     InPlace,
     /// It has others, and the first difference.
     Drifted(String),
-    /// The reason why not.
+    /// It isn't known, for this reason.
     NotKnown(String),
     /// It is none of the agent's business.
     LeftAlone,

@@ -13,7 +13,7 @@ pub(crate) type Files = BTreeMap<String, Content>;
 pub(crate) struct Step {
     pub(crate) name: String,
     /// The file when the plan was made, or none: if that isn't so any more, another plan has to be made. The agent's
-    /// own file own is changed whatever it is.
+    /// own file is changed whatever it is.
     pub(crate) before: Option<Option<Text>>,
     /// The file afterwards, if there is to be one.
     pub(crate) after: Option<Text>,

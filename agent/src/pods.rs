@@ -5,7 +5,7 @@ use std::future::pending;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::TryStreamExt as _;
 use kube::api::{DeleteParams, Preconditions};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use crate::admin::Health;
-use crate::api::{self, Server};
+use crate::api::{self, PATIENCE_TO_WRITE, Server};
 use crate::care::{Care, Standing, Tracked};
 use crate::netns::{Facts, Processes};
 use crate::pod::{self, Case, MESHED, Meshed};
@@ -30,8 +30,6 @@ use crate::settings::{RepairAction, Settings};
 use crate::tell::Teller;
 
 const PROC: &str = "/proc";
-/// The time limit of the API server's answers: as long as upstream's repair controller waits.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Watcher<'a> {
     server: &'a Server,
@@ -159,7 +157,7 @@ impl Watcher<'_> {
         let request = request.delete(&name, &parameters).map_err(|error| error.to_string())?;
         let start = Instant::now();
         // The answer is the pod, however long that is: it isn't read.
-        match timeout(PATIENCE, self.server.client.request_stream(request)).await {
+        match timeout(PATIENCE_TO_WRITE, self.server.client.request_stream(request)).await {
             Err(_) => {
                 metrics.delete_timeouts.inc();
                 Err("it started without rules, and deleting it took longer than a second".to_owned())

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -13,10 +13,8 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use crate::admin::Health;
-use crate::api::{self, Server};
+use crate::api::{self, PATIENCE_TO_WRITE, Server};
 
-/// The time limit of the API server's answers: as long as upstream's repair controller waits.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest that an event's text may be (`NoteLengthLimit` in Kubernetes' pkg/apis/core/validation/events.go).
 const LONGEST_NOTE: usize = 1024 - REST;
 /// The longest that its action may be (`ActionLengthLimit` there).
@@ -72,7 +70,7 @@ impl Teller {
         tokio::spawn(async move {
             let metrics = &health.metrics;
             let start = Instant::now();
-            match timeout(PATIENCE, recorder.publish(&event, &about)).await {
+            match timeout(PATIENCE_TO_WRITE, recorder.publish(&event, &about)).await {
                 Err(_) => {
                     metrics.event_timeouts.inc();
                 }

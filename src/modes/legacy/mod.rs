@@ -93,8 +93,8 @@ impl Legacy {
         // If the process ended between the two commits, or between a failed one and the rollback, one family would be changed
         // and the other not. So signals wait.
         let _held = hold();
-        let mut restored = changes.iter().map(|change| child::restore(&change.program, &change.input, &lock.0));
-        match restored.try_for_each(|restored| restored).and_then(|()| self.confirm(wanted)) {
+        let restored = changes.iter().try_for_each(|change| child::restore(&change.program, &change.input, &lock.0));
+        match restored.and_then(|()| self.confirm(wanted)) {
             Ok(()) => Ok(changes.into_iter().map(|change| change.before.table).collect()),
             Err(error) => Err(roll_back(&changes, explain(error, &changes, wanted))),
         }
