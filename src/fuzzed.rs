@@ -50,56 +50,11 @@ mod tests {
     use ruleset::testing::random;
 
     use super::*;
+    use crate::config::testing::any_config;
     use crate::modes::batch as batch_of;
 
     fn batch(config: &Config) -> Vec<u8> {
         batch_of(Mode::Nft, config).unwrap()
-    }
-
-    fn any_config() -> impl Strategy<Value = Config> {
-        let ports = || prop::collection::vec((any::<u16>(), 0..300u16), 0..40);
-        let subnets = || prop::collection::vec((any::<[u8; 16]>(), 0..=128u8, any::<bool>()), 0..4);
-        (1..=u16::MAX, 1..u32::MAX, ports(), subnets(), prop::collection::vec(1..=u16::MAX, 0..3)).prop_map(
-            |(port, id, ports, subnets, redirected)| {
-                let port = Port::new(port).unwrap();
-                let ports: Vec<_> = ports
-                    .iter()
-                    .filter_map(|&(first, more)| PortRange::new(first, first.saturating_add(more)))
-                    .collect();
-                let subnets: Vec<crate::Subnet> = subnets
-                    .iter()
-                    .map(|&(address, prefix, v4)| {
-                        let text = if v4 {
-                            let [a, b, c, d, ..] = address;
-                            format!("{a}.{b}.{c}.{d}/{}", prefix % 33)
-                        } else {
-                            format!("{}/{prefix}", std::net::Ipv6Addr::from(address))
-                        };
-                        text.parse().unwrap()
-                    })
-                    .collect();
-                let ids: Vec<_> = crate::IdRange::new(id / 2, id).into_iter().collect();
-                let interfaces: Vec<crate::Interface> = format!("net{}", id % 7).parse().into_iter().collect();
-                Config {
-                    inbound_port: port,
-                    outbound_port: port,
-                    proxy_uid: crate::OwnerId::new(id),
-                    proxy_gid: crate::OwnerId::new(id),
-                    redirected_ports: redirected.into_iter().filter_map(Port::new).collect(),
-                    ignored_inbound_ports: ports.clone(),
-                    ignored_outbound_ports: ports.clone(),
-                    ignored_inbound_subnets: subnets.clone(),
-                    ignored_outbound_subnets: subnets.clone(),
-                    redirected_outbound_ports: ports,
-                    redirected_outbound_subnets: subnets,
-                    ignored_uids: ids.clone(),
-                    ignored_gids: ids,
-                    ignored_inbound_interfaces: interfaces.clone(),
-                    ignored_outbound_interfaces: interfaces,
-                    ipv6: true,
-                }
-            },
-        )
     }
 
     #[test]

@@ -6,8 +6,8 @@ use ruleset::Family;
 
 use super::*;
 use crate::config::settings::{SETTINGS, arguments};
+use crate::config::testing::any_config;
 use crate::config::{Config, Mode, ModeChoice, Port};
-use crate::flags::RULES;
 use crate::log::Level;
 
 fn read_back(arguments: Vec<String>) -> Config {
@@ -18,83 +18,11 @@ fn read_back(arguments: Vec<String>) -> Config {
     }
 }
 
-/// Items of a list, as users write them.
-fn list(name: &'static str, item: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<String>> {
-    let lists = prop::collection::vec(prop::collection::vec(item, 1..20), 0..3);
-    lists.prop_map(move |lists| {
-        let argument = |items: Vec<String>| format!("--{name}={}", items.join(" , "));
-        lists.into_iter().map(argument).collect()
-    })
-}
-
-fn port() -> impl Strategy<Value = String> {
-    (1..=u16::MAX).prop_map(|port| port.to_string())
-}
-
-fn range() -> impl Strategy<Value = String> {
-    (any::<u16>(), prop::option::of(any::<u16>())).prop_map(|(first, more)| match more {
-        Some(more) => format!("{first}-{}", first.saturating_add(more)),
-        None => first.to_string(),
-    })
-}
-
-fn ids() -> impl Strategy<Value = String> {
-    (0..u32::MAX, prop::option::of(any::<u32>())).prop_map(|(first, more)| match more {
-        Some(more) => format!("{first}-{}", first.saturating_add(more).min(u32::MAX - 1)),
-        None => first.to_string(),
-    })
-}
-
-fn v4_subnet() -> impl Strategy<Value = String> {
-    (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip)))
-}
-
-fn subnet() -> impl Strategy<Value = String> {
-    prop_oneof![
-        v4_subnet(),
-        (any::<[u16; 8]>(), 0..=128).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv6Addr::from(ip))),
-    ]
-}
-
-fn device() -> impl Strategy<Value = String> {
-    "[a-zA-Z0-9_@][a-zA-Z0-9._@-]{0,14}"
-}
-
-/// Flags of an installation, in any order.
-fn any_flags() -> impl Strategy<Value = Vec<String>> {
-    let given = |name: &'static str, value: BoxedStrategy<String>| {
-        value.prop_map(move |value| vec![format!("--{name}={value}")]).boxed()
-    };
-    let maybe = move |name, value| prop_oneof![Just(vec![]), given(name, value)].boxed();
-    let id = || (-1..i64::from(u32::MAX)).prop_map(|id| id.to_string()).boxed();
-    let modes: Vec<String> = ModeChoice::NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let about_rules = (INSTALL.flags)().into_iter().filter(|flag| flag.heading == RULES);
-    let flags = about_rules.map(|flag| match flag.name {
-        name @ ("incoming-proxy-port" | "outgoing-proxy-port") => given(name, port().boxed()),
-        name @ ("proxy-uid" | "proxy-gid") => maybe(name, id()),
-        name @ "ports-to-redirect" => list(name, port()).boxed(),
-        name @ ("inbound-ports-to-ignore" | "outbound-ports-to-ignore" | "outbound-ports-to-redirect") => {
-            list(name, range()).boxed()
-        }
-        name @ ("inbound-subnets-to-ignore" | "outbound-subnets-to-ignore") => list(name, subnet()).boxed(),
-        // With IPv6 subnets alone, and without rules for IPv6, the flags are refused.
-        name @ "outbound-subnets-to-redirect" => list(name, v4_subnet()).boxed(),
-        name @ ("skip-uid" | "skip-gid") => list(name, ids()).boxed(),
-        name @ ("inbound-interfaces-to-ignore" | "outbound-interfaces-to-ignore") => list(name, device()).boxed(),
-        name @ "ipv6" => maybe(name, prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
-        name => panic!("--{name}: say here what its values are"),
-    });
-    let mode = maybe("iptables-mode", prop::sample::select(modes).boxed());
-    let flags: Vec<BoxedStrategy<Vec<String>>> = flags.chain([mode]).collect();
-    flags.prop_map(|flags| flags.concat()).prop_shuffle()
-}
-
 proptest! {
     #![proptest_config(random(256))]
 
     #[test]
-    fn a_configs_flags_install_just_that_config(flags in any_flags()) {
-        let config = read_back(flags);
+    fn a_configs_flags_install_just_that_config(config in any_config()) {
         prop_assert_eq!(read_back(arguments(&config)), config);
     }
 }
@@ -283,20 +211,6 @@ fn the_validators_environment_counts_where_there_is_no_flag() {
 }
 
 #[test]
-fn an_output_that_the_subcommand_does_not_take_is_refused_with_those_that_it_does() {
-    for (line, want) in [
-        ("show --output yaml", "--output must be text or json, or short for check and explain, not \"yaml\""),
-        ("show --output short", "--output short is for check and explain: use text or json"),
-        (
-            "explain inbound --output yaml",
-            "--output must be text or json, or short for check and explain, not \"yaml\" (see proxy-init explain --help)",
-        ),
-    ] {
-        assert_eq!(try_parse(&format!("proxy-init {line}"), None).unwrap_err(), want);
-    }
-}
-
-#[test]
 fn a_mistake_is_explained_and_says_where_help_is() {
     for (line, want) in [
         ("uninstall --simulate=true", "uninstall does not take --simulate: leave it out"),
@@ -369,23 +283,6 @@ fn verify_needs_no_flags_about_rules_or_the_ports() {
         let error = try_parse(&format!("proxy-init verify {flags}"), None).unwrap_err();
         assert!(error.contains(" required: "), "{flags}: {error}");
         assert!(error.ends_with(" (see proxy-init verify --help)"), "{flags}: {error}");
-    }
-}
-
-#[test]
-fn errors_are_for_programs_where_output_is() {
-    for (line, want) in [
-        ("verify -u 1 --output=json", true),
-        ("verify -u 1 --output json", true),
-        ("show --output json -p 1", true),
-        ("detect --output=json x", true),
-        ("detect --output text x", false),
-        ("uninstall --output json", false),
-        ("--output=json", false),
-    ] {
-        let arguments = format!("proxy-init {line}");
-        let error = parse(arguments.split(' ').map(OsString::from), |_| None).unwrap_err();
-        assert_eq!(error.as_json, want, "{line}");
     }
 }
 

@@ -3,6 +3,8 @@
 pub mod lists;
 mod mode;
 pub mod settings;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod warnings;
 
 use std::fmt;

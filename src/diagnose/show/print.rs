@@ -540,7 +540,7 @@ fn before_jump<'a>(chain: &'a ShownChain<'a>) -> impl Iterator<Item = &'a ShownR
 
 #[cfg(test)]
 mod tests {
-    use ruleset::{Action, Condition, Counters, Field, Hook, Kind, Name, Nat, NatKind, Subsystem, testing};
+    use ruleset::{Action, Condition, Counters, Field, Hook, Kind, Name, Nat, NatKind, testing};
     use ruleset::{Network, Ruleset};
     use serde_json::json;
 
@@ -628,15 +628,6 @@ flags that install proxy-init's rules as found
             assert!(text.contains(told), "{text}");
             assert_eq!(text.matches("all others").count(), 1, "{text}");
         }
-    }
-
-    #[test]
-    fn rules_in_two_modes_are_told_first() {
-        let mut ruleset = installed(Mode::Nft, &chart());
-        ruleset.tables.extend(installed(Mode::Native, &chart()).tables);
-        let text = Shown::of(&ruleset, &Network::default()).text(false);
-        let title = "proxy-init's rules are in several modes at once, nft and native: connections\n  pass all of them; `proxy-init uninstall` removes them\n\nnft mode\n";
-        assert!(text.starts_with(title), "{text}");
     }
 
     #[test]
@@ -862,27 +853,5 @@ inbound
         );
         assert_eq!(backend["chains"][1].get("hook"), None);
         assert_eq!(backend["chains"].as_array().unwrap().len(), 8);
-    }
-
-    #[test]
-    fn what_could_not_be_seen_is_said() {
-        let ruleset = Ruleset {
-            tables: vec![],
-            not_known: vec![ruleset::Unseen {
-                subsystem: Subsystem::Legacy,
-                not_permitted: true,
-                reason: "for a reason".to_owned(),
-            }],
-        };
-        let shown = Shown::of(&ruleset, &Network::default());
-        assert_eq!(
-            shown.text(false),
-            "not known: for a reason here: run as root (kubectl proxy-init --root)\n\
-             no proxy-init rules are in what could be seen\n"
-        );
-        assert_eq!(
-            serde_json::from_str::<Value>(&shown.json()).unwrap(),
-            json!({"schema": 1, "backends": [], "not_known": ["legacy"], "warnings": []})
-        );
     }
 }

@@ -1,5 +1,4 @@
-use ruleset::Unseen;
-use ruleset::{Hook, Kind, Label, Nat, NatKind, Policy, Set, Subsystem, Table, Values};
+use ruleset::{Hook, Kind, Label, Policy, Set, Table, Values};
 use ruleset::{
     testing::base, testing::chain, testing::dnat, testing::effect_of, testing::not, testing::rule, testing::table,
     testing::to_port,
@@ -385,45 +384,9 @@ fn a_translated_connection_goes_elsewhere_and_its_source_may_change() {
     }
 }
 
+/// A policy is a step of the way, and a rule that ends tracking is the reason of a bypass.
 #[test]
-fn a_redirected_connection_meets_what_drops_its_new_destination() {
-    for (hook, want) in [(Hook::Input, "dropped"), (Hook::Prerouting, "dropped")] {
-        let rules = vec![rule([to_port(4143)], Action::Drop)];
-        assert_eq!(said(&beside(vec![filter(hook, rules)]), &inbound("10.0.0.1:80")), want);
-        let rules = vec![rule([to_port(80)], Action::Drop)];
-        assert_eq!(said(&beside(vec![filter(hook, rules)]), &inbound("10.0.0.1:80")), "to the proxy, port 4143");
-    }
-    // On its way out, by lo, to 127.0.0.1, and in again.
-    let lo = || Condition::is(Field::OutInterface, interface(LOOPBACK));
-    let localhost = || Condition::is(Field::Destination(Family::V4), 0x7f00_0001);
-    let in_by_lo = || Condition::is(Field::InInterface, interface(LOOPBACK));
-    let of_user = || not(Condition::is(Field::Uid, 2102));
-    for (hook, conditions, want) in [
-        (Hook::Output, vec![localhost(), not(lo())], "dropped"),
-        (Hook::Output, vec![lo()], "dropped: the reply"),
-        (Hook::Output, vec![lo(), Condition::is(Field::DestinationPort, 80)], "to the proxy, port 4140"),
-        (Hook::Postrouting, vec![localhost(), lo(), of_user()], "dropped"),
-        (Hook::Prerouting, vec![localhost(), in_by_lo(), to_port(4140)], "dropped"),
-        (Hook::Input, vec![localhost(), in_by_lo(), to_port(4140)], "dropped"),
-        (Hook::Input, vec![of_user()], "to the proxy, port 4140"),
-        (Hook::Input, vec![lo()], "to the proxy, port 4140"),
-    ] {
-        let dropping = Rule { conditions, ..rule([], Action::Drop) };
-        let ruleset = beside(vec![filter(hook, vec![dropping.clone()])]);
-        assert_eq!(said(&ruleset, &outbound("10.0.0.1:80")), want, "{hook} {dropping:?}");
-    }
-}
-
-#[test]
-fn what_comes_in_by_lo_is_not_redirected_again() {
-    let own = Connection { device: Some(Name::from("lo")), ..outbound("10.0.0.1:80") };
-    let answer_of = beside(vec![]);
-    let answer = explain(&answer_of, &own);
-    assert!(way(&answer).iter().all(|step| !step.starts_with("prerouting")), "{:?}", way(&answer));
-}
-
-#[test]
-fn policies_drop_and_untracked_connections_are_left_alone() {
+fn a_policy_and_notrack_are_named() {
     let mut strict = filter(Hook::Input, vec![rule([to_port(4190)], Action::Accept)]);
     strict.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
     let ruleset = beside(vec![strict]);
@@ -439,64 +402,11 @@ fn policies_drop_and_untracked_connections_are_left_alone() {
         raw
     };
     let there = raw(Hook::Prerouting, to_port(80));
-    // The packets after its answer are taken for a connection of their own, and redirected.
-    let ruleset = beside(vec![there.clone()]);
-    assert_eq!(said(&ruleset, &inbound("10.0.0.1:80")), "dropped: the reply");
     let back = Table { name: Name::from("back"), ..raw(Hook::Output, Condition::is(Field::SourcePort, 80)) };
     let ruleset = beside(vec![there, back]);
     let answer = explain(&ruleset, &inbound("10.0.0.1:80"));
     assert_eq!(answer.verdict, Verdict::Bypass);
     assert_eq!(answer.at.unwrap().to_string(), "`tcp dport 80 notrack` in inet mine, chain mine");
-    // Nor is it masqueraded, and so it keeps its source.
-    let known = Connection { from: Some([192, 0, 2, 1].into()), ..inbound("10.0.0.1:80") };
-    assert_eq!(said(&ruleset, &known), "bypasses the proxy");
-}
-
-#[test]
-fn an_accept_before_the_jump_is_why_a_connection_bypasses_the_proxy() {
-    let mut ruleset = beside(vec![]);
-    let foreign = rule([to_port(80)], Action::Accept);
-    ruleset.tables[0].chains[0].rules.insert(0, foreign.clone());
-    let answer = explain(&ruleset, &inbound("10.0.0.1:80"));
-    assert_eq!(answer.verdict, Verdict::Bypass);
-    assert_eq!(answer.at.unwrap().rule(), Some(&foreign));
-    // In another table it is none.
-    let harmless = nat(Hook::Prerouting, -110, vec![foreign]);
-    let ruleset = beside(vec![harmless]);
-    let answer = explain(&ruleset, &inbound("10.0.0.1:4190"));
-    assert_eq!(answer.at.unwrap().chain().name, *"PROXY_INIT_REDIRECT");
-}
-
-#[test]
-fn later_rules_see_the_port_to_which_a_connection_is_translated() {
-    let later = |hook, field, port: u16| {
-        let mut later = filter(hook, vec![rule([Condition::is(field, u128::from(port))], Action::Drop)]);
-        later.name = Name::from("later");
-        later.chains[0].base.as_mut().unwrap().priority = 110;
-        later
-    };
-    let translated = |ports| {
-        let action = Action::Nat(Nat { ports, ..dnat(Some([192, 0, 2, 7].into())) });
-        nat(Hook::Output, -110, vec![rule([], action)])
-    };
-    for (ports, port, want) in [
-        (Some((8080, 8080)), 8080, "dropped"),
-        (Some((8080, 8080)), 80, "goes elsewhere: dnat to 192.0.2.7:8080"),
-        (None, 80, "dropped"),
-        (None, 8080, "goes elsewhere: dnat to 192.0.2.7"),
-    ] {
-        let ruleset = beside(vec![translated(ports), later(Hook::Postrouting, Field::DestinationPort, port)]);
-        assert_eq!(said(&ruleset, &outbound("10.0.0.1:80")), want, "{ports:?} {port}");
-    }
-    // From which port a masqueraded one comes isn't known.
-    let masquerade = Action::Nat(Nat::of(NatKind::Masquerade));
-    let ruleset = beside(vec![
-        nat(Hook::Postrouting, 100, vec![rule([], masquerade)]),
-        later(Hook::Postrouting, Field::SourcePort, 7),
-    ]);
-    let from = Connection { from_port: Some(40000), ..outbound("10.0.0.1:25") };
-    let answer = said(&ruleset, &from);
-    assert!(answer.starts_with("not known: it depends on the source port"), "{answer}");
 }
 
 #[test]
@@ -527,35 +437,26 @@ fn an_unknown_order_matters_only_where_answers_differ() {
     assert_eq!(said(&beside(vec![two]), &inbound("10.0.0.1:80")), "goes elsewhere: redirected to port 2 of this host");
 }
 
+/// At ingress, and at egress for the reply, which leaves by the device by which its connection came in.
 #[test]
 fn a_netdev_chain_sees_its_device_alone() {
-    let at = |action| {
-        let mut ingress = base("edge", Kind::Filter, Hook::Ingress, 0, vec![rule([to_port(80)], action)]);
-        ingress.devices = Some(Intervals::one(interface(b"eth1")));
-        beside(vec![table("netdev edge", vec![ingress])])
+    let at = |hook, action| {
+        let mut chain = base("edge", Kind::Filter, hook, 0, vec![rule([], action)]);
+        chain.devices = Some(Intervals::one(interface(b"eth1")));
+        beside(vec![table("netdev edge", vec![chain])])
     };
-    assert_eq!(
-        said(&at(Action::Drop), &inbound("10.0.0.1:80")),
-        "not known: it depends on the interface on which it arrives, because netdev edge, chain edge, is for some: \
-         give --in"
-    );
-    for (device, want) in [("eth1", "dropped"), ("eth0", "to the proxy, port 4143")] {
-        let by = Connection { device: Some(Name::from(device)), ..inbound("10.0.0.1:80") };
-        assert_eq!(said(&at(Action::Drop), &by), want, "{device}");
+    for (hook, lost) in [(Hook::Ingress, "dropped"), (Hook::Egress, "dropped: the reply")] {
+        assert_eq!(
+            said(&at(hook, Action::Drop), &inbound("10.0.0.1:80")),
+            "not known: it depends on the interface on which it arrives, because netdev edge, chain edge, is for some: \
+             give --in"
+        );
+        for (device, want) in [("eth1", lost), ("eth0", "to the proxy, port 4143")] {
+            let by = Connection { device: Some(Name::from(device)), ..inbound("10.0.0.1:80") };
+            assert_eq!(said(&at(hook, Action::Drop), &by), want, "{hook} {device}");
+        }
+        assert_eq!(said(&at(hook, Action::Accept), &inbound("10.0.0.1:80")), "to the proxy, port 4143");
     }
-    assert_eq!(said(&at(Action::Drop), &inbound("10.0.0.1:81")), "to the proxy, port 4143");
-    assert_eq!(said(&at(Action::Accept), &inbound("10.0.0.1:80")), "to the proxy, port 4143");
-}
-
-#[test]
-fn a_reply_leaves_by_the_device_by_which_its_connection_came_in() {
-    let mut egress = base("edge", Kind::Filter, Hook::Egress, 0, vec![rule([], Action::Drop)]);
-    egress.devices = Some(Intervals::one(interface(b"eth1")));
-    assert_eq!(
-        said(&beside(vec![table("netdev edge", vec![egress])]), &inbound("10.0.0.1:80")),
-        "not known: it depends on the interface on which it arrives, because netdev edge, chain edge, is for some: \
-         give --in"
-    );
 }
 
 #[test]
@@ -573,109 +474,21 @@ fn a_chain_of_some_devices_sees_what_leaves_by_them() {
     assert_eq!(said(&ruleset, &by(Some("eth0"))), "bypasses the proxy");
 }
 
-/// The state of connection tracking depends on the packet's place, and differs for a reply.
+/// By priorities that are equal, a chain's place before connection tracking is not known.
 #[test]
-fn a_packet_has_the_state_of_its_place() {
+fn a_chain_at_the_priority_of_connection_tracking_may_run_before_it() {
     use ruleset::flags::{CtState, ct_state_condition};
-    let drops = |hook, priority, state: CtState| {
-        let condition = ct_state_condition(|other| other == state);
-        let mut table = filter(hook, vec![rule([condition], Action::Drop)]);
-        table.chains[0].base.as_mut().unwrap().priority = priority;
-        beside(vec![table])
-    };
     let not_known = "not known: it depends on whether inet mine mine runs before the kernel tracks the connection: \
                      their priorities are equal";
-    let (to_proxy, reply) = ("to the proxy, port 4143", "dropped: the reply");
-    for (hook, priority, state, want) in [
-        (Hook::Prerouting, -300, CtState::Invalid, "dropped"),
-        (Hook::Prerouting, -300, CtState::New, to_proxy),
-        (Hook::Prerouting, -200, CtState::Invalid, not_known),
-        (Hook::Prerouting, -200, CtState::New, not_known),
-        (Hook::Prerouting, -199, CtState::Invalid, to_proxy),
-        (Hook::Prerouting, -199, CtState::New, "dropped"),
-        (Hook::Ingress, 300, CtState::Invalid, "dropped"),
-        (Hook::Ingress, 300, CtState::New, to_proxy),
-        (Hook::Input, -300, CtState::New, "dropped"),
-        (Hook::Input, -300, CtState::Established, "dropped: the ACK after the reply"),
-        (Hook::Postrouting, -300, CtState::New, to_proxy),
-        (Hook::Output, -300, CtState::Invalid, reply),
-        (Hook::Output, -199, CtState::Established, reply),
-        (Hook::Output, -199, CtState::New, to_proxy),
-        (Hook::Postrouting, 0, CtState::Established, reply),
-        (Hook::Egress, 0, CtState::Established, reply),
+    for (priority, state, want) in [
+        (-201, CtState::New, "to the proxy, port 4143"),
+        (-200, CtState::Invalid, not_known),
+        (-200, CtState::New, not_known),
+        (-199, CtState::New, "dropped"),
     ] {
-        let ruleset = drops(hook, priority, state);
-        let said = said(&ruleset, &inbound("10.0.0.1:80"));
-        assert_eq!(said, want, "{hook} {priority} {state:?}");
-    }
-    // A packet that lo brings back has a state from the beginning.
-    for (hook, state, want) in [
-        (Hook::Ingress, CtState::Invalid, "to the proxy, port 4140"),
-        (Hook::Ingress, CtState::New, "dropped"),
-        (Hook::Ingress, CtState::Established, reply),
-        (Hook::Prerouting, CtState::New, "dropped"),
-        (Hook::Output, CtState::Invalid, "dropped"),
-    ] {
-        let ruleset = drops(hook, -300, state);
-        assert_eq!(said(&ruleset, &outbound("10.0.0.1:80")), want, "{hook} {state:?}");
-    }
-}
-
-/// The reply has the addresses and the ports of the way back, which the NAT hook turns into those that were asked
-/// for.
-#[test]
-fn a_reply_goes_back_as_it_is_translated() {
-    let from_port = |port: u128| Condition::is(Field::SourcePort, port);
-    let dropping = |hook, priority, condition| {
-        let mut table = filter(hook, vec![rule([condition], Action::Drop)]);
+        let condition = ct_state_condition(|other| other == state);
+        let mut table = filter(Hook::Prerouting, vec![rule([condition], Action::Drop)]);
         table.chains[0].base.as_mut().unwrap().priority = priority;
-        beside(vec![table])
-    };
-    let by_lo = || Condition::is(Field::OutInterface, interface(LOOPBACK));
-    for (connection, hook, priority, condition, is_dropped) in [
-        (inbound("10.0.0.1:80"), Hook::Output, 0, from_port(4143), true),
-        (inbound("10.0.0.1:80"), Hook::Output, 0, from_port(80), false),
-        (inbound("10.0.0.1:80"), Hook::Postrouting, 0, from_port(4143), true),
-        (inbound("10.0.0.1:80"), Hook::Postrouting, 101, from_port(4143), false),
-        (inbound("10.0.0.1:80"), Hook::Postrouting, 101, from_port(80), true),
-        (inbound("10.0.0.1:80"), Hook::Egress, 0, from_port(80), true),
-        (inbound("10.0.0.1:80"), Hook::Output, 0, Condition::is(Field::Uid, 2102), true),
-        (inbound("10.0.0.1:80"), Hook::Output, 0, Condition::is(Field::Uid, 7), false),
-        (outbound("10.0.0.1:80"), Hook::Output, 0, from_port(4140), true),
-        (outbound("10.0.0.1:80"), Hook::Input, 0, from_port(4140), false),
-        (outbound("10.0.0.1:80"), Hook::Input, 0, from_port(80), true),
-        (outbound("10.0.0.1:80"), Hook::Egress, 0, by_lo(), true),
-        // By no rule of ours: from another host, which answers it.
-        (outbound("10.0.0.1:25"), Hook::Input, 0, from_port(25), true),
-        (outbound("10.0.0.1:25"), Hook::Ingress, 0, from_port(25), true),
-    ] {
-        let ruleset = dropping(hook, priority, condition.clone());
-        let verdict = explain(&ruleset, &connection).verdict;
-        assert_eq!(
-            matches!(verdict, Verdict::Dropped | Verdict::Lost(_)),
-            is_dropped,
-            "{connection:?} {hook} {priority} {condition:?}: {verdict}"
-        );
+        assert_eq!(said(&beside(vec![table]), &inbound("10.0.0.1:80")), want, "{priority} {state:?}");
     }
-    // Nothing translates a packet that isn't tracked.
-    let mut raw = filter(Hook::Output, vec![effect_of([from_port(4143)], Effect::Untrack)]);
-    raw.chains[0].base.as_mut().unwrap().priority = -300;
-    assert_eq!(said(&beside(vec![raw]), &inbound("10.0.0.1:80")), "dropped: the reply");
-}
-
-#[test]
-fn what_cannot_be_seen_may_decide() {
-    let mut ruleset = beside(vec![]);
-    ruleset.not_known.push(Unseen {
-        subsystem: Subsystem::Legacy,
-        not_permitted: true,
-        reason: "only root and group 0 can list legacy tables".to_owned(),
-    });
-    let answer = explain(&ruleset, &inbound("10.0.0.1:80"));
-    assert_eq!(
-        answer.verdict.to_string(),
-        "not known: the legacy tables cannot be seen (only root and group 0 can list legacy tables); by all others it goes to the \
-         proxy, port 4143"
-    );
-    assert!(!answer.steps.is_empty());
 }
