@@ -44,7 +44,7 @@ COPY --from=build /out/legacy/ /
 USER 65534
 ENTRYPOINT ["/usr/local/bin/proxy-init"]
 
-# The CNI plugin, and the node's agent, which installs it (docs/cni.md, "Install").
+# The CNI plugin, the node's agent, which installs it (docs/node.md), and proxy-init, which answers about the node's pods.
 FROM scratch AS cni
 ARG VERSION
 ARG REVISION

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ruleset::Family;
 
-use super::pod_namespace::path_of_pod;
+use super::pod_namespace::{path_of_address, path_of_pod};
 use super::values::{self, LOG_FORMATS, named};
 use super::{Exit, FLAG, Flag, Given, PROGRAM, SUBCOMMAND, Subcommand, ValueForm};
 use crate::config::settings::OUTBOUND_SUBNETS_TO_REDIRECT;
@@ -103,7 +103,7 @@ pub(crate) const NETNS: Flag = Flag {
     form: ValueForm::Path,
     placeholder: "PATH",
     help: "Network namespace to work in, e.g. /var/run/netns/pod, or on a node\n\
-           pod:UID [default: the current one]",
+           pod:UID or address:IP [default: the current one]",
     ..PLACING
 };
 
@@ -275,10 +275,12 @@ pub fn log(given: &Given<'_>) -> Result<Log, String> {
 /// The network namespace to work in; none for the current one.
 pub fn netns(given: &Given<'_>) -> Result<Option<PathBuf>, String> {
     let path = given.path(NETNS.name, "a network namespace, or leave it out for the current one")?;
-    match path.as_ref().and_then(|path| path.to_str()?.strip_prefix("pod:")) {
-        Some(uid) => path_of_pod(uid).map(Some).map_err(|reason| format!("--netns: {reason}")),
-        None => Ok(path),
-    }
+    let found = match path.as_ref().and_then(|path| path.to_str()?.split_once(':')) {
+        Some(("pod", uid)) => path_of_pod(uid),
+        Some(("address", address)) => path_of_address(address),
+        _ => return Ok(path),
+    };
+    found.map(Some).map_err(|reason| format!("--netns: {reason}"))
 }
 
 /// The mode that the flag or the environment names.

@@ -1,10 +1,18 @@
-//! `--netns pod:UID`: a pod's network namespace, as its node sees it.
+//! `--netns pod:UID` and `--netns address:IP`: a pod's network namespace, as its node sees it.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
+
+use crate::netns::Namespace;
 use crate::pod_uid::PodUid;
+
+/// Where container runtimes give network namespaces names (containerd's and CRI-O's default).
+const NAMED: &str = "/var/run/netns";
 
 /// The place of the network namespace of the pod with this UID, found by the processes in the pod's cgroup; or the reason
 /// why none can be told. A runtime may put a helper of its own into that cgroup, which is in the node's namespace, as is whoever
@@ -36,4 +44,38 @@ pub(super) fn path_of_pod(uid: &str) -> Result<PathBuf, String> {
             other.display()
         )),
     }
+}
+
+/// The place of the one namespace with this address, among those that the runtime has given a name. For who sees no processes of
+/// pods, as an agent that needs none. A pod may give itself another pod's address; then none is taken for the pod's.
+pub(super) fn path_of_address(address: &str) -> Result<PathBuf, String> {
+    let address: IpAddr = address.parse().map_err(|_| format!("\"{address}\" is no IP address"))?;
+    let mut having = Vec::new();
+    for entry in fs::read_dir(NAMED).map_err(|error| format!("{NAMED}: {error}"))?.flatten() {
+        // One that is gone again, or that belongs to another kernel's feature, has no address.
+        let Ok(namespace) = Namespace::open(entry.path()) else { continue };
+        if namespace.run(|| has(address)).map_err(|error| error.to_string())? {
+            having.push(entry.path());
+        }
+    }
+    match having.as_slice() {
+        [path] => Ok(path.clone()),
+        [] => {
+            Err(format!("no network namespace in {NAMED} has this address: run proxy-init on the pod's node, as root"))
+        }
+        [one, other, ..] => Err(format!(
+            "several network namespaces have this address: name the right one, such as {} or {}",
+            one.display(),
+            other.display()
+        )),
+    }
+}
+
+/// True if a device of the current namespace has the address.
+fn has(address: IpAddr) -> bool {
+    let is_same = |found: SockaddrStorage| match address {
+        IpAddr::V4(address) => found.as_sockaddr_in().is_some_and(|found| found.ip() == address),
+        IpAddr::V6(address) => found.as_sockaddr_in6().is_some_and(|found| found.ip() == address),
+    };
+    getifaddrs().is_ok_and(|mut devices| devices.any(|device| device.address.is_some_and(is_same)))
 }

@@ -30,6 +30,16 @@ case "$*" in
     shift
     "$PROGRAM" "$@" >log 2>&1
     echo "$?" >code ;;
+*" exec "*)
+    while [ "$1" != /usr/local/bin/proxy-init ]; do shift; done
+    shift
+    code=0
+    "$PROGRAM" "$@" || code=$?
+    [ "$code" -eq 0 ] || echo "command terminated with exit code $code" >&2
+    exit "$code" ;;
+*"k8s-app in"*) printf 'node-6 mesh linkerd-cni-x linkerd-cni\nnode-7 mesh agent-7 %s\n' "$AGENT" ;;
+*"linkerd.io/proxy-version"*) printf 'shop web %s node-7 10.42.0.7\nshop db %s node-9 10.42.0.9\n' "$POD_UID" "$POD_UID" ;;
+*"{.metadata.uid} {.spec.nodeName}"*) printf '%s node-7 10.42.0.7' "$POD_UID" ;;
 *hostNetwork*) printf %s "${POD:-|10.42.0.7|Running}" ;;
 *"get events"*) printf 'FailedMount: an old one\nFailedCreatePodSandBox: plugin type="linkerd-cni" failed (add)\n' ;;
 *go-template*) printf 'app=web,tier=front,' ;;
@@ -170,6 +180,53 @@ fn from_the_node_a_pod_is_found_by_its_processes() {
     assert!(debug.starts_with("--namespace=kube-system debug node/node-7 "), "{calls:?}");
     assert!(debug.contains("--profile=sysadmin") && folder.join("custom").exists(), "{calls:?}");
     assert_eq!(calls.last().unwrap(), "--namespace=kube-system delete pod node-debugger-node-7-abcde --wait=false");
+}
+
+/// The node's agent finds a pod by its processes or, where it sees none, by its address among the runtime's namespaces.
+#[test]
+fn an_agent_answers_about_its_nodes_pods_and_leaves_nothing_in_them() {
+    const UID: &str = "5d2f7a0e-1b7c-4f0e-9a55-6a1de4c1f0b3";
+    let (node, pod) = (Namespace::new(), Namespace::new());
+    pod.sh("ip address add 10.42.0.7/24 dev lo");
+    install(&pod, &format!("--iptables-mode nft {PORTS} -u 2102"));
+    let _process = InCgroup::start(&pod, &format!("pod{UID}"));
+    node.sh("mkdir /run/netns");
+    let name = |of: &Namespace, name: &str| {
+        node.sh(&format!("touch /run/netns/{name}"));
+        node.sh(&format!("mount --bind {} /run/netns/{name}", of.path().display()));
+    };
+    for (agent, place) in [("linkerd-cni", format!("pod:{UID}")), ("linkerd-nri", "address:10.42.0.7".to_owned())] {
+        let cluster = [("POD_UID", UID), ("AGENT", agent)];
+        if agent == "linkerd-nri" {
+            let (unseen, ..) = run(&node, &["verify", "web", "--agent"], &cluster);
+            assert_eq!(unseen.code(), Some(2), "{}", unseen.said());
+            assert!(unseen.said().contains("has this address"), "{}", unseen.said());
+            name(&Namespace::new(), "other");
+            name(&pod, "pod");
+        }
+        let (verified, calls, _folder) = run(&node, &["verify", "web", "-n", "shop", "--agent"], &cluster);
+        assert!(verified.success().starts_with("in place"), "{}", verified.said());
+        assert_eq!(verified.stderr(), "");
+        let asked = format!(
+            "--namespace=mesh exec agent-7 --container=agent -- /usr/local/bin/proxy-init verify --netns {place}"
+        );
+        assert_eq!(*calls.last().unwrap(), asked);
+        let (checked, calls, _folder) = run(&node, &["check", "-A"], &cluster);
+        assert_eq!(checked.code(), Some(3), "{}", checked.said());
+        let lines: Vec<_> = checked.stdout().lines().map(str::to_owned).collect();
+        assert!(lines[0].starts_with("shop/web: not well: proxy-not-listening"), "{lines:?}");
+        assert_eq!(lines[1..], ["shop/db: not known: no agent runs on node node-9"]);
+        assert!(!calls.iter().any(|call| call.contains("debug")), "{calls:?}");
+    }
+    // A pod gives itself another's address.
+    let deceiver = Namespace::new();
+    deceiver.sh("ip address add 10.42.0.7/24 dev lo");
+    name(&deceiver, "deceiver");
+    let (several, ..) = run(&node, &["verify", "web", "--agent"], &[("POD_UID", UID), ("AGENT", "linkerd-nri")]);
+    assert_eq!(several.code(), Some(2), "{}", several.said());
+    assert!(several.said().contains("several network namespaces"), "{}", several.said());
+    let (misused, ..) = run(&node, &["show", "-A"], &[]);
+    assert_eq!(misused.code(), Some(2), "{}", misused.said());
 }
 
 /// A cgroup of this name with processes, until the end of the test.

@@ -43,11 +43,12 @@ const INIT: Stage = Stage {
     capabilities: Some(CAPABILITIES),
 };
 
-/// In the place of Linkerd's cni-plugin image: as root, for it writes to the node's folders.
+/// In the place of Linkerd's cni-plugin image: as root, for it writes to the node's folders. proxy-init answers there about
+/// the node's pods.
 const CNI: Stage = Stage {
     name: "cni",
     image: "proxy-init-cni",
-    programs: &[("linkerd-cni", PLUGIN), ("linkerd-cni-agent", AGENT)],
+    programs: &[("linkerd-cni", PLUGIN), ("linkerd-cni-agent", AGENT), ("proxy-init", PATHS[0])],
     user: None,
     entry_point: Some(AGENT),
     capabilities: None,

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, ResourceQuota, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, Pod, ResourceQuota, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use lab::apt;
@@ -36,7 +36,7 @@ pub(crate) fn documents_in(text: &str) -> Vec<Value> {
 fn rendered(path: &Path) -> Vec<Value> {
     let kustomization = documents(&path.join("kustomization.yaml")).remove(0);
     for key in kustomization.as_object().unwrap().keys() {
-        let known = ["apiVersion", "kind", "namespace", "resources", "images", "patches"];
+        let known = ["apiVersion", "kind", "namespace", "resources", "images", "patches", "replacements"];
         assert!(known.contains(&key.as_str()), "{}: {key}", path.display());
     }
     let mut objects = Vec::new();
@@ -75,6 +75,27 @@ fn add_rendered(path: &Path, kustomization: &Value, objects: &mut Vec<Value>) {
                 other => panic!("{other:?}"),
             }
         }
+    }
+    // The only ones copy the configuration into an annotation, so that pods change with it.
+    for replacement in kustomization["replacements"].as_array().into_iter().flatten() {
+        assert_eq!(replacement, &documents(&folder().join("base/kustomization.yaml"))[0]["replacements"][0]);
+        let configuration = objects.iter().find(|object| object["kind"] == "ConfigMap");
+        let configuration = configuration.unwrap()["data"]["cni_network_config"].clone();
+        let set = objects.iter_mut().find(|object| object["kind"] == "DaemonSet").unwrap();
+        set["spec"]["template"]["metadata"]["annotations"][CONFIGURATION] = configuration;
+    }
+}
+
+/// The annotation that changes with the configuration.
+pub(crate) const CONFIGURATION: &str = "proxy-init.io/configuration";
+
+/// Agents read the configuration when they start: without a new pod, a changed one would reach no node.
+#[test]
+fn a_changed_configuration_is_rolled_out() {
+    for (name, objects) in all() {
+        let configuration = objects.iter().find(|object| object["kind"] == "ConfigMap").unwrap();
+        let annotations = set(&objects).spec.template.metadata.unwrap().annotations.unwrap();
+        assert_eq!(annotations[CONFIGURATION], configuration["data"]["cni_network_config"], "{name}");
     }
 }
 
@@ -137,6 +158,7 @@ pub(crate) fn is_of_kubernetes_schema(object: &Value) {
         "Role" => same::<Role>(object),
         "RoleBinding" => same::<RoleBinding>(object),
         "DaemonSet" => same::<DaemonSet>(object),
+        "Pod" => same::<Pod>(object),
         other => panic!("{other}"),
     }
 }
@@ -248,13 +270,12 @@ fn kubectl_renders_the_overlay_as_these_tests_do() {
         .collect();
     let expected = nri();
     assert_eq!(rendered.len(), expected.len());
-    let spec = |objects: &[Value]| {
-        set(objects).spec.template.spec.map(|mut pod| {
-            pod.containers[0].image = None;
-            pod
-        })
+    let template = |objects: &[Value]| {
+        let mut template = set(objects).spec.template;
+        template.spec.as_mut().unwrap().containers[0].image = None;
+        template
     };
-    assert_eq!(spec(&rendered), spec(&expected));
+    assert_eq!(template(&rendered), template(&expected));
 }
 
 /// The agent's settings from a container's arguments.

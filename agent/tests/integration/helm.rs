@@ -11,7 +11,9 @@ use linkerd_cni_agent::{LogFormat, RepairAction};
 use proxy_init::{Form, SETTINGS};
 use serde_json::{Value, json};
 
-use crate::deploy::{base, documents_in, entry, is_of_kubernetes_schema, nri, set, settings, with_component};
+use crate::deploy::{
+    CONFIGURATION, base, documents_in, entry, is_of_kubernetes_schema, nri, set, settings, with_component,
+};
 
 /// The chart's objects with these values, and an image.
 fn rendered(mut values: Value) -> Vec<Value> {
@@ -50,7 +52,7 @@ fn the_files_for_kustomize_are_made_from_the_chart() {
         // Each document has this above it.
         let text = text.replace(&format!("# Source: proxy-init-cni/{name}\n"), "");
         let text = text.strip_prefix("---\n").unwrap();
-        // kustomize can't renew the checksum when an overlay changes the configuration.
+        // kustomize copies the configuration instead.
         let lines =
             text.split_inclusive('\n').filter(|line| !line.contains("checksum") && !line.contains("rolled out"));
         let made = format!("# Made from deploy/helm/{name}.\n{}", lines.collect::<String>());
@@ -82,12 +84,12 @@ fn by_nri_the_chart_makes_what_the_overlay_does() {
             let kinds = objects.iter().map(|object| object["kind"].clone());
             Value::from_iter(kinds.filter(|kind| kind.as_str().unwrap().starts_with("ClusterRole") == of_roles))
         };
-        assert_eq!(kinds(&ours, false), json!(["ServiceAccount", "ConfigMap", "DaemonSet"]));
+        assert_eq!(kinds(&ours, false), json!(["ServiceAccount", "ConfigMap", "DaemonSet", "Pod"]));
         assert_eq!(kinds(&ours, true), roles);
         assert_eq!(entry(&ours), entry(&overlay));
         let (mut ours, mut expected) = (set(&ours), set(&overlay));
         pod(&mut expected).containers[0].image = pod(&mut ours).containers[0].image.clone();
-        without_checksum(&mut ours);
+        without_configuration([&mut ours, &mut expected]);
         assert_eq!(json!(ours), json!(expected));
     }
 }
@@ -105,10 +107,12 @@ fn a_changed_configuration_is_rolled_out() {
     }
 }
 
-/// Removes the annotation that kustomize's base lacks.
-fn without_checksum(set: &mut DaemonSet) {
-    let annotations = set.spec.template.metadata.as_mut().unwrap().annotations.as_mut().unwrap();
-    annotations.remove("checksum/config").unwrap();
+/// Removes the annotations that change with the configuration: Helm's, and kustomize's.
+fn without_configuration(sets: [&mut DaemonSet; 2]) {
+    for (set, name) in sets.into_iter().zip(["checksum/config", CONFIGURATION]) {
+        let annotations = set.spec.template.metadata.as_mut().unwrap().annotations.as_mut().unwrap();
+        annotations.remove(name).unwrap();
+    }
 }
 
 #[test]
@@ -130,7 +134,7 @@ fn linkerds_own_values_are_taken() {
         expected["linkerd"]["iptables-mode"] = json!(charts.iptables_mode);
         assert_eq!(entry(&objects), expected, "{version}");
         let (mut ours, mut expected) = (set(&objects), set(&base()));
-        without_checksum(&mut ours);
+        without_configuration([&mut ours, &mut expected]);
         let container = pod(&mut expected).containers.first_mut().unwrap();
         container.image = Some(format!("registry.example/proxy-init-cni:{}", env!("CARGO_PKG_VERSION")));
         container.args.as_mut().unwrap().push("--mode=off".to_owned());
@@ -140,7 +144,8 @@ fn linkerds_own_values_are_taken() {
         let mut names: Vec<_> = objects.iter().map(|object| (&object["kind"], &object["metadata"]["name"])).collect();
         names.sort_by_key(|(kind, _)| kind.to_string());
         names.dedup();
-        for (kind, name) in names {
+        // The test's pod is no part of the release.
+        for (kind, name) in names.into_iter().filter(|(kind, _)| *kind != "Pod") {
             let expected = if kind == "ConfigMap" { "linkerd-cni-config" } else { "linkerd-cni" };
             assert_eq!(name, expected, "{kind}");
         }

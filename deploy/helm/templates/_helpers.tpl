@@ -30,6 +30,13 @@ linkerd.io/cni-resource: "true"
 {{- end }}
 {{- end }}
 
+{{- /* The image of agent and plugin. */ -}}
+{{- define "image" -}}
+{{- $name := required "agent.image.name is required: where you pushed the image proxy-init-cni, such as registry.example/proxy-init-cni" .Values.agent.image.name }}
+{{- /* A name with a digest says the version itself. */ -}}
+{{- if contains "@" $name }}{{ $name }}{{ else }}{{ printf "%s:%s" $name (.Values.agent.image.version | default .Chart.AppVersion) }}{{ end }}
+{{- end }}
+
 {{- define "subject" -}}
 subjects:
   - kind: ServiceAccount

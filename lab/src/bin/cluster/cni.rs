@@ -103,6 +103,7 @@ fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     // Meshed, unmeshed, and with annotations of the pod's own.
     let meshed = world.start_meshed(&injected("meshed"))?;
     try_kinds(world)?;
+    checked_by_agent(world, &meshed)?;
     // The plugin is never called for a pod with the node's network, and the agent leaves it alone: the pods above are all
     // that it counts, a look at them after it has seen this one.
     let mut host = injected("host");
@@ -166,6 +167,17 @@ fn try_kinds(world: &World<'_>) -> Result<()> {
     world.restrict(false)
 }
 
+/// `check` is answered by the agent, for all meshed pods, and finds nothing wrong with this one.
+fn checked_by_agent(world: &World<'_>, meshed: &Pod<'_>) -> Result<()> {
+    let output = world.kubectl().output("", &["proxy-init", "check", "--all-namespaces"])?;
+    let (answers, errors) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+    let well = format!("{}/{}: well", world.space.name, meshed.name);
+    if !errors.is_empty() || !answers.lines().any(|line| line.starts_with(&well)) {
+        return Err(format!("kubectl proxy-init check -A: {answers}{errors}").into());
+    }
+    Ok(())
+}
+
 /// Another program takes rules away, and adds one.
 fn try_drift(meshed: &Pod<'_>) -> Result<()> {
     meshed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
@@ -192,6 +204,7 @@ fn live_by_nri(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     agent.install()?;
     let meshed = world.start_meshed(&injected("meshed"))?;
     try_kinds(world)?;
+    checked_by_agent(world, &meshed)?;
     try_drift(&meshed)?;
     agent.space.run(&["rollout", "restart", agent.way.daemonset])?;
     agent.rolled()?;
@@ -388,6 +401,14 @@ impl<'a> Agent<'a> {
     pub(crate) fn apply(&self) -> Result<()> {
         self.space.kubectl.run(&["apply", "--validate=strict", "--kustomize", &self.folder])?;
         self.rolled()
+    }
+
+    /// Port 8080 bypasses the proxy from now on.
+    pub(crate) fn skip_8080(&self) -> Result<()> {
+        let file = Path::new(&self.folder).with_file_name("base/config.yaml");
+        let text = fs::read_to_string(&file)?;
+        fs::write(&file, text.replace(r#"["4190""#, r#"["8080", "4190""#))?;
+        self.apply()
     }
 
     /// The node's folders have the plugin.

@@ -53,6 +53,11 @@ fn by_helm(world: &World<'_>) -> Result<String> {
         helm.args(arguments).args(["--namespace", AGENTS, "--wait", "--timeout=300s"]);
         helm.envs(world.kubectl().environment()).read()
     };
+    let test = || {
+        let mut helm = Command::new(folder.join("bin/helm"));
+        helm.args(["test", "linkerd2-cni", "--namespace", AGENTS, "--timeout=300s"]);
+        helm.envs(world.kubectl().environment()).read()
+    };
     let upgrade = |agent: &Agent<'_>, more: &[&str]| {
         let upgrade = ["upgrade", "--install", "--create-namespace", "linkerd2-cni", &chart, "--values", &values];
         helm(&[&upgrade[..], more].concat())?;
@@ -62,9 +67,11 @@ fn by_helm(world: &World<'_>) -> Result<String> {
     let work = || -> Result<String> {
         upgrade(&cni, &[])?;
         cni.is_installed()?;
+        test()?;
         let load = serve(world)?;
         upgrade(&nri, &["--set", "agent.nri=true"])?;
         nri.gone()?;
+        test()?;
         restart(world)?;
         upgrade(&cni, &[])?;
         cni.is_installed()?;
@@ -105,8 +112,12 @@ fn by_kustomize(world: &World<'_>) -> Result<String> {
         nri.space.delete(&[nri.way.daemonset])?;
         restart(world)?;
         let after = load.end()?;
+        cni.skip_8080()?;
+        world.start_but(&injected("upgraded"), skips_8080)?;
         cni.uninstall()?;
-        Ok(format!("{before}; a plugin that was left behind is removed; {after}; the node is as it was"))
+        Ok(format!(
+            "{before}; a plugin that was left behind is removed; {after}; a setting is changed; the node is as it was"
+        ))
     };
     with_agent(world, BASE, &[], |_, cni| with_agent(world, NRI, &["nri-events"], |_, nri| work(cni, nri)))
 }
