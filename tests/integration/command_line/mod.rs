@@ -3,7 +3,6 @@
 mod help;
 mod output;
 mod simulate;
-mod subcommands;
 mod values;
 
 use crate::support::{Finished, Run};

@@ -11,70 +11,69 @@ use crate::support::{PORTS, Run, chart, chart_in, install, saved};
 #[test]
 fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
     let namespace = Namespace::new();
-    for (arguments, words) in [
+    let without_ports = [
         ("", &["--incoming-proxy-port and --outgoing-proxy-port are required"][..]),
         ("-p 4143", &["--outgoing-proxy-port is required"]),
         ("-p 70000 -o 4140", &["--incoming-proxy-port \"70000\" is not a valid TCP port (1-65535)"]),
         ("-p 4143 -o 0", &["--outgoing-proxy-port \"0\" is not"]),
         ("-p -1 -o 4140", &["--incoming-proxy-port \"-1\" is not"]),
         ("-p abc -o 4140", &["--incoming-proxy-port", "abc"]),
-        ("-p 4143 -o 4140 --inbound-ports-to-ignore 70000", &["--inbound-ports-to-ignore", "70000"]),
+        ("-p 4143 -o", &["--outgoing-proxy-port", "value"]),
+    ];
+    let with_ports = [
+        ("--inbound-ports-to-ignore 70000", &["--inbound-ports-to-ignore", "70000"][..]),
         (
-            "-p 4143 -o 4140 --inbound-ports-to-ignore 9-3",
+            "--inbound-ports-to-ignore 9-3",
             &["--inbound-ports-to-ignore", "\"9-3\": upper-bound must be greater than or equal to lower-bound"],
         ),
-        ("-p 4143 -o 4140 --outbound-ports-to-ignore 80,abc", &["--outbound-ports-to-ignore", "abc"]),
-        ("-p 4143 -o 4140 --outbound-ports-to-ignore 1-2-3", &["ranges expected as <lower>-<upper>"]),
-        ("-p 4143 -o 4140 -r 0", &["--ports-to-redirect", "\"0\""]),
-        ("-p 4143 -o 4140 -r 80-90", &["--ports-to-redirect", "80-90"]),
+        ("--outbound-ports-to-ignore 80,abc", &["--outbound-ports-to-ignore", "abc"]),
+        ("--outbound-ports-to-ignore 1-2-3", &["ranges expected as <lower>-<upper>"]),
+        ("-r 0", &["--ports-to-redirect", "\"0\""]),
+        ("-r 80-90", &["--ports-to-redirect", "80-90"]),
+        ("--subnets-to-ignore 10.0.0.0/33", &["subnets-to-ignore", "10.0.0.0/33 is not a valid CIDR address"]),
         (
-            "-p 4143 -o 4140 --subnets-to-ignore 10.0.0.0/33",
-            &["subnets-to-ignore", "10.0.0.0/33 is not a valid CIDR address"],
-        ),
-        (
-            "-p 4143 -o 4140 --outbound-subnets-to-redirect fd00::/8 --ipv6=false",
+            "--outbound-subnets-to-redirect fd00::/8 --ipv6=false",
             &["--outbound-subnets-to-redirect names IPv6 subnets only"],
         ),
         (
-            "-p 4143 -o 4140 --inbound-interfaces-to-ignore net1,net+",
+            "--inbound-interfaces-to-ignore net1,net+",
             &["--inbound-interfaces-to-ignore \"net+\" is not an interface's name", "without wildcards"],
         ),
         (
-            "-p 4143 -o 4140 --outbound-interfaces-to-ignore 1234567890abcdef",
+            "--outbound-interfaces-to-ignore 1234567890abcdef",
             &["--outbound-interfaces-to-ignore \"1234567890abcdef\" is not", "at most 15"],
         ),
-        ("-p 4143 -o 4140 --outbound-ports-to-redirect ,", &["--outbound-ports-to-redirect \",\" names nothing"]),
-        ("-p 4143 -o 4140 --outbound-subnets-to-ignore 0.0.0.0", &["0.0.0.0 is not a valid CIDR address"]),
-        ("-p 4143 -o 4140 -u 4294967295", &["--proxy-uid", "4294967295"]),
-        ("-p 4143 -o 4140 -g root", &["--proxy-gid", "root"]),
+        ("--outbound-ports-to-redirect ,", &["--outbound-ports-to-redirect \",\" names nothing"]),
+        ("--outbound-subnets-to-ignore 0.0.0.0", &["0.0.0.0 is not a valid CIDR address"]),
+        ("-u 4294967295", &["--proxy-uid", "4294967295"]),
+        ("-g root", &["--proxy-gid", "root"]),
         (
-            "-p 4143 -o 4140 --iptables-mode ebtables",
+            "--iptables-mode ebtables",
             &["--iptables-mode must be one of legacy, nft, native, auto, plain, not", "ebtables"],
         ),
-        ("-p 4143 -o 4140 --ipv6=maybe", &["--ipv6", "maybe"]),
-        ("-p 4143 -o 4140 -w=2", &["--use-wait-flag", "2"]),
-        ("-p 4143 -o 4140 --timeout-close-wait-secs -5", &["--timeout-close-wait-secs", "-5"]),
-        ("-p 4143 -o 4140 --log-level loud", &["--log-level", "loud"]),
-        ("-p 4143 -o 4140 --firewall-bin-path /bin/false", &["--firewall-bin-path", "/bin/false"]),
-        ("-p 4143 -o 4140 --incoming-port 1", &["--incoming-port", "--incoming-proxy-port"]),
-        ("-p 4143 -o", &["--outgoing-proxy-port", "value"]),
-        ("-p 4143 -o 4140 extra", &["extra"]),
-        ("-p 4143 -o 4140 --inbound-ports-to-ignore 4190, 4191", &["unexpected argument \"4191\""]),
-        ("-p 4143 -o 4140 -r ,", &["--ports-to-redirect \",\" names nothing: name at least one"]),
-        ("-p 4143 -o 4140 -r 80 --ports-to-redirect=", &["--ports-to-redirect \"\" names nothing: name at least one"]),
-        ("-p 4143 -o 4140 --inbound-ports-to-ignore 80,-5-7", &["\"-5-7\""]),
-        ("-p 4143 -o 4140 --subnets-to-ignore 010.0.0.0/8", &["010.0.0.0/8 is not a valid CIDR address"]),
+        ("--ipv6=maybe", &["--ipv6", "maybe"]),
+        ("-w=2", &["--use-wait-flag", "2"]),
+        ("--timeout-close-wait-secs -5", &["--timeout-close-wait-secs", "-5"]),
+        ("--log-level loud", &["--log-level", "loud"]),
+        ("--firewall-bin-path /bin/false", &["--firewall-bin-path", "/bin/false"]),
+        ("--incoming-port 1", &["--incoming-port", "--incoming-proxy-port"]),
+        ("extra", &["extra"]),
+        ("--inbound-ports-to-ignore 4190, 4191", &["unexpected argument \"4191\""]),
+        ("-r ,", &["--ports-to-redirect \",\" names nothing: name at least one"]),
+        ("-r 80 --ports-to-redirect=", &["--ports-to-redirect \"\" names nothing: name at least one"]),
+        ("--inbound-ports-to-ignore 80,-5-7", &["\"-5-7\""]),
+        ("--subnets-to-ignore 010.0.0.0/8", &["010.0.0.0/8 is not a valid CIDR address"]),
         (
-            "-p 4143 -o 4140 --subnets-to-ignore ::ffff:10.0.0.0/104",
+            "--subnets-to-ignore ::ffff:10.0.0.0/104",
             &["::ffff:10.0.0.0/104 is an IPv4-mapped subnet", "write the IPv4 subnet itself, 10.0.0.0/8"],
         ),
-        ("-p 4143 -o 4140 --simulate=ipv5", &["--simulate must be one of ipv4, ipv6, true, false, not \"ipv5\""]),
-    ] {
-        let arguments = if arguments.contains("iptables-mode") || arguments.contains("firewall") {
-            arguments.to_owned()
-        } else {
-            format!("--iptables-mode nft {arguments}")
-        };
+        ("--simulate=ipv5", &["--simulate must be one of ipv4, ipv6, true, false, not \"ipv5\""]),
+    ];
+    let without_ports = without_ports.map(|(arguments, words)| (arguments.to_owned(), words));
+    let with_ports = with_ports.map(|(arguments, words)| (format!("{PORTS} {arguments}"), words));
+    for (arguments, words) in without_ports.into_iter().chain(with_ports) {
+        let names_mode = arguments.contains("iptables-mode") || arguments.contains("firewall");
+        let arguments = if names_mode { arguments } else { format!("--iptables-mode nft {arguments}") };
         let output = Run::new(&arguments).output(&namespace);
         let stderr = output.stderr();
         assert_eq!(output.code(), Some(2), "{arguments}: {stderr}");
@@ -106,69 +105,19 @@ fn every_way_of_writing_the_same_gives_the_same() {
          --outbound-ports-to-ignore 99 --inbound-subnets-to-ignore 10.0.0.0/8,fd00::/8",
     );
     let want = saved(&plain, "nft");
-    for arguments in [
-        &[
-            "--iptables-mode=nft",
-            "--incoming-proxy-port=4143",
-            "--outgoing-proxy-port=4140",
-            "--proxy-uid=2102",
-            "--proxy-gid=-1",
-            "--ports-to-redirect= 80 , ,443,",
-            "--inbound-ports-to-ignore",
-            " 25 ,, 26-27 ",
-            "--outbound-ports-to-ignore",
-            ",99,",
-            "--subnets-to-ignore",
-            "10.0.0.0/8, fd00::/8",
-            "--ipv6",
-        ][..],
-        &[
-            "-p4143",
-            "-o=4140",
-            "-u",
-            "+2102",
-            "-g",
-            "0",
-            "-r80",
-            "-r",
-            "443",
-            "--inbound-ports-to-ignore=25, 26-27",
-            "--outbound-ports-to-ignore=99-99",
-            "--subnets-to-ignore=10.0.0.0/8",
-            "--inbound-subnets-to-ignore=fd00::/8",
-            "--ipv6=1",
-            "-w",
-            "--iptables-mode=nft",
-        ],
-        &[
-            "--ipv6=false",
-            "-p",
-            "1",
-            "-o",
-            "2",
-            "-p",
-            "4143",
-            "-o",
-            "+4140",
-            "-wu",
-            "2102",
-            "--ipv6=TRUE",
-            "-r",
-            "80,443",
-            "--inbound-ports-to-ignore",
-            "25,26-27",
-            "--outbound-ports-to-ignore",
-            "99",
-            "--subnets-to-ignore",
-            "10.0.0.0/8,fd00::/8",
-            "--iptables-mode",
-            "legacy",
-            "--iptables-mode",
-            "nft",
-        ],
+    // Arguments are separated by bars here, for some have spaces.
+    for line in [
+        "--iptables-mode=nft|--incoming-proxy-port=4143|--outgoing-proxy-port=4140|--proxy-uid=2102|--proxy-gid=-1|\
+         --ports-to-redirect= 80 , ,443,|--inbound-ports-to-ignore| 25 ,, 26-27 |--outbound-ports-to-ignore|,99,|\
+         --subnets-to-ignore|10.0.0.0/8, fd00::/8|--ipv6",
+        "-p4143|-o=4140|-u|+2102|-g|0|-r80|-r|443|--inbound-ports-to-ignore=25, 26-27|--outbound-ports-to-ignore=99-99|\
+         --subnets-to-ignore=10.0.0.0/8|--inbound-subnets-to-ignore=fd00::/8|--ipv6=1|-w|--iptables-mode=nft",
+        "--ipv6=false|-p|1|-o|2|-p|4143|-o|+4140|-wu|2102|--ipv6=TRUE|-r|80,443|--inbound-ports-to-ignore|25,26-27|\
+         --outbound-ports-to-ignore|99|--subnets-to-ignore|10.0.0.0/8,fd00::/8|--iptables-mode|legacy|--iptables-mode|nft",
     ] {
+        let arguments: Vec<&str> = line.split('|').collect();
         let namespace = Namespace::new();
-        Run::new("").arguments(arguments).output(&namespace).success();
+        Run::new("").arguments(&arguments).output(&namespace).success();
         assert_eq!(saved(&namespace, "nft"), want, "{arguments:?}");
     }
 }

@@ -291,66 +291,29 @@ const MACVLAN: [&str; 7] = [
 /// No other chain gets the packets that are dropped by a bridge's chains, or by those of its packets' devices.
 #[test]
 fn packets_pass_the_devices_beneath_theirs() {
-    for (chain, question, answer) in [
-        (
-            "bridge t { chain c { type filter hook prerouting priority 0; CONDITION drop; }; }",
-            Question::Inbound,
-            "dropped",
-        ),
-        ("bridge t { chain c { type filter hook input priority 0; CONDITION drop; }; }", Question::Inbound, NOT_KNOWN),
-        ("bridge t { chain c { type filter hook input priority 0; iifname br0 drop; }; }", Question::Inbound, PROXY),
-        ("bridge t { chain c { type filter hook forward priority 0; policy drop; }; }", Question::Inbound, PROXY),
-        (
-            "bridge t { chain c { type filter hook output priority 0; tcp sport 80 drop; }; }",
-            Question::Inbound,
-            "dropped: the reply",
-        ),
-        ("bridge t { chain c { type filter hook output priority 0; CONDITION drop; }; }", Question::OfProxy, "dropped"),
-        (
-            "bridge t { chain c { type filter hook postrouting priority 0; CONDITION drop; }; }",
-            Question::OfProxy,
-            "dropped",
-        ),
-        (
-            "bridge t { chain c { type filter hook postrouting priority 0; CONDITION drop; }; }",
-            Question::Outbound,
-            PROXY,
-        ),
-        (
-            "bridge t { chain c { type filter hook prerouting priority 0; ether saddr 02:00:00:00:00:01 drop; }; }",
-            Question::Inbound,
-            NOT_KNOWN,
-        ),
-        (
-            "netdev t { chain c { type filter hook ingress device eth0 priority 0; CONDITION drop; }; }",
-            Question::Inbound,
-            "dropped",
-        ),
-        (
-            "netdev t { chain c { type filter hook egress device eth0 priority 0; CONDITION drop; }; }",
-            Question::OfProxy,
-            "dropped",
-        ),
-        (
-            "netdev t { chain c { type filter hook egress device eth0 priority 0; tcp dport 81 drop; }; }",
-            Question::OfProxy,
-            "bypasses the proxy",
-        ),
-        (
-            "netdev t { chain c { type filter hook ingress device eth0 priority 0; iifname != eth0 drop; }; }",
-            Question::Inbound,
-            PROXY,
-        ),
+    let (eth0_in, eth0_out) = ("ingress device eth0", "egress device eth0");
+    for (family, hook, rules, question, answer) in [
+        ("bridge", "prerouting", "CONDITION drop", Question::Inbound, "dropped"),
+        ("bridge", "input", "CONDITION drop", Question::Inbound, NOT_KNOWN),
+        ("bridge", "input", "iifname br0 drop", Question::Inbound, PROXY),
+        ("bridge", "forward", "policy drop", Question::Inbound, PROXY),
+        ("bridge", "output", "tcp sport 80 drop", Question::Inbound, "dropped: the reply"),
+        ("bridge", "output", "CONDITION drop", Question::OfProxy, "dropped"),
+        ("bridge", "postrouting", "CONDITION drop", Question::OfProxy, "dropped"),
+        ("bridge", "postrouting", "CONDITION drop", Question::Outbound, PROXY),
+        ("bridge", "prerouting", "ether saddr 02:00:00:00:00:01 drop", Question::Inbound, NOT_KNOWN),
+        ("netdev", eth0_in, "CONDITION drop", Question::Inbound, "dropped"),
+        ("netdev", eth0_out, "CONDITION drop", Question::OfProxy, "dropped"),
+        ("netdev", eth0_out, "tcp dport 81 drop", Question::OfProxy, "bypasses the proxy"),
+        ("netdev", eth0_in, "iifname != eth0 drop", Question::Inbound, PROXY),
     ] {
-        for condition in ["tcp dport 80", "meta protocol ip tcp dport 80", "ether type ip tcp dport 80"] {
-            // nft asks there whether the device is an Ethernet device, too.
-            let is_for_bridges = condition.starts_with("ether");
-            if is_for_bridges && !chain.starts_with("bridge") {
-                continue;
-            }
-            let table = format!("table {}", chain.replace("CONDITION", condition));
+        // nft asks there whether the device is an Ethernet device, too.
+        let of_bridges = (family == "bridge").then_some("ether type ip tcp dport 80");
+        for condition in ["tcp dport 80", "meta protocol ip tcp dport 80"].into_iter().chain(of_bridges) {
+            let rules = rules.replace("CONDITION", condition);
+            let table = format!("table {family} t {{ chain c {{ type filter hook {hook} priority 0; {rules}; }}; }}");
             is_so_with(&BRIDGE, &[&table], question, 0, answer);
-            if !chain.starts_with("bridge") {
+            if family == "netdev" {
                 is_so_with(&MACVLAN, &[&table], question, 0, answer);
             }
         }

@@ -65,74 +65,75 @@ fn what_iptables_made_is_in_place() {
         flags.add_with_iptables(&namespace, backend);
         let (code, text) = verify(&namespace, &flags.line());
         assert_eq!(code, 0, "{text}");
+        // Without flags, the rules are recognized.
+        let text = Run::new("verify").output(&namespace).success();
+        assert!(text.contains(&format!("--iptables-mode {backend} --incoming-proxy-port 4143")), "{text}");
+        assert!(text.contains("--inbound-subnets-to-ignore 10.1.2.3/8,0.0.0.0/0,fd00:1::/45"), "{text}");
+    }
+}
+
+/// Installs in a mode, runs these commands, and compares the kinds of findings. verify without flags agrees.
+fn drifts(mode: &str, commands: &[impl AsRef<str>], want: &[&str]) {
+    let what: Vec<&str> = commands.iter().map(AsRef::as_ref).collect();
+    let namespace = Namespace::new();
+    let flags = chart_in(mode);
+    install(&namespace, &flags);
+    what.iter().for_each(|line| drop(namespace.sh(line)));
+    assert_eq!(findings(&namespace, &flags), want, "{what:?}");
+    for flags in [flags.as_str(), ""] {
+        let (code, text) = verify(&namespace, flags);
+        assert_eq!(code, if want.is_empty() { 0 } else { 3 }, "{what:?}: {flags}: {text}");
+        assert_eq!(text.starts_with("not in place: "), !want.is_empty(), "{what:?}: {flags}: {text}");
     }
 }
 
 #[test]
 fn each_way_to_drift_is_reported_as_itself() {
+    let replaced = "-R PROXY_INIT_REDIRECT 2 -p tcp -m comment --comment proxy-init/redirect-all-incoming-to-proxy-port \
+                    -j REDIRECT --to-ports 4444";
+    let user = "-A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment proxy-init/ignore-proxy-user-id \
+                -j RETURN";
+    let jump = "-A OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT";
     for mode in ["nft", "legacy"] {
-        let iptables = |rest: &str| format!("iptables-{mode} -t nat {rest}");
-        let ours = "-m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT";
-        for (drift, want) in [
-            (vec![iptables("-D PROXY_INIT_OUTPUT 2")], &["missing"][..]),
-            (
-                vec![iptables(
-                    "-R PROXY_INIT_REDIRECT 2 -p tcp -m comment --comment \
-                     proxy-init/redirect-all-incoming-to-proxy-port -j REDIRECT --to-ports 4444",
-                )],
-                &["different"],
-            ),
-            (
-                vec![
-                    iptables("-D PROXY_INIT_OUTPUT 1"),
-                    iptables(
-                        "-A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment \
-                         proxy-init/ignore-proxy-user-id -j RETURN",
-                    ),
-                ],
-                &["out-of-order"],
-            ),
-            (vec![iptables("-A PROXY_INIT_REDIRECT -p udp -j ACCEPT")], &["unexpected"]),
-            (vec![iptables("-I PROXY_INIT_OUTPUT -d 192.0.2.1 -j DNAT --to-destination 192.0.2.2")], &["unexpected"]),
-            (vec![iptables("-F PREROUTING")], &["missing"]),
-            (vec![iptables(&format!("-A OUTPUT {ours}"))], &["doubled"]),
-            (vec![iptables("-A OUTPUT -p tcp -j PROXY_INIT_OUTPUT")], &["unexpected"]),
-            (vec![iptables("-I OUTPUT -d 192.0.2.1 -j ACCEPT")], &["shadowed"]),
-            (vec![iptables("-I OUTPUT -p udp -j ACCEPT")], &[]),
-            (vec![iptables("-A OUTPUT -d 192.0.2.1 -j ACCEPT")], &[]),
-            (vec![iptables("-F PROXY_INIT_REDIRECT")], &["missing", "missing"]),
-            (
-                vec![iptables("-F PREROUTING"), iptables("-F PROXY_INIT_REDIRECT"), iptables("-X PROXY_INIT_REDIRECT")],
-                &["no-chain", "missing"],
-            ),
+        for (rules, want) in [
+            (&["-D PROXY_INIT_OUTPUT 2"][..], &["missing"][..]),
+            (&[replaced], &["different"]),
+            (&["-D PROXY_INIT_OUTPUT 1", user], &["out-of-order"]),
+            (&["-A PROXY_INIT_REDIRECT -p udp -j ACCEPT"], &["unexpected"]),
+            (&["-I PROXY_INIT_OUTPUT -d 192.0.2.1 -j DNAT --to-destination 192.0.2.2"], &["unexpected"]),
+            (&["-F PREROUTING"], &["missing"]),
+            (&[jump], &["doubled"]),
+            (&["-A OUTPUT -p tcp -j PROXY_INIT_OUTPUT"], &["unexpected"]),
+            (&["-I OUTPUT -d 192.0.2.1 -j ACCEPT"], &["shadowed"]),
+            (&["-I OUTPUT -p udp -j ACCEPT"], &[]),
+            (&["-A OUTPUT -d 192.0.2.1 -j ACCEPT"], &[]),
+            (&["-F PROXY_INIT_REDIRECT"], &["missing", "missing"]),
+            (&["-F PREROUTING", "-F PROXY_INIT_REDIRECT", "-X PROXY_INIT_REDIRECT"], &["no-chain", "missing"]),
         ] {
-            let namespace = Namespace::new();
-            let flags = chart_in(mode);
-            install(&namespace, &flags);
-            for line in &drift {
-                namespace.sh(line);
-            }
-            assert_eq!(findings(&namespace, &flags), want, "{drift:?}");
-            let (code, text) = verify(&namespace, &flags);
-            assert_eq!(code, if want.is_empty() { 0 } else { 3 }, "{drift:?}: {text}");
+            let commands: Vec<_> = rules.iter().map(|rule| format!("iptables-{mode} -t nat {rule}")).collect();
+            drifts(mode, &commands, want);
         }
     }
-}
-
-#[test]
-fn drift_by_nft_is_reported() {
-    for (drift, want) in [
-        ("nft flush chain ip6 nat PROXY_INIT_OUTPUT", &["missing"; 4][..]),
-        ("nft insert rule ip nat OUTPUT tcp dport 80 accept", &["shadowed"]),
-        ("nft insert rule ip nat PREROUTING tcp dport 80 redirect to :9999", &["shadowed"]),
-        ("nft add rule ip nat PROXY_INIT_OUTPUT ct mark 7 return", &["unexpected"]),
-        ("nft delete table ip6 nat", &["no-rules"]),
+    for (mode, command, want) in [
+        ("nft", "nft flush chain ip6 nat PROXY_INIT_OUTPUT", &["missing"; 4][..]),
+        ("nft", "nft insert rule ip nat OUTPUT tcp dport 80 accept", &["shadowed"]),
+        ("nft", "nft insert rule ip nat PREROUTING tcp dport 80 redirect to :9999", &["shadowed"]),
+        ("nft", "nft add rule ip nat PROXY_INIT_OUTPUT ct mark 7 return", &["unexpected"]),
+        ("nft", "nft add table ip nat { flags dormant ; }", &["dormant"]),
+        ("native", "nft add element inet proxy-init inbound-ports { 9090 }", &["unexpected"]),
+        ("native", "nft delete element inet proxy-init inbound-ports { 4190, 4191 }", &["missing"]),
+        ("native", "nft flush chain inet proxy-init OUTPUT", &["missing"]),
     ] {
-        let namespace = Namespace::new();
-        install(&namespace, &chart_in("nft"));
-        namespace.sh(drift);
-        assert_eq!(findings(&namespace, &chart_in("nft")), want, "{drift}");
+        drifts(mode, &[command], want);
     }
+    // Without flags, rules for IPv4 alone are whole.
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    namespace.sh("nft delete table ip6 nat");
+    assert_eq!(findings(&namespace, &chart_in("nft")), ["no-rules"]);
+    assert_eq!(verify(&namespace, "").0, 0);
+    let (code, text) = verify(&Namespace::new(), "");
+    assert_eq!((code, text.as_str()), (3, "not in place: no proxy-init rules were found\n"));
 }
 
 #[test]

@@ -189,86 +189,50 @@ fn legacy_conditions_on_fragments_are_understood() {
 
 #[test]
 fn sets_maps_and_other_hooks_are_understood() {
-    const CHAIN: &str = "nft add chain ip nat PREROUTING { type nat hook prerouting priority -100 ; }";
-    for (before, kinds) in [
-        (
-            &["nft add table ip nat", CHAIN, "nft add rule ip nat PREROUTING tcp dport vmap { 1-65535 : accept }"][..],
-            &["shadowed"][..],
-        ),
-        (&["nft add table ip nat", CHAIN, "nft add rule ip nat PREROUTING udp dport vmap { 1-65535 : accept }"], &[]),
-        (
-            &[
-                "nft add table ip nat",
-                "nft add set ip nat ports { type inet_service ; }",
-                "nft add element ip nat ports { 80 }",
-                CHAIN,
-                "nft add rule ip nat PREROUTING tcp dport @ports accept",
-            ],
-            &["shadowed"],
-        ),
+    // The rules of a nat chain, with sets before it, and those of a chain that runs before it.
+    for (sets, rules, kinds) in [
+        ("", "tcp dport vmap { 1-65535 : accept }", &["shadowed"][..]),
+        ("", "udp dport vmap { 1-65535 : accept }", &[]),
+        ("set ports { type inet_service; elements = { 80 }; };", "tcp dport @ports accept", &["shadowed"]),
         // Nothing is in the set.
-        (
-            &[
-                "nft add table ip nat",
-                "nft add set ip nat ports { type inet_service ; }",
-                CHAIN,
-                "nft add rule ip nat PREROUTING tcp dport @ports accept",
-            ],
-            &[],
-        ),
-        // Anonymous sets, without any named one; and no set at all.
-        (
-            &[
-                "nft table inet fw { chain pre { type filter hook prerouting priority -150 ; meta l4proto { icmp, udp } drop ; } ; }",
-            ],
-            &[],
-        ),
-        (
-            &[
-                "nft table inet fw { chain pre { type filter hook prerouting priority -150 ; tcp dport vmap { 9 : drop } ; } ; }",
-            ],
-            &["shadowed"],
-        ),
-        (
-            &[
-                "nft table inet fw { chain pre { type filter hook prerouting priority -150 ; ct state vmap { established : accept, related : accept, invalid : drop } ; } ; }",
-            ],
-            &[],
-        ),
-        (
-            &[
-                "nft table inet fw { chain pre { type filter hook prerouting priority -150 ; ct state vmap { established : accept, new : drop } ; } ; }",
-            ],
-            &["dropped", "shadowed"],
-        ),
-        // Replies would be looked up in another zone than their connection.
-        (
-            &["nft table inet fw { chain pre { type filter hook prerouting priority -310 ; ct zone set 3 ; } ; }"],
-            &["shadowed"],
-        ),
-        (
-            &[
-                "nft table inet fw { chain pre { type filter hook prerouting priority -310 ; ct original zone set 3 ; } ; }",
-            ],
-            &["shadowed"],
-        ),
-        (&["iptables-legacy -t raw -A PREROUTING -p tcp -j CT --zone 3"], &["shadowed"]),
+        ("set ports { type inet_service; };", "tcp dport @ports accept", &[]),
         // A connection's first packet is new.
-        (&["nft add table ip nat", CHAIN, "nft add rule ip nat PREROUTING ct state established,related accept"], &[]),
-        (&["iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack"], &["shadowed"]),
-        (&["iptables-legacy -t raw -A PREROUTING -p tcp --dport 22 -j DROP"], &["shadowed"]),
-        (&["iptables-nft -t mangle -A PREROUTING -p tcp -j MARK --set-mark 1"], &[]),
-        // After the redirection, from the proxy on.
-        (&["iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -j DROP"], &["dropped"]),
-        (&["iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -d 192.0.2.1 -j DROP"], &[]),
-        (&["iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -m owner ! --uid-owner 2102 -j DROP"], &[]),
-        (&["iptables-nft -t filter -P INPUT DROP"], &["dropped"]),
-        // As fail2ban bans a host.
-        (&["iptables-nft -t filter -A INPUT -s 192.0.2.1 -j REJECT"], &[]),
-        (&["iptables-nft -t raw -A PREROUTING -s 192.0.2.1 -j DROP"], &[]),
-        (&["iptables-nft -t filter -A INPUT -s 192.0.2.1 ! -i eth1 -j DROP"], &["dropped"]),
+        ("", "ct state established,related accept", &[]),
     ] {
-        Case { mode: "nft", before, after: &[], kinds }.check();
+        let chain = "chain PREROUTING { type nat hook prerouting priority -100;";
+        let before = format!("nft table ip nat {{ {sets} {chain} {rules}; }}; }}");
+        Case { mode: "nft", before: &[&before], after: &[], kinds }.check();
+    }
+    for (priority, rules, kinds) in [
+        // Anonymous sets, without any named one; and no set at all.
+        (-150, "meta l4proto { icmp, udp } drop", &[][..]),
+        (-150, "tcp dport vmap { 9 : drop }", &["shadowed"]),
+        (-150, "ct state vmap { established : accept, related : accept, invalid : drop }", &[]),
+        (-150, "ct state vmap { established : accept, new : drop }", &["dropped", "shadowed"]),
+        // Replies would be looked up in another zone than their connection.
+        (-310, "ct zone set 3", &["shadowed"]),
+        (-310, "ct original zone set 3", &["shadowed"]),
+    ] {
+        let chain = format!("chain pre {{ type filter hook prerouting priority {priority}; {rules}; }}");
+        let before = format!("nft table inet fw {{ {chain}; }}");
+        Case { mode: "nft", before: &[&before], after: &[], kinds }.check();
+    }
+    for (before, kinds) in [
+        ("iptables-legacy -t raw -A PREROUTING -p tcp -j CT --zone 3", &["shadowed"][..]),
+        ("iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack", &["shadowed"]),
+        ("iptables-legacy -t raw -A PREROUTING -p tcp --dport 22 -j DROP", &["shadowed"]),
+        ("iptables-nft -t mangle -A PREROUTING -p tcp -j MARK --set-mark 1", &[]),
+        // After the redirection, from the proxy on.
+        ("iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -j DROP", &["dropped"]),
+        ("iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -d 192.0.2.1 -j DROP", &[]),
+        ("iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -m owner ! --uid-owner 2102 -j DROP", &[]),
+        ("iptables-nft -t filter -P INPUT DROP", &["dropped"]),
+        // As fail2ban bans a host.
+        ("iptables-nft -t filter -A INPUT -s 192.0.2.1 -j REJECT", &[]),
+        ("iptables-nft -t raw -A PREROUTING -s 192.0.2.1 -j DROP", &[]),
+        ("iptables-nft -t filter -A INPUT -s 192.0.2.1 ! -i eth1 -j DROP", &["dropped"]),
+    ] {
+        Case { mode: "nft", before: &[before], after: &[], kinds }.check();
     }
 }
 
