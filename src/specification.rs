@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::config::{Mode, OwnerId};
     use crate::diagnose::explain::answer::{self, Verdict, explain};
-    use crate::modes::{native, nft};
+    use crate::modes::install_edits;
     use crate::plan::tables::expected;
 
     /// Few, so that connections meet configs; the ends of all ranges among them.
@@ -204,8 +204,8 @@ mod tests {
         #[test]
         fn nft_and_native_mode_redirect_what_linkerd_says(config in config(), connections in prop::collection::vec(connection(), 8)) {
             let modes = [
-                (Mode::Nft, replayed(&nft::install_edits(&[], &expected(Mode::Nft, &config)).unwrap())),
-                (Mode::Native, replayed(&native::install_edits(&[], &expected(Mode::Native, &config)).unwrap())),
+                (Mode::Nft, replayed(&install_edits(Mode::Nft, &[], &expected(Mode::Nft, &config)).unwrap())),
+                (Mode::Native, replayed(&install_edits(Mode::Native, &[], &expected(Mode::Native, &config)).unwrap())),
                 // Legacy mode's rules are written as text, which iptables reads: here they are as they are planned.
                 (Mode::Legacy, expected(Mode::Legacy, &config)),
             ];

@@ -1,9 +1,9 @@
 //! Recognises our tables and rules in the kernel, beyond [`crate::ownership`].
 
-use ruleset::{Direction, Family, Name, Rule, Ruleset, Subsystem, Table};
+use ruleset::{Direction, Family, Line, Name, Rule, Ruleset, Subsystem, Table};
 
 use crate::config::{Mode, PortRange};
-use crate::ownership::{holds_rules, own_lines};
+use crate::ownership::holds_rules;
 use crate::plan::{ChainName, Multiport, Purpose};
 
 impl ChainName {
@@ -125,9 +125,22 @@ pub fn has_rules(ruleset: &Ruleset) -> bool {
     holds_rules(ruleset, Mode::Native) || lines.next().is_some()
 }
 
+/// The rules of a table that are in our chains or lead there.
+pub fn own_lines(table: &Table) -> impl Iterator<Item = Line<'_>> {
+    let lines = table.chains.iter().flat_map(|chain| Line::all(table, chain));
+    lines.filter(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, line.table).is_some())
+}
+
+/// Finds the chain of ours to which a rule of this table leads, by a jump, a goto or an entry of a verdict map; none if
+/// to none.
+pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
+    let mut outcomes = table.possible_actions(rule);
+    outcomes.find_map(|action| ChainName::own(action.target()?))
+}
+
 #[cfg(test)]
 mod tests {
-    use ruleset::{Action, testing};
+    use ruleset::{Action, Field, Intervals, Set, testing};
 
     use super::*;
     use crate::config::Config;
@@ -246,5 +259,39 @@ mod tests {
         assert!(is_ours(&rule("proxy-init/ignore-loopback")));
         assert!(!is_ours(&rule("not proxy-init/ignore-loopback")));
         assert!(!is_ours(&testing::rule([], Action::Return)));
+    }
+
+    #[test]
+    fn every_way_to_proxy_inits_chains_is_seen() {
+        let name = |text: &str| Name::from(text);
+        let mut table = testing::table("ip nat", vec![]);
+        let map = |name: &str, to: Action| Set {
+            verdicts: vec![
+                (Intervals::one(1), Action::Accept),
+                (Intervals::one(2), Action::Jump(Name::from("KUBE-SERVICES"))),
+                (Intervals::one(3), to),
+            ],
+            expires: false,
+            ..testing::ports(name, &[])
+        };
+        table.sets = vec![
+            map("jumping", Action::Jump(name("PROXY_INIT_OUTPUT"))),
+            map("going", Action::Goto(name("PROXY_INIT_OUTPUT"))),
+            map("others", Action::Goto(name("OUTPUT"))),
+        ];
+        let by_map = |map: &str| Action::Map(Field::DestinationPort, name(map));
+        for (action, want) in [
+            (Action::Jump(name("PROXY_INIT_REDIRECT")), Some(ChainName::ProxyInitRedirect)),
+            (Action::Goto(name("PROXY_INIT_OUTPUT")), Some(ChainName::ProxyInitOutput)),
+            (Action::Jump(name("OUTPUT")), None),
+            (Action::Jump(name("KUBE-SERVICES")), None),
+            (by_map("jumping"), Some(ChainName::ProxyInitOutput)),
+            (by_map("going"), Some(ChainName::ProxyInitOutput)),
+            (by_map("others"), None),
+            (by_map("missing"), None),
+            (Action::Accept, None),
+        ] {
+            assert_eq!(leads_to(&testing::rule([], action.clone()), &table), want, "{action:?}");
+        }
     }
 }

@@ -27,7 +27,7 @@ use crate::modes::commit::transact;
 use crate::modes::legacy::read::Lists;
 use crate::modes::legacy::restore;
 use crate::modes::legacy::{self, Legacy, has_sockets};
-use crate::modes::{self, install_edits, nf_tables, remove_edits, try_out};
+use crate::modes::{self, install_edits, nf_tables, try_out};
 use crate::netns::Namespace;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
@@ -350,13 +350,13 @@ impl<'a, 't> Installation<'a, 't> {
         for attempt in 0.. {
             let mut replaced = None;
             let committed = match mode {
-                Mode::Legacy => self.install.legacy().install(&self.tables).map(|changed| {
-                    self.changed |= changed;
+                Mode::Legacy => self.install.legacy().change(&self.tables).map(|changed| {
+                    self.changed |= !changed.is_empty();
                     None
                 }),
                 Mode::Nft | Mode::Native => transact(known.take(), |held| {
                     let other = if mode == Mode::Nft { Mode::Native } else { Mode::Nft };
-                    let mut edits = remove_edits(other, held);
+                    let mut edits = install_edits(other, held, &[])?;
                     if !edits.is_empty() && !is_replacing {
                         return Err(ModeError::OtherBackend(other));
                     }

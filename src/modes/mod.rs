@@ -2,9 +2,9 @@
 
 pub(crate) mod commit;
 pub mod legacy;
-pub mod native;
+mod nat;
+mod native;
 pub mod nf_tables;
-pub mod nft;
 pub(crate) mod refusal;
 mod rerun;
 
@@ -18,30 +18,19 @@ use self::commit::transact;
 use self::legacy::Legacy;
 use crate::config::{Config, Mode};
 use crate::error::{Error, ModeError};
-use crate::ownership::foreign_jumps;
 use crate::plan::ChainName;
 use crate::plan::tables::expected;
 
-/// The edits that turn nf_tables' tables into exactly the tables that a mode makes; none if it holds them already, or
-/// if the mode's rules aren't in nf_tables.
+/// The edits that turn the tables in which a mode holds its rules into exactly these, or remove its rules if there are none;
+/// none if nothing differs.
 pub(crate) fn install_edits<'a>(
     mode: Mode,
     held: &[Table<HeldRule>],
     wanted: &'a [Table],
 ) -> Result<Vec<Edit<'a>>, ModeError> {
     match mode {
-        Mode::Nft => nft::install_edits(held, wanted),
+        Mode::Nft | Mode::Legacy => nat::install_edits(mode, held, wanted),
         Mode::Native => native::install_edits(held, wanted),
-        Mode::Legacy => Ok(Vec::new()),
-    }
-}
-
-/// The edits that remove a mode's rules from nf_tables.
-pub(crate) fn remove_edits(mode: Mode, held: &[Table<HeldRule>]) -> Vec<Edit<'static>> {
-    match mode {
-        Mode::Nft => nft::remove_edits(held),
-        Mode::Native => native::remove_edits(held),
-        Mode::Legacy => Vec::new(),
     }
 }
 
@@ -54,8 +43,8 @@ pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
     batch.map(|batch| batch.bytes().to_vec()).map_err(|error| error.in_mode(mode))
 }
 
-/// Asks if the kernel would take a config's rules in a mode, without installing them; the error says what it lacks or
-/// refuses. Legacy mode is the last resort, and takes whatever comes.
+/// Asks if the kernel would take a config's rules in nft or native mode, without installing them; the error says what it
+/// lacks or refuses.
 pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
     let wanted = expected(mode, config);
     let edits = install_edits(mode, &[], &wanted);
@@ -73,19 +62,23 @@ pub struct Removed {
 /// and tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of
 /// `legacy`.
 pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
-    if mode == Mode::Legacy {
-        let before = legacy.remove().map_err(|error| error.in_mode(mode))?;
-        let foreign = before.iter().flat_map(foreign_jumps).map(|line| format!("{}: {line}", line.table));
-        return Ok(Removed { any: !before.is_empty(), foreign: foreign.collect() });
-    }
     let mut foreign = Vec::new();
-    let removed = transact(None, |tables| {
-        if mode == Mode::Nft {
-            foreign = nft::foreign_jumps(tables);
+    let any = match mode {
+        Mode::Legacy => legacy.change(&[]).map(|before| {
+            foreign = nat::foreign_jumps(mode, &before);
+            !before.is_empty()
+        }),
+        Mode::Nft | Mode::Native => {
+            let removed = transact(None, |tables| {
+                if mode == Mode::Nft {
+                    foreign = nat::foreign_jumps(mode, tables);
+                }
+                install_edits(mode, tables, &[])
+            });
+            removed.map(|generation| generation.is_some())
         }
-        Ok(remove_edits(mode, tables))
-    });
-    let any = removed.map_err(|error| error.in_mode(mode))?.is_some();
+    };
+    let any = any.map_err(|error| error.in_mode(mode))?;
     Ok(Removed { any, foreign: if any { foreign } else { Vec::new() } })
 }
 

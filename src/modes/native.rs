@@ -21,32 +21,33 @@ const ELEMENTS: usize = 1000;
 
 const TABLE: TableId = TableId { family: TableFamily::Inet, name: NATIVE };
 
-/// The edits that turn the namespace's table into exactly the wanted one; none if it is that already.
-pub(crate) fn install_edits<'a>(tables: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+/// The edits that turn the namespace's table into exactly the wanted one, or remove it if none is wanted; none if it is
+/// that already.
+pub(super) fn install_edits<'a>(tables: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
-    for wanted in wanted {
-        match held_table(tables) {
-            Some(held) if held.dormant && holds_others(held) => {
-                return Err(ModeError::Dormant(TABLE.to_string()));
-            }
-            Some(held) if !has_same_chains(held, wanted) => {
-                edits.push(Edit::DeleteTable(TABLE));
-                edits.push(Edit::AddTable(TABLE));
-                fill_table(wanted, &mut edits);
-            }
-            Some(held) if !has_same_sets(held, wanted) => {
-                edits.extend(ChainName::ALL.map(|chain| Edit::FlushChain(TABLE, chain.into())));
-                edits.extend(held.sets.iter().map(|set| Edit::DeleteSet(TABLE, set.name.clone())));
-                fill_table(wanted, &mut edits);
-            }
-            Some(held) => {
-                for name in ChainName::IN_ORDER {
-                    wanted_chain(wanted, name).refill(rules_of(held, name), &mut edits)?;
-                }
-            }
-            None => {
-                edits.push(Edit::AddTable(TABLE));
-                fill_table(wanted, &mut edits);
+    match (Mode::Native.table_among(tables, Family::V4), wanted.first()) {
+        (None, None) => {}
+        (Some(_), None) => edits.push(Edit::DeleteTable(TABLE)),
+        (None, Some(wanted)) => {
+            edits.push(Edit::AddTable(TABLE));
+            fill_table(wanted, &mut edits);
+        }
+        (Some(held), Some(_)) if held.dormant && holds_others(held) => {
+            return Err(ModeError::Dormant(TABLE.to_string()));
+        }
+        (Some(held), Some(wanted)) if !has_same_chains(held, wanted) => {
+            edits.push(Edit::DeleteTable(TABLE));
+            edits.push(Edit::AddTable(TABLE));
+            fill_table(wanted, &mut edits);
+        }
+        (Some(held), Some(wanted)) if !has_same_sets(held, wanted) => {
+            edits.extend(ChainName::ALL.map(|chain| Edit::FlushChain(TABLE, chain.into())));
+            edits.extend(held.sets.iter().map(|set| Edit::DeleteSet(TABLE, set.name.clone())));
+            fill_table(wanted, &mut edits);
+        }
+        (Some(held), Some(wanted)) => {
+            for name in ChainName::IN_ORDER {
+                wanted_chain(wanted, name).refill(rules_of(held, name), &mut edits)?;
             }
         }
     }
@@ -73,15 +74,7 @@ fn has_same_sets(held: &Table<HeldRule>, wanted: &Table) -> bool {
 }
 
 fn wanted_chain(table: &Table, chain: ChainName) -> Wanted<'_> {
-    Wanted { table: TABLE, chain, rules: rules_of(table, chain), sets: &table.sets }
-}
-
-pub(super) fn remove_edits(tables: &[Table<HeldRule>]) -> Vec<Edit<'static>> {
-    held_table(tables).map(|_| Edit::DeleteTable(TABLE)).into_iter().collect()
-}
-
-fn held_table(tables: &[Table<HeldRule>]) -> Option<&Table<HeldRule>> {
-    Mode::Native.table_among(tables, Family::V4)
+    Wanted { mode: Mode::Native, table: TABLE, chain, rules: rules_of(table, chain), sets: &table.sets }
 }
 
 fn holds_others(table: &Table<HeldRule>) -> bool {

@@ -1,20 +1,23 @@
-//! Plans a re-run's changes of a chain in nf_tables. A held rule is the wanted one if its expressions, which aren't
-//! decoded, and its comment are.
+//! Plans a re-run's changes of a chain. A held rule is the wanted one if its comment is, and its expressions, which aren't
+//! decoded, or in legacy mode its text.
 
 use netfilter::nf_tables::comparable::written;
 use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::held::HeldRule;
 use netfilter::nf_tables::rule::NewRule;
 use netfilter::nf_tables::{ChainId, TableId};
-use ruleset::{Name, Rule, Set};
+use ruleset::xtables::IptablesRule;
+use ruleset::{Chain, Name, Rule, Set, Table};
 
 use super::refusal::unwritten_error;
+use crate::config::Mode;
 use crate::error::ModeError;
 use crate::ownership::is_own_jump;
 use crate::plan::ChainName;
 
 /// A chain that is to hold these rules, in a table with these sets.
 pub(super) struct Wanted<'a> {
+    pub(super) mode: Mode,
     pub(super) table: TableId,
     pub(super) chain: ChainName,
     pub(super) rules: &'a [Rule],
@@ -68,8 +71,34 @@ impl<'a> Wanted<'a> {
 
     /// The expressions of each rule, as the kernel would hold them.
     fn expressions(&self) -> Result<Vec<Vec<u8>>, ModeError> {
-        written(self.rules.iter().map(|rule| self.new_rule(rule))).map_err(|error| unwritten_error(&error))
+        match self.mode {
+            Mode::Legacy => Ok(self.rules.iter().map(text).collect()),
+            Mode::Nft | Mode::Native => {
+                written(self.rules.iter().map(|rule| self.new_rule(rule))).map_err(|error| unwritten_error(&error))
+            }
+        }
     }
+}
+
+fn text(rule: &Rule) -> Vec<u8> {
+    IptablesRule(rule).to_string().into_bytes()
+}
+
+/// A legacy table as it is compared: each rule by its text, with its number in its chain as its handle.
+pub(super) fn held_in_legacy(table: &Table) -> Table<HeldRule> {
+    let held = |(handle, rule): (u64, &Rule)| HeldRule {
+        handle,
+        expressions: text(rule),
+        comment: rule.comment.clone(),
+        is_unconditional: rule.conditions.is_empty(),
+        target: rule.action.target().cloned(),
+        mapped: Vec::new(),
+    };
+    let mut compared = Table::new(table.subsystem, table.family, table.name.clone());
+    for chain in &table.chains {
+        compared.chains.push(Chain::new(chain.name.clone(), chain.base, (1..).zip(&chain.rules).map(held).collect()));
+    }
+    compared
 }
 
 /// Returns true if a held rule is this one, which would be written with these expressions.

@@ -77,20 +77,6 @@ pub struct Table<R = Rule> {
 }
 
 impl Table {
-    pub fn new(subsystem: Subsystem, family: TableFamily, name: Name) -> Self {
-        Self {
-            subsystem,
-            family,
-            name,
-            dormant: false,
-            owned: false,
-            comment: None,
-            objects: 0,
-            chains: Vec::new(),
-            sets: Vec::new(),
-        }
-    }
-
     /// Returns true if both have the same name in the same place.
     pub fn is(&self, other: &Self) -> bool {
         (self.subsystem, self.family) == (other.subsystem, other.family) && self.name == other.name
@@ -146,6 +132,20 @@ impl Table {
 }
 
 impl<R> Table<R> {
+    pub fn new(subsystem: Subsystem, family: TableFamily, name: Name) -> Self {
+        Self {
+            subsystem,
+            family,
+            name,
+            dormant: false,
+            owned: false,
+            comment: None,
+            objects: 0,
+            chains: Vec::new(),
+            sets: Vec::new(),
+        }
+    }
+
     pub fn chain(&self, name: &Name) -> Option<&Chain<R>> {
         self.chains.iter().find(|chain| chain.name == *name)
     }
@@ -177,8 +177,8 @@ pub struct Chain<R = Rule> {
     pub rules: Vec<R>,
 }
 
-impl Chain {
-    pub fn new(name: Name, base: Option<Base>, rules: Vec<Rule>) -> Self {
+impl<R> Chain<R> {
+    pub fn new(name: Name, base: Option<Base>, rules: Vec<R>) -> Self {
         Self { name, base, devices: None, comment: None, rules }
     }
 }

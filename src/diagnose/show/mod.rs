@@ -15,7 +15,7 @@ use crate::diagnose::explain::answer::proxy_ports;
 use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::words;
-use crate::diagnose::ownership::is_ours;
+use crate::diagnose::ownership::{is_ours, leads_to};
 use crate::diagnose::proxy::PodWarning;
 use crate::diagnose::recognize::config::config;
 use crate::diagnose::recognize::spell_flags;
@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::install::choose::{Facts, Reason};
 use crate::modes::try_out;
 use crate::netns;
-use crate::ownership::{holders, leads_to};
+use crate::ownership::holders;
 use crate::plan::tables::expected;
 use crate::plan::{ChainName, chain_of};
 

@@ -19,9 +19,8 @@ use trace::{
 
 use crate::config::Mode;
 use crate::diagnose::explain::answer::proxy;
-use crate::diagnose::ownership::without_time;
+use crate::diagnose::ownership::{leads_to, own_lines, without_time};
 use crate::diagnose::verify::finding::{Finding, Problem, Subject};
-use crate::ownership::{foreign_jumps, leads_to, own_lines};
 use crate::plan::{ChainName, chain_of};
 
 /// The rules that keep neighbours on these devices from finding each other.
@@ -276,7 +275,7 @@ fn compare_xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
         return vec![table_finding(expected, Problem::NoRules(expected.rules().count()))];
     };
     let mut findings = compare_chains(expected, held, true);
-    for line in foreign_jumps(held).filter(|line| expected.chain(&line.chain.name).is_none()) {
+    for line in own_lines(held).filter(|line| expected.chain(&line.chain.name).is_none()) {
         findings.push(finding(
             expected,
             Subject::Chain(line.chain.name.clone()),

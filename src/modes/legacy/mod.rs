@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use netfilter::netlink::signals::hold;
 use netfilter::netlink::sockopt::load_extension;
 use netfilter::netlink::user_namespace::owns_network;
+use netfilter::nf_tables::held::HeldRule;
 use netfilter::xt::Extension;
 use nix::errno::Errno;
 use ruleset::xtables::IptablesRule;
@@ -25,12 +26,12 @@ use ruleset::{Condition, Family, Label, Name, Rule, Table};
 
 use self::child::{missing_capability, not_permitted};
 use self::read::Held;
+use super::nat::add_edits;
+use super::refusal::unmapped;
+use super::rerun::held_in_legacy;
 use crate::config::Mode;
 use crate::error::{Lack, ModeError, Privilege};
-use crate::modes::legacy::restore::Input;
-use crate::modes::refusal::unmapped;
-use crate::ownership::{is_jump_from, leads_to};
-use crate::plan::{ChainName, chain_of, is_on_owner, rules_of};
+use crate::plan::{ChainName, is_on_owner};
 pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 
 /// The commands, and how to run them.
@@ -65,21 +66,10 @@ impl Legacy {
         Ok(child::version(&program)?.contains("nf_tables"))
     }
 
-    /// Installs the wanted tables: all of them or, on an error, none. Whatever was found before, afterwards proxy-init
-    /// has exactly these rules, each once, in the families that have a table, and none in the others. Rules and chains
-    /// of other programs stay as they are. Returns true if anything had to be changed.
-    pub(crate) fn install(&self, wanted: &[Table]) -> Result<bool, ModeError> {
-        Ok(!self.change(wanted)?.is_empty())
-    }
-
-    /// Removes the mode's rules, and every rule that leads to them. Returns the tables that were changed, as they were before.
-    pub(crate) fn remove(&self) -> Result<Vec<Table>, ModeError> {
-        self.change(&[])
-    }
-
-    /// Takes each family to its wanted table, or to no rules of ours. Returns the tables that were
-    /// changed, as they were before.
-    fn change(&self, wanted: &[Table]) -> Result<Vec<Table>, ModeError> {
+    /// Takes each family to its wanted table, or to no rules of ours: both or, on an error, none. Whatever was found before,
+    /// afterwards proxy-init has exactly these rules, each once. Rules and chains of other programs stay as they are, except
+    /// rules that lead to a chain of ours that goes. Returns the tables that were changed, as they were before.
+    pub(crate) fn change(&self, wanted: &[Table]) -> Result<Vec<Table<HeldRule>>, ModeError> {
         let lock = lock::take(self.wait).map_err(|error| match error {
             // A process without a capability mostly may not open root's file either.
             ModeError::LockFile { .. } if missing_capability().is_some() => not_permitted(Privilege::Change),
@@ -95,7 +85,7 @@ impl Legacy {
         let _held = hold();
         let restored = changes.iter().try_for_each(|change| child::restore(&change.program, &change.input, &lock.0));
         match restored.and_then(|()| self.confirm(wanted)) {
-            Ok(()) => Ok(changes.into_iter().map(|change| change.before.table).collect()),
+            Ok(()) => Ok(changes.iter().map(|change| held_in_legacy(&change.before.table)).collect()),
             Err(error) => Err(roll_back(&changes, explain(error, &changes, wanted))),
         }
     }
@@ -104,17 +94,14 @@ impl Legacy {
     fn changes(&self, wanted: &[Table]) -> Result<Vec<Change>, ModeError> {
         let mut changes = Vec::new();
         for family in Family::ALL {
-            let wanted = Mode::Legacy.table_among(wanted, family);
-            let Some(before) = read::read_held(family, wanted.is_some()).map_err(with_capability)? else {
+            let is_wanted = Mode::Legacy.table_among(wanted, family).is_some();
+            let Some(before) = read::read_held(family, is_wanted).map_err(with_capability)? else {
                 continue;
             };
-            let input = match wanted {
-                Some(wanted) => install_input(wanted, &before.table),
-                None => remove_input(&before.table),
-            };
-            if !input.is_empty() {
-                let program = self.restore(family)?;
-                changes.push(Change { family, program, input: input.committed(), before });
+            let mut edits = Vec::new();
+            add_edits(Mode::Legacy, &[held_in_legacy(&before.table)], family, wanted, &mut edits)?;
+            if !edits.is_empty() {
+                changes.push(Change { family, program: self.restore(family)?, input: restore::input(&edits), before });
             }
         }
         Ok(changes)
@@ -137,10 +124,10 @@ struct Change {
     before: Held,
 }
 
-/// The rules that neither are in our chains nor lead to one.
+/// The rules that aren't in our chains.
 fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
     let others = table.chains.iter().filter(|chain| ChainName::own(&chain.name).is_none());
-    others.flat_map(|chain| &chain.rules).filter(|rule| leads_to(rule, table).is_none())
+    others.flat_map(|chain| &chain.rules)
 }
 
 /// After a command has failed, puts all tables back, and says if one can't be.
@@ -226,63 +213,6 @@ fn lacks_extension(family: Family, extension: Extension, chain: &Name, rule: &Ru
     let rule = format!("{} -t nat -A {chain} {:#}", Mode::Legacy.iptables(family), IptablesRule(rule));
     let lack = Lack::Extension { name, rule, module, option, instead: Mode::Native };
     ModeError::Lacks { lack, errno: Errno::ENOENT }
-}
-
-/// The input after which our chains hold exactly these rules, and one jump leads to each. What is right already is
-/// left alone, with its counters.
-fn install_input(wanted: &Table, table: &Table) -> Input {
-    let mut input = Input::new();
-    let mut refilled = ChainName::IN_ORDER.to_vec();
-    refilled.retain(|&name| {
-        let held = chain_of(table, name);
-        name.is_ours() && !held.is_some_and(|held| same_rules(&held.rules, rules_of(wanted, name)))
-    });
-    for &name in &refilled {
-        input.make_or_flush(name);
-    }
-    for name in ChainName::IN_ORDER {
-        let (held, wanted) = (rules_of(table, name), rules_of(wanted, name));
-        // Of our jumps, those of linkerd-init among them, the first that is as wanted stays. Other programs' jumps stay.
-        let is_wanted = |rule: &Rule| is_jump_from(rule, name) && wanted.iter().any(|it| it.comment == rule.comment);
-        let stays = held.iter().position(is_wanted);
-        for (place, rule) in held.iter().enumerate().rev() {
-            if !name.is_ours() && is_jump_from(rule, name) && Some(place) != stays {
-                input.delete(&Name::from(name.as_str()), place);
-            }
-        }
-        if refilled.contains(&name) || !name.is_ours() && stays.is_none() {
-            wanted.iter().for_each(|rule| input.append(name, rule));
-        }
-    }
-    input
-}
-
-/// Returns true if the rules are the same to iptables.
-fn same_rules(held: &[Rule], wanted: &[Rule]) -> bool {
-    let lines = |rules: &[Rule]| rules.iter().map(|rule| IptablesRule(rule).to_string()).collect::<Vec<_>>();
-    lines(held) == lines(wanted)
-}
-
-/// The input after which proxy-init has no chains, and nothing leads to them.
-fn remove_input(table: &Table) -> Input {
-    let mut input = Input::new();
-    let held: Vec<ChainName> = table.chains.iter().filter_map(|chain| ChainName::own(&chain.name)).collect();
-    // Without their rules first: they may jump to one another.
-    for &chain in &held {
-        input.make_or_flush(chain);
-    }
-    for chain in &table.chains {
-        let rules = chain.rules.iter().enumerate().rev();
-        for (index, _) in rules.filter(|(_, rule)| leads_to(rule, table).is_some()) {
-            if ChainName::own(&chain.name).is_none() {
-                input.delete(&chain.name, index);
-            }
-        }
-    }
-    for &chain in &held {
-        input.delete_chain(chain);
-    }
-    input
 }
 
 /// The same error; where reading was not permitted, with the capability that is missing.

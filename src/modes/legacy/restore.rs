@@ -1,56 +1,44 @@
-//! Planned rules as text that `iptables-restore` reads.
+//! Edits as text that `iptables-restore` reads.
 
-use std::fmt;
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::slice;
 
+use netfilter::nf_tables::edit::Edit;
 use ruleset::xtables::{IptablesRule, escaped};
-use ruleset::{Family, Name, Rule, Table};
+use ruleset::{Table, TableFamily};
 
 use crate::config::Mode;
-use crate::plan::{ChainName, rules_of};
+use crate::modes::nat::install_edits;
 
-/// Input for `iptables-restore --noflush`, being written: one transaction in the nat table. Names of chains are others'
-/// bytes, so it need not be UTF-8.
-pub(crate) struct Input(Vec<u8>);
-
-impl Input {
-    pub(crate) fn new() -> Self {
-        Self(b"*nat\n".to_vec())
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0 == Self::new().0
-    }
-
-    /// Makes a chain, or deletes its rules if it is there.
-    pub(crate) fn make_or_flush(&mut self, chain: ChainName) {
-        self.line(format_args!(":{chain} - [0:0]"));
-    }
-
-    pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) {
-        self.line(format_args!("-A {chain} {}", IptablesRule(rule)));
-    }
-
-    /// Deletes the rule with this index. If a chain loses several, the last must go first: later ones move up.
-    pub(crate) fn delete(&mut self, chain: &Name, index: usize) {
-        self.0.extend(b"-D \"");
-        self.0.extend(escaped(chain).as_bytes());
-        self.line(format_args!("\" {}", index + 1));
-    }
-
-    pub(crate) fn delete_chain(&mut self, chain: ChainName) {
-        self.line(format_args!("-X {chain}"));
-    }
-
-    /// The whole input, with its last line.
-    pub(crate) fn committed(mut self) -> Vec<u8> {
-        self.0.extend(b"COMMIT\n");
-        self.0
-    }
-
-    fn line(&mut self, line: fmt::Arguments<'_>) {
+/// The edits of a nat table as input for `iptables-restore --noflush`: one transaction. Names of chains are others' bytes, so
+/// it need not be UTF-8.
+pub(super) fn input(edits: &[Edit<'_>]) -> Vec<u8> {
+    let mut input = b"*nat\n".to_vec();
+    let (deletions, others): (Vec<_>, Vec<_>) = edits.iter().partition(|edit| matches!(edit, Edit::DeleteRule(..)));
+    // If a chain loses several rules, the last must go first: later ones move up.
+    for edit in deletions.into_iter().rev().chain(others) {
         // Writing to a Vec can't fail.
-        let _ = writeln!(self.0, "{line}");
+        let _ = write_line(&mut input, edit);
+    }
+    input.extend(b"COMMIT\n");
+    input
+}
+
+fn write_line(input: &mut Vec<u8>, edit: &Edit<'_>) -> io::Result<()> {
+    match edit {
+        // It makes a chain, or deletes the rules of one that is there.
+        Edit::AddChain(_, chain) | Edit::FlushChain(_, chain) if chain.hook.is_none() => {
+            writeln!(input, ":{chain} - [0:0]")
+        }
+        Edit::AddRule(new) => writeln!(input, "-A {} {}", new.chain, IptablesRule(new.rule)),
+        Edit::DeleteRule(_, chain, number) => {
+            input.extend(b"-D \"");
+            input.extend(escaped(chain).as_bytes());
+            writeln!(input, "\" {number}")
+        }
+        Edit::DeleteChain(_, chain) => writeln!(input, "-X {chain}"),
+        // The kernel makes the table and its base chains, and there are no sets.
+        _ => Ok(()),
     }
 }
 
@@ -70,31 +58,28 @@ pub fn simulation(planned: &[Table]) -> String {
     if planned.len() > 1 {
         text += NOT_FOR_ONE_COMMAND;
     }
-    for family in Family::ALL {
-        let Some(table) = Mode::Nft.table_among(planned, family) else {
-            continue;
-        };
-        let mut input = Input::new();
-        for chain in ChainName::IN_ORDER.into_iter().filter(|chain| chain.is_ours()) {
-            input.make_or_flush(chain);
+    for table in planned {
+        // Where nothing is held, nothing can be in the way.
+        if let TableFamily::Ip(family) = table.family
+            && let Ok(edits) = install_edits(Mode::Nft, &[], slice::from_ref(table))
+        {
+            let (command, lines) = (family.iptables(), input(&edits));
+            text += &format!("# {family}: {command}-restore --noflush\n{}", String::from_utf8_lossy(&lines));
         }
-        for chain in ChainName::IN_ORDER {
-            rules_of(table, chain).iter().for_each(|rule| input.append(chain, rule));
-        }
-        let lines = input.committed();
-        let (command, lines) = (family.iptables(), String::from_utf8_lossy(&lines));
-        text += &format!("# {family}: {command}-restore --noflush\n{lines}");
     }
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use ruleset::Action;
+    use netfilter::nf_tables::TableId;
+    use netfilter::nf_tables::rule::NewRule;
     use ruleset::testing::{commented, rule};
+    use ruleset::{Action, Family, NAT, Name};
 
     use super::*;
     use crate::config::{Config, Port};
+    use crate::plan::ChainName;
     use crate::plan::tables::expected;
 
     #[test]
@@ -102,17 +87,19 @@ mod tests {
         let port = |number| Port::new(number).unwrap();
         let jump =
             commented("proxy-init/install-proxy-init-output", rule([], Action::Jump(Name::from("PROXY_INIT_OUTPUT"))));
-        let mut input = Input::new();
-        assert!(input.is_empty());
-        input.make_or_flush(ChainName::ProxyInitOutput);
-        assert!(!input.is_empty());
-        input.append(ChainName::Output, &jump);
-        input.delete(&Name::from("a \\ \"b\""), 2);
-        input.delete_chain(ChainName::ProxyInitRedirect);
+        let table = TableId { family: TableFamily::Ip(Family::V4), name: NAT };
+        let edits = [
+            Edit::AddChain(table, ChainName::Output.into()),
+            Edit::FlushChain(table, ChainName::ProxyInitOutput.into()),
+            Edit::AddRule(NewRule { table, chain: ChainName::Output.into(), rule: &jump, sets: &[] }),
+            Edit::DeleteRule(table, Name::from("OUTPUT"), 2),
+            Edit::DeleteRule(table, Name::from("a \\ \"b\""), 3),
+            Edit::DeleteChain(table, ChainName::ProxyInitRedirect.into()),
+        ];
         assert_eq!(
-            String::from_utf8(input.committed()).unwrap(),
-            "*nat\n:PROXY_INIT_OUTPUT - [0:0]\n-A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j \
-             PROXY_INIT_OUTPUT\n-D \"a \\\\ \\\"b\\\"\" 3\n-X PROXY_INIT_REDIRECT\nCOMMIT\n"
+            String::from_utf8(input(&edits)).unwrap(),
+            "*nat\n-D \"a \\\\ \\\"b\\\"\" 3\n-D \"OUTPUT\" 2\n:PROXY_INIT_OUTPUT - [0:0]\n-A OUTPUT -m comment --comment \
+             \"proxy-init/install-proxy-init-output\" -j PROXY_INIT_OUTPUT\n-X PROXY_INIT_REDIRECT\nCOMMIT\n"
         );
 
         let mut config = Config::new(port(4143), port(4140));

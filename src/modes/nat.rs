@@ -1,4 +1,5 @@
-//! nft mode: nat chains in nf_tables, written as iptables-nft would write them, those of both families in one batch.
+//! nft and legacy mode: a nat table for each family, as iptables makes it. In nft mode, one batch changes both; in legacy
+//! mode, the edits of each family become a restore command's input.
 
 use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::Edit;
@@ -16,29 +17,40 @@ fn nat(family: Family) -> TableId {
     TableId { family: TableFamily::Ip(family), name: NAT }
 }
 
-/// The edits that turn the namespace's rules into exactly the wanted rules; none if it holds them already.
-pub(crate) fn install_edits<'a>(held: &[Table<HeldRule>], wanted: &'a [Table]) -> Result<Vec<Edit<'a>>, ModeError> {
+/// The edits that turn a mode's nat tables into exactly the wanted ones; none if they are that already.
+pub(super) fn install_edits<'a>(
+    mode: Mode,
+    held: &[Table<HeldRule>],
+    wanted: &'a [Table],
+) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
     for family in Family::ALL {
-        let held = Mode::Nft.table_among(held, family);
-        match Mode::Nft.table_among(wanted, family) {
-            Some(wanted) => refill(held, family, wanted, &mut edits)?,
-            None => remove_family(held, family, &mut edits),
-        }
+        add_edits(mode, held, family, wanted, &mut edits)?;
     }
     Ok(edits)
 }
 
-pub(super) fn remove_edits(tables: &[Table<HeldRule>]) -> Vec<Edit<'static>> {
-    let mut edits = Vec::new();
-    for family in Family::ALL {
-        remove_family(Mode::Nft.table_among(tables, family), family, &mut edits);
+/// Adds those for the table of one family.
+pub(super) fn add_edits<'a>(
+    mode: Mode,
+    held: &[Table<HeldRule>],
+    family: Family,
+    wanted: &'a [Table],
+    edits: &mut Vec<Edit<'a>>,
+) -> Result<(), ModeError> {
+    let held = mode.table_among(held, family);
+    match mode.table_among(wanted, family) {
+        Some(wanted) => refill(mode, held, family, wanted, edits),
+        None => {
+            remove_family(held, family, edits);
+            Ok(())
+        }
     }
-    edits
 }
 
 /// Adds the edits after which each of our chains holds its rules, and one correct jump leads to each.
 fn refill<'a>(
+    mode: Mode,
     held: Option<&Table<HeldRule>>,
     family: Family,
     wanted: &'a Table,
@@ -61,7 +73,7 @@ fn refill<'a>(
     }
     for name in ChainName::IN_ORDER {
         let held = held.map(|table| rules_of(table, name)).unwrap_or_default();
-        let wanted = Wanted { table: id, chain: name, rules: rules_of(wanted, name), sets: &[] };
+        let wanted = Wanted { mode, table: id, chain: name, rules: rules_of(wanted, name), sets: &[] };
         if name.is_ours() {
             wanted.refill(held, edits)?;
         } else {
@@ -109,19 +121,61 @@ fn remove_family(table: Option<&Table<HeldRule>>, family: Family, edits: &mut Ve
     }
 }
 
-/// The rules that lead to a chain of ours and aren't our own jumps, which go with that chain.
-pub(super) fn foreign_jumps(tables: &[Table<HeldRule>]) -> Vec<String> {
+/// The rules in a mode's nat tables that lead to a chain of ours and aren't our own jumps, which go with that chain, each
+/// with its table and chain.
+pub(super) fn foreign_jumps(mode: Mode, tables: &[Table<HeldRule>]) -> Vec<String> {
     let mut foreign = Vec::new();
-    for table in Family::ALL.into_iter().filter_map(|family| Mode::Nft.table_among(tables, family)) {
+    for table in Family::ALL.into_iter().filter_map(|family| mode.table_among(tables, family)) {
         for chain in table.chains.iter().filter(|chain| ChainName::own(&chain.name).is_none()) {
             let Chain { name, rules, .. } = chain;
             let base = ChainName::from_name(name.as_bytes());
             for rule in rules.iter().filter(|rule| !base.is_some_and(|base| is_own_jump(rule, base))) {
-                let matches = if rule.is_unconditional { "" } else { "… " };
-                let goal = target_of(rule);
-                foreign.extend(goal.map(|goal| format!("{table}: -A {name} {matches}-j {goal}")));
+                let Some(goal) = target_of(rule) else { continue };
+                let words = match mode {
+                    Mode::Legacy => String::from_utf8_lossy(&rule.expressions).into_owned(),
+                    Mode::Nft | Mode::Native if rule.is_unconditional => format!("-j {goal}"),
+                    Mode::Nft | Mode::Native => format!("… -j {goal}"),
+                };
+                foreign.push(format!("{table}: -A {name} {words}"));
             }
         }
     }
     foreign
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::Action;
+    use ruleset::testing::{chain, commented, rule, table, to_port};
+
+    use super::*;
+    use crate::modes::rerun::held_in_legacy;
+
+    #[test]
+    fn jumps_of_other_programs_are_told_from_our_own() {
+        let to = |chain: &str| Action::Jump(Name::from(chain));
+        let ours = commented("proxy-init/install-proxy-init-output", rule([], to("PROXY_INIT_OUTPUT")));
+        let chains = || {
+            vec![
+                chain("OUTPUT", vec![ours.clone(), rule([], to("MINE")), rule([to_port(80)], to("PROXY_INIT_OUTPUT"))]),
+                chain("MINE", vec![rule([], Action::Goto(Name::from("PROXY_INIT_REDIRECT")))]),
+                // Within our own.
+                chain("PROXY_INIT_OUTPUT", vec![rule([], to("PROXY_INIT_REDIRECT"))]),
+            ]
+        };
+        for (name, foreign) in [
+            (
+                "legacy ip nat",
+                &[
+                    "legacy ip nat: -A OUTPUT -m tcp --dport 80 -j PROXY_INIT_OUTPUT",
+                    "legacy ip nat: -A MINE -g PROXY_INIT_REDIRECT",
+                ][..],
+            ),
+            ("legacy ip mine", &[]),
+            ("legacy ip filter", &[]),
+        ] {
+            let lines = foreign_jumps(Mode::Legacy, &[held_in_legacy(&table(name, chains()))]);
+            assert_eq!(lines, foreign, "{name}");
+        }
+    }
 }
