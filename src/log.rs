@@ -117,20 +117,20 @@ fn add_quoted(lines: &mut String, message: impl fmt::Display) {
     let _ = write!(lines, "{message}");
     let text = lines.as_bytes().get(start..).unwrap_or_default();
     // Hidden characters are below the space, or DEL and bytes beyond ASCII.
-    let Some(first) = text.iter().position(|&byte| matches!(byte, b'"' | b'\\') || !(b' '..0x7f).contains(&byte))
-    else {
+    if text.iter().all(|&byte| !matches!(byte, b'"' | b'\\') && (b' '..0x7f).contains(&byte)) {
         return;
-    };
-    let rest = lines.split_off(start + first);
-    for character in rest.chars() {
-        match character {
-            '\n' => lines.push_str("\\n"),
-            '\t' => lines.push_str("\\t"),
-            '"' | '\\' => lines.extend(['\\', character]),
-            hidden if is_hidden(hidden) => add_json_escape(lines, hidden),
-            other => lines.push(other),
-        }
     }
+    let text = lines.split_off(start);
+    *lines += &escape(
+        &text,
+        |character| matches!(character, '"' | '\\') || is_hidden(character),
+        |escaped, special| match special {
+            '\n' => escaped.push_str("\\n"),
+            '\t' => escaped.push_str("\\t"),
+            '"' | '\\' => escaped.extend(['\\', special]),
+            hidden => add_json_escape(escaped, hidden),
+        },
+    );
 }
 
 fn add_json_escape(text: &mut String, character: char) {
@@ -142,23 +142,24 @@ fn add_json_escape(text: &mut String, character: char) {
 /// A text with its hidden characters escaped, so that it stays one line, cannot steer a terminal and reads as it is
 /// written: names and values that others chose may hold any.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    escape_hidden(text, |escaped, hidden| escaped.extend(hidden.escape_default()))
+    escape(text, is_hidden, |escaped, hidden| escaped.extend(hidden.escape_default()))
 }
 
 /// The same for a text that is JSON, and stays the same JSON: there, only strings have such characters.
 pub fn escaped_json(text: &str) -> Cow<'_, str> {
-    escape_hidden(text, add_json_escape)
+    escape(text, is_hidden, add_json_escape)
 }
 
-fn escape_hidden(text: &str, add: impl Fn(&mut String, char)) -> Cow<'_, str> {
-    if !text.contains(is_hidden) {
+fn escape(text: &str, is_special: fn(char) -> bool, add: impl Fn(&mut String, char)) -> Cow<'_, str> {
+    if !text.contains(is_special) {
         return text.into();
     }
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
-        match character {
-            hidden if is_hidden(hidden) => add(&mut escaped, hidden),
-            other => escaped.push(other),
+        if is_special(character) {
+            add(&mut escaped, character);
+        } else {
+            escaped.push(character);
         }
     }
     escaped.into()

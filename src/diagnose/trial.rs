@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::config::NATIVE;
     use crate::error::{Errno, Lack, Privilege};
-    use crate::install::choose::Facts;
+    use crate::install::choose::first;
 
     /// A table with one chain of as many rules.
     fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {
@@ -138,7 +138,7 @@ mod tests {
         nft: fn(Mode) -> Result<(), Error>,
         native: fn(Mode) -> Result<(), Error>,
     ) -> Result<String, Error> {
-        choose(Facts::of(ruleset, ruleset)?.first(), |mode| match mode {
+        choose(first(ruleset, ruleset)?, |mode| match mode {
             Mode::Nft => nft(mode),
             Mode::Native => native(mode),
             Mode::Legacy => panic!("nothing to try"),

@@ -40,41 +40,20 @@ pub enum Reason {
 const LEGACY_HIDDEN: &str =
     " (only root and group 0 can list legacy tables, so it is not known whether they hold rules)";
 
-/// The facts about a network namespace by which `auto` chooses.
-#[derive(Debug)]
-pub(crate) struct Facts {
-    /// The first mode that holds our rules.
-    pub(crate) holder: Option<Mode>,
-    /// The number of nat rules that each subsystem has.
-    pub(crate) in_nf_tables: usize,
-    pub(crate) in_legacy: usize,
-    /// Legacy tables could not be seen.
-    pub(crate) legacy_hidden: bool,
-}
-
-impl Facts {
-    /// The facts by the rules of nf_tables and the legacy tables.
-    pub(crate) fn of<R>(nf_tables: &Ruleset<R>, legacy: &Ruleset) -> Result<Self, Error> {
-        if let Some(unseen) = nf_tables.unseen(Subsystem::NfTables) {
-            return Err(Error::CannotChoose { reason: unseen.reason.clone() });
-        }
-        Ok(Self {
-            holder: holders(nf_tables).chain(holders(legacy)).next(),
-            in_nf_tables: nf_tables.nat_rules(Subsystem::NfTables),
-            in_legacy: legacy.nat_rules(Subsystem::Legacy),
-            legacy_hidden: legacy.unseen(Subsystem::Legacy).is_some(),
-        })
+/// The mode that auto tries first, by the rules of nf_tables and the legacy tables, and why. Which iptables binaries are
+/// installed does not count.
+pub(crate) fn first<R>(nf_tables: &Ruleset<R>, legacy: &Ruleset) -> Result<(Mode, Reason), Error> {
+    if let Some(unseen) = nf_tables.unseen(Subsystem::NfTables) {
+        return Err(Error::CannotChoose { reason: unseen.reason.clone() });
     }
-
-    /// The mode that auto tries first, and why. Which iptables binaries are installed does not count.
-    pub(crate) fn first(&self) -> (Mode, Reason) {
-        match (self.holder, self.in_nf_tables, self.in_legacy) {
-            (Some(mode), ..) => (mode, Reason::Holds),
-            (None, rules @ 1.., 0) => (Mode::Nft, Reason::OnlyNfTables(rules)),
-            (None, 0, rules @ 1..) => (Mode::Legacy, Reason::OnlyLegacy(rules)),
-            _ => (Mode::Nft, Reason::Supported { legacy_hidden: self.legacy_hidden }),
-        }
+    if let Some(mode) = holders(nf_tables).chain(holders(legacy)).next() {
+        return Ok((mode, Reason::Holds));
     }
+    Ok(match (nf_tables.nat_rules(Subsystem::NfTables), legacy.nat_rules(Subsystem::Legacy)) {
+        (rules @ 1.., 0) => (Mode::Nft, Reason::OnlyNfTables(rules)),
+        (0, rules @ 1..) => (Mode::Legacy, Reason::OnlyLegacy(rules)),
+        _ => (Mode::Nft, Reason::Supported { legacy_hidden: legacy.unseen(Subsystem::Legacy).is_some() }),
+    })
 }
 
 impl Reason {

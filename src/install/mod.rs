@@ -20,7 +20,7 @@ use ruleset::{Family, NAT, Ruleset, Table, TableFamily, Unseen, nftables};
 use crate::config::warnings::warnings;
 use crate::config::{Config, Mode, ModeChoice};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Facts, Reason};
+use crate::install::choose::Reason;
 use crate::install::close_wait::CloseWaitTimeout;
 use crate::install::host_network::HostNetwork;
 use crate::modes::commit::transact;
@@ -28,7 +28,7 @@ use crate::modes::legacy::read::Lists;
 use crate::modes::legacy::restore;
 use crate::modes::legacy::{self, Legacy, has_sockets};
 use crate::modes::{self, install_edits, nf_tables, try_out};
-use crate::netns::Namespace;
+use crate::netns;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
 use crate::plan::tables::expected;
@@ -149,10 +149,7 @@ impl Install {
 
     /// As [`Install::run`], and reports each event to `tell`, also if the run then fails.
     pub fn run_with(&self, mut tell: impl FnMut(OperationNotice<'_>) + Send) -> Result<Installed, Error> {
-        match &self.netns {
-            Some(path) => Namespace::open(path)?.run(|| self.run_here(&mut tell))?,
-            None => self.run_here(&mut tell),
-        }
+        netns::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }
 
     /// The rules as text, for `iptables-restore` or, in native mode, which has one table for both families, for
@@ -174,7 +171,7 @@ impl Install {
         let mut installation = Installation::begin(self, tell)?;
         let (mut mode, mut reason) = match self.named_mode()? {
             Some(named) => named,
-            None => installation.read_facts()?.first(),
+            None => installation.first_choice()?,
         };
         loop {
             let is_choice = self.mode == ModeChoice::Auto && !matches!(reason, Reason::FellBack(_));
@@ -192,7 +189,7 @@ impl Install {
         }
     }
 
-    /// The mode that is tried first, and the reason; none: auto goes by the [`Facts`].
+    /// The mode that is tried first, and the reason; none: auto goes by the rules that are there.
     pub(crate) fn named_mode(&self) -> Result<Option<(Mode, Reason)>, Error> {
         Ok(Some(match self.mode {
             ModeChoice::Default => (Mode::Legacy, Reason::Default),
@@ -309,11 +306,12 @@ impl<'a, 't> Installation<'a, 't> {
         }
     }
 
-    fn read_facts(&mut self) -> Result<Facts, Error> {
+    /// The mode that auto tries first, and why.
+    fn first_choice(&mut self) -> Result<(Mode, Reason), Error> {
         let nf_tables::Seen { ruleset, generation } = nf_tables::read()?;
-        let facts = Facts::of(&ruleset, &self.legacy_tables()?)?;
+        let first = choose::first(&ruleset, &self.legacy_tables()?)?;
         self.known = generation.map(|generation| Snapshot { generation, tables: ruleset.tables });
-        Ok(facts)
+        Ok(first)
     }
 
     /// Installs in a mode. Over netlink, the same transaction replaces the rules of the other such mode, and is valid only

@@ -163,37 +163,31 @@ impl Purpose {
     pub(crate) const IGNORE_GROUPS: Words = ("ignore-group-id-", "");
     pub(crate) const IGNORE_INTERFACE: Words = ("ignore-interface-", "");
 
-    /// The words of its comment, after the prefix, before and after its [`name`](Self::name).
-    fn words(&self) -> Words {
+    /// The words of its comment, after the prefix, before and after the ports, the subnet or whatever else it names, and
+    /// that; it may name nothing.
+    fn parts(&self) -> (Words, &dyn fmt::Display) {
         match self {
-            Self::IgnorePorts(_) => Self::IGNORE_PORT,
-            Self::IgnoreSubnet(_) => Self::IGNORE_SUBNET,
-            Self::RedirectPort(_) => Self::REDIRECT_PORT,
-            Self::RedirectSubnet(_) => Self::REDIRECT_SUBNET,
-            Self::IgnoreUsers(_) => Self::IGNORE_USERS,
-            Self::IgnoreGroups(_) => Self::IGNORE_GROUPS,
-            Self::IgnoreInterface(_) => Self::IGNORE_INTERFACE,
-            Self::IgnoreUser => ("ignore-proxy-user-id", ""),
-            Self::IgnoreGroup => ("ignore-proxy-group-id", ""),
-            Self::IgnoreUnlistedPorts => ("ignore-unlisted-ports", ""),
-            Self::IgnoreLoopback => ("ignore-loopback", ""),
-            Self::RedirectInbound => ("redirect-all-incoming-to-proxy-port", ""),
-            Self::RedirectOutbound => ("redirect-all-outgoing-to-proxy-port", ""),
-            Self::LookAtInbound => ("install-proxy-init-prerouting", ""),
-            Self::LookAtOutbound => ("install-proxy-init-output", ""),
+            Self::IgnorePorts(ports) => (Self::IGNORE_PORT, ports),
+            Self::IgnoreSubnet(subnet) => (Self::IGNORE_SUBNET, subnet),
+            Self::RedirectPort(port) => (Self::REDIRECT_PORT, port),
+            Self::RedirectSubnet(subnet) => (Self::REDIRECT_SUBNET, subnet),
+            Self::IgnoreUsers(ids) => (Self::IGNORE_USERS, ids),
+            Self::IgnoreGroups(ids) => (Self::IGNORE_GROUPS, ids),
+            Self::IgnoreInterface(name) => (Self::IGNORE_INTERFACE, name),
+            Self::IgnoreUser => (("ignore-proxy-user-id", ""), &""),
+            Self::IgnoreGroup => (("ignore-proxy-group-id", ""), &""),
+            Self::IgnoreUnlistedPorts => (("ignore-unlisted-ports", ""), &""),
+            Self::IgnoreLoopback => (("ignore-loopback", ""), &""),
+            Self::RedirectInbound => (("redirect-all-incoming-to-proxy-port", ""), &""),
+            Self::RedirectOutbound => (("redirect-all-outgoing-to-proxy-port", ""), &""),
+            Self::LookAtInbound => (("install-proxy-init-prerouting", ""), &""),
+            Self::LookAtOutbound => (("install-proxy-init-output", ""), &""),
         }
     }
 
-    /// The ports, the subnet or whatever else its comment names; empty if it names nothing.
+    /// The name in its comment.
     pub(crate) fn name(&self) -> &dyn fmt::Display {
-        match self {
-            Self::IgnorePorts(ports) => ports,
-            Self::IgnoreSubnet(subnet) | Self::RedirectSubnet(subnet) => subnet,
-            Self::RedirectPort(port) => port,
-            Self::IgnoreUsers(ids) | Self::IgnoreGroups(ids) => ids,
-            Self::IgnoreInterface(name) => name,
-            _ => &"",
-        }
+        self.parts().1
     }
 
     /// The words of its comment around a list of names, if native mode's rules list several.
@@ -202,7 +196,7 @@ impl Purpose {
             self,
             Self::IgnorePorts(_) | Self::IgnoreSubnet(_) | Self::RedirectPort(_) | Self::RedirectSubnet(_)
         );
-        lists.then(|| self.words())
+        lists.then(|| self.parts().0)
     }
 
     pub(crate) fn comment(&self) -> Name {
@@ -231,8 +225,8 @@ impl Purpose {
 
 impl fmt::Display for Purpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (before, after) = self.words();
-        write!(f, "{}{before}{}{after}", Self::PREFIX, self.name())
+        let ((before, after), name) = self.parts();
+        write!(f, "{}{before}{name}{after}", Self::PREFIX)
     }
 }
 

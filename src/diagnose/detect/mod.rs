@@ -19,7 +19,7 @@ use crate::diagnose::ownership::has_rules;
 use crate::diagnose::snapshot::{self, network, traces, user_namespaces};
 use crate::diagnose::trial::{check_each, choose, commits};
 use crate::error::{Error, ModeError};
-use crate::install::choose::{Facts, Reason};
+use crate::install::choose::{self, Reason};
 use crate::modes::try_out;
 use crate::netns::{self, on_a_thread};
 use crate::ownership::holders;
@@ -97,8 +97,8 @@ fn look_around() -> Detected {
     let is_like_new = ruleset.tables.is_empty() && ruleset.not_known.is_empty() && owns_network() == Some(true);
     let (features, mut nft) = try_features(&everything, is_like_new);
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
-    let auto = Facts::of(&ruleset, &ruleset).and_then(|found| {
-        choose(found.first(), |mode| match (mode, nft.take()) {
+    let auto = choose::first(&ruleset, &ruleset).and_then(|first| {
+        choose(first, |mode| match (mode, nft.take()) {
             (Mode::Nft, Some(result)) => result,
             (Mode::Native, _) if native_works => Ok(()),
             (mode, _) => try_out(mode, &everything),

@@ -24,7 +24,7 @@ use crate::diagnose::trial::choose;
 use crate::diagnose::verify::difference::differences;
 use crate::diagnose::verify::finding::Finding;
 use crate::error::Error;
-use crate::install::choose::{Facts, Reason};
+use crate::install::choose::{self, Reason};
 use crate::modes::try_out;
 use crate::netns;
 use crate::ownership::holders;
@@ -146,8 +146,8 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
             shown.signs = signs_in_namespace(&ruleset, &network.devices);
         } else {
             let everything = detect::config_of_every_kind();
-            let found = Facts::of(&ruleset, &ruleset);
-            shown.auto = Some(found.and_then(|found| choose(found.first(), |mode| try_out(mode, &everything))));
+            let first = choose::first(&ruleset, &ruleset);
+            shown.auto = Some(first.and_then(|first| choose(first, |mode| try_out(mode, &everything))));
         }
         Ok(report(&shown))
     })

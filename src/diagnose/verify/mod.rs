@@ -24,7 +24,7 @@ use crate::diagnose::verify::difference::{differences, discovery_findings};
 use crate::diagnose::verify::finding::{Finding, Problem};
 use crate::error::Error;
 use crate::install::Install;
-use crate::install::choose::{Facts, Reason};
+use crate::install::choose::{self, Reason};
 use crate::modes::legacy::read::read_table;
 use crate::modes::legacy::{self, has_sockets};
 use crate::modes::{must_see, try_out};
@@ -229,7 +229,7 @@ pub fn verify(install: &Install) -> Result<Verification, Error> {
 fn chosen_mode(install: &Install, ruleset: &Ruleset) -> Result<(Mode, Reason), Error> {
     let first = match install.named_mode()? {
         Some(named) => named,
-        None => Facts::of(ruleset, ruleset)?.first(),
+        None => choose::first(ruleset, ruleset)?,
     };
     choose(first, |mode| try_out(mode, &install.config))
 }

@@ -15,7 +15,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use super::environment::handed_on;
@@ -82,22 +81,16 @@ fn run(
         finish(command, said)
     };
     match start() {
-        Ok(Some(Ended { status, said })) if status.success() => Ok(said),
-        Ok(Some(ended)) => Err(refusal(program, &ended)),
-        Ok(None) => Err(ModeError::CommandHung { command: program.to_owned(), seconds: LIMIT.as_secs() }),
+        Ok((Some(status), said)) if status.success() => Ok(said),
+        Ok((Some(status), said)) => Err(refusal(program, status, &said)),
+        Ok((None, _)) => Err(ModeError::CommandHung { command: program.to_owned(), seconds: LIMIT.as_secs() }),
         Err(error) => Err(ModeError::CommandFailed { command: program.to_owned(), error }),
     }
 }
 
-/// A command that has ended.
-struct Ended {
-    status: ExitStatus,
-    said: String,
-}
-
 /// The error that a command's exit code and its words mean.
-fn refusal(program: &Path, ended: &Ended) -> ModeError {
-    let stderr = ended.said.replace('\n', "; ");
+fn refusal(program: &Path, status: ExitStatus, said: &str) -> ModeError {
+    let stderr = said.replace('\n', "; ");
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
     let no_table = says(&["unable to initialize table", "can't initialize ip"]);
     // If iptables-restore finds no table because a capability is missing, it doesn't say so.
@@ -106,18 +99,14 @@ fn refusal(program: &Path, ended: &Ended) -> ModeError {
     } else if no_table {
         ModeError::NoTables { stderr }
     } else {
-        ModeError::CommandRefused {
-            command: program.to_owned(),
-            status: ended.status.to_string(),
-            stderr,
-            suspect: None,
-        }
+        ModeError::CommandRefused { command: program.to_owned(), status: status.to_string(), stderr, suspect: None }
     }
 }
 
 /// Runs a command, which has the other end of the pipe, until it has ended and nobody has that end any more: then nothing
-/// can change any more. None: it was not so in time, and the command and its children were killed.
-fn finish(mut command: Command, mut pipe: PipeReader) -> io::Result<Option<Ended>> {
+/// can change any more. Returns how it ended, and its words. None: it was not so in time, and the command and its children
+/// were killed.
+fn finish(mut command: Command, mut pipe: PipeReader) -> io::Result<(Option<ExitStatus>, String)> {
     keep_ended_children()?;
     // Capabilities belong to threads, and a child gets those of the thread that starts it.
     let mut child = on_a_thread(|| {
@@ -125,18 +114,16 @@ fn finish(mut command: Command, mut pipe: PipeReader) -> io::Result<Option<Ended
         command.spawn()
     })??;
     drop(command);
-    let group = Pid::from_raw(child.id().cast_signed());
     let deadline = Instant::now() + LIMIT;
     let mut said = Vec::new();
     let mut is_over = hear_out(&mut pipe, deadline, &mut said);
-    // The command keeps its number as long as nobody has asked how it ended.
-    let asking = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    while is_over && waitid(Id::Pid(group), asking) == Ok(WaitStatus::StillAlive) {
+    while is_over && child.try_wait()?.is_none() {
         is_over = Instant::now() < deadline;
         sleep(Duration::from_micros(100));
     }
     if !is_over {
-        let _ = killpg(group, Signal::SIGKILL);
+        // It keeps its number, for nobody has seen it end.
+        let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
         // A process that has left the group may live on.
         hear_out(&mut pipe, Instant::now() + GRACE, &mut said);
     }
@@ -145,12 +132,12 @@ fn finish(mut command: Command, mut pipe: PipeReader) -> io::Result<Option<Ended
     if said.len() >= LONGEST {
         said.push('…');
     }
-    Ok(is_over.then_some(Ended { status, said }))
+    Ok((is_over.then_some(status), said))
 }
 
 /// Reads from a pipe until nobody can write to it any more, and returns true; false, if somebody still can at the deadline.
 fn hear_out(pipe: &mut PipeReader, deadline: Instant, said: &mut Vec<u8>) -> bool {
-    let mut buffer = [0; 4096];
+    let mut buffer = [0; LONGEST];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
