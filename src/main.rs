@@ -14,7 +14,7 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     // SAFETY: C's start-up passes these to main.
     let arguments = unsafe { start_up::start(count, arguments) };
     let exit = match cli::parse(arguments, |name| env::var_os(name)) {
-        Ok(command) => report::run(command, columns),
+        Ok(command) => report::run(command, columns()),
         Err(error) => report::refuse(error),
     };
     exit.code().into()

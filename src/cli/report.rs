@@ -14,7 +14,7 @@ use ruleset::{Family, Table, TableFamily};
 
 use super::{Command, UsageError};
 #[cfg(feature = "diagnose")]
-use crate::diagnose::{Colour, Conclusion, Output, error_json, set_width};
+use crate::diagnose::{Colour, Conclusion, Output, Page, error_json};
 use crate::error::{Error, chain};
 use crate::flags::Exit;
 use crate::flags::install::IN_A_POD;
@@ -23,14 +23,9 @@ use crate::log::{Format, Level, Log, escaped, print as write_out};
 use crate::notice::{OperationNotice, Warning};
 use crate::uninstall::Uninstall;
 
-/// Runs a command, and tells its user the outcome, in lines that fit the terminal's columns.
-pub fn run(command: Command, columns: fn() -> Option<u16>) -> Exit {
-    #[cfg(feature = "diagnose")]
-    if let (Command::Ask(..), Some(columns)) = (&command, columns()) {
-        set_width(columns.into());
-    }
-    #[cfg(not(feature = "diagnose"))]
-    let _ = columns;
+/// Runs a command, and tells its user the outcome; an answer for people in lines that fit so many columns of a terminal.
+#[cfg_attr(not(feature = "diagnose"), expect(unused_variables, reason = "only the diagnosis prints answers"))]
+pub fn run(command: Command, columns: Option<u16>) -> Exit {
     match command {
         Command::Install(asked, mut log) => {
             let installed = asked.run_with(|notice| add(&mut log, &notice));
@@ -41,14 +36,16 @@ pub fn run(command: Command, columns: fn() -> Option<u16>) -> Exit {
         Command::Validate(validate, mut log) => finish(validate.run_logged(&mut log), log, Exit::NotValidated),
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
         #[cfg(feature = "diagnose")]
-        Command::Ask(question, output, colour) => match question.answer(output, has_colour(colour)) {
-            Ok(answer) => match (print(&answer.text), answer.conclusion) {
-                (printed, Conclusion::AsExpected) => printed,
-                (_, Conclusion::Differs) => Exit::Differs,
-                (_, Conclusion::NotKnown) => Exit::Failed,
-            },
-            Err(error) => fail(&chain(&error), Exit::Failed, output == Output::Json),
-        },
+        Command::Ask(question, output, colour) => {
+            match question.answer(output, &Page::new(has_colour(colour), columns)) {
+                Ok(answer) => match (print(&answer.text), answer.conclusion) {
+                    (printed, Conclusion::AsExpected) => printed,
+                    (_, Conclusion::Differs) => Exit::Differs,
+                    (_, Conclusion::NotKnown) => Exit::Failed,
+                },
+                Err(error) => fail(&chain(&error), Exit::Failed, output == Output::Json),
+            }
+        }
         Command::Print(text) => print(&text),
     }
 }

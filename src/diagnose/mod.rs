@@ -23,15 +23,14 @@ pub mod verify;
 
 use std::path::PathBuf;
 
-use self::check::{Checked, check};
-use self::detect::{Detected, detect};
+use self::check::check;
+use self::detect::detect;
 use self::explain::answer::Connection;
-use self::explain::{Expected, Explained, explain};
-use self::output::Printer;
-pub use self::output::{Colour, Conclusion, Output, error_json, set_width};
-use self::recognize::{Recognized, recognize};
-use self::show::{Shown, show};
-use self::verify::{Verification, verify};
+use self::explain::{Expected, explain};
+pub use self::output::{Colour, Conclusion, Output, Page, error_json};
+use self::recognize::recognize;
+use self::show::show;
+use self::verify::verify;
 use crate::config::Mode;
 use crate::error::Error;
 use crate::install::Install;
@@ -75,29 +74,30 @@ pub struct Printed {
 }
 
 impl Question {
-    /// Answers it; text for people is in colours if `has_colour` is set.
+    /// Answers it; text for people is for this page.
     ///
     /// # Errors
     /// The namespace can't be entered, or the kernel can't be asked.
-    pub fn answer(&self, output: Output, has_colour: bool) -> Result<Printed, Error> {
-        let print = Printer { output, has_colour };
+    pub fn answer(&self, output: Output, page: &Page) -> Result<Printed, Error> {
         match self {
             Self::Check { netns } => {
                 let checked = check(netns.as_deref())?;
                 let text = match output {
-                    Output::Short => format!("{}\n", checked.answer()),
-                    Output::Text | Output::Json => print.form(&checked, Checked::json),
+                    Output::Text => checked.text(page),
+                    Output::Short => checked.answer() + "\n",
+                    Output::Json => checked.json() + "\n",
                 };
                 Ok(Printed { text, conclusion: checked.conclusion() })
             }
             Self::Show { netns } => show(netns.as_deref(), |shown| Printed {
-                text: print.form(shown, Shown::json),
+                text: output.form(|| shown.text(page), || shown.json()),
                 conclusion: shown.conclusion(),
             }),
             Self::Explain { netns, connection, expected } => explain(netns.as_deref(), connection, |explained| {
                 let text = match output {
-                    Output::Short => format!("{}\n", explained.answer()),
-                    Output::Text | Output::Json => print.form(explained, Explained::json),
+                    Output::Text => explained.text(page),
+                    Output::Short => explained.answer() + "\n",
+                    Output::Json => explained.json() + "\n",
                 };
                 let conclusion = Conclusion::of(expected.is_none_or(|expected| explained.is(expected)));
                 Printed { text, conclusion }
@@ -105,15 +105,16 @@ impl Question {
             Self::Verify { install, is_strict } => {
                 let verified = verify(install)?;
                 let conclusion = verified.conclusion().strictly(*is_strict && verified.warns());
-                Ok(Printed { text: print.form(&verified, Verification::json), conclusion })
+                Ok(Printed { text: output.form(|| verified.text(page), || verified.json()), conclusion })
             }
             Self::Recognize { netns, mode, is_strict } => {
                 let recognized = recognize(netns.as_deref(), *mode)?;
                 let conclusion = recognized.conclusion().strictly(*is_strict && recognized.warns());
-                Ok(Printed { text: print.form(&recognized, Recognized::json), conclusion })
+                Ok(Printed { text: output.form(|| recognized.text(page), || recognized.json()), conclusion })
             }
             Self::Detect { netns } => {
-                let text = print.form(&detect(netns.as_deref())?, Detected::json);
+                let detected = detect(netns.as_deref())?;
+                let text = output.form(|| detected.text(page), || detected.json());
                 Ok(Printed { text, conclusion: Conclusion::AsExpected })
             }
         }

@@ -9,13 +9,12 @@ use super::fate::{FamilyFate, Fate};
 use super::{Checked, CheckedPort};
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::object;
-use crate::diagnose::output::style::Style;
-use crate::diagnose::output::words::{fill_lines, fold_line};
+use crate::diagnose::output::page::{Page, Style};
 
-/// For people; `{:#}` has a terminal's colours.
+/// For people.
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(f.alternate()))
+        f.write_str(&self.text(&Page::default()))
     }
 }
 
@@ -53,41 +52,40 @@ impl Checked {
         answer
     }
 
-    fn text(&self, colour: bool) -> String {
+    pub(in crate::diagnose) fn text(&self, page: &Page) -> String {
         let style = if self.conclusion() == Conclusion::AsExpected { Style::Proxy } else { Style::Trouble };
-        let mut text = style.paint(fill_lines(&self.answer()).trim_end(), colour) + "\n";
-        text += &self.rules();
-        text += &Style::Dim.paint("   port  user   connections of other hosts", colour);
-        text.push('\n');
+        let mut text = page.paragraph(style, &self.answer(), 2);
+        text += &self.rules(page);
+        text += &page.paragraph(Style::Dim, "   port  user   connections of other hosts", 0);
         for port in &self.ports {
             let uids: Vec<String> = port.uids.iter().map(ToString::to_string).collect();
-            text += &row(&format!("  {:>5}  {:<5}  ", port.port, uids.join(",")), &port.fates, colour);
+            text += &row(&format!("  {:>5}  {:<5}  ", port.port, uids.join(",")), &port.fates, page);
         }
         if self.ports.is_empty() {
             text += "         nothing listens for other hosts, except perhaps the proxy\n";
         }
         if !self.outbound.is_empty() {
-            text += &row("  outbound      ", &self.outbound, colour);
+            text += &row("  outbound      ", &self.outbound, page);
         }
         for exception in self.outbound_exceptions() {
-            text += &fold_line(&format!("                except by {exception}"), 18);
-            text.push('\n');
+            text += &page.paragraph(Style::Plain, &format!("                except by {exception}"), 18);
         }
         for CodedFinding { code, severity, text: words, cure } in &self.findings {
             let style = if *severity == Severity::Note { Style::Bold } else { Style::Trouble };
-            let (said, cure) = (fold_line(&format!("{code}: {words}"), 2), fold_line(&format!("  cure: {cure}"), 4));
-            text += &format!("\n{}\n{cure}\n", style.paint(&said, colour));
+            text.push('\n');
+            text += &page.paragraph(style, &format!("{code}: {words}"), 2);
+            text += &page.paragraph(Style::Plain, &format!("  cure: {cure}"), 4);
         }
         text
     }
 
     /// The rules and the proxy in a line.
-    fn rules(&self) -> String {
+    fn rules(&self, page: &Page) -> String {
         match (&self.config, self.mode) {
             (Some(config), Some(mode)) => {
                 let families: Vec<String> = config.families().iter().map(ToString::to_string).collect();
                 let uid = config.proxy_uid.map_or("nobody".to_owned(), |uid| format!("user {uid}"));
-                fill_lines(&format!(
+                page.fill_lines(&format!(
                     "rules in {mode} mode for {}; proxy: ports {} and {}, {uid}",
                     families.join(" and "),
                     config.inbound_port,
@@ -114,7 +112,7 @@ impl Checked {
 }
 
 /// A row: each family's fate, or one for both.
-fn row(start: &str, fates: &[FamilyFate], colour: bool) -> String {
+fn row(start: &str, fates: &[FamilyFate], page: &Page) -> String {
     let first = fates.first().map(|first| &first.fate);
     let are_same = fates.iter().all(|other| Some(&other.fate) == first);
     let words: Vec<String> = fates
@@ -127,8 +125,7 @@ fn row(start: &str, fates: &[FamilyFate], colour: bool) -> String {
         Some(Fate::Bypass(_)) if are_same => Style::Bypass,
         _ => Style::Trouble,
     };
-    let line = fold_line(&format!("{start}{}", words.join("; ")), start.len() + 2);
-    style.paint(&line, colour) + "\n"
+    page.paragraph(style, &format!("{start}{}", words.join("; ")), start.len() + 2)
 }
 
 impl fmt::Display for Fate {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Binary, Detected, HeldTables};
 use crate::diagnose::output::json::strings;
-use crate::diagnose::output::words::fold_line;
+use crate::diagnose::output::page::{Page, Style};
 use crate::error::reason;
 use crate::log::escaped;
 
@@ -43,6 +43,11 @@ impl Detected {
             },
         })
         .to_string()
+    }
+
+    pub(in crate::diagnose) fn text(&self, page: &Page) -> String {
+        let lines = self.lines().into_iter();
+        lines.map(|(title, line)| page.paragraph(Style::Plain, &format!("{title:11} {}", escaped(&line)), 12)).collect()
     }
 
     fn both_in_use(&self) -> bool {
@@ -125,12 +130,9 @@ fn tables(tables: &HeldTables) -> Value {
     }
 }
 
-/// For people: at most a screen, in lines that fit a terminal.
+/// For people: at most a screen.
 impl fmt::Display for Detected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (title, line) in self.lines() {
-            writeln!(f, "{}", fold_line(&format!("{title:11} {}", escaped(&line)), 12))?;
-        }
-        Ok(())
+        f.write_str(&self.text(&Page::default()))
     }
 }

@@ -16,6 +16,7 @@ pub(super) use self::routing::Routing;
 use crate::config::Mode;
 use crate::diagnose::explain::answer::{Answer, Connection, Verdict};
 use crate::diagnose::other_programs::owner_of;
+use crate::diagnose::output::page::Page;
 use crate::diagnose::output::words;
 use crate::diagnose::ownership::{is_ours, mode_of};
 use crate::diagnose::proxy::{PodWarning, warnings};
@@ -68,16 +69,24 @@ pub struct Decider {
     pub mode: Option<Mode>,
 }
 
-/// The place and the rule; with `{:#}` the rule on lines of its own, if both together don't fit a terminal's line.
+/// The place and the rule.
 impl fmt::Display for Decider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.mode.map_or(String::new(), |mode| format!(", {mode} mode"));
-        let (place, rule) = (&self.place, &self.rule);
-        let line = format!("{place}{mode}: {rule}");
-        if f.alternate() && "by ".len() + line.len() > words::width() {
-            return write!(f, "{place}{mode}:\n{}", words::fold_line(&format!("  {rule}"), 2));
+        write!(f, "{}{mode}: {}", self.place, self.rule)
+    }
+}
+
+impl Decider {
+    /// The same, with the rule on lines of its own, if both together don't fit a line.
+    fn text(&self, page: &Page) -> String {
+        let line = self.to_string();
+        match line.strip_suffix(&self.rule) {
+            Some(place) if "by ".len() + line.len() > page.width => {
+                format!("{}\n{}", place.trim_end(), page.fold_line(&format!("  {}", self.rule), 2))
+            }
+            _ => line,
         }
-        f.write_str(&line)
     }
 }
 

@@ -9,16 +9,16 @@ use trace::{Leg, Place, Step};
 use super::{Explained, Onward, is_match, owner_in_brackets};
 use crate::diagnose::explain::answer::Verdict;
 use crate::diagnose::output::json::object;
-use crate::diagnose::output::style::Style;
-use crate::diagnose::output::words::{self, fill_lines, fold_line};
+use crate::diagnose::output::page::{Page, Style};
+use crate::diagnose::output::words;
 
 /// The text has only so many rules in a row that do not match; there may be thousands.
 const MOST: usize = 20;
 
-/// For people; `{:#}` has a terminal's colours.
+/// For people.
 impl fmt::Display for Explained<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(f.alternate()))
+        f.write_str(&self.text(&Page::default()))
     }
 }
 
@@ -73,23 +73,22 @@ impl Explained<'_> {
         self.table_warnings.iter().cloned().chain(self.warnings.iter().map(ToString::to_string)).collect()
     }
 
-    fn text(&self, colour: bool) -> String {
+    pub(in crate::diagnose) fn text(&self, page: &Page) -> String {
         // The first line is the answer, whole: scripts read it.
-        let answer = verdict_style(&self.verdict).paint(&self.answer(), colour);
-        let mut text = format!("{answer}\n{}", fill_lines(&self.connection));
+        let answer = page.paint(verdict_style(&self.verdict), &self.answer());
+        let mut text = format!("{answer}\n{}", page.fill_lines(&self.connection));
         if let Some(by) = &self.by {
-            text += &format!("by {by:#}\n");
+            text += &format!("by {}\n", by.text(page));
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
         }
         if let Some(onward) = &self.onward
             && let Some(by) = onward.by.as_ref().filter(|_| onward.loss().is_some())
         {
-            text += &format!("then as user {}, by {by:#}\n", onward.uid);
+            text += &format!("then as user {}, by {}\n", onward.uid, by.text(page));
         }
         for warning in self.all_warnings() {
-            text += &Style::Trouble.paint(fill_lines(&format!("warning: {warning}")).trim_end(), colour);
-            text.push('\n');
+            text += &page.paragraph(Style::Trouble, &format!("warning: {warning}"), 2);
         }
         let mut before: Option<&Step<'_>> = None;
         let mut left_out = 0;
@@ -108,7 +107,7 @@ impl Explained<'_> {
                 continue;
             }
             end_row(&mut text, before, &mut left_out);
-            self.write_step(&mut text, step, before, colour);
+            self.write_step(&mut text, step, before, page);
             before = Some(step);
         }
         end_row(&mut text, before, &mut left_out);
@@ -116,12 +115,12 @@ impl Explained<'_> {
     }
 
     /// Adds a step's line, after a line for the chain if that is another one than before. The one that decides is marked.
-    fn write_step(&self, text: &mut String, step: &Step<'_>, before: Option<&Step<'_>>, colour: bool) {
+    fn write_step(&self, text: &mut String, step: &Step<'_>, before: Option<&Step<'_>>, page: &Page) {
         let at = step.at;
         let before = before.filter(|before| (before.packet, before.hook) == (step.packet, step.hook));
         if before.is_none() {
             let (_, whose) = packet_names(step.packet);
-            *text += &format!("\n{}\n", Style::Bold.paint(&format!("{}{whose}", step.hook), colour));
+            *text += &format!("\n{}\n", page.paint(Style::Bold, &format!("{}{whose}", step.hook)));
         }
         let is_new = before.is_none_or(|before| {
             step.depth > before.depth
@@ -151,15 +150,15 @@ impl Explained<'_> {
         let start = format!("{mark:>indent$}{number:<3} {matched:<3}  ");
         let mut line = format!("{start}{matches}: {}", self.why(step));
         // Many jumps deep, a few words would be left for a line.
-        if start.len() <= words::width() / 2 {
-            line = fold_line(&line, start.len());
+        if start.len() <= page.width / 2 {
+            line = page.fold_line(&line, start.len());
         }
         let style = match is_match(step) {
             _ if decides => verdict_style(&self.verdict),
             Some(false) => Style::Dim,
             _ => Style::Plain,
         };
-        *text += &style.paint(&line, colour);
+        *text += &page.paint(style, &line);
         text.push('\n');
     }
 

@@ -2,22 +2,27 @@
 
 mod conclusion;
 pub(super) mod json;
-pub(super) mod style;
+pub(super) mod page;
 pub(super) mod words;
 
-use std::fmt::Display;
-
 pub use self::conclusion::Conclusion;
-pub use self::words::set_width;
+pub use self::page::Page;
 
 /// The readers of an answer: people, scripts or programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
     #[default]
     Text,
-    /// `explain` prints the answer alone, on one line.
+    /// `check` and `explain` print the answer alone, on one line.
     Short,
     Json,
+}
+
+impl Output {
+    /// Text for people, or JSON on a line of its own.
+    pub(super) fn form(self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> String {
+        if self == Self::Json { json() + "\n" } else { text() }
+    }
 }
 
 /// When text for people is in colours.
@@ -28,22 +33,6 @@ pub enum Colour {
     Auto,
     Always,
     Never,
-}
-
-pub(super) struct Printer {
-    pub(super) output: Output,
-    pub(super) has_colour: bool,
-}
-
-impl Printer {
-    /// Text for people, or JSON on a line of its own.
-    pub(super) fn form<T: Display>(&self, answer: &T, json: impl FnOnce(&T) -> String) -> String {
-        match self.output {
-            Output::Json => json(answer) + "\n",
-            Output::Text | Output::Short if self.has_colour => format!("{answer:#}"),
-            Output::Text | Output::Short => answer.to_string(),
-        }
-    }
 }
 
 /// An error as JSON on a line of its own; docs/errors.md has the schema.

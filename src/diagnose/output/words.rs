@@ -1,6 +1,4 @@
-//! A rule in words.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! Rules, and reasons of a trace, in words.
 
 use ruleset::flags::{SYN, SYN_ACK, Tracked};
 use ruleset::nftables::{element, interface_name, is_implied};
@@ -10,20 +8,7 @@ use ruleset::{
 use trace::Reason;
 
 use crate::config::Mode;
-
 use crate::plan::Purpose;
-
-/// Lines are no longer than this, where names allow.
-static WIDTH: AtomicUsize = AtomicUsize::new(80);
-
-pub(in crate::diagnose) fn width() -> usize {
-    WIDTH.load(Ordering::Relaxed)
-}
-
-/// Makes lines as long as a terminal's, if people can read such lines.
-pub fn set_width(columns: usize) {
-    WIDTH.store(columns.clamp(60, 160), Ordering::Relaxed);
-}
 
 /// The length at which a list is cut off.
 const LONGEST: usize = 32;
@@ -292,113 +277,9 @@ pub(in crate::diagnose) fn purpose(rule: &Rule) -> String {
     format!("{words}{}", if is_one { "" } else { "s" })
 }
 
-/// Folds a text for people into lines that fit a terminal. The rest of a line is indented by two more.
-pub(in crate::diagnose) fn fill_lines(text: &str) -> String {
-    let mut filled = String::new();
-    for line in text.lines() {
-        let blanks = line.len() - line.trim_start_matches(' ').len();
-        filled += &fold_line(line, blanks + 2);
-        filled.push('\n');
-    }
-    filled
-}
-
-/// Folds a line into lines that fit a terminal, all but the first with this indent. None ends within quotes, nor within a
-/// match or target of an iptables rule.
-pub(in crate::diagnose) fn fold_line(line: &str, indent: usize) -> String {
-    if line.len() <= width() {
-        return line.to_owned();
-    }
-    let body = line.trim_start_matches(' ');
-    let marks = ["- ", "+ ", "before "];
-    let body = marks.iter().find_map(|mark| body.strip_prefix(mark)).unwrap_or(body);
-    let has_options = body.starts_with("-A ");
-    let (start, _) = line.split_at(line.len() - body.len());
-    let mut parts: Vec<String> = Vec::new();
-    let mut is_quoted = false;
-    for word in body.split_inclusive(' ') {
-        let is_option = word.starts_with('-') && !word.starts_with("--");
-        match parts.last_mut() {
-            Some(part) if is_quoted || (has_options && (!is_option || part.ends_with(" ! "))) => *part += word,
-            _ => parts.push(word.to_owned()),
-        }
-        is_quoted ^= word.matches('"').count() % 2 == 1;
-    }
-    split_in_lines(&parts, start, indent, width()).join("\n")
-}
-
-/// Writes flags, each with its value, on indented lines that fit a terminal. Each line but the last ends with a backslash,
-/// so that a shell takes all of them together. The flag of a list that is longer than a line is repeated, so that the
-/// lines can be copied into a manifest too.
-pub(in crate::diagnose) fn wrap_flags(flags: &[String]) -> String {
-    let (start, end) = ("  ", " \\");
-    let width = width() - end.len();
-    let mut parts: Vec<String> = Vec::new();
-    for flag in flags.chunk_by(|_, next| !next.starts_with("--")) {
-        let [name, list] = flag else {
-            parts.push(flag.join(" "));
-            continue;
-        };
-        for (index, item) in list.split(',').enumerate() {
-            match parts.last_mut() {
-                Some(part) if index > 0 && start.len() + part.len() + 1 + item.len() <= width => {
-                    *part += &format!(",{item}")
-                }
-                _ => parts.push(format!("{name} {item}")),
-            }
-        }
-    }
-    let parts: Vec<String> = parts.into_iter().map(|part| part + " ").collect();
-    split_in_lines(&parts, start, start.len(), width).join(&format!("{end}\n"))
-}
-
-/// Puts parts on lines of this width, the first one after `start`, all others with this indent. Parts end with the blanks
-/// between them; lines don't.
-pub(in crate::diagnose) fn split_in_lines(
-    parts: &[impl AsRef<str>],
-    start: &str,
-    indent: usize,
-    width: usize,
-) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for part in parts {
-        let part = part.as_ref();
-        match lines.last_mut() {
-            Some(line) if length(&format!("{line}{part}")) <= width => *line += part,
-            Some(_) => lines.push(format!("{:indent$}{part}", "")),
-            None => lines.push(format!("{start}{part}")),
-        }
-    }
-    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
-}
-
-/// The number of columns that a text takes, without blanks at its end.
-pub(in crate::diagnose) fn length(text: &str) -> usize {
-    text.trim_end().chars().count()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_rule_is_folded_between_its_options() {
-        let ours = "-A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568 -m comment --comment \"proxy-init/a -j b\" \
-                    -j RETURN";
-        let folded = |rule: &str| fold_line(&format!("  {rule}"), 2);
-        assert_eq!(
-            folded(ours),
-            "  -A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568\n  \
-             -m comment --comment \"proxy-init/a -j b\" -j RETURN"
-        );
-        let nft = format!("tcp dport {{ {}1 }} drop", "12345, ".repeat(15));
-        let lines: Vec<String> = folded(&nft).lines().map(str::to_owned).collect();
-        assert!(lines.len() == 2 && lines.iter().all(|line| line.len() <= width()), "{lines:?}");
-        for rule in [ours, &nft, "-A OUTPUT ! -o lo -j ACCEPT", "policy drop", ""] {
-            let again: Vec<String> = folded(rule).lines().map(|line| line.trim().to_owned()).collect();
-            assert_eq!(again.join(" "), rule);
-        }
-    }
 
     #[test]
     fn a_purpose_is_told_by_what_its_comment_lists() {
@@ -418,37 +299,5 @@ mod tests {
             let rule = Rule { comment: Some(comment.into()), ..Rule::new(vec![], Action::Return) };
             assert_eq!(purpose(&rule), want, "{comment}");
         }
-    }
-
-    #[test]
-    fn a_list_of_a_thousand_ports_is_told_in_lines_that_can_be_copied() {
-        let ports: Vec<String> = (1..=1000).map(|port| port.to_string()).collect();
-        let flags = ["--proxy-uid", "2102", "--ports-to-redirect", &ports.join(","), "--ipv6=false"];
-        let text = wrap_flags(&flags.map(ToOwned::to_owned));
-        assert!(text.lines().all(|line| line.len() <= width()), "{text}");
-        let arguments = text.replace(" \\\n", " ");
-        let arguments: Vec<&str> = arguments.split_whitespace().collect();
-        let lists = arguments.windows(2).filter(|pair| pair[0] == "--ports-to-redirect").map(|pair| pair[1]);
-        assert_eq!(lists.collect::<Vec<_>>().join(","), ports.join(","));
-        assert_eq!(
-            (arguments[..2].join(" "), arguments.last()),
-            ("--proxy-uid 2102".to_owned(), Some(&"--ipv6=false"))
-        );
-    }
-
-    #[test]
-    fn what_is_left_of_a_line_stands_below_it() {
-        let comment = "-m comment --comment \"proxy-init/install-proxy-init-output\"";
-        let text = format!(
-            "{0} word\n  - -A OUTPUT {comment} -j PROXY_INIT_OUTPUT\n  + -A OUTPUT -j ACCEPT\n\n{1}\n",
-            "long ".repeat(16).trim_end(),
-            "name".repeat(30),
-        );
-        let want = format!(
-            "{0}\n  word\n  - -A OUTPUT {comment}\n    -j PROXY_INIT_OUTPUT\n  + -A OUTPUT -j ACCEPT\n\n{1}\n",
-            "long ".repeat(16).trim_end(),
-            "name".repeat(30),
-        );
-        assert_eq!(fill_lines(&text), want);
     }
 }

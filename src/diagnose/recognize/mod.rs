@@ -12,7 +12,8 @@ use crate::config::settings::arguments;
 use crate::config::{Config, Mode, ModeChoice, OwnerId, Port};
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::{object, strings};
-use crate::diagnose::output::words::{self, fill_lines, wrap_flags};
+use crate::diagnose::output::page::Page;
+use crate::diagnose::output::words;
 use crate::diagnose::recognize::config::{NoConfig, config};
 use crate::diagnose::snapshot::Snapshot;
 use crate::diagnose::verify::{Verification, verdict};
@@ -73,6 +74,28 @@ impl Recognized {
         self.closest.as_ref().ok().map(|closest| closest.flags.as_slice())
     }
 
+    pub(super) fn text(&self, page: &Page) -> String {
+        match (&self.closest, &self.unseen) {
+            (Ok(Closest { flags, verification, .. }), _) => {
+                let which = if self.is_in_place() {
+                    "these flags install what was found:"
+                } else {
+                    "the flags that come closest to what was found:"
+                };
+                format!("{}{which}\n{}\n", verification.text(page), page.wrap_flags(flags))
+            }
+            (Err(_), Some(unseen)) => page.fill_lines(&words::unseen(unseen)),
+            (Err(reason), None) => {
+                let lack = self.mode.map_or_else(|| reason.to_string(), |mode| reason.at(&format!("in {mode} mode")));
+                let mut text = page.fill_lines(&format!("not in place: {lack}"));
+                for subsystem in &self.not_known {
+                    text += &format!("not known: whether {subsystem} tables hold proxy-init rules\n");
+                }
+                text
+            }
+        }
+    }
+
     /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
         let nothing = Value::Array(Vec::new());
@@ -94,30 +117,10 @@ impl Recognized {
     }
 }
 
+/// For people.
 impl fmt::Display for Recognized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.closest {
-            Ok(Closest { flags, verification, .. }) => {
-                let which = if self.is_in_place() {
-                    "these flags install what was found:"
-                } else {
-                    "the flags that come closest to what was found:"
-                };
-                verification.fmt(f)?;
-                write!(f, "{which}\n{}\n", wrap_flags(flags))
-            }
-            Err(reason) => {
-                if let Some(unseen) = &self.unseen {
-                    return f.write_str(&fill_lines(&words::unseen(unseen)));
-                }
-                let lack = self.mode.map_or_else(|| reason.to_string(), |mode| reason.at(&format!("in {mode} mode")));
-                f.write_str(&fill_lines(&format!("not in place: {lack}")))?;
-                for subsystem in &self.not_known {
-                    writeln!(f, "not known: whether {subsystem} tables hold proxy-init rules")?;
-                }
-                Ok(())
-            }
-        }
+        f.write_str(&self.text(&Page::default()))
     }
 }
 
@@ -264,7 +267,7 @@ mod tests {
             assert_eq!(recognized.closest, Err(NoConfig::NoRedirect(direction)));
             assert_eq!(
                 recognized.to_string(),
-                fill_lines(&format!(
+                Page::default().fill_lines(&format!(
                     "not in place: no proxy-init rule redirects {direction} connections in {mode} mode"
                 ))
             );

@@ -9,8 +9,8 @@ use trace::Slot;
 
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hook_in_words};
 use crate::diagnose::output::json::object;
-use crate::diagnose::output::style::Style;
-use crate::diagnose::output::words::{self, fill_lines, length, several_modes, split_in_lines, wrap_flags};
+use crate::diagnose::output::page::{Page, Style, length, split_in_lines};
+use crate::diagnose::output::words::{self, several_modes};
 use crate::diagnose::verify::finding::{Finding, FindingKind};
 
 /// The most rules of other programs that are listed for a chain; there may be thousands.
@@ -19,10 +19,10 @@ const MOST: usize = 10;
 /// The most chains of other programs that are listed for a direction.
 const MOST_CHAINS: usize = 20;
 
-/// For people; `{:#}` has a terminal's colours.
+/// For people.
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(f.alternate()))
+        f.write_str(&self.text(&Page::default()))
     }
 }
 
@@ -44,17 +44,16 @@ impl Shown<'_> {
         warnings.chain(self.signs.iter().cloned()).collect()
     }
 
-    fn text(&self, colour: bool) -> String {
+    pub(in crate::diagnose) fn text(&self, page: &Page) -> String {
         let mut text = String::new();
         if let Some(twice) = several_modes(self.backends.iter().map(|backend| backend.mode)) {
-            text += &Style::Trouble.paint(fill_lines(&twice).trim_end(), colour);
-            text.push('\n');
+            text += &page.paragraph(Style::Trouble, &twice, 2);
         }
         for backend in &self.backends {
             if !text.is_empty() {
                 text.push('\n');
             }
-            text += &backend.text(colour, self);
+            text += &backend.text(page, self);
         }
         let mut about = String::new();
         if self.backends.is_empty() {
@@ -83,7 +82,7 @@ impl Shown<'_> {
         if !text.is_empty() && !about.is_empty() {
             text.push('\n');
         }
-        text + &fill_lines(&about)
+        text + &page.fill_lines(&about)
     }
 }
 
@@ -245,13 +244,13 @@ impl Screen {
 
     /// The lines, with the cells of rows in columns: the number and the counters are aligned to the right, and the other
     /// cells take several lines if a row doesn't fit a terminal.
-    fn text(&self, colour: bool) -> String {
+    fn text(&self, page: &Page) -> String {
         let mut text = String::new();
         let counters = self.columns.len();
-        let widths = self.widths();
+        let widths = self.widths(page.width);
         for line in &self.lines {
             if let [(style, only)] = line.as_slice() {
-                text += &style.paint(only, colour);
+                text += &page.paint(*style, only);
                 text.push('\n');
                 continue;
             }
@@ -263,7 +262,7 @@ impl Screen {
                 let mut written = ROW.to_owned();
                 for (column, (style, width, lines)) in cells.iter().enumerate() {
                     let part = lines.get(row).map_or("", String::as_str);
-                    let (blanks, part) = (" ".repeat(width.saturating_sub(length(part))), style.paint(part, colour));
+                    let (blanks, part) = (" ".repeat(width.saturating_sub(length(part))), page.paint(**style, part));
                     written += &if column > counters { part + &blanks } else { blanks + &part };
                     written += if column < counters { " " } else { "  " };
                 }
@@ -276,7 +275,7 @@ impl Screen {
 
     /// The widths of the columns: those of their longest cells if a row then fits a terminal; otherwise the columns with the
     /// most room shrink, at most to their longest pieces.
-    fn widths(&self) -> Vec<usize> {
+    fn widths(&self, room: usize) -> Vec<usize> {
         let mut columns: Vec<(usize, usize)> = Vec::new();
         for line in self.lines.iter().filter(|line| line.len() > 1) {
             columns.resize(line.len(), (0, 0));
@@ -286,7 +285,7 @@ impl Screen {
             }
         }
         let between = ROW.len() + columns.len().saturating_sub(1) * 2 - self.columns.len();
-        while columns.iter().map(|(width, _)| width).sum::<usize>() + between > words::width() {
+        while columns.iter().map(|(width, _)| width).sum::<usize>() + between > room {
             match columns.iter_mut().max_by_key(|(width, least)| *width - *least) {
                 Some((width, least)) if *width > *least => *width -= 1,
                 _ => break,
@@ -305,7 +304,7 @@ fn pieces(cell: &str) -> Vec<&str> {
 const ROW: &str = "    ";
 
 impl Backend<'_> {
-    fn text(&self, colour: bool, shown: &Shown<'_>) -> String {
+    fn text(&self, page: &Page, shown: &Shown<'_>) -> String {
         let mut columns = COUNTED.to_vec();
         columns.retain(|family| self.chains.iter().any(|chain| counted_family(chain) == *family));
         let mut screen = Screen { columns, lines: Vec::new() };
@@ -332,7 +331,7 @@ impl Backend<'_> {
                 format!("no rule leads to {name}: {direction} {of}connections bypass the proxy"),
             );
         }
-        self.tell_interference(&mut screen, shown.not_known.is_empty());
+        self.tell_interference(&mut screen, page, shown.not_known.is_empty());
         screen.add_titles();
         for direction in Direction::ALL {
             screen.add_line(Style::Bold, direction.to_string());
@@ -368,11 +367,11 @@ impl Backend<'_> {
         }
         if let Some(flags) = &self.flags {
             screen.add_line(Style::Bold, "flags that install proxy-init's rules as found");
-            screen.add_line(Style::Plain, wrap_flags(flags));
+            screen.add_line(Style::Plain, page.wrap_flags(flags));
         } else {
             screen.lines.pop();
         }
-        screen.text(colour)
+        screen.text(page)
     }
 
     /// The family for which proxy-init has no rules.
@@ -391,7 +390,7 @@ impl Backend<'_> {
     }
 
     /// Tells if other programs' rules come first, and how these and later rules treat connections.
-    fn tell_interference(&self, screen: &mut Screen, is_all_seen: bool) {
+    fn tell_interference(&self, screen: &mut Screen, page: &Page, is_all_seen: bool) {
         let mut deeds: Vec<String> = self.others.iter().filter_map(Finding::interference).collect();
         // Both directions may lead to a rule.
         let mut known = HashSet::new();
@@ -418,7 +417,7 @@ impl Backend<'_> {
             screen.add_line(Style::Trouble, format!("rules of other programs {may}interfere (see proxy-init verify)"));
         }
         for deed in deeds.iter().take(MOST) {
-            screen.add_line(Style::Plain, fill_lines(&format!("  {deed}")).trim_end());
+            screen.add_line(Style::Plain, page.fold_line(&format!("  {deed}"), 4));
         }
         if deeds.len() > MOST {
             screen.add_line(Style::Plain, format!("  ... {} more", deeds.len() - MOST));
@@ -569,7 +568,7 @@ mod tests {
 
     #[test]
     fn linkerds_defaults_fit_a_screen() {
-        let text = Shown::of(&installed(Mode::Nft, &chart()), &Network::default()).text(false);
+        let text = Shown::of(&installed(Mode::Nft, &chart()), &Network::default()).to_string();
         let want = "\
 nft mode
 no rules of other programs run before these
@@ -602,7 +601,7 @@ flags that install proxy-init's rules as found
         // As Linkerd's charts have it, without IPv6.
         let mut config = chart();
         config.ipv6 = false;
-        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).text(false);
+        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).to_string();
         assert!(text.lines().count() <= 24, "{text}");
         let title = "nft mode without rules for IPv6, whose connections bypass the proxy\n";
         assert!(text.starts_with(title), "{text}");
@@ -612,7 +611,7 @@ flags that install proxy-init's rules as found
     fn a_long_list_of_ports_is_a_few_lines() {
         let mut config = chart();
         config.ignored_inbound_ports = (1..=200).map(|port| (port * 3).to_string().parse().unwrap()).collect();
-        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).text(false);
+        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).to_string();
         assert!(text.contains("\n    ... 12 more like these\n"), "{text}");
         assert!(text.contains("\n    15 "), "the rule after them: {text}");
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
@@ -623,7 +622,7 @@ flags that install proxy-init's rules as found
         let mut config = chart();
         config.redirected_ports = vec!["8080".parse().unwrap()];
         for mode in [Mode::Nft, Mode::Native] {
-            let text = Shown::of(&installed(mode, &config), &Network::default()).text(false);
+            let text = Shown::of(&installed(mode, &config), &Network::default()).to_string();
             let told = "chosen port\n    all others bypass the proxy\n\noutbound\n";
             assert!(text.contains(told), "{text}");
             assert_eq!(text.matches("all others").count(), 1, "{text}");
@@ -632,7 +631,7 @@ flags that install proxy-init's rules as found
 
     #[test]
     fn native_mode_counts_both_families_together() {
-        let text = Shown::of(&installed(Mode::Native, &chart()), &Network::default()).text(false);
+        let text = Shown::of(&installed(Mode::Native, &chart()), &Network::default()).to_string();
         let want = "\
 native mode
 no rules of other programs run before these
@@ -661,7 +660,7 @@ inbound
         let mut config = chart();
         config.ignored_inbound_subnets =
             ["10.0.0.0/8", "fd00::/8", "192.0.2.0/24"].map(|net| net.parse().unwrap()).into();
-        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).text(false);
+        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).to_string();
         let want = "
   PROXY_INIT_REDIRECT
       1    1   11  to port 4190,4191,    bypasses the proxy       ignored ports
@@ -700,7 +699,7 @@ inbound
 
         let shown = Shown::of(&ruleset, &Network::default());
         assert_eq!(shown.backends[0].flags, None);
-        let text = shown.text(false);
+        let text = shown.to_string();
         for want in [
             "nft mode\nnot one complete, untouched installation (see proxy-init verify)\n\
              15 rules of other programs run before or among these\n",
@@ -730,7 +729,7 @@ inbound
         );
         // One colour each for the proxy, for bypasses and for foreign rules, and only if asked for.
         assert!(!text.contains('\x1b'));
-        let coloured = shown.text(true);
+        let coloured = shown.text(&Page::new(true, None));
         for want in [
             "\x1b[1minbound\x1b[0m\n",
             "  \x1b[32mto the proxy, port 4143\x1b[0m  all the rest\n",
@@ -749,7 +748,7 @@ inbound
         let told = |action| {
             let mut ruleset = installed(Mode::Nft, &chart());
             rules_of(&mut ruleset, "PREROUTING").insert(0, foreign(Field::DestinationPort, 81, action));
-            let text = Shown::of(&ruleset, &Network::default()).text(false);
+            let text = Shown::of(&ruleset, &Network::default()).to_string();
             let (told, _) = text.split_once("IPv4 IPv6\n").unwrap();
             told.trim_end().to_owned()
         };
@@ -777,7 +776,7 @@ inbound
                 testing::chain("shared", vec![testing::rule([testing::to_port(81)], Action::Drop)]),
             ],
         ));
-        let text = Shown::of(&ruleset, &Network::default()).text(false);
+        let text = Shown::of(&ruleset, &Network::default()).to_string();
         assert!(text.contains("\n3 rules of other programs run before or among these\n"), "{text}");
         assert_eq!(text.matches("ip mangle shared: a rule drops connections").count(), 1, "{text}");
         assert_eq!(text.matches("\n  mangle shared\n").count(), 2, "{text}");
@@ -794,7 +793,7 @@ inbound
         };
         let chains = many(Hook::Prerouting, -150).chain(many(Hook::Postrouting, 0)).collect();
         ruleset.tables.push(testing::table("inet many", chains));
-        let text = Shown::of(&ruleset, &Network::default()).text(false);
+        let text = Shown::of(&ruleset, &Network::default()).to_string();
         assert_eq!(text.matches("\n  inet many prerouting").count(), 20, "{text}");
         let own = text.find("\n  PROXY_INIT_REDIRECT\n").unwrap();
         assert!(text.find("\n  ... 10 more chains of other programs\n\noutbound\n").unwrap() > own, "{text}");
@@ -806,14 +805,14 @@ inbound
     fn a_dormant_table_and_a_chain_without_a_jump_are_marked() {
         let mut ruleset = installed(Mode::Nft, &chart());
         ruleset.tables[0].dormant = true;
-        let text = Shown::of(&ruleset, &Network::default()).text(false);
+        let text = Shown::of(&ruleset, &Network::default()).to_string();
         assert!(
             text.contains("PREROUTING (prerouting, priority -100, IPv4: switched off: the table is dormant)"),
             "{text}"
         );
         let mut ruleset = installed(Mode::Native, &chart());
         rules_of(&mut ruleset, "OUTPUT").clear();
-        let text = Shown::of(&ruleset, &Network::default()).text(false);
+        let text = Shown::of(&ruleset, &Network::default()).to_string();
         assert!(text.contains("\n  PROXY_INIT_OUTPUT (unused: nothing leads here)\n"), "{text}");
         assert!(
             text.contains("\nno rule leads to PROXY_INIT_OUTPUT: outbound connections bypass the proxy\n"),

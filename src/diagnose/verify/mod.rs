@@ -13,8 +13,8 @@ use crate::config::{Config, Mode, ModeChoice};
 use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::{object, strings};
-use crate::diagnose::output::style::Style;
-use crate::diagnose::output::words::{self, fill_lines};
+use crate::diagnose::output::page::{Page, Style};
+use crate::diagnose::output::words;
 use crate::diagnose::ownership::has_rules;
 use crate::diagnose::proxy::{self, PodWarning, first_fatal};
 use crate::diagnose::recognize::config::config as closest_config;
@@ -137,9 +137,17 @@ fn finding_json(finding: &Finding) -> Value {
     object(pairs)
 }
 
-/// For people: a sentence if all is well, otherwise each difference and each warning; `{:#}` has a terminal's colours.
+/// For people.
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(&Page::default()))
+    }
+}
+
+impl Verification {
+    /// A sentence if all is well, otherwise each difference and each warning. The first line, rules and warnings are
+    /// painted.
+    pub(super) fn text(&self, page: &Page) -> String {
         let mut text = self.headline();
         for finding in &self.findings {
             text += &format!("\n{finding}");
@@ -165,16 +173,9 @@ impl fmt::Display for Verification {
         for warning in self.all_warnings().iter().filter(|warning| fatal.as_ref() != Some(warning)) {
             text += &format!("warning: {warning}\n");
         }
-        f.write_str(&self.paint(&fill_lines(&text), f.alternate()))
-    }
-}
-
-impl Verification {
-    /// Paints the first line, rules, and warnings.
-    fn paint(&self, text: &str, colour: bool) -> String {
         let is_well = self.conclusion() == Conclusion::AsExpected;
         let mut painted = String::new();
-        for (index, line) in text.lines().enumerate() {
+        for (index, line) in page.fill_lines(&text).lines().enumerate() {
             let style = match line.split_whitespace().next() {
                 _ if index == 0 && is_well => Style::Proxy,
                 Some("+" | "warning:") => Style::Trouble,
@@ -182,7 +183,7 @@ impl Verification {
                 _ if index == 0 => Style::Trouble,
                 _ => Style::Plain,
             };
-            painted += &style.paint(line, colour);
+            painted += &page.paint(style, line);
             painted.push('\n');
         }
         painted
