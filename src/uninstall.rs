@@ -68,12 +68,11 @@ impl Uninstall {
         }
         for mode in holders(&in_nf_tables).chain(holders(&in_legacy)) {
             match modes::remove(mode, &legacy) {
-                Ok(done) => {
-                    if done.any {
-                        tell(OperationNotice::Removed(mode));
-                        removed.push(mode);
-                    }
-                    for rule in done.foreign {
+                Ok(None) => {}
+                Ok(Some(foreign)) => {
+                    tell(OperationNotice::Removed(mode));
+                    removed.push(mode);
+                    for rule in foreign {
                         let warning = Warning::RemovedForeign { mode, rule };
                         tell(OperationNotice::Warning(&warning));
                         warnings.push(warning);

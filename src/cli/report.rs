@@ -33,7 +33,7 @@ pub fn run(command: Command, columns: Option<u16>) -> Exit {
         }
         Command::Uninstall(asked, mut log) => finish(uninstall(&asked, &mut log), log, Exit::Failed),
         #[cfg(feature = "diagnose")]
-        Command::Validate(validate, mut log) => finish(validate.run_logged(&mut log), log, Exit::NotValidated),
+        Command::Validate(validate, mut log) => finish(validate.run(&mut log), log, Exit::NotValidated),
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
         #[cfg(feature = "diagnose")]
         Command::Ask(question, output, colour) => {

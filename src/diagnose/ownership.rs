@@ -17,18 +17,11 @@ impl ChainName {
 }
 
 /// The words of comments that name something, and the purpose for a name.
-type Naming = ((&'static str, &'static str), fn(&str) -> Option<Purpose>);
-
-/// Comments that name ports or subnets; native mode's list several.
-const LISTING: [Naming; 4] = [
+const NAMING: [((&str, &str), fn(&str) -> Option<Purpose>); 7] = [
     (Purpose::IGNORE_PORT, |ports| multiport(ports).map(Purpose::IgnorePorts)),
     (Purpose::IGNORE_SUBNET, |subnet| subnet.parse().ok().map(Purpose::IgnoreSubnet)),
     (Purpose::REDIRECT_PORT, |port| port.parse().ok().map(Purpose::RedirectPort)),
     (Purpose::REDIRECT_SUBNET, |subnet| subnet.parse().ok().map(Purpose::RedirectSubnet)),
-];
-
-/// Comments that name one thing.
-const NAMING: [Naming; 3] = [
     (Purpose::IGNORE_USERS, |ids| ids.parse().ok().map(Purpose::IgnoreUsers)),
     (Purpose::IGNORE_GROUPS, |ids| ids.parse().ok().map(Purpose::IgnoreGroups)),
     (Purpose::IGNORE_INTERFACE, |name| name.parse().ok().map(Purpose::IgnoreInterface)),
@@ -65,14 +58,13 @@ impl Purpose {
             return Some(purpose);
         }
         let text = comment.strip_prefix(Self::PREFIX)?;
-        let mut all = LISTING.iter().chain(&NAMING);
-        all.find_map(|((before, after), of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
+        NAMING.iter().find_map(|((before, after), of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
     }
 
     /// The ports or subnets that a comment lists, with the text before and after them; none if it lists nothing.
     pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
         let comment = Self::without_time(comment);
-        LISTING.into_iter().find_map(|((before, after), _)| {
+        Self::LISTING.into_iter().find_map(|(before, after)| {
             let rest = comment.strip_prefix(Self::PREFIX)?.strip_prefix(before)?;
             let names = rest.strip_suffix(after)?;
             let (before, _) = comment.split_at_checked(Self::PREFIX.len() + before.len())?;

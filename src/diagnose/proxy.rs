@@ -1,8 +1,8 @@
 //! Looks for the proxy: the listeners on its ports, and their users.
 
-use std::fmt;
 use std::net::IpAddr;
 
+use derive_more::Display;
 use ruleset::{Direction, Family, Intervals, Name, address};
 use ruleset::{Listener, Network, Queue};
 use trace::names_except_lo;
@@ -12,19 +12,25 @@ use crate::config::{Config, OwnerId, Port, Subnet};
 use crate::diagnose::explain::answer::{Connection, Verdict};
 
 /// Probable defects of the connections, beside correct rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum PodWarning {
     /// The flags with which the rules are installed are probably a mistake.
+    #[display("{_0}")]
     Config(OfFlags),
     /// Connections are redirected to a port on which nothing listens.
+    #[display("nothing listens on port {port}{}", refused_families(families))]
     NotListening {
         /// The port.
         port: Port,
-        /// The families for which nothing listens.
+        /// The families for which nothing listens; all, if there are none.
         families: Vec<Family>,
     },
     /// Connections are redirected to a port on which nothing listens, while the proxy's user listens on others.
+    #[display(
+        "nothing listens on port {port}, so connections are refused: user {uid}, the proxy's by the rules, listens on {}",
+        at.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    )]
     OtherPort {
         /// The port.
         port: Port,
@@ -34,6 +40,10 @@ pub enum PodWarning {
         at: Vec<u16>,
     },
     /// Another user listens than the one that the rules exempt, so the proxy's own connections are redirected to it.
+    #[display(
+        "what listens on port {port} is user {uid}, and the rules exempt {}: what it sends is redirected back to it",
+        exempt.map_or_else(|| "nobody".to_owned(), |exempt| format!("user {exempt}"))
+    )]
     OtherUser {
         /// The port.
         port: Port,
@@ -45,8 +55,13 @@ pub enum PodWarning {
         is_outbound: bool,
     },
     /// The rules skip every connection of this direction.
+    #[display("the rules skip every {_0} connection: none goes to the proxy")]
     EverythingSkipped(Direction),
     /// The pod has an address of a family that has no rules.
+    #[display(
+        "there is an {family} address here ({address}), and there are no rules for {family}: its connections bypass the \
+         proxy"
+    )]
     NoRulesFor {
         /// The family.
         family: Family,
@@ -54,6 +69,11 @@ pub enum PodWarning {
         address: IpAddr,
     },
     /// The program on this port doesn't accept connections as fast as they come.
+    #[display(
+        "what listens on port {port} does not accept fast enough: {} connections wait in its queue of {}, and the kernel \
+         drops further ones",
+        queue.waiting, queue.limit
+    )]
     QueueFull {
         /// The port.
         port: u16,
@@ -61,6 +81,9 @@ pub enum PodWarning {
         queue: Queue,
     },
     /// The process on this port, which isn't the proxy's, runs as the proxy's user.
+    #[display(
+        "what listens on port {port} runs as the proxy's user {uid}, so the connections that it makes bypass the proxy"
+    )]
     AppAsProxy {
         /// The port.
         port: u16,
@@ -68,6 +91,7 @@ pub enum PodWarning {
         uid: u32,
     },
     /// No packet can go where the rules send it, or none can come or leave.
+    #[display("{reason}")]
     NoWay {
         /// The reason, in words.
         reason: String,
@@ -75,6 +99,11 @@ pub enum PodWarning {
         is_of_redirected: bool,
     },
     /// The namespace forwards packets from a bridge, whose connections the rules redirect as if they came from outside.
+    #[display(
+        "{device} is a bridge, and this network namespace forwards: connections of what is behind it are redirected to the \
+         proxy's inbound port, unless --inbound-interfaces-to-ignore {device}{} exempts them",
+        subnet.as_ref().map_or(String::new(), |subnet| format!(" or --subnets-to-ignore {subnet}"))
+    )]
     Bridge {
         /// The bridge's name.
         device: Name,
@@ -82,8 +111,10 @@ pub enum PodWarning {
         subnet: Option<String>,
     },
     /// The listeners could not be seen; the text says why.
+    #[display("not known: whether the proxy listens ({_0})")]
     NotKnown(String),
     /// The kernel's routing could not be asked.
+    #[display("not known: what is routed over {family} ({reason})")]
     RoutesNotKnown {
         /// About this family.
         family: Family,
@@ -92,73 +123,16 @@ pub enum PodWarning {
     },
 }
 
-impl fmt::Display for PodWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(warning) => warning.fmt(f),
-            Self::NotListening { port, families } => {
-                write!(f, "nothing listens on port {port}")?;
-                match families.as_slice() {
-                    [Family::V6] => f.write_str(
-                        " for IPv6 connections, so they are refused: where the proxy is for IPv4 alone, install the rules with \
-                         --ipv6=false",
-                    ),
-                    [only] => write!(f, " for {only} connections, so they are refused"),
-                    _ => Ok(()),
-                }
-            }
-            Self::OtherPort { port, uid, at } => {
-                let at: Vec<String> = at.iter().map(ToString::to_string).collect();
-                write!(
-                    f,
-                    "nothing listens on port {port}, so connections are refused: user {uid}, the proxy's by the rules, listens \
-                     on {}",
-                    at.join(" and ")
-                )
-            }
-            Self::OtherUser { port, uid, exempt, .. } => {
-                let exempt = exempt.map_or_else(|| "nobody".to_owned(), |exempt| format!("user {exempt}"));
-                write!(
-                    f,
-                    "what listens on port {port} is user {uid}, and the rules exempt {exempt}: what it sends is redirected back \
-                     to it"
-                )
-            }
-            Self::EverythingSkipped(direction) => {
-                write!(f, "the rules skip every {direction} connection: none goes to the proxy")
-            }
-            Self::NoRulesFor { family, address } => write!(
-                f,
-                "there is an {family} address here ({address}), and there are no rules for {family}: its connections bypass \
-                 the proxy"
-            ),
-            Self::QueueFull { port, queue } => write!(
-                f,
-                "what listens on port {port} does not accept fast enough: {} connections wait in its queue of {}, and the \
-                 kernel drops further ones",
-                queue.waiting, queue.limit
-            ),
-            Self::AppAsProxy { port, uid } => write!(
-                f,
-                "what listens on port {port} runs as the proxy's user {uid}, so the connections that it makes bypass the proxy"
-            ),
-            Self::NoWay { reason, .. } => f.write_str(reason),
-            Self::Bridge { device, subnet } => {
-                write!(
-                    f,
-                    "{device} is a bridge, and this network namespace forwards: connections of what is behind it are \
-                     redirected to the proxy's inbound port, unless --inbound-interfaces-to-ignore {device}"
-                )?;
-                match subnet {
-                    Some(subnet) => write!(f, " or --subnets-to-ignore {subnet} exempts them"),
-                    None => f.write_str(" exempts them"),
-                }
-            }
-            Self::NotKnown(reason) => write!(f, "not known: whether the proxy listens ({reason})"),
-            Self::RoutesNotKnown { family, reason } => {
-                write!(f, "not known: what is routed over {family} ({reason})")
-            }
+/// Says that connections of these families are refused, if they aren't all.
+fn refused_families(families: &[Family]) -> String {
+    match families {
+        [Family::V6] => {
+            " for IPv6 connections, so they are refused: where the proxy is for IPv4 alone, install the rules \
+                         with --ipv6=false"
+                .to_owned()
         }
+        [only] => format!(" for {only} connections, so they are refused"),
+        _ => String::new(),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Validating: makes a real connection and checks that the rules bring it to the proxy's port, as linkerd-network-validator
 //! does before a pod's containers start. This also says why a connection went astray.
 
+use std::fmt;
 use std::hash::BuildHasher as _;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
-use derive_more::Display;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -45,20 +45,6 @@ impl Default for Validate {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
-#[non_exhaustive]
-pub enum Progress {
-    #[display("Listening for connections on {_0}")]
-    Listening(SocketAddr),
-    #[display("Connecting to {_0}")]
-    Connecting(SocketAddr),
-    /// Its listener has taken a connection from this address, and sent the token.
-    #[display("Accepted a connection from {_0}, and sent the token")]
-    Accepted(SocketAddr),
-    #[display("Connected")]
-    Connected,
-}
-
 /// Reasons why a validation failed. The last part of each tells the rules' treatment of such a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -81,19 +67,24 @@ pub enum NotValidated {
 }
 
 impl Validate {
-    /// Validates the rules of the thread's network namespace, and reports each step.
+    /// Validates the rules of the thread's network namespace, and logs each step.
     ///
     /// While it runs, SIGTERM, SIGINT and SIGHUP are blocked for the calling thread, and end the validation.
     ///
     /// # Errors
     /// The connection didn't come to this process within the timeout; the error says why.
-    pub fn run(&self, mut tell: impl FnMut(Progress)) -> Result<(), NotValidated> {
+    pub fn run(&self, log: &mut Log) -> Result<(), NotValidated> {
+        let mut tell = |level, step: fmt::Arguments<'_>| {
+            log.add(level, step);
+            // The next step may wait.
+            let _ = log.flush();
+        };
         let signals = Signals::block().map_err(cannot_wait)?;
         let listener = TcpListener::bind(self.listen).map_err(|error| self.cannot_listen(&error))?;
         listener.set_nonblocking(true).map_err(|error| self.cannot_listen(&error))?;
-        tell(Progress::Listening(self.listen));
+        tell(Level::Info, format_args!("Listening for connections on {}", self.listen));
         let token = token();
-        tell(Progress::Connecting(self.connect));
+        tell(Level::Info, format_args!("Connecting to {}", self.connect));
         let mut client = self.start_connecting()?;
         let mut is_connected = false;
         let mut answer = Vec::new();
@@ -118,7 +109,7 @@ impl Validate {
                 Ok((mut stream, address)) => {
                     // If that fails, the client sees it.
                     let _ = stream.write_all(token.as_bytes());
-                    tell(Progress::Accepted(address));
+                    tell(Level::Debug, format_args!("Accepted a connection from {address}, and sent the token"));
                 }
                 // A client that is gone already is no failure; an obstacle to accepting any is.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
@@ -131,8 +122,9 @@ impl Validate {
                     return Err(self.cannot_connect(errno_of(&error)));
                 }
                 is_connected = true;
-                tell(Progress::Connected);
+                tell(Level::Debug, format_args!("Connected"));
             } else if is_client_ready && self.has_read_all(&mut client, &mut answer, &token)? {
+                tell(Level::Info, format_args!("Validated"));
                 return Ok(());
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -143,24 +135,6 @@ impl Validate {
                 });
             }
         }
-    }
-
-    /// Validates the rules as [`Validate::run`] does, and logs its steps.
-    ///
-    /// # Errors
-    /// As [`Validate::run`].
-    pub fn run_logged(&self, log: &mut Log) -> Result<(), NotValidated> {
-        self.run(|step| {
-            let level = match step {
-                Progress::Listening(_) | Progress::Connecting(_) => Level::Info,
-                _ => Level::Debug,
-            };
-            log.add(level, format_args!("{step}"));
-            // The next step may wait.
-            let _ = log.flush();
-        })?;
-        log.add(Level::Info, format_args!("Validated"));
-        Ok(())
     }
 
     fn start_connecting(&self) -> Result<TcpStream, NotValidated> {

@@ -422,7 +422,7 @@ impl<'a, 't> Installation<'a, 't> {
             if self.install.replace_other_backend && attempt < TRIES {
                 for other in others {
                     let removed = self.remove(other);
-                    if removed.map_err(|error| Error::NotReplaced { mode, other, error: Box::new(error) })?.any {
+                    if removed.map_err(|error| Error::NotReplaced { mode, other, error: Box::new(error) })?.is_some() {
                         self.report_replaced(other);
                     }
                 }
@@ -444,7 +444,7 @@ impl<'a, 't> Installation<'a, 't> {
         Error::InstalledMeanwhile { mode, other, not_removed: self.remove(mode).err().map(Box::new) }
     }
 
-    fn remove(&self, mode: Mode) -> Result<modes::Removed, Error> {
+    fn remove(&self, mode: Mode) -> Result<Option<Vec<String>>, Error> {
         modes::remove(mode, &Legacy { is_plain: false, ..self.install.legacy() })
     }
 

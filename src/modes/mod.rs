@@ -51,17 +51,11 @@ pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
     edits.and_then(|edits| commit::check(&edits)).map_err(|error| error.in_mode(mode))
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Removed {
-    pub any: bool,
-    /// The rules that led to our chain and were not our own, each with its table and chain.
-    pub foreign: Vec<String>,
-}
-
 /// Removes our rules and chains in this mode, in both families, and every rule that leads to them. Base chains
 /// and tables go only if proxy-init made them and nothing else is in them. Legacy mode's go by the commands of
-/// `legacy`.
-pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
+/// `legacy`. Returns the rules that led to our chain and were not our own, each with its table and chain; none, if there was
+/// nothing to remove.
+pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Option<Vec<String>>, Error> {
     let mut foreign = Vec::new();
     let any = match mode {
         Mode::Legacy => legacy.change(&[]).map(|before| {
@@ -78,8 +72,7 @@ pub(crate) fn remove(mode: Mode, legacy: &Legacy) -> Result<Removed, Error> {
             removed.map(|generation| generation.is_some())
         }
     };
-    let any = any.map_err(|error| error.in_mode(mode))?;
-    Ok(Removed { any, foreign: if any { foreign } else { Vec::new() } })
+    any.map(|any| any.then_some(foreign)).map_err(|error| error.in_mode(mode))
 }
 
 /// Fails unless the subsystem that holds the mode's rules could be seen.

@@ -163,6 +163,10 @@ impl Purpose {
     pub(crate) const IGNORE_GROUPS: Words = ("ignore-group-id-", "");
     pub(crate) const IGNORE_INTERFACE: Words = ("ignore-interface-", "");
 
+    /// The words of comments that list several names in native mode.
+    pub(crate) const LISTING: [Words; 4] =
+        [Self::IGNORE_PORT, Self::IGNORE_SUBNET, Self::REDIRECT_PORT, Self::REDIRECT_SUBNET];
+
     /// The words of its comment, after the prefix, before and after the ports, the subnet or whatever else it names, and
     /// that; it may name nothing.
     fn parts(&self) -> (Words, &dyn fmt::Display) {
@@ -192,11 +196,7 @@ impl Purpose {
 
     /// The words of its comment around a list of names, if native mode's rules list several.
     pub(crate) fn around_list(&self) -> Option<Words> {
-        let lists = matches!(
-            self,
-            Self::IgnorePorts(_) | Self::IgnoreSubnet(_) | Self::RedirectPort(_) | Self::RedirectSubnet(_)
-        );
-        lists.then(|| self.parts().0)
+        Some(self.parts().0).filter(|words| Self::LISTING.contains(words))
     }
 
     pub(crate) fn comment(&self) -> Name {

@@ -177,18 +177,17 @@ impl CodedFinding {
 
     /// The loss of a port's connections, or of outbound ones, that no other finding explains.
     pub(super) fn of_fate((port, at): (Option<u16>, &FamilyFate)) -> Option<Self> {
-        let family = at.family;
         let what = port.map_or_else(|| "outbound".to_owned(), |port| format!("port {port}"));
-        let (severity, text) = match &at.fate {
-            Fate::Lost(how) => (Severity::Lost, format!("{what} over {family}: {how}")),
-            Fate::NotKnown(why) => (Severity::NotKnown, format!("{what} over {family}: not known: {why}")),
-            Fate::NoRoute(why) => {
+        let explain = "`proxy-init explain` shows every rule on the way";
+        let (code, severity, cure) = match at.fate {
+            Fate::Lost => ("connections-lost", Severity::Lost, explain),
+            Fate::NotKnown => ("not-known", Severity::NotKnown, explain),
+            Fate::NoRoute => {
                 let cure = "if the pod needs other networks, see `ip route` in it, and the node's CNI plugin";
-                return Some(Self::new("no-route", Severity::Note, format!("{what} over {family}: {why}"), cure));
+                ("no-route", Severity::Note, cure)
             }
-            Fate::Proxy | Fate::Bypass(_) | Fate::Elsewhere(_) | Fate::Refused => return None,
+            Fate::Proxy | Fate::Bypass | Fate::Elsewhere | Fate::Refused => return None,
         };
-        let code = if severity == Severity::Lost { "connections-lost" } else { "not-known" };
-        Some(Self::new(code, severity, text, "`proxy-init explain` shows every rule on the way"))
+        Some(Self::new(code, severity, format!("{what} over {}: {}", at.family, at.words), cure))
     }
 }

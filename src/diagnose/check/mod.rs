@@ -11,7 +11,7 @@ use std::path::Path;
 use ruleset::{Direction, Family, Network, Ruleset};
 
 use self::coded_finding::{CodedFinding, Severity};
-use self::fate::{FamilyFate, Fate};
+use self::fate::FamilyFate;
 use crate::config::settings::arguments;
 use crate::config::{Config, Mode};
 use crate::diagnose::explain::answer::Connection;
@@ -140,7 +140,7 @@ fn ports(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<C
             let accepts = at_port().any(|listener| listener.accepts(Direction::Inbound, family));
             if let Some(own) = own.filter(|_| accepts) {
                 let connection = Connection::new(Direction::Inbound, SocketAddr::new(own, port));
-                fates.push(FamilyFate { family, fate: Fate::of(scene.follow(&connection)) });
+                fates.push(FamilyFate::of(family, scene.follow(&connection)));
             }
         }
         let mut uids: Vec<u32> = at_port().map(|listener| listener.uid).collect();
@@ -170,7 +170,7 @@ fn outbound(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Ve
         };
         if network.wide_addresses(family).next().is_some() {
             let connection = Connection::new(Direction::Outbound, SocketAddr::new(distant, port));
-            fates.push(FamilyFate { family, fate: Fate::of(scene.follow(&connection)) });
+            fates.push(FamilyFate::of(family, scene.follow(&connection)));
         }
     }
     fates

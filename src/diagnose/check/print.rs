@@ -113,46 +113,19 @@ impl Checked {
 
 /// A row: each family's fate, or one for both.
 fn row(start: &str, fates: &[FamilyFate], page: &Page) -> String {
-    let first = fates.first().map(|first| &first.fate);
-    let are_same = fates.iter().all(|other| Some(&other.fate) == first);
-    let words: Vec<String> = fates
-        .iter()
-        .take(if are_same { 1 } else { fates.len() })
-        .map(|at| if are_same { at.fate.to_string() } else { format!("{}: {}", at.family, at.fate) })
-        .collect();
-    let style = match first {
+    let first = fates.first();
+    let are_same =
+        first.is_some_and(|first| fates.iter().all(|other| (other.fate, &other.words) == (first.fate, &first.words)));
+    let words: Vec<String> = match first {
+        Some(first) if are_same => vec![first.words.clone()],
+        _ => fates.iter().map(|at| format!("{}: {}", at.family, at.words)).collect(),
+    };
+    let style = match first.map(|first| first.fate) {
         Some(Fate::Proxy) if are_same => Style::Proxy,
-        Some(Fate::Bypass(_)) if are_same => Style::Bypass,
+        Some(Fate::Bypass) if are_same => Style::Bypass,
         _ => Style::Trouble,
     };
     page.paragraph(style, &format!("{start}{}", words.join("; ")), start.len() + 2)
-}
-
-impl fmt::Display for Fate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Proxy => f.write_str("by the proxy"),
-            Self::Bypass(why) => write!(f, "bypass the proxy: {why}"),
-            Self::Elsewhere(place) => write!(f, "go elsewhere: {place}"),
-            Self::Refused => f.write_str("refused: nothing listens on the proxy's port"),
-            Self::NoRoute(how) | Self::Lost(how) => f.write_str(how),
-            Self::NotKnown(why) => write!(f, "not known: {why}"),
-        }
-    }
-}
-
-impl Fate {
-    fn in_json(&self) -> &'static str {
-        match self {
-            Self::Proxy => "proxy",
-            Self::Bypass(_) => "bypass",
-            Self::Elsewhere(_) => "elsewhere",
-            Self::Refused => "refused",
-            Self::NoRoute(_) => "no-route",
-            Self::Lost(_) => "lost",
-            Self::NotKnown(_) => "not-known",
-        }
-    }
 }
 
 fn port_json(port: &CheckedPort) -> Value {
@@ -166,8 +139,8 @@ fn port_json(port: &CheckedPort) -> Value {
 fn fate_json(at: &FamilyFate) -> Value {
     object(vec![
         ("family", at.family.to_string().into()),
-        ("fate", at.fate.in_json().into()),
-        ("words", at.fate.to_string().into()),
+        ("fate", at.fate.to_string().into()),
+        ("words", at.words.as_str().into()),
     ])
 }
 

@@ -70,11 +70,7 @@ impl Legacy {
     /// afterwards proxy-init has exactly these rules, each once. Rules and chains of other programs stay as they are, except
     /// rules that lead to a chain of ours that goes. Returns the tables that were changed, as they were before.
     pub(crate) fn change(&self, wanted: &[Table]) -> Result<Vec<Table<HeldRule>>, ModeError> {
-        let lock = lock::take(self.wait).map_err(|error| match error {
-            // A process without a capability mostly may not open root's file either.
-            ModeError::LockFile { .. } if missing_capability().is_some() => not_permitted(Privilege::Change),
-            error => error,
-        })?;
+        let lock = lock::take(self.wait).map_err(with_capability)?;
         let changes = self.changes(wanted)?;
         if changes.is_empty() {
             return Ok(Vec::new());
@@ -215,10 +211,12 @@ fn lacks_extension(family: Family, extension: Extension, chain: &Name, rule: &Ru
     ModeError::Lacks { lack, errno: Errno::ENOENT }
 }
 
-/// The same error; where reading was not permitted, with the capability that is missing.
+/// The same error; where something was not permitted, with the capability that is missing.
 fn with_capability(error: ModeError) -> ModeError {
     match error {
         ModeError::NotPermitted(_) => not_permitted(Privilege::Read),
+        // A process without a capability mostly may not open root's file either.
+        ModeError::LockFile { .. } if missing_capability().is_some() => not_permitted(Privilege::Change),
         error => error,
     }
 }
