@@ -17,7 +17,9 @@ impl ChainName {
 }
 
 /// The words of comments that name something, and the purpose for a name.
-const NAMING: [((&str, &str), fn(&str) -> Option<Purpose>); 7] = [
+type Naming = ((&'static str, &'static str), fn(&str) -> Option<Purpose>);
+
+const NAMING: [Naming; 7] = [
     (Purpose::IGNORE_PORT, |ports| multiport(ports).map(Purpose::IgnorePorts)),
     (Purpose::IGNORE_SUBNET, |subnet| subnet.parse().ok().map(Purpose::IgnoreSubnet)),
     (Purpose::REDIRECT_PORT, |port| port.parse().ok().map(Purpose::RedirectPort)),
