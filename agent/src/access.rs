@@ -10,7 +10,7 @@ use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher::DefaultBackoff;
 use linkerd_cni::api::Client;
 use linkerd_cni::kubeconfig::Kubeconfig;
-use pod::{Configuration, PodInfo, PodName};
+use pod::{PodInfo, PodName};
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 use tracing::{error, info};
@@ -43,8 +43,7 @@ pub(crate) async fn run(installation: &Installation, told: &watch::Sender<bool>)
 /// Asks about a pod as the plugin would, which there needn't be. It is in another namespace than the agent's own: a role in
 /// that alone isn't enough for the plugin.
 async fn check_pod(installation: &Installation) -> Result<(), String> {
-    let configuration = installation.entry()?.configuration("1.0.0").to_string();
-    let configuration = Configuration::read(configuration.as_bytes()).map_err(|error| error.to_string())?;
+    let configuration = installation.entry()?.read().map_err(|error| error.to_string())?;
     if configuration.linkerd.pod_info == PodInfo::Annotations {
         return Ok(());
     }

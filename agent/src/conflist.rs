@@ -79,14 +79,13 @@ impl Entry {
         Configuration::read(self.0.to_string().as_bytes())
     }
 
-    /// The plugin's standard input, where a list with this version has the entry.
-    pub(crate) fn configuration(&self, version: &str) -> Value {
-        let mut value = self.0.clone();
-        if let Some(map) = value.as_object_mut() {
-            map.insert("cniVersion".to_owned(), version.into());
-            map.insert("name".to_owned(), PLUGIN.into());
+    /// The same with another path of the kubeconfig, where it has one.
+    pub(crate) fn with_kubeconfig(&self, path: &Path) -> Self {
+        let mut entry = self.clone();
+        if let Some(kubeconfig) = entry.0.pointer_mut("/kubernetes/kubeconfig") {
+            *kubeconfig = path.to_string_lossy().into();
         }
-        value
+        entry
     }
 }
 
@@ -240,15 +239,6 @@ pub(crate) fn has_plugin(text: &str) -> Result<bool, Unusable> {
     Ok(!list.entries.is_empty())
 }
 
-/// Names the program that writes a file, as far as its plugins tell, and the advice about that program. Cilium's agent
-/// keeps others' entries out of its file (`cni.exclusive` in its chart; linkerd2's issues 10375 and 11597).
-pub(crate) fn writer(text: &str) -> &'static str {
-    if text.contains("\"cilium-cni\"") {
-        return "Cilium's agent: set `cni.exclusive=false` in its chart";
-    }
-    "a program that is not known: see which DaemonSets mount the folder, and have one of them leave the file as it is"
-}
-
 #[cfg(test)]
 mod tests {
     use lab::network::seed;
@@ -271,9 +261,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_an_object_of_the_plugins_type() {
-        let configuration = entry().configuration("1.1.0");
-        assert_eq!(configuration["kubernetes"]["kubeconfig"], "/etc/cni/net.d/a \"quoted\" name");
-        assert_eq!(configuration["cniVersion"], "1.1.0");
+        assert_eq!(entry().0["kubernetes"]["kubeconfig"], "/etc/cni/net.d/a \"quoted\" name");
+        assert_eq!(entry().with_kubeconfig(Path::new("/k")).0["kubernetes"]["kubeconfig"], "/k");
         for bad in ["", "{", "[]", "1", "{}", r#"{"type": "calico"}"#] {
             Entry::new(bad, Path::new("/k")).unwrap_err();
         }
@@ -401,12 +390,6 @@ mod tests {
             types(&list(r#"{"cniVersion": "1.0.0", "plugins": [{"type": "a"}]}"#, &entry()).unwrap()),
             ["a", PLUGIN]
         );
-    }
-
-    #[test]
-    fn the_other_writer_is_named_where_its_plugin_tells() {
-        assert!(writer(r#"{"plugins":[{"type":"cilium-cni"}]}"#).contains("cni.exclusive"));
-        assert!(writer("{}").contains("not known"));
     }
 
     fn json() -> impl Strategy<Value = Value> {

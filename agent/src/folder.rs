@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
+use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 /// The longest configuration that is read: runtimes read some kilobytes.
 const LONGEST: u64 = 1 << 20;
@@ -190,6 +190,11 @@ impl Folder {
         }
     }
 
+    /// Returns true if there is something of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.stamp(name).is_some()
+    }
+
     /// The stamp of what a name stands for; none if there is no such name.
     pub(crate) fn stamp(&self, name: &str) -> Option<Stamp> {
         let file = openat(&self.folder, name, flags(OFlag::O_PATH), Mode::empty()).ok()?;
@@ -244,24 +249,13 @@ impl Folder {
     }
 
     /// Removes a name, unless it stands for something else than expected: then it stays, and the result is false, for
-    /// somebody else was faster. It is looked at where nobody else writes.
+    /// somebody else was faster.
     pub(crate) fn remove_expected(&self, name: &str, expected: &Text) -> io::Result<bool> {
-        let aside = unfinished(name);
-        match renameat(&self.folder, name, &self.folder, aside.as_str()) {
-            Ok(()) => {}
-            Err(Errno::ENOENT) => return Ok(true),
-            Err(errno) => return Err(errno.into()),
+        let is_expected = self.read(name).is_none_or(|now| matches!(now, Content::File(now) if now == *expected));
+        if is_expected {
+            self.remove(name)?;
         }
-        if matches!(self.read(&aside), Some(Content::File(now)) if now == *expected) {
-            self.remove(&aside)?;
-            return Ok(true);
-        }
-        // A link takes nobody's place: if there is a yet newer file, that one counts.
-        match linkat(&self.folder, aside.as_str(), &self.folder, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::EEXIST) => self.remove(&aside)?,
-            Err(errno) => return Err(errno.into()),
-        }
-        Ok(false)
+        Ok(is_expected)
     }
 
     /// Removes what an agent that was killed had not finished.

@@ -1,8 +1,8 @@
 //! Puts the plugin on the node and keeps it there: one pass looks at everything and mends what differs.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,24 +10,22 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use kube::runtime::events::EventType;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use crate::admin::Health;
-use crate::conflist::{self, Entry, PLUGIN};
+use crate::conflist::{Entry, PLUGIN};
 use crate::folder::{Content, Folder, LOCK, Lock, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
 use crate::plan::{self, Change, Files, Look, Step};
 use crate::plugin_log::PluginLog;
 use crate::settings::{Installation, Settings};
-use crate::status::{self, Asked, Question};
+use crate::status::Asked;
 use crate::tell::{self, Teller};
-use crate::throttle::{Throttle, Trouble};
+use crate::throttle::Throttle;
 use crate::watch::Watch;
 
 /// The kubeconfig's permissions: it has a token in it.
 const KUBECONFIG_MODE: u32 = 0o600;
-/// The longest token or certificate that is read.
-const LONGEST: u64 = 1 << 20;
 /// The pause between two passes where nothing has changed.
 const QUIET: Duration = Duration::from_secs(30);
 /// The same after an error, while another agent owns the folder, and where the kernel doesn't say what changes.
@@ -36,7 +34,7 @@ const SOON: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(2);
 /// The time that an agent that uninstalls waits for another one to take the lock: a look of that agent's, and some more.
 const HANDOVER: Duration = Duration::from_secs(2);
-/// The most times that a plan is made anew because somebody else wrote at the same time.
+/// The most times that a plan for leaving is made anew because somebody else wrote at the same time.
 const TRIES: usize = 5;
 
 /// The keeper's state after a pass.
@@ -51,38 +49,45 @@ pub(crate) struct State {
     pub(crate) configurations: usize,
     /// True if the configuration that runtimes take first has it.
     is_first: bool,
-    /// True if the plugin says that it could set up a pod, with what is to be installed.
+    /// True if the plugin says that it could set up a pod with what is to be installed, and its program is there.
     is_accepted: bool,
     /// True if another agent of the node owns the folder.
     pub(crate) standby: bool,
-    /// The files that are left as they are, and why.
-    skipped: BTreeMap<String, String>,
-    facts: BTreeMap<Fact, String>,
+    facts: BTreeSet<Fact>,
 }
 
-/// Something that isn't as it should be. Its words are told when it is new, and when it is over.
+/// Something that isn't as it should be, in words. They are told when it is new, and when it is over.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Fact {
     /// The pass failed, or a part of it.
     Failed(String),
     /// There is nothing to add the entry to.
-    Waiting,
+    Waiting(String),
     /// The plugin says that it couldn't set up a pod.
     Refused(String),
-    /// A file is left as it is.
+    /// The file of this name is left as it is.
     Skipped(String, String),
-    /// Another program rewrites a file again and again.
-    Contested(String),
+    /// Another program rewrites the file of this name again and again.
+    Contested(String, String),
 }
 
 impl Fact {
+    fn words(&self) -> &str {
+        let (Self::Failed(words)
+        | Self::Waiting(words)
+        | Self::Refused(words)
+        | Self::Skipped(_, words)
+        | Self::Contested(_, words)) = self;
+        words
+    }
+
     /// The reason of the event of the node that tells of it, and the action in it; none: only the log does.
     fn event(&self) -> Option<(&'static str, String)> {
         match self {
-            Self::Failed(_) | Self::Waiting => None,
+            Self::Failed(_) | Self::Waiting(_) => None,
             Self::Refused(_) => Some(("LinkerdCNIRefused", "Asking the plugin".to_owned())),
             Self::Skipped(name, _) => Some(("LinkerdCNISkipped", format!("Chaining {name}"))),
-            Self::Contested(name) => Some(("LinkerdCNIContested", format!("Chaining {name}"))),
+            Self::Contested(name, _) => Some(("LinkerdCNIContested", format!("Chaining {name}"))),
         }
     }
 }
@@ -95,7 +100,7 @@ impl State {
 
     /// The number of files that another program rewrites again and again.
     pub(crate) fn contested(&self) -> usize {
-        self.facts.keys().filter(|fact| matches!(fact, Fact::Contested(_))).count()
+        self.facts.iter().filter(|fact| matches!(fact, Fact::Contested(..))).count()
     }
 
     fn wait(&mut self, time: Duration) {
@@ -103,31 +108,36 @@ impl State {
     }
 
     fn failed(&mut self, reason: String) {
-        self.facts.insert(Fact::Failed(reason.clone()), reason);
+        self.facts.insert(Fact::Failed(reason));
     }
 
-    fn look_at(&mut self, net: &Folder, folder: &Files) {
-        self.configurations = plan::count_chained(folder);
-        let Some((name, has_plugin)) = plan::first(folder) else {
+    /// Looks at what is in the folders by now.
+    fn look_at(&mut self, net: &Folder, bin: &Folder, kubeconfig: &str) -> Result<(), String> {
+        let (files, _) = read_all(net)?;
+        let needs_kubeconfig = plan::entry_of(&files).is_none_or(|entry| entry.needs_kubeconfig());
+        self.has_program = bin.has(PLUGIN);
+        self.has_kubeconfig = !needs_kubeconfig || net.has(kubeconfig);
+        self.configurations = plan::count_chained(&files);
+        let Some((name, has_plugin)) = plan::first(&files) else {
             let path = net.path().display();
-            let words =
-                format!("{path} has no network configuration yet that the plugin could be added to; waiting for one");
-            self.facts.insert(Fact::Waiting, words);
-            return;
+            self.facts.insert(Fact::Waiting(format!(
+                "{path} has no network configuration yet that the plugin could be added to; waiting for one"
+            )));
+            return Ok(());
         };
+        self.is_first = has_plugin == Ok(true);
+        let is_skipped = self.facts.iter().any(|fact| matches!(fact, Fact::Skipped(skipped, _) if skipped == name));
         let reason = match has_plugin {
-            Ok(has_plugin) if has_plugin || !self.skipped.contains_key(name) => {
-                // The reason why a file has no entry yet is said elsewhere.
-                self.is_first = has_plugin;
-                return;
-            }
-            Ok(_) => "the plugin cannot be added to it".to_owned(),
             Err(reason) => reason,
+            Ok(false) if is_skipped => "the plugin cannot be added to it".to_owned(),
+            // The reason why a file has no entry yet is said elsewhere.
+            Ok(_) => return Ok(()),
         };
         self.failed(format!(
             "{} comes first by name, so that runtimes take it, or start no pod: {reason}",
             net.path().join(name).display()
         ));
+        Ok(())
     }
 }
 
@@ -199,7 +209,7 @@ pub(crate) struct Keeper {
     /// The entry that the configurations have, or had when one last had one.
     kept: Option<Entry>,
     /// The facts that were told.
-    told: BTreeMap<Fact, String>,
+    told: BTreeSet<Fact>,
     plugin_log: Option<PluginLog>,
     teller: Teller,
     /// The node's name, if it is known.
@@ -219,7 +229,7 @@ impl Keeper {
             asked: None,
             idle_kubeconfig: None,
             kept: None,
-            told: BTreeMap::new(),
+            told: BTreeSet::new(),
             plugin_log: settings.installation.plugin_log().map(|folder| PluginLog::new(&folder, health)),
             teller,
             node: settings.node.clone(),
@@ -258,17 +268,9 @@ impl Keeper {
             state.failed(reason);
             state.wait(SOON);
         }
-        for (name, trouble, rest) in self.throttle.troubles(Instant::now()) {
-            match trouble {
-                Trouble::Contested(line) => drop(state.facts.insert(Fact::Contested(name), line)),
-                Trouble::Failed(reason) => state.failed(reason),
-            }
+        for (name, failure, rest) in self.throttle.troubles(Instant::now()) {
+            state.facts.insert(failure.map_or_else(|| contested(&name), Fact::Failed));
             state.wait(rest);
-        }
-        for (name, reason) in &state.skipped {
-            let path = self.installation.net().join(name);
-            let words = format!("{} is left as it is: {reason}", path.display());
-            state.facts.insert(Fact::Skipped(name.clone(), reason.clone()), words);
         }
         // The agent that owns the files has the socket, too.
         if let Some(log) = self.plugin_log.as_mut().filter(|_| state.has_program && !state.standby)
@@ -283,7 +285,8 @@ impl Keeper {
     /// Tells what is new, and what is over.
     fn tell(&mut self, state: &State) {
         let before = std::mem::replace(&mut self.told, state.facts.clone());
-        for (fact, words) in self.told.iter().filter(|(fact, _)| !before.contains_key(*fact)) {
+        for fact in self.told.difference(&before) {
+            let words = fact.words();
             match (fact.event(), &self.node) {
                 (Some((reason, action)), Some(node)) => {
                     self.teller.tell(&tell::node(node), EventType::Warning, reason, &action, words);
@@ -292,8 +295,8 @@ impl Keeper {
                 _ => warn!("{words}"),
             }
         }
-        for (_, words) in before.iter().filter(|(fact, _)| !self.told.contains_key(*fact)) {
-            info!("no longer: {words}");
+        for fact in before.difference(&self.told) {
+            info!("no longer: {}", fact.words());
         }
     }
 
@@ -313,89 +316,65 @@ impl Keeper {
         if state.standby {
             state.wait(SOON);
             // The owner has asked the plugin.
-            let (folder, _) = read_all(net)?;
-            let needs_kubeconfig = plan::entry_of(&folder).is_none_or(|entry| entry.needs_kubeconfig());
-            state.has_program = bin.stamp(PLUGIN).is_some();
-            state.has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
             state.is_accepted = true;
-            state.look_at(net, &folder);
-            return Ok(());
+        } else {
+            if stood_by {
+                info!("the agent that owned {} is gone; this one takes over", net.path().display());
+            }
+            self.mend(state, net, bin).await?;
         }
-        if stood_by {
-            info!("the agent that owned {} is gone; this one takes over", net.path().display());
-        }
+        state.look_at(net, bin, &self.installation.kubeconfig)
+    }
+
+    async fn mend(&mut self, state: &mut State, net: &Folder, bin: &Folder) -> Result<(), String> {
         let source = Source::read(&self.installation)?;
-        if bin.stamp(PLUGIN).is_none() {
+        if !bin.has(PLUGIN) {
             self.program(state, bin, &source);
         }
         self.kept = plan::entry_of(&read_all(net)?.0).or(self.kept.take());
         let wanted = self.installation.entry();
-        let needs_kubeconfig = wanted.as_ref().ok().into_iter().chain(&self.kept).any(Entry::needs_kubeconfig);
+        let needs_kubeconfig = wanted.iter().chain(&self.kept).any(Entry::needs_kubeconfig);
         if needs_kubeconfig {
             self.kubeconfig(state, net);
         } else {
             self.remove_kubeconfig(state, net);
         }
-        state.has_kubeconfig = !needs_kubeconfig || net.stamp(&self.installation.kubeconfig).is_some();
-        let is_there = self.is_in_place(bin, &source);
-        let is_replaced = self.kept.is_some() && (!is_there || wanted.as_ref().ok() != self.kept.as_ref());
-        let accepted = match wanted {
-            Err(reason) => Err(Some(reason)),
-            // Without a kubeconfig, the plugin would only say so.
-            Ok(_) if !state.has_kubeconfig => Err(None),
-            Ok(entry) => {
-                let program = if is_there { bin.path().join(PLUGIN) } else { source.path.clone() };
-                let configuration = status::configuration(&self.installation, &entry);
-                let question = Question { program: source.stamp, configuration };
-                let asked = Asked::ask(self.asked.take(), question, &program).await;
-                let refused = asked.refused().map(str::to_owned);
-                if refused.is_some() {
-                    state.wait(asked.wait());
-                }
-                self.asked = Some(asked);
-                refused.map_or(Ok(entry), |reason| Err(Some(reason)))
+        let has_kubeconfig = !needs_kubeconfig || net.has(&self.installation.kubeconfig);
+        let refused = match &wanted {
+            Err(reason) => Some(reason.clone()),
+            Ok(entry) if has_kubeconfig => {
+                let asked = Asked::ask(self.asked.take(), entry, &self.installation).await;
+                state.wait(asked.wait().unwrap_or(QUIET));
+                self.asked.insert(asked).refused.clone()
             }
+            // The plugin would only say that it has no kubeconfig.
+            Ok(_) => None,
         };
-        let entry = match accepted {
-            Ok(entry) => {
-                state.is_accepted = true;
-                state.has_program = self.program(state, bin, &source);
+        if let Some(reason) = &refused {
+            let words = "what is on the node stays as it is: with what is to be installed";
+            state.facts.insert(Fact::Refused(format!("{words}, {reason}")));
+        }
+        let entry = match wanted {
+            Ok(entry) if has_kubeconfig && refused.is_none() => {
+                state.is_accepted = self.program(state, bin, &source);
                 Some(entry)
             }
-            Err(reason) => {
-                if let Some(reason) = reason {
-                    let what = "what is on the node stays as it is: with what is to be installed, ";
-                    let words = format!("{}{reason}", if is_replaced { what } else { "" });
-                    state.facts.insert(Fact::Refused(words.clone()), words);
-                }
-                state.has_program = bin.stamp(PLUGIN).is_some();
-                self.kept.clone()
-            }
+            _ => self.kept.clone(),
         };
         // No configuration names what isn't there.
-        match entry.filter(|_| state.has_kubeconfig && bin.stamp(PLUGIN).is_some()) {
+        match entry.filter(|_| has_kubeconfig && bin.has(PLUGIN)) {
             Some(entry) => self.configurations(state, net, &entry),
-            None => {
-                state.look_at(net, &read_all(net)?.0);
-                Ok(())
-            }
+            None => Ok(()),
         }
     }
 
-    /// Changes a file, unless that is held back: `line` is for a file that another program rewrites again and again.
-    /// None if nothing was done.
-    fn change<T>(
-        &mut self,
-        state: &mut State,
-        name: &str,
-        line: impl FnOnce() -> String,
-        work: impl FnOnce() -> Result<T, String>,
-    ) -> Option<T> {
+    /// Changes a file, unless that is held back. None if nothing was done.
+    fn change<T>(&mut self, state: &mut State, name: &str, work: impl FnOnce() -> Result<T, String>) -> Option<T> {
         let now = Instant::now();
         let mut done = None;
         if self.throttle.wait(name, now).is_zero() {
             let made = work();
-            self.throttle.tried(name, now, made.as_ref().err().cloned(), line);
+            self.throttle.tried(name, now, made.as_ref().err().cloned());
             done = made.ok();
         }
         if done.is_none() {
@@ -431,7 +410,7 @@ impl Keeper {
                 )
             })
         };
-        if self.change(state, PLUGIN, || rewritten(&path, ""), write).is_none() {
+        if self.change(state, PLUGIN, write).is_none() {
             return false;
         }
         self.health.metrics.count("program", 1);
@@ -443,7 +422,7 @@ impl Keeper {
     /// Removes the kubeconfig that no entry needs any more, once plugins that had started before are done.
     fn remove_kubeconfig(&mut self, state: &mut State, net: &Folder) {
         let path = net.path().join(&self.installation.kubeconfig);
-        if net.stamp(&self.installation.kubeconfig).is_none() {
+        if !net.has(&self.installation.kubeconfig) {
             return;
         }
         if self.idle_kubeconfig.get_or_insert_with(Instant::now).elapsed() < GRACE {
@@ -475,7 +454,7 @@ impl Keeper {
             let written = net.write(&name, &mut bytes.as_slice(), KUBECONFIG_MODE, None);
             written.map_err(|error| format!("the kubeconfig cannot be written: {}: {error}", path.display()))
         };
-        if self.change(state, &name, || rewritten(&path, ""), write).is_some() {
+        if self.change(state, &name, write).is_some() {
             self.health.metrics.count("kubeconfig", 1);
             info!("wrote {}", path.display());
         }
@@ -490,32 +469,18 @@ impl Keeper {
         text.text().map_err(|reason| format!("no kubeconfig can be written: {reason}"))
     }
 
+    /// Has the entry in each configuration. What others write at the same time is seen in the next pass.
     fn configurations(&mut self, state: &mut State, net: &Folder, entry: &Entry) -> Result<(), String> {
-        for _ in 0..TRIES {
-            let (folder, saved) = read_all(net)?;
-            let plan = Look { folder: &folder, saved: &saved, entry }.install();
-            state.skipped = plan.skipped;
-            let mut is_done = true;
-            for change in plan.changes {
-                let line = || {
-                    let text = match folder.get(&change.name) {
-                        Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
-                        _ => "".into(),
-                    };
-                    rewritten(&net.path().join(&change.name), &text)
-                };
-                let written = self.change(state, &change.name, line, || make(net, &change));
-                is_done &= written.is_none();
-                self.health.metrics.count("configuration", written.unwrap_or_default());
-            }
-            if is_done {
-                state.look_at(net, &folder);
-                return Ok(());
-            }
+        let (folder, saved) = read_all(net)?;
+        let plan = Look { folder: &folder, saved: &saved, entry }.install();
+        for change in &plan.changes {
+            let written = self.change(state, &change.name, || make(net, change));
+            self.health.metrics.count("configuration", written.unwrap_or_default());
         }
-        debug!("somebody else writes to {} at the same time", net.path().display());
-        state.wait(SOON);
-        state.look_at(net, &read_all(net)?.0);
+        for (name, reason) in plan.skipped {
+            let words = format!("{} is left as it is: {reason}", net.path().join(&name).display());
+            state.facts.insert(Fact::Skipped(name, words));
+        }
         Ok(())
     }
 
@@ -564,13 +529,13 @@ pub(crate) fn remove_left_behind(installation: &Installation) -> Result<(), Stri
         .map_err(|reason| format!("the plugin of the agent {agent}, left behind: {reason}"))
 }
 
-/// The words for a file that another program rewrites again and again, to this text.
-fn rewritten(path: &Path, text: &str) -> String {
-    format!(
-        "{} is rewritten again and again, by {}. Until that ends, pods may start without rules, or not at all",
-        path.display(),
-        conflist::writer(text),
-    )
+/// Cilium's agent keeps others' entries out of its file (`cni.exclusive` in its chart; linkerd2's issues 10375 and 11597).
+fn contested(name: &str) -> Fact {
+    let words = format!(
+        "{name} is rewritten again and again by another program. Until that ends, pods may start without rules, or not at \
+         all: set `cni.exclusive=false` in Cilium's chart, or see which other DaemonSets mount the folder"
+    );
+    Fact::Contested(name.to_owned(), words)
 }
 
 /// Makes a change, until somebody else is faster: then another plan has to be made. Returns how many configurations were
@@ -649,8 +614,5 @@ fn remove_all(installation: &Installation, Folders { net, bin, .. }: &Folders) -
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
-    read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-    Ok(bytes)
+    fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
 }

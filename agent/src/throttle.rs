@@ -20,16 +20,8 @@ pub(crate) struct Throttle(BTreeMap<String, File>);
 struct File {
     pause: Duration,
     end: Instant,
-    trouble: Option<Trouble>,
-}
-
-/// The trouble with a file, in words for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// Another program rewrites the file again and again.
-    Contested(String),
-    /// The file couldn't be written.
-    Failed(String),
+    /// The reason if the last try failed.
+    failure: Option<String>,
 }
 
 impl Throttle {
@@ -38,31 +30,23 @@ impl Throttle {
         self.0.get(name).map_or(Duration::ZERO, |file| file.end.saturating_duration_since(now))
     }
 
-    /// Notes a try, and the reason if it failed. `line` is for a file that is contested.
-    pub(crate) fn tried(&mut self, name: &str, now: Instant, failure: Option<String>, line: impl FnOnce() -> String) {
-        let new = File { pause: Duration::ZERO, end: now, trouble: None };
-        let file = self.0.entry(name.to_owned()).or_insert(new);
-        let has_failed = matches!(file.trouble, Some(Trouble::Failed(_)));
-        if has_failed && failure.is_none() {
-            // The pauses after failures say nothing about another program.
-            (file.pause, file.trouble) = (Duration::ZERO, None);
-        }
-        file.pause = (file.pause * 2).clamp(PAUSES.0, PAUSES.1);
-        file.end = now + file.pause;
-        if let Some(reason) = failure {
-            file.trouble = Some(Trouble::Failed(reason));
-        } else if file.pause >= CONTESTED && file.trouble.is_none() {
-            file.trouble = Some(Trouble::Contested(line()));
-        }
+    /// Notes a try, and the reason if it failed.
+    pub(crate) fn tried(&mut self, name: &str, now: Instant, failure: Option<String>) {
+        // The pauses after failures say nothing about another program.
+        let before = self.0.get(name).filter(|file| file.failure.is_none() || failure.is_some());
+        let pause = before.map_or(Duration::ZERO, |file| file.pause * 2).clamp(PAUSES.0, PAUSES.1);
+        self.0.insert(name.to_owned(), File { pause, end: now + pause, failure });
     }
 
-    /// The files in trouble, and when that will be over if nothing more happens. Trouble that is over is forgotten.
-    pub(crate) fn troubles(&mut self, now: Instant) -> Vec<(String, Trouble, Duration)> {
+    /// The files in trouble, and when that will be over if nothing more happens: those that couldn't be written, with the
+    /// reason, and those that are contested. Trouble that is over is forgotten.
+    pub(crate) fn troubles(&mut self, now: Instant) -> Vec<(String, Option<String>, Duration)> {
         self.0.retain(|_, file| file.end + CALM > now);
+        let in_trouble = self.0.iter().filter(|(_, file)| file.failure.is_some() || file.pause >= CONTESTED);
         let trouble = |(name, file): (&String, &File)| {
-            Some((name.clone(), file.trouble.clone()?, (file.end + CALM).saturating_duration_since(now)))
+            (name.clone(), file.failure.clone(), (file.end + CALM).saturating_duration_since(now))
         };
-        self.0.iter().filter_map(trouble).collect()
+        in_trouble.map(trouble).collect()
     }
 }
 
@@ -76,7 +60,7 @@ mod tests {
         for millis in (0..until).step_by(100) {
             let now = start + Duration::from_millis(millis);
             if throttle.wait("a", now).is_zero() {
-                throttle.tried("a", now, None, || "by b".to_owned());
+                throttle.tried("a", now, None);
                 times.push(millis);
                 before += usize::from(throttle.troubles(now).is_empty());
             }
@@ -98,8 +82,7 @@ mod tests {
         let (start, mut throttle) = (Instant::now(), Throttle::default());
         writes(&mut throttle, start, 4000);
         let at = |millis| start + Duration::from_millis(millis);
-        let contested = Trouble::Contested("by b".to_owned());
-        assert_eq!(throttle.troubles(at(4000)), [("a".to_owned(), contested, Duration::from_millis(7300))]);
+        assert_eq!(throttle.troubles(at(4000)), [("a".to_owned(), None, Duration::from_millis(7300))]);
         assert_eq!(throttle.troubles(at(11_300)), []);
         assert!(throttle.0.is_empty());
     }
@@ -110,14 +93,14 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..7 {
             assert_eq!(throttle.wait("a", now), Duration::ZERO);
-            throttle.tried("a", now, Some("full".to_owned()), String::new);
-            let [(_, Trouble::Failed(_), _)] = &throttle.troubles(now)[..] else { panic!("{throttle:?}") };
+            throttle.tried("a", now, Some("full".to_owned()));
+            let [(_, Some(_), _)] = &throttle.troubles(now)[..] else { panic!("{throttle:?}") };
             let pause = throttle.wait("a", now);
             pauses.push(pause.as_millis());
             now += pause;
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000]);
-        throttle.tried("a", now, None, || "by b".to_owned());
+        throttle.tried("a", now, None);
         assert_eq!((throttle.troubles(now), throttle.wait("a", now)), (vec![], PAUSES.0));
     }
 }

@@ -37,6 +37,7 @@ use crate::admin::Health;
 use crate::api::Server;
 use crate::keeper;
 use crate::settings::Settings;
+use crate::status;
 use crate::tell::Teller;
 
 /// The agent's name among the runtime's plugins.
@@ -179,7 +180,7 @@ impl Agent<'_> {
         let start = Instant::now();
         let request: Request = decoded(body)?;
         if request.service != "nri.pkg.api.v1alpha1.Plugin" {
-            return Err(status(UNIMPLEMENTED, format!("there is no service {:?}", request.service)));
+            return Err(failure(UNIMPLEMENTED, format!("there is no service {:?}", request.service)));
         }
         let answer = self.perform(&request.method, request.payload).await;
         let took = start.elapsed();
@@ -223,7 +224,7 @@ impl Agent<'_> {
                     "RunPodSandbox" => Event::RunPodSandbox,
                     "CreateContainer" => Event::CreateContainer,
                     "RemovePodSandbox" => Event::RemovePodSandbox,
-                    other => return Err(status(UNIMPLEMENTED, format!("the agent has no {other:?}"))),
+                    other => return Err(failure(UNIMPLEMENTED, format!("the agent has no {other:?}"))),
                 };
                 self.heed(event, decoded::<PodRequest>(payload)?.pod, patience).await?;
             }
@@ -233,7 +234,7 @@ impl Agent<'_> {
     }
 
     async fn heed(&self, event: Event, pod: Option<PodSandbox>, patience: Duration) -> Result<(), Status> {
-        let pod = pod.ok_or_else(|| status(INVALID_ARGUMENT, "the request names no pod".to_owned()))?;
+        let pod = pod.ok_or_else(|| failure(INVALID_ARGUMENT, "the request names no pod".to_owned()))?;
         let heeded = match event {
             Event::RunPodSandbox => self.sandboxes.run(pod, patience).await,
             Event::CreateContainer => self.sandboxes.create(pod, patience).await,
@@ -243,7 +244,7 @@ impl Agent<'_> {
             }
             Event::Unknown => Ok(()),
         };
-        heeded.map_err(|reason| status(UNKNOWN, format!("linkerd-cni-agent: {reason}")))
+        heeded.map_err(|reason| failure(UNKNOWN, format!("linkerd-cni-agent: {reason}")))
     }
 
     /// Tries the rules out in a network namespace that is nobody's, again and again.
@@ -251,11 +252,7 @@ impl Agent<'_> {
         let mut pause = TRIALS[1];
         loop {
             let installation = self.settings.installation.clone();
-            let trial = spawn_blocking(move || {
-                sandboxes::configuration(&installation).and_then(|rules| linkerd_cni::plugin::status(&rules))
-            });
-            let trial = trial.await.map_err(|error| error.to_string());
-            let refused = trial.and_then(|trial| trial.map_err(|error| error.message())).err();
+            let refused = status::status(move || sandboxes::configuration(&installation)).await.err();
             pause = TRIALS[0].min(if refused.is_none() { TRIALS[0] } else { pause * 2 });
             if let Some(reason) = refused.as_ref().filter(|_| *self.refused.borrow() != refused) {
                 warn!("no pod can be set up on this node: {reason}");
@@ -290,10 +287,10 @@ impl Agent<'_> {
     }
 }
 
-fn status(code: i32, message: String) -> Status {
+fn failure(code: i32, message: String) -> Status {
     Status { code, message }
 }
 
 fn decoded<T: prost::Message + Default>(bytes: Bytes) -> Result<T, Status> {
-    T::decode(bytes).map_err(|error| status(INVALID_ARGUMENT, format!("the agent cannot read the request: {error}")))
+    T::decode(bytes).map_err(|error| failure(INVALID_ARGUMENT, format!("the agent cannot read the request: {error}")))
 }

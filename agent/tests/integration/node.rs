@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -25,6 +24,20 @@ pub(crate) const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni",
     "iptables-mode": "nft"}}"#;
 pub(crate) const KUBECONFIG: &str = "ZZZ-linkerd-cni-kubeconfig";
 
+/// An authority's certificate, good for a century.
+pub(crate) const CERTIFICATE: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBjzCCATWgAwIBAgIUe7/AeKFWU6rm4DFi2YFlP9bYdZswCgYIKoZIzj0EAwIw\n\
+FDESMBAGA1UEAwwJYXV0aG9yaXR5MCAXDTI2MTEyODIxMzIwMFoYDzIxMjYxMTA0\n\
+MjEzMjAwWjAUMRIwEAYDVQQDDAlhdXRob3JpdHkwWTATBgcqhkjOPQIBBggqhkjO\n\
+PQMBBwNCAAR/UMr8vn5Yb78msmJoMJZZKo04tE32euluSY3h4x+VRS0zd9b80/sS\n\
+aTdw7oGJwWZNrJ0XRHbe1mJtR+EVVAO+o2MwYTAdBgNVHQ4EFgQUR2nJ6tuB+0al\n\
+e36t5xJrzJaC1scwHwYDVR0jBBgwFoAUR2nJ6tuB+0ale36t5xJrzJaC1scwDgYD\n\
+VR0PAQH/BAQDAgIEMA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDSAAwRQIh\n\
+ANZlyKl8BBlZAlMOHaQ9dUYhEGkM+S4oQ1VLqe12IUoOAiBPQXmqeM2a7mQ0oWCk\n\
+dOs+uS1aq50QXwXYvKzLcg1qoA==\n\
+-----END CERTIFICATE-----\n\n";
+
 /// The time that a test waits for what is to happen at once, before it fails: others use the machine too.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -41,7 +54,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// With a plugin in the image whose STATUS is fine, a token, and no configuration.
+    /// With a plugin in the image, a token, and no configuration.
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +65,7 @@ impl Node {
         let node = Self { path, network: Namespace::new() };
         node.image("first");
         fs::write(node.path.join("account/..1/token"), "token-1").unwrap();
-        fs::write(node.path.join("account/..1/ca.crt"), "certificate\n").unwrap();
+        fs::write(node.path.join("account/..1/ca.crt"), CERTIFICATE).unwrap();
         symlink("..1", node.path.join("account/..data")).unwrap();
         for name in ["token", "ca.crt"] {
             symlink(Path::new("..data").join(name), node.path.join("account").join(name)).unwrap();
@@ -60,23 +73,12 @@ impl Node {
         node
     }
 
-    /// Another plugin in the image, of which STATUS is this script; `$asked` is what it got on standard input.
-    pub(crate) fn image_whose_status(&self, script: &str) {
-        self.replace_image(&format!("#!/bin/sh\nasked=$(cat)\n{script}\n"));
-    }
-
-    /// By another file: a process of a killed agent's may still run the one that was there.
-    fn replace_image(&self, text: &str) {
-        let other = self.path.join("image-linkerd-cni");
-        fs::write(&other, text).unwrap();
-        fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::rename(other, self.path.join("image/linkerd-cni")).unwrap();
-    }
-
     /// Another plugin in the image.
     pub(crate) fn image(&self, version: &str) {
-        let padding = "#".repeat(200_000);
-        self.replace_image(&format!("#!/bin/sh\n# {version}\ncat > /dev/null; exit 0\n{padding}\n# end\n"));
+        let other = self.path.join("image-linkerd-cni");
+        fs::write(&other, format!("# {version}\n{}\n# end\n", "#".repeat(200_000))).unwrap();
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(other, self.path.join("image/linkerd-cni")).unwrap();
     }
 
     /// As kubelet rotates it.
@@ -84,7 +86,7 @@ impl Node {
         let account = self.path.join("account");
         fs::create_dir_all(account.join("..2")).unwrap();
         fs::write(account.join("..2/token"), token).unwrap();
-        fs::write(account.join("..2/ca.crt"), "another certificate").unwrap();
+        fs::write(account.join("..2/ca.crt"), CERTIFICATE).unwrap();
         symlink("..2", account.join("..data_tmp")).unwrap();
         fs::rename(account.join("..data_tmp"), account.join("..data")).unwrap();
     }
@@ -112,14 +114,6 @@ impl Node {
         }
         tree.sort();
         tree
-    }
-
-    /// Writes into the program where it is, as soon as nobody is executing it: until then that is ETXTBSY.
-    pub(crate) fn overwrite_program(&self, text: &str) {
-        until("nobody is executing the program", || match fs::write(self.bin("linkerd-cni"), text) {
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => false,
-            written => written.is_ok() || panic!("{written:?}"),
-        });
     }
 
     /// As another program writes it: in one step.

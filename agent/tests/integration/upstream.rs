@@ -10,9 +10,11 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::node::{Agent, KUBECONFIG, Node, until};
+use crate::node::{Agent, CERTIFICATE, KUBECONFIG, Node, until};
 
 /// A list of two plugins, with an escape, nested values, and keys out of order. (Large numbers, which upstream rounds,
 /// are a difference: docs/node.md.)
@@ -135,7 +137,8 @@ fn each_variable_moves_what_it_is_about() {
     // A file of the plugin's name is overwritten.
     fs::write(at("prefix/var/plugins/linkerd-cni"), "").unwrap();
     fs::write(at("prefix/var/networks/10-list.conflist"), LIST).unwrap();
-    fs::write(at("another-ca"), "another\n").unwrap();
+    fs::write(at("another-ca"), CERTIFICATE).unwrap();
+    fs::write(at("account/..1/ca.crt"), "no certificate").unwrap();
     let text = |path: &str| at(path).to_str().unwrap().to_owned();
     let variables = [
         ("CONTAINER_MOUNT_PREFIX", text("prefix")),
@@ -157,8 +160,7 @@ fn each_variable_moves_what_it_is_about() {
     let kubeconfig: Value = yaml_serde::from_str(&kubeconfig).unwrap();
     let expected = json!({"apiVersion": "v1", "kind": "Config", "current-context": "linkerd-cni-context",
         "clusters": [{"name": "local", "cluster": {"server": "https://api.example:8443",
-            // "another", as base64(1) has it.
-            "certificate-authority-data": "YW5vdGhlcg=="}}],
+            "certificate-authority-data": STANDARD.encode(CERTIFICATE.trim())}}],
         "users": [{"name": "linkerd-cni", "user": {"token": "token-1"}}],
         "contexts": [{"name": "linkerd-cni-context", "context": {"cluster": "local", "user": "linkerd-cni"}}]});
     assert_eq!(kubeconfig, expected);
