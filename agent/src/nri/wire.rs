@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 /// The longest that a message may be, in bytes: ttrpc's own limit.
 const LONGEST: usize = 4 << 20;
@@ -50,38 +50,58 @@ pub(crate) struct Message {
     pub(crate) body: Vec<u8>,
 }
 
-/// A socket, and the parts of messages that aren't whole yet. An error says why the socket can't be used any longer.
+/// A socket, and the parts of each connection's messages that aren't whole yet. An error says why the socket can't be used
+/// any longer.
 #[derive(Debug)]
 pub(crate) struct Wire {
     socket: UnixStream,
-    input: Input,
+    plugin: Vec<u8>,
+    runtime: Vec<u8>,
 }
 
 impl Wire {
     /// On a socket of which nothing was read yet.
     pub(crate) fn new(socket: UnixStream) -> Self {
-        Self { socket, input: Input::default() }
+        Self { socket, plugin: Vec::new(), runtime: Vec::new() }
     }
 
     /// The next request or answer. It may take for ever to begin.
     pub(crate) async fn receive(&mut self) -> Result<Message, String> {
-        let mut bytes = [0; FRAME];
-        let mut deadline = (!self.input.is_empty()).then(|| Instant::now() + PATIENCE);
+        let (mut header, mut begun) = ([0; 8], 0);
+        if self.plugin.is_empty() && self.runtime.is_empty() {
+            begun = self.socket.read(&mut header).await.map_err(broken)?;
+        }
+        timeout(PATIENCE, self.read(header, begun)).await.map_err(|_| slow())?
+    }
+
+    /// Reads frames until a message is whole; of the first one's header, so many bytes are there. A message is taken as soon
+    /// as it is whole, and a frame that is longer than any message is refused, so no more is kept than the longest ones
+    /// have.
+    async fn read(&mut self, mut header: [u8; 8], mut begun: usize) -> Result<Message, String> {
         loop {
-            if let Some(message) = self.input.take()? {
+            if let Some(message) = taken(Connection::Plugin, &mut self.plugin)? {
                 return Ok(message);
             }
-            let read = self.socket.read(&mut bytes);
-            let read = match deadline {
-                None => read.await,
-                Some(deadline) => timeout_at(deadline, read).await.map_err(|_| slow())?,
-            };
-            let new = bytes.get(..read.map_err(broken)?).unwrap_or_default();
-            if new.is_empty() {
-                return Err(broken(io::ErrorKind::BrokenPipe.into()));
+            if let Some(message) = taken(Connection::Runtime, &mut self.runtime)? {
+                return Ok(message);
             }
-            deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
-            self.input.add(new)?;
+            self.socket.read_exact(header.get_mut(begun..).unwrap_or_default()).await.map_err(broken)?;
+            begun = 0;
+            let [a, b, c, d, length @ ..] = header;
+            let length = checked(length, HEADER + LONGEST)?;
+            let messages = match u32::from_be_bytes([a, b, c, d]) {
+                1 => &mut self.plugin,
+                2 => &mut self.runtime,
+                other => {
+                    return Err(format!(
+                        "the runtime sends a frame of connection {other}, and NRI has the connections 1 and 2"
+                    ));
+                }
+            };
+            let read = (&mut self.socket).take(length as u64).read_to_end(messages).await.map_err(broken)?;
+            if read < length {
+                return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+            }
         }
     }
 
@@ -99,56 +119,17 @@ fn slow() -> String {
 
 fn broken(error: io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => "the runtime closed the connection".to_owned(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+            "the runtime closed the connection".to_owned()
+        }
         _ => format!("the socket: {error}"),
     }
 }
 
-/// The parts of frames, and of each connection's messages, that aren't whole yet.
-#[derive(Debug, Default)]
-struct Input {
-    frames: Vec<u8>,
-    plugin: Vec<u8>,
-    runtime: Vec<u8>,
-}
-
-impl Input {
-    fn is_empty(&self) -> bool {
-        [&self.frames, &self.plugin, &self.runtime].iter().all(|part| part.is_empty())
-    }
-
-    /// Adds bytes of the socket. A message is taken as soon as it is whole, and a frame that is longer than any message is
-    /// refused, so no more is kept than the longest ones have.
-    fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.frames.extend(bytes);
-        while let Some((&[a, b, c, d, e, f, g, h], rest)) = self.frames.split_first_chunk() {
-            let length = length([e, f, g, h], HEADER + LONGEST)?;
-            let Some(part) = rest.get(..length) else { break };
-            match u32::from_be_bytes([a, b, c, d]) {
-                1 => self.plugin.extend(part),
-                2 => self.runtime.extend(part),
-                other => {
-                    return Err(format!(
-                        "the runtime sends a frame of connection {other}, and NRI has the connections 1 and 2"
-                    ));
-                }
-            }
-            // The memory of a long one goes with it.
-            self.frames = self.frames.split_off(8 + length);
-        }
-        Ok(())
-    }
-
-    /// Takes a message that is whole.
-    fn take(&mut self) -> Result<Option<Message>, String> {
-        let plugin = taken(Connection::Plugin, &mut self.plugin)?;
-        if plugin.is_some() { Ok(plugin) } else { taken(Connection::Runtime, &mut self.runtime) }
-    }
-}
-
-fn length(bytes: [u8; 4], most: usize) -> Result<usize, String> {
-    let length = usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX);
-    if length > most {
+/// A length that was received, unless that is more than the longest that there may be.
+fn checked(length: [u8; 4], longest: usize) -> Result<usize, String> {
+    let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+    if length > longest {
         return Err(format!("the runtime sends a message of {length} bytes, more than the 4 MiB that ttrpc allows"));
     }
     Ok(length)
@@ -158,7 +139,7 @@ fn length(bytes: [u8; 4], most: usize) -> Result<usize, String> {
 fn taken(connection: Connection, rest: &mut Vec<u8>) -> Result<Option<Message>, String> {
     while let Some((header, body)) = rest.split_first_chunk::<HEADER>() {
         let [a, b, c, d, e, f, g, h, kind, _flags] = *header;
-        let length = length([a, b, c, d], LONGEST)?;
+        let length = checked([a, b, c, d], LONGEST)?;
         let Some(body) = body.get(..length) else {
             return Ok(None);
         };
@@ -205,22 +186,29 @@ mod tests {
         Message { connection, stream, kind, body: (0..=u8::MAX).cycle().take(length).collect() }
     }
 
-    /// The messages in these bytes, which arrive in pieces of this size, and the end of it.
-    fn received(bytes: &[u8], piece: usize) -> (Vec<Message>, Result<(), String>) {
-        let (mut input, mut messages) = (Input::default(), Vec::new());
-        for piece in bytes.chunks(piece) {
-            if let Err(broken) = input.add(piece) {
-                return (messages, Err(broken));
-            }
-            loop {
-                match input.take() {
-                    Ok(Some(message)) => messages.push(message),
-                    Ok(None) => break,
-                    Err(broken) => return (messages, Err(broken)),
+    /// The messages in these bytes, which arrive in pieces of this size, and the reason why there are no more.
+    fn received(bytes: &[u8], piece: usize) -> (Vec<Message>, String) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut sender, receiver) = UnixStream::pair().unwrap();
+            let send = async move {
+                for piece in bytes.chunks(piece) {
+                    if sender.write_all(piece).await.is_err() {
+                        break;
+                    }
                 }
-            }
-        }
-        (messages, Ok(()))
+            };
+            let receive = async move {
+                let (mut wire, mut messages) = (Wire::new(receiver), Vec::new());
+                loop {
+                    match wire.receive().await {
+                        Ok(message) => messages.push(message),
+                        Err(broken) => return (messages, broken),
+                    }
+                }
+            };
+            tokio::join!(send, receive).1
+        })
     }
 
     #[test]
@@ -231,10 +219,11 @@ mod tests {
             message(Connection::Plugin, 3, Kind::Request, LONGEST),
             message(Connection::Plugin, u32::MAX, Kind::Response, 4086),
         ];
-        let bytes: Vec<u8> = sent.iter().flat_map(frames).collect();
-        for piece in [FRAME, 4095, 7, 1] {
-            let (messages, outcome) = received(&bytes, piece);
-            assert!(messages == sent, "{piece}: {outcome:?}");
+        for (piece, sent) in [(FRAME, &sent[..]), (4095, &sent[..]), (7, &sent[..2]), (1, &sent[..2])] {
+            let bytes: Vec<u8> = sent.iter().flat_map(frames).collect();
+            let (messages, end) = received(&bytes, piece);
+            assert!(messages == sent, "{piece}: {end}");
+            assert_eq!(end, "the runtime closed the connection");
         }
         // Frames that end where no message does, of both connections in turn.
         let whole = [0, 1].map(|number| {
@@ -254,6 +243,23 @@ mod tests {
     }
 
     #[test]
+    fn a_message_may_take_for_ever_to_begin() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut sender, receiver) = UnixStream::pair().unwrap();
+            let mut wire = Wire::new(receiver);
+            let sent = message(Connection::Plugin, 1, Kind::Request, 9);
+            for _ in 0..2 {
+                let send = async {
+                    tokio::time::sleep(PATIENCE + Duration::from_millis(100)).await;
+                    sender.write_all(&frames(&sent)).await.unwrap();
+                };
+                assert_eq!(tokio::join!(send, wire.receive()).1, Ok(sent.clone()));
+            }
+        });
+    }
+
+    #[test]
     fn no_frame_is_longer_than_the_runtimes_buffer() {
         let frames = frames(&message(Connection::Plugin, 1, Kind::Response, 3 * FRAME));
         let mut rest = frames.as_slice();
@@ -266,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_no_runtime_sends_ends_the_connection_and_takes_no_memory() {
-        let broken = |bytes: &[u8]| received(bytes, FRAME).1.unwrap_err();
+        let broken = |bytes: &[u8]| received(bytes, FRAME).1;
         assert!(broken(&[0, 0, 0, 9, 0, 0, 0, 0]).contains("connection 9"));
         // However long the frame is that it comes in.
         for (frame, length) in [(0, 10), (255, 10)] {
