@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,15 +15,13 @@ use tokio::time::sleep_until;
 use tracing::{info, warn};
 
 use crate::admin::Health;
-use crate::rules::{self, Wanted};
+use crate::rules;
 use crate::settings::{OnDrift, RepairAction, Settings};
 use crate::tell::{Subject, Teller};
 
 /// The most bytes of all pods that are kept: some thousands of pods, unless their annotations are long. kubelet runs 110
 /// pods, or some hundred where it is told to.
 const MOST: usize = 16 << 20;
-/// The number of groups in which the pods are looked at. Besides its pods, a group costs a look at all processes.
-const GROUPS: u32 = 10;
 /// The time after which a pod without a turn is looked at: `--verify-every` is 0, or its status alone decides.
 const NEVER: Duration = Duration::from_secs(365 * 86400);
 /// The time after which a pod is looked at again that couldn't be healed, or whose state isn't known, at first and
@@ -40,7 +37,7 @@ const AGAIN: Duration = Duration::from_secs(30 * 60);
 #[derive(Debug, Clone)]
 pub(crate) struct Tracked {
     /// The rules that the pod should have. They are asked for once, for they are those of the pod's start.
-    wanted: Option<Wanted>,
+    wanted: Option<Arc<Install>>,
     /// Its state at the last look.
     pub(crate) standing: Standing,
     /// If its rules were in place and nothing else mattered when they were read last: when that was.
@@ -87,13 +84,13 @@ pub(crate) struct Care<'a, K, P> {
     listed: RefCell<BTreeSet<K>>,
     /// True if the log has said that there are too many pods.
     said_too_many: Cell<bool>,
-    /// Some pod may be due now.
+    /// Some pod may be due now, or stands otherwise.
     news: Notify,
     /// Held by a look: of two at the same moment, both would find the rules missing.
     turn: Mutex<()>,
 }
 
-impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
+impl<'a, K: Ord + Clone, P: Subject> Care<'a, K, P> {
     pub(crate) fn new(settings: &'a Settings, health: &'a Health, teller: Teller) -> Self {
         Self {
             settings,
@@ -108,37 +105,36 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         }
     }
 
-    /// Keeps a pod in mind, and looks at it at once if it is new, or `is_news` compared with what was known. Returns
-    /// false if there are too many.
-    pub(crate) fn keep(&self, key: K, pod: P, is_news: impl FnOnce(&P) -> bool) -> bool {
+    /// Keeps a pod in mind, unless there are too many, and looks at it at once if it is new, or `is_news` compared with
+    /// what was known.
+    pub(crate) fn keep(&self, key: K, pod: P, is_news: impl FnOnce(&P) -> bool) {
         let tracked = match self.all.borrow().get(&key) {
             // A pod that can't be healed changes its status again and again; its pause goes on.
             Some((known, tracked)) if !is_news(known) => tracked.clone(),
             Some((_, tracked)) => Tracked { standing: Standing::New, due: Instant::now(), ..tracked.clone() },
             None => Tracked::new(None, Standing::New, Instant::now()),
         };
-        self.insert(key, pod, tracked)
+        self.insert(key, pod, tracked);
     }
 
     /// Keeps a pod in mind in which these rules were installed now.
     pub(crate) fn installed(&self, key: K, pod: P, install: Arc<Install>) {
-        let due = self.next_turn(&key, Instant::now());
-        self.insert(key, pod, Tracked::new(Some(Wanted::Plugins(install)), Standing::InPlace, due));
+        let due = self.next_turn(Instant::now());
+        self.insert(key, pod, Tracked::new(Some(install), Standing::InPlace, due));
     }
 
-    fn insert(&self, key: K, pod: P, tracked: Tracked) -> bool {
+    fn insert(&self, key: K, pod: P, tracked: Tracked) {
         let mut all = self.all.borrow_mut();
         let others = all.iter().filter(|(other, _)| **other != key).map(|(_, (other, _))| other.size());
         if others.sum::<usize>() + pod.size() > MOST {
             if !self.said_too_many.replace(true) {
                 warn!("{pod} and others are not looked at: the node has more meshed pods than the agent keeps");
             }
-            return false;
+            return;
         }
         self.listed.borrow_mut().insert(key.clone());
         all.insert(key, (Arc::new(pod), tracked));
         self.news.notify_one();
-        true
     }
 
     pub(crate) fn remove(&self, key: &K) {
@@ -156,6 +152,7 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
     pub(crate) fn end_list(&self) {
         let listed = self.listed.take();
         self.all.borrow_mut().retain(|key, _| listed.contains(key));
+        self.news.notify_one();
     }
 
     /// Has `look` take care of the pods that are due, for ever.
@@ -196,7 +193,7 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         let now = Instant::now();
         match outcome.clone() {
             Ok(standing) => {
-                (tracked.standing, tracked.pause, tracked.due) = (standing, PAUSE.0, self.next_turn(key, now));
+                (tracked.standing, tracked.pause, tracked.due) = (standing, PAUSE.0, self.next_turn(now));
             }
             Err(reason) => {
                 tracked.standing = Standing::NotKnown(reason.clone());
@@ -212,30 +209,30 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
             tracked.due = known.due;
         }
         *known = tracked;
+        self.news.notify_one();
         outcome.map(drop)
     }
 
     /// Looks at the pod's rules in the namespace that `open` finds, and puts them there if that is to be done, as it is
     /// whenever the pod has failed for lack of them, at a time. `today` says which rules the pod would have if it
-    /// started now.
+    /// started now; none: it is none of the agent's business.
     pub(crate) async fn heal(
         &self,
         pod: &P,
         tracked: &mut Tracked,
         failed: Option<SystemTime>,
         open: impl FnOnce() -> Result<Namespace, String> + Send + 'static,
-        today: impl AsyncFn() -> Result<Wanted, String>,
+        today: impl AsyncFn() -> Result<Option<Arc<Install>>, String>,
     ) -> Result<Standing, String> {
         let is_first = tracked.wanted.is_none();
-        let mut wanted = match &tracked.wanted {
-            Some(wanted) => wanted.clone(),
+        let wanted = match &tracked.wanted {
+            Some(wanted) => Some(Arc::clone(wanted)),
+            // Nothing has changed since.
+            None if tracked.standing == Standing::LeftAlone => None,
             None => today().await?,
         };
-        if let Wanted::Any = wanted {
-            tracked.wanted = Some(wanted);
-            return Ok(Standing::LeftAlone);
-        }
-        let (asked, begun) = (wanted.clone(), Instant::now());
+        let Some(mut wanted) = wanted else { return Ok(Standing::LeftAlone) };
+        let (asked, begun) = (Arc::clone(&wanted), Instant::now());
         let read = tracked.read.take().filter(|(_, when)| failed.is_none() && begun < *when + READ_AGAIN);
         let look = in_background(move || {
             let network = open()?;
@@ -246,57 +243,45 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         let is_read = |stamp: &Stamp| read.filter(|(known, _)| known == stamp);
         tracked.read = looked.stamp.map(|stamp| is_read(&stamp).unwrap_or((stamp, begun)));
         let mut drift = looked.drift;
-        if let Some(found) = &drift {
-            if is_first && failed.is_none() {
-                // Taking away a rule that a config may do without leaves complete rules of another config, too. So only
-                // what the pod had when it was first looked at is taken for what it was started with.
-                if let (Wanted::Plugins(install), Some(config)) = (&wanted, &found.config) {
-                    info!(
-                        "{pod}: its rules are whole, and of another configuration: it gets today's when it starts anew"
-                    );
-                    let mut earlier = Install::clone(install);
-                    earlier.config = config.clone();
-                    (wanted, drift) = (Wanted::Plugins(Arc::new(earlier)), None);
-                }
-            } else if !is_first && !matches!(tracked.standing, Standing::Drifted(_)) {
-                // It may have a new sandbox since, and the plugin goes by today's configuration and annotations.
-                let today = today().await?;
-                let (network, asked) = (Arc::clone(&network), today.clone());
-                if in_background(move || rules::verify(&network, &asked, None)).await?.drift.is_none() {
-                    (wanted, drift) = (today, None);
-                }
+        if drift.is_some() && is_first && failed.is_none() {
+            // Taking away a rule that a config may do without leaves complete rules of another config, too. So only
+            // what the pod had when it was first looked at is taken for what it was started with.
+            if let Some(config) = drift.as_ref().and_then(|found| found.config.clone()) {
+                info!("{pod}: its rules are whole, and of another configuration: it gets today's when it starts anew");
+                Arc::make_mut(&mut wanted).config = config;
+                drift = None;
+            }
+        } else if drift.is_some() && !is_first && !matches!(tracked.standing, Standing::Drifted(_)) {
+            // It may have a new sandbox since, and the plugin goes by today's configuration and annotations.
+            tracked.wanted = None;
+            let Some(today) = today().await? else { return Ok(Standing::LeftAlone) };
+            let (network, asked) = (Arc::clone(&network), Arc::clone(&today));
+            if in_background(move || rules::verify(&network, &asked, None)).await?.drift.is_none() {
+                (wanted, drift) = (today, None);
             }
         }
-        tracked.wanted = Some(wanted.clone());
+        tracked.wanted = Some(Arc::clone(&wanted));
         let Some(drift) = drift else {
             let whole = *tracked.whole.get_or_insert_with(SystemTime::now);
-            return Ok(match wanted {
-                // Kubelet tells the second in which it ended.
-                Wanted::Plugins(install) if failed.is_some_and(|when| when > whole) => {
-                    self.tell_of_validator(pod, tracked, &install)
-                }
-                Wanted::Plugins(_) => {
-                    tracked.told.forget();
-                    Standing::InPlace
-                }
-                Wanted::Inits | Wanted::Any => Standing::LeftAlone,
-            });
+            // Kubelet tells the second in which it ended.
+            if failed.is_some_and(|when| when > whole) {
+                return Ok(self.tell_of_validator(pod, tracked, &wanted));
+            }
+            tracked.told.forget();
+            return Ok(Standing::InPlace);
         };
         tracked.whole = None;
         let is_mended = failed.is_some() || drift.is_loss || self.settings.on_drift == OnDrift::Repair;
-        let install = match wanted {
-            Wanted::Plugins(install) if is_mended && self.settings.repair == RepairAction::InPlace => install,
-            Wanted::Plugins(_) | Wanted::Inits | Wanted::Any => {
-                if tracked.told.tells(&drift.reason, false, Instant::now()) {
-                    let words = format!("other rules ({}): {}", drift.reason, drift.words);
-                    self.tell(pod, EventType::Warning, "LinkerdCNIDrifted", "Verifying", &words);
-                }
-                return Ok(Standing::Drifted(drift.reason));
+        if !is_mended || self.settings.repair != RepairAction::InPlace {
+            if tracked.told.tells(&drift.reason, false, Instant::now()) {
+                let words = format!("other rules ({}): {}", drift.reason, drift.words);
+                self.tell(pod, EventType::Warning, "LinkerdCNIDrifted", "Verifying", &words);
             }
-        };
+            return Ok(Standing::Drifted(drift.reason));
+        }
         let metrics = &self.health.metrics;
         let begun = Instant::now();
-        let rules = in_background(move || rules::repair(&network, install)).await.map_err(|error| {
+        let rules = in_background(move || rules::repair(&network, &wanted)).await.map_err(|error| {
             metrics.repair_failures.inc();
             format!("its rules are not in place ({}), and it cannot be healed: {error}", drift.reason)
         })?;
@@ -335,7 +320,7 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
     }
 
     /// Tells Prometheus how the pods stand: each of them once, so that their sum is the number of meshed pods.
-    pub(crate) fn count(&self) {
+    fn count(&self) {
         let mut standings = BTreeMap::from([("new", 0), ("in_place", 0), ("drifted", 0), ("not_known", 0)]);
         let mut reasons = BTreeMap::new();
         for (_, tracked) in self.all.borrow().values() {
@@ -361,27 +346,20 @@ impl<'a, K: Ord + Clone + Hash, P: Subject> Care<'a, K, P> {
         }
     }
 
-    /// When a pod is looked at next: at the same distance in time as all others, and not all at once. Its group is by its
-    /// key, so it stays in it.
-    fn next_turn(&self, key: &K, now: Instant) -> Instant {
-        next_turn(self.start, self.settings.verify_every(), key, now)
+    /// When a pod is looked at next: all pods have their turns together, so that one look at the node's processes, which
+    /// costs more than many a pod, serves all of them.
+    fn next_turn(&self, now: Instant) -> Instant {
+        next_turn(self.start, self.settings.verify_every(), now)
     }
 }
 
-fn next_turn(start: Instant, every: Option<Duration>, key: &impl Hash, now: Instant) -> Instant {
+fn next_turn(start: Instant, every: Option<Duration>, now: Instant) -> Instant {
     let Some(every) = every else {
         return now + NEVER;
     };
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    let group = u32::try_from(hasher.finish() % u64::from(GROUPS)).unwrap_or_default();
-    let first = start + every * group / GROUPS;
-    let Some(since) = now.checked_duration_since(first) else {
-        return first;
-    };
-    let rounds = since.as_nanos() / every.as_nanos().max(1) + 1;
+    let rounds = now.duration_since(start).as_nanos() / every.as_nanos().max(1) + 1;
     // More rounds than that take a century.
-    first + every * u32::try_from(rounds).unwrap_or(u32::MAX)
+    start + every * u32::try_from(rounds).unwrap_or(u32::MAX)
 }
 
 /// Runs what waits for the kernel on a thread of its own.
@@ -392,7 +370,7 @@ async fn in_background<T: Send + 'static>(
 }
 
 impl Tracked {
-    fn new(wanted: Option<Wanted>, standing: Standing, due: Instant) -> Self {
+    fn new(wanted: Option<Arc<Install>>, standing: Standing, due: Instant) -> Self {
         Self { wanted, standing, read: None, whole: None, due, pause: PAUSE.0, told: Told::default() }
     }
 }
@@ -444,28 +422,11 @@ mod tests {
     }
 
     #[test]
-    fn each_pod_has_its_turn_once_in_that_time_whenever_it_was_looked_at() {
+    fn the_turns_are_at_the_same_distance_whenever_a_pod_was_looked_at() {
         let (start, every) = (Instant::now(), Duration::from_secs(30));
-        let next = |key: u32, now: Instant| next_turn(start, Some(every), &key, now);
-        for key in 0..50 {
-            let first = next(key, start);
-            assert!(first >= start && first <= start + every);
-            let second = next(key, first);
-            assert_eq!(second, first + every);
-            for seconds in 1..30 {
-                assert_eq!(next(key, first + Duration::from_secs(seconds)), second);
-            }
-            assert_eq!(next(key, first + every * 1000), first + every * 1001);
+        let next = |seconds: u64| next_turn(start, Some(every), start + Duration::from_secs(seconds)) - start;
+        for (seconds, turn) in [(0, 30), (29, 30), (30, 60), (31, 60), (30_000, 30_030)] {
+            assert_eq!(next(seconds), Duration::from_secs(turn));
         }
-    }
-
-    #[test]
-    fn no_moment_has_more_than_its_share() {
-        let start = Instant::now();
-        let next = |key: u32| next_turn(start, Some(Duration::from_secs(30)), &key, start);
-        let mut turns: Vec<Instant> = (0..110).map(next).collect();
-        turns.sort_unstable();
-        let groups: Vec<usize> = turns.chunk_by(|a, b| a == b).map(<[_]>::len).collect();
-        assert!(groups.len() >= 9 && groups.iter().all(|&pods| pods < 25), "{groups:?}");
     }
 }

@@ -49,21 +49,6 @@ impl Identity {
     }
 }
 
-/// The facts that tell a pod's network namespace from others.
-#[derive(Debug, Clone)]
-pub(crate) struct Facts {
-    uid: PodUid,
-    addresses: Vec<IpAddr>,
-    has_own_users: bool,
-}
-
-impl Facts {
-    /// From the API server's words about the pod with this UID.
-    pub(crate) fn new(uid: &PodUid, pod: &Meshed) -> Self {
-        Self { uid: uid.clone(), addresses: pod.addresses().to_vec(), has_own_users: pod.has_own_users() }
-    }
-}
-
 /// The reason why a process's network namespace isn't the pod's; the later one says more.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
 enum Otherwise {
@@ -122,15 +107,15 @@ impl Processes {
     }
 
     /// Opens a pod's network namespace.
-    pub(crate) fn network(&self, pod: &Facts) -> Result<Namespace, String> {
-        if pod.addresses.is_empty() {
+    pub(crate) fn network(&self, uid: &PodUid, pod: &Meshed) -> Result<Namespace, String> {
+        if pod.addresses().is_empty() {
             return Err("the API server doesn't say which addresses the pod has".to_owned());
         }
         let mut networks = Vec::new();
         let mut seen = BTreeSet::new();
         let mut otherwise = Otherwise::Unseen;
-        for &number in self.pods.get(&pod.uid).into_iter().flatten() {
-            match self.look(number, pod, &mut seen) {
+        for &number in self.pods.get(uid).into_iter().flatten() {
+            match self.look(number, uid, pod, &mut seen) {
                 Ok(found) => networks.extend(found),
                 Err(reason) => otherwise = otherwise.max(reason),
             }
@@ -155,7 +140,13 @@ impl Processes {
     }
 
     /// Opens the network namespace of a process if it is the pod's; none if it was seen before.
-    fn look(&self, number: u32, pod: &Facts, seen: &mut BTreeSet<Identity>) -> Result<Option<Namespace>, Otherwise> {
+    fn look(
+        &self,
+        number: u32,
+        its: &PodUid,
+        pod: &Meshed,
+        seen: &mut BTreeSet<Identity>,
+    ) -> Result<Option<Namespace>, Otherwise> {
         let folder = self.proc.join(number.to_string());
         // As long as this file is open, what it has is about this process, whoever gets its number.
         let Ok(process) = File::open(&folder) else {
@@ -172,7 +163,7 @@ impl Processes {
         }
         let network = Namespace::open(&path).map_err(|error| Otherwise::Failed(error.to_string()))?;
         // It is still there, so its number hasn't become another's before the namespace was opened.
-        if uid(&process).as_ref() != Some(&pod.uid) {
+        if uid(&process).as_ref() != Some(its) {
             return Err(Otherwise::Unseen);
         }
         // From here on, only what was opened counts: the process may be elsewhere by now.
@@ -182,10 +173,10 @@ impl Processes {
             return Ok(None);
         }
         let depth = network.user_namespace_depth().map_err(|error| failed(&error))?;
-        if depth != usize::from(pod.has_own_users) {
+        if depth != usize::from(pod.has_own_users()) {
             return Err(Otherwise::Users);
         }
-        let has_address = network.run(|| has_any(&pod.addresses));
+        let has_address = network.run(|| has_any(pod.addresses()));
         let has_address = has_address.map_err(|error| Otherwise::Failed(error.to_string()))?;
         if has_address.map_err(|error| failed(&error))? { Ok(Some(network)) } else { Err(Otherwise::NoAddress) }
     }

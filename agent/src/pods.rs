@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 use crate::admin::Health;
 use crate::api::{self, PATIENCE_TO_WRITE, Server};
 use crate::care::{Care, Standing, Tracked};
-use crate::netns::{Facts, Processes};
+use crate::netns::Processes;
 use crate::pod::{self, Case, MESHED, Meshed};
 use crate::rules;
 use crate::settings::{RepairAction, Settings};
@@ -110,7 +110,7 @@ impl Watcher<'_> {
     async fn look(
         &self,
         uid: &PodUid,
-        pod: &Meshed,
+        pod: &Arc<Meshed>,
         tracked: &mut Tracked,
         processes: &OnceCell<Result<Arc<Processes>, String>>,
     ) -> Result<Standing, String> {
@@ -131,8 +131,9 @@ impl Watcher<'_> {
             let read = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
             read.map_err(|error| error.to_string()).flatten().map(Arc::new)
         };
-        let (facts, processes) = (Facts::new(uid, pod), processes.get_or_init(read).await.clone());
-        let open = move || processes?.network(&facts);
+        let processes = processes.get_or_init(read).await.clone();
+        let (uid, found) = (uid.clone(), Arc::clone(pod));
+        let open = move || processes?.network(&uid, &found);
         let today = async || rules::wanted(&settings.installation.entry()?, self.server, pod).await;
         match self.care.heal(pod, tracked, failed, open, today).await {
             // Where a pod can't be reached, upstream's way is left.

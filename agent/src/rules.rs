@@ -6,10 +6,7 @@ use std::sync::Arc;
 use ::pod::{
     Answers, Configuration, Decision, Error, PodInfo, PodName, bounded, by_annotations, by_pod, needs_api_server_ports,
 };
-use proxy_init::{
-    Config, Finding, FindingKind, HostNetwork, Install, ModeChoice, Namespace, Recognized, Stamp, Verification,
-    recognize,
-};
+use proxy_init::{Config, Finding, FindingKind, HostNetwork, Install, ModeChoice, Namespace, Stamp, Verification};
 use tracing::{debug, warn};
 
 use crate::api::Server;
@@ -20,35 +17,23 @@ use crate::pod::Meshed;
 /// as it likes.
 const LONGEST_WORDS: usize = 900;
 
-/// The rules that a pod should have.
-#[derive(Debug, Clone)]
-pub(crate) enum Wanted {
-    /// The rules that the plugin installs.
-    Plugins(Arc<Install>),
-    /// The rules of its own linkerd-init alone, though the plugin has set the pod up: it goes by annotations, which don't
-    /// name init containers.
-    Inits,
-    /// Whichever: they are none of the agent's business.
-    Any,
-}
-
-/// By the plugin's own configuration, what the watch told of the pod, and what else the plugin would ask for.
-pub(crate) async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Wanted, String> {
+/// The rules that a pod should have, or none if they are none of the agent's business: by the plugin's own configuration,
+/// what the watch told of the pod, and what else the plugin would ask for.
+pub(crate) async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Option<Arc<Install>>, String> {
     let words = |error: Error| error.to_string();
     let configuration = entry.read().map_err(words)?;
     let name = PodName::new(&pod.metadata.namespace, &pod.metadata.name)?;
     if configuration.linkerd.simulate || configuration.is_agent(&name) {
-        return Ok(Wanted::Any);
+        return Ok(None);
     }
     pod.check().map_err(|reason| format!("the API server's answer makes no sense: {reason}"))?;
     let decision = match configuration.linkerd.pod_info {
         PodInfo::Annotations => {
-            let has_init = pod.spec.init_containers.has_init;
-            let decision = by_annotations(&configuration, &name, pod.metadata.annotations.clone());
-            if has_init && matches!(decision, Ok(Decision::Redirect(_))) {
-                return Ok(Wanted::Inits);
+            // The plugin can't know that the pod makes its rules itself: annotations don't name init containers.
+            if pod.spec.init_containers.has_init {
+                return Ok(None);
             }
-            decision
+            by_annotations(&configuration, &name, pod.metadata.annotations.clone())
         }
         PodInfo::Api => match needs_api_server_ports(pod) {
             Err(reason) => Ok(Decision::Leave(reason)),
@@ -65,8 +50,7 @@ pub(crate) async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Resu
             }
         },
     };
-    let install = install(&configuration, &name, decision.map_err(words)?);
-    Ok(install.map_or(Wanted::Any, Wanted::Plugins))
+    Ok(install(&configuration, &name, decision.map_err(words)?))
 }
 
 /// The installation for a pod's network namespace; none: the namespace stays as it is.
@@ -116,34 +100,13 @@ impl Drift {
         };
         let first = verdict.findings.first();
         Some(Self {
-            reason: first.map_or_else(|| OTHER_BACKEND.to_owned(), |finding| finding.kind().to_string()),
+            reason: first.map_or_else(|| "other-backend".to_owned(), |finding| finding.kind().to_string()),
             words: bounded(findings.chain(others).collect::<Vec<_>>().join("; "), LONGEST_WORDS),
             is_loss: verdict.findings.iter().all(is_loss) && verdict.others.is_empty(),
             config: verdict.other_config,
         })
     }
-
-    /// Where a pod's own linkerd-init and the plugin have both made rules, in modes in which the one doesn't see the
-    /// other's.
-    fn of_two(recognized: &Recognized) -> Option<Self> {
-        let (first, second) = recognized.mode.zip(recognized.others.first())?;
-        Some(Self {
-            reason: OTHER_BACKEND.to_owned(),
-            words: format!(
-                "there are rules in {first} and in {second} mode: the pod's own linkerd-init and the plugin made some, for \
-                 the plugin goes by annotations, which don't name init containers. A connection that either redirects goes \
-                 to the proxy. Set cniEnabled in Linkerd's values, so that its injector adds no linkerd-init; or the \
-                 plugin's iptables-mode to that of linkerd-init, which then replaces the plugin's rules; or its pod-info to \
-                 \"api\""
-            ),
-            config: None,
-            is_loss: false,
-        })
-    }
 }
-
-/// The reason where another mode has rules, too.
-const OTHER_BACKEND: &str = "other-backend";
 
 /// The outcome of a look at a pod's rules.
 pub(crate) struct Verified {
@@ -155,31 +118,27 @@ pub(crate) struct Verified {
 
 /// Compares a pod's rules with what they should be. Changes nothing. The rules are read unless the stamp is the one
 /// that was `known`: reading those of 110 untouched pods takes 2.2 ms of processor time for each pod and minute.
-pub(crate) fn verify(namespace: &Namespace, wanted: &Wanted, known: Option<Stamp>) -> Result<Verified, String> {
-    let verified = namespace.run(|| match wanted {
-        Wanted::Plugins(install) => {
-            let stamp = Stamp::now();
-            if stamp.is_some() && stamp == known {
-                return Ok(Verified { drift: None, stamp });
-            }
-            let mut any = Install::clone(install);
-            // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
-            any.mode = ModeChoice::Auto;
-            let verdict = proxy_init::verify(&any)?;
-            let stamp = stamp.filter(|_| verdict.is_alone);
-            Ok(Verified { drift: Drift::of(verdict), stamp })
+pub(crate) fn verify(namespace: &Namespace, wanted: &Install, known: Option<Stamp>) -> Result<Verified, String> {
+    let verified = namespace.run(|| {
+        let stamp = Stamp::now();
+        if stamp.is_some() && stamp == known {
+            return Ok(Verified { drift: None, stamp });
         }
-        Wanted::Inits => recognize(None, None).map(|seen| Verified { drift: Drift::of_two(&seen), stamp: None }),
-        Wanted::Any => Ok(Verified { drift: None, stamp: None }),
+        let mut any = wanted.clone();
+        // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
+        any.mode = ModeChoice::Auto;
+        let verdict = proxy_init::verify(&any)?;
+        let stamp = stamp.filter(|_| verdict.is_alone);
+        Ok(Verified { drift: Drift::of(verdict), stamp })
     });
-    verified.and_then(|verified| verified).map_err(|error| error.to_string())
+    verified.and_then(|verified| verified).map_err(|error: proxy_init::Error| error.to_string())
 }
 
 /// Installs a pod's rules, and sees that they are in place. Returns which.
-pub(crate) fn repair(namespace: &Namespace, install: Arc<Install>) -> Result<String, String> {
+pub(crate) fn repair(namespace: &Namespace, install: &Install) -> Result<String, String> {
     let installed = namespace.run(|| install.run()).and_then(|installed| installed);
     let installed = installed.map_err(|error| error.to_string())?;
-    match verify(namespace, &Wanted::Plugins(install), None)?.drift {
+    match verify(namespace, install, None)?.drift {
         None => Ok(format!("{} rules in {} mode", installed.rules(), installed.mode)),
         Some(drift) => Err(format!("the rules were installed, but {}", drift.words)),
     }

@@ -24,7 +24,7 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use self::message::{
@@ -108,14 +108,12 @@ impl Agent<'_> {
         let (mut pause, mut said) = (PAUSES[0], String::new());
         loop {
             let begun = Instant::now();
-            let connected = timeout(DEADLINE, UnixStream::connect(socket)).await;
-            let (reason, longest) = match connected {
-                Ok(Ok(stream)) => {
+            let (reason, longest) = match UnixStream::connect(socket).await {
+                Ok(stream) => {
                     let Err(reason) = self.converse(Wire::new(stream)).await;
                     (reason, PAUSES[2])
                 }
-                Ok(Err(error)) => (error.to_string(), PAUSES[1]),
-                Err(_) => ("nobody takes connections".to_owned(), PAUSES[2]),
+                Err(error) => (error.to_string(), PAUSES[1]),
             };
             if self.is_registered.replace(false) {
                 said.clear();

@@ -18,7 +18,7 @@ use tracing::{debug, error, info, warn};
 use super::message::{Annotation, PodSandbox};
 use crate::admin::Health;
 use crate::care::{Care, Standing, Tracked};
-use crate::rules::{self, Wanted};
+use crate::rules;
 use crate::settings::{Installation, Settings};
 use crate::tell::{self, Subject, Teller};
 
@@ -116,7 +116,6 @@ impl<'a> Sandboxes<'a> {
         };
         let code = outcome.as_ref().map_or_else(Error::code, |()| 0);
         self.care.health.metrics.ended("ADD".to_owned(), code);
-        self.care.count();
         let outcome = outcome.map_err(|error| error.message());
         outcome.inspect_err(|reason| error!("pod {name}: its sandbox fails: {reason}"))
     }
@@ -161,14 +160,12 @@ impl<'a> Sandboxes<'a> {
             }
             Err(error) => Err(error.message()),
         };
-        self.care.count();
         outcome.inspect_err(|reason| error!("pod {name}: no container of it is made: {reason}"))
     }
 
     /// The runtime has removed a sandbox.
     pub(crate) fn remove(&self, id: &String) {
         self.care.remove(id);
-        self.care.count();
     }
 
     /// The runtime is about to list all of its pods.
@@ -180,7 +177,7 @@ impl<'a> Sandboxes<'a> {
     /// start.
     pub(crate) fn list(&self, pod: PodSandbox) {
         match Sandbox::read(pod) {
-            Ok(Some(sandbox)) => drop(self.care.keep(sandbox.id.clone(), sandbox, |_| true)),
+            Ok(Some(sandbox)) => self.care.keep(sandbox.id.clone(), sandbox, |_| true),
             Ok(None) => {}
             Err(error) => warn!("{}", error.message()),
         }
@@ -189,7 +186,6 @@ impl<'a> Sandboxes<'a> {
     /// There are no others.
     pub(crate) fn end_list(&self) {
         self.care.end_list();
-        self.care.count();
     }
 
     /// Looks at pods as they are due, for ever.
@@ -227,10 +223,7 @@ impl<'a> Sandboxes<'a> {
             }
             let path = sandbox.network.clone();
             let open = move || open(&path).map_err(|error| error.message());
-            let today = async || {
-                let install = self.wanted(sandbox).map_err(|error| error.message())?;
-                Ok(install.map_or(Wanted::Any, Wanted::Plugins))
-            };
+            let today = async || self.wanted(sandbox).map_err(|error| error.message());
             let outcome = self.care.heal(sandbox, tracked, None, open, today).await;
             if outcome.is_err() && !sandbox.network.exists() {
                 // The sandbox was stopped.

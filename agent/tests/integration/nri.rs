@@ -561,7 +561,9 @@ fn a_plugin_that_its_agent_has_left_is_removed_once_the_runtime_asks_and_anybody
     until("the node is as it was", || node.tree() == before);
     assert!(agent.says("was left behind"));
     // Linkerd's.
-    node.write("10-calico.conflist", &CALICO.replace("1440}", r#"1440}, {"type": "linkerd-cni", "linkerd": {}}"#));
+    let theirs = CALICO.replace("    }\n", "    }, {\"type\": \"linkerd-cni\", \"linkerd\": {}}\n");
+    assert!(theirs.contains("linkerd-cni"));
+    node.write("10-calico.conflist", &theirs);
     let others = node.tree();
     sleep(LOOKS);
     assert_eq!(node.tree(), others);
