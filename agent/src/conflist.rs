@@ -1,16 +1,14 @@
 //! The plugin's entry in network configurations: pure functions from text to text.
 //!
-//! Keys keep their order, and each value is written as it was read: numbers of any length survive. White space around
-//! them doesn't.
+//! Values keep their meaning, which the order of keys and white space don't have. As for Go's readers, whole numbers of
+//! more than 64 bits are rounded.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use linkerd_cni::members::Members;
-use pod::{Configuration, Version};
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use serde_json::{Value, from_str, json};
+use linkerd_cni::error::Error;
+use linkerd_cni::version::Version;
+use pod::Configuration;
+use serde_json::{Map, Value, from_str, json};
 use thiserror::Error;
 
 /// The plugin's type, which is the name of its program.
@@ -44,12 +42,9 @@ impl Entry {
 
     /// The entry that a list has, the last one; none if it has none.
     pub(crate) fn of_list(text: &str) -> Option<Self> {
-        Some(Self(from_str(List::read(text).ok()?.entries.last()?).ok()?))
-    }
-
-    /// The text as an element of a list, which is four spaces further in.
-    fn in_list(&self) -> String {
-        format!("{:#}", self.0).replace('\n', "\n    ")
+        let (file, _) = read(text).ok()?;
+        let mut plugins = file.get("plugins")?.as_array()?.iter().rev();
+        plugins.find(|plugin| is_entry(plugin)).cloned().map(Self)
     }
 
     /// Sets a key of Linkerd's part of the entry, if there is such a part.
@@ -109,99 +104,64 @@ pub(crate) enum Unusable {
     Alone,
 }
 
-/// A list of plugins, as it is written.
-struct List<'a> {
-    file: Members<'a>,
-    /// The texts of the plugins that aren't ours.
-    others: Vec<String>,
-    /// The texts of the plugin's entries.
-    entries: Vec<String>,
-    /// True if there is exactly one entry, and it is the last.
-    is_last: bool,
+/// A list of plugins, and those of them that aren't ours. There are some.
+fn read(text: &str) -> Result<(Map<String, Value>, Vec<Value>), Unusable> {
+    let file = object(text)?;
+    let plugins = file.get("plugins").and_then(Value::as_array).ok_or(Unusable::NoPlugins)?;
+    if let Some(index) = plugins.iter().position(|plugin| plugin.get("type").is_none()) {
+        return Err(Unusable::NotAPlugin(index));
+    }
+    let others: Vec<Value> = plugins.iter().filter(|plugin| !is_entry(plugin)).cloned().collect();
+    if others.is_empty() {
+        return Err(if plugins.is_empty() { Unusable::NoPlugins } else { Unusable::Alone });
+    }
+    Ok((file, others))
 }
 
-impl<'a> List<'a> {
-    /// Reads a list. There are plugins in it, maybe none but ours.
-    fn read(text: &'a str) -> Result<Self, Unusable> {
-        #[derive(Deserialize)]
-        struct Typed {
-            r#type: Value,
-        }
-
-        let file = members(text)?;
-        let plugins = file.get("plugins").and_then(|plugins| from_str::<Vec<&RawValue>>(plugins).ok());
-        let (mut others, mut entries, mut is_last) = (Vec::new(), Vec::new(), false);
-        for (index, plugin) in plugins.ok_or(Unusable::NoPlugins)?.into_iter().map(RawValue::get).enumerate() {
-            // serde's structs can be read from arrays, too.
-            let object = Some(plugin).filter(|text| text.starts_with('{'));
-            let typed = object.and_then(|text| from_str::<Typed>(text).ok()).ok_or(Unusable::NotAPlugin(index))?;
-            is_last = typed.r#type == PLUGIN;
-            if is_last { &mut entries } else { &mut others }.push(plugin.to_owned());
-        }
-        if others.is_empty() {
-            return Err(if entries.is_empty() { Unusable::NoPlugins } else { Unusable::Alone });
-        }
-        is_last &= entries.len() == 1;
-        Ok(Self { file, others, entries, is_last })
-    }
-
-    /// The text of the list with these plugins.
-    fn with(mut self, plugins: &[String]) -> String {
-        self.file.set("plugins", format!("[\n    {}\n  ]", plugins.join(",\n    ")));
-        self.file.lines()
+fn object(text: &str) -> Result<Map<String, Value>, Unusable> {
+    match from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Unusable::NoPlugins),
+        Err(error) => Err(Unusable::NotJson(error.to_string())),
     }
 }
 
-/// The members of a file that is an object.
-fn members(text: &str) -> Result<Members<'_>, Unusable> {
-    let value: &RawValue = from_str(text).map_err(|error| Unusable::NotJson(error.to_string()))?;
-    let file: Members<'_> = from_str(value.get()).map_err(|_| Unusable::NoPlugins)?;
-    let mut seen = BTreeSet::new();
-    match file.0.iter().find(|(key, _)| !seen.insert(key)) {
-        // Readers differ in which of the two they take.
-        Some((key, _)) => Err(Unusable::NotJson(format!("it has {key:?} twice"))),
-        None => Ok(file),
-    }
+fn is_entry(plugin: &Value) -> bool {
+    plugin.get("type").is_some_and(|kind| kind == PLUGIN)
 }
 
-/// The value of a key; none if it is `null`.
-fn value(file: &Members<'_>, key: &str) -> Option<Value> {
-    from_str(file.get(key)?).ok().filter(|value: &Value| !value.is_null())
+/// The text of a list with these plugins; none if it has just these.
+fn with(mut file: Map<String, Value>, plugins: Vec<Value>) -> Option<String> {
+    let plugins = Value::from(plugins);
+    let before = file.insert("plugins".to_owned(), plugins.clone());
+    (before != Some(plugins)).then(|| format!("{:#}\n", Value::from(file)))
 }
 
 /// Checks that the plugin knows the version in which runtimes call it: newer ones take one of `cniVersions`, if there are
 /// any, and without a version there is an empty one (`NetworkConfFromBytes` in containernetworking/cni).
-fn check_version(file: &Members<'_>) -> Result<(), Unusable> {
-    let (version, versions) = (value(file, "cniVersion"), value(file, "cniVersions"));
-    let newer = versions.iter().filter_map(Value::as_array).flatten();
-    let mut names = version.iter().chain(newer).filter_map(Value::as_str);
+fn check_version(file: &Map<String, Value>) -> Result<(), Unusable> {
+    let version = file.get("cniVersion").and_then(Value::as_str);
+    let newer = file.get("cniVersions").and_then(Value::as_array).into_iter().flatten();
+    let mut names = version.into_iter().chain(newer.filter_map(Value::as_str));
     if names.any(|name| Version::named(name).is_some()) {
         return Ok(());
     }
-    let asked = version.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-    Err(Unusable::Version(pod::Error::Version { asked }.message()))
+    let asked = version.unwrap_or_default().to_owned();
+    Err(Unusable::Version(Error::Version { asked }.message()))
 }
 
 /// A list with the entry last in it; none if it is there already.
 pub(crate) fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusable> {
-    let list = List::read(text)?;
-    check_version(&list.file)?;
-    let is_entry = |text: &String| from_str::<Value>(text).is_ok_and(|value| value == entry.0);
-    if list.is_last && list.entries.iter().all(is_entry) {
-        return Ok(None);
-    }
-    let plugins = [&list.others[..], &[entry.in_list()]].concat();
-    Ok(Some(list.with(&plugins)))
+    let (file, mut plugins) = read(text)?;
+    check_version(&file)?;
+    plugins.push(entry.0.clone());
+    Ok(with(file, plugins))
 }
 
 /// A list without the entry; none if it has none.
 pub(crate) fn unchain(text: &str) -> Result<Option<String>, Unusable> {
-    let list = List::read(text)?;
-    if list.entries.is_empty() {
-        return Ok(None);
-    }
-    let others = list.others.clone();
-    Ok(Some(list.with(&others)))
+    let (file, others) = read(text)?;
+    Ok(with(file, others))
 }
 
 /// The list that takes the place of a `.conf`, which holds one plugin: as Linkerd's installer makes it (`inject` in
@@ -209,16 +169,14 @@ pub(crate) fn unchain(text: &str) -> Result<Option<String>, Unusable> {
 ///
 /// Upstream takes a `.conf` without a type for a list, and so does this.
 pub(crate) fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
-    let mut file = members(text)?;
-    match value(&file, "type") {
+    let mut file = object(text)?;
+    match file.get("type").filter(|kind| !kind.is_null()) {
         None => Ok(chain(text, entry)?.unwrap_or_else(|| text.to_owned())),
         Some(kind) if kind == PLUGIN => Err(Unusable::Alone),
         Some(_) => {
             file.remove("cniVersion");
-            let plugins = format!("[{}]", file.text());
-            let members = [("cniVersion", "\"0.3.1\""), ("name", "\"k8s-pod-network\""), ("plugins", &plugins)];
-            let file = Members(members.map(|(key, value)| (key.to_owned(), value.into())).into());
-            Ok(chain(&file.text(), entry)?.unwrap_or_default())
+            let list = json!({"cniVersion": "0.3.1", "name": "k8s-pod-network", "plugins": [file, entry.0]});
+            Ok(format!("{list:#}\n"))
         }
     }
 }
@@ -231,12 +189,12 @@ pub(crate) fn names_plugin(text: &str) -> bool {
 /// Checks that a runtime with this list has the plugin set up pods. An error says why a runtime can't take it
 /// (`NetworkConfFromBytes` in containernetworking/cni), or why the plugin would fail.
 pub(crate) fn has_plugin(text: &str) -> Result<bool, Unusable> {
-    let list = List::read(text)?;
-    if !matches!(value(&list.file, "name"), Some(Value::String(_))) {
+    let (file, others) = read(text)?;
+    if !matches!(file.get("name"), Some(Value::String(_))) {
         return Err(Unusable::NoName);
     }
-    check_version(&list.file)?;
-    Ok(!list.entries.is_empty())
+    check_version(&file)?;
+    Ok(with(file, others).is_some())
 }
 
 #[cfg(test)]
@@ -280,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn a_list_gets_the_entry_last_and_keeps_the_order_of_its_keys_and_its_numbers() {
-        let before = "{ \"cniVersion\": \"1.0.0\", \"plugins\" : [ {\"type\":\"calico\", \"big\": 123456789012345678901234567890, \"b\":1,\"a\":1e400} ,\n{\"type\":\"portmap\"}  ] , \"z\": 1 }\n";
-        let without = "{\n  \"cniVersion\": \"1.0.0\",\n  \"plugins\": [\n    {\"type\":\"calico\", \"big\": 123456789012345678901234567890, \"b\":1,\"a\":1e400},\n    {\"type\":\"portmap\"}\n  ],\n  \"z\": 1\n}\n";
+    fn a_list_gets_the_entry_last_and_comes_back() {
+        let before = "{ \"plugins\" : [ {\"type\":\"calico\", \"big\": 18446744073709551615, \"part\": 0.1} ,\n{\"type\":\"portmap\"}  ] , \"cniVersion\": \"1.0.0\" }\n";
         let after = chain(before, &entry()).unwrap().unwrap();
-        assert_eq!(types(&after.replace("1e400", "1")), ["calico", "portmap", PLUGIN]);
+        assert_eq!(types(&after), ["calico", "portmap", PLUGIN]);
         assert_eq!(chain(&after, &entry()).unwrap(), None);
-        assert_eq!(unchain(&after).unwrap().as_deref(), Some(without));
+        let without = unchain(&after).unwrap().unwrap();
+        assert!(without.contains("18446744073709551615") && without.contains("0.1,"), "{without}");
+        assert_eq!(from_str::<Value>(&without).unwrap(), from_str::<Value>(before).unwrap());
         assert_eq!(unchain(before).unwrap(), None);
         // There and back again, nothing is added.
-        let again = chain(without, &entry()).unwrap().unwrap();
-        assert_eq!(again, after);
+        assert_eq!(chain(&without, &entry()).unwrap().unwrap(), after);
     }
 
     #[test]
@@ -315,8 +273,8 @@ mod tests {
             "{",
             "{\"plugins\": [{\"type\": \"a\"}",
             "{\"plugins\": []} x",
-            "{\"plugins\": [], \"plugins\": []}",
-            "{\"a\": 1, \"a\": 2}",
+            // No double has it.
+            "{\"plugins\": [{\"type\": \"a\", \"b\": 1e400}]}",
         ] {
             assert!(not_json(text), "{text}");
         }
@@ -371,11 +329,9 @@ mod tests {
 
     #[test]
     fn a_conf_becomes_a_list_as_upstream_makes_it() {
-        let conf =
-            r#"{"type": "bridge", "cniVersion": "0.2.0", "mtu": 12345678901234567890123, "ipam": {"type": "x"}}"#;
+        let conf = r#"{"type": "bridge", "cniVersion": "0.2.0", "mtu": 1, "ipam": {"type": "x"}}"#;
         let text = list(conf, &entry()).unwrap();
-        assert!(text.contains("12345678901234567890123"));
-        let value: Value = serde_json::from_str(&text.replace("12345678901234567890123", "1")).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             value,
             serde_json::json!({

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::{self, File, Metadata, Permissions, TryLockError};
+use std::fs::{File, Metadata, Permissions, TryLockError};
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -105,14 +105,6 @@ impl Folder {
         &self.path
     }
 
-    /// Returns true if the folder's path leads to another folder by now.
-    pub(crate) fn is_gone(&self) -> bool {
-        let (Ok(opened), Ok(now)) = (self.folder.metadata(), fs::metadata(&self.path)) else {
-            return true;
-        };
-        (opened.dev(), opened.ino()) != (now.dev(), now.ino())
-    }
-
     /// The names in it, without `.` and `..`.
     fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
@@ -192,13 +184,17 @@ impl Folder {
 
     /// Returns true if there is something of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.stamp(name).is_some()
+        self.metadata(name).is_some()
     }
 
     /// The stamp of what a name stands for; none if there is no such name.
     pub(crate) fn stamp(&self, name: &str) -> Option<Stamp> {
+        self.metadata(name).as_ref().map(Stamp::from)
+    }
+
+    fn metadata(&self, name: &str) -> Option<Metadata> {
         let file = openat(&self.folder, name, flags(OFlag::O_PATH), Mode::empty()).ok()?;
-        Some(Stamp::from(&File::from(file).metadata().ok()?))
+        File::from(file).metadata().ok()
     }
 
     /// Puts a file in the place of whatever has this name, in one step: at any moment there is the old one or the new
@@ -281,23 +277,26 @@ impl Folder {
             }
             let lock = Lock(file);
             // An agent that uninstalled may have removed the file since it was opened.
-            if !lock.is_void() {
+            if self.is_locked_by(&lock) {
                 return Ok(Some(lock));
             }
         }
+    }
+
+    /// Returns true if a lock is still this folder's: somebody may have removed the file, or have put another folder into
+    /// the place of the one that was locked.
+    pub(crate) fn is_locked_by(&self, lock: &Lock) -> bool {
+        let identity = |file: &Metadata| (file.dev(), file.ino());
+        lock.0
+            .metadata()
+            .ok()
+            .is_some_and(|held| self.metadata(LOCK).is_some_and(|here| identity(&here) == identity(&held)))
     }
 }
 
 /// A folder's lock, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
-
-impl Lock {
-    /// Returns true if somebody has removed the file: the lock keeps nobody out any more.
-    pub(crate) fn is_void(&self) -> bool {
-        self.0.metadata().is_ok_and(|file| file.nlink() == 0)
-    }
-}
 
 /// The content of an open file; none for a folder.
 fn content(file: &File) -> io::Result<Option<Content>> {
@@ -345,9 +344,9 @@ mod tests {
         let first = folder.lock().unwrap().unwrap();
         assert!(folder.lock().unwrap().is_none());
         folder.remove(LOCK).unwrap();
-        assert!(first.is_void());
+        assert!(!folder.is_locked_by(&first));
         let second = folder.lock().unwrap().unwrap();
-        assert!(!second.is_void() && path.join(LOCK).exists());
+        assert!(folder.is_locked_by(&second) && path.join(LOCK).exists());
         drop(first);
         assert!(folder.lock().unwrap().is_none());
         drop(second);

@@ -50,10 +50,10 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
                 never = &mut asked => match never {},
             };
             health.metrics.pass.observe(start.elapsed().as_secs_f64());
-            let ready = state.is_installed() && *access.borrow_and_update();
+            let ready = state.is_ready() && *access.borrow_and_update();
             health.metrics.contested.set(i64::try_from(state.contested()).unwrap_or(i64::MAX));
             health.tell(ready, || {
-                let whose = if state.standby { "another agent" } else { "this agent" };
+                let whose = if state.owns { "this agent" } else { "another agent" };
                 format!("the plugin is in {} network configurations; {whose} owns the files", state.configurations)
             });
             tokio::select! {

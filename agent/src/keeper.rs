@@ -42,17 +42,12 @@ const TRIES: usize = 5;
 pub(crate) struct State {
     /// When to look again even if nothing changes.
     pub(crate) again: Duration,
-    has_program: bool,
-    /// True if the kubeconfig is there, or isn't needed.
-    has_kubeconfig: bool,
+    /// True if all is there that a pod takes to be set up, and the plugin has said that it could.
+    is_installed: bool,
     /// The number of configurations that have the entry.
     pub(crate) configurations: usize,
-    /// True if the configuration that runtimes take first has it.
-    is_first: bool,
-    /// True if the plugin says that it could set up a pod with what is to be installed, and its program is there.
-    is_accepted: bool,
-    /// True if another agent of the node owns the folder.
-    pub(crate) standby: bool,
+    /// True if this agent of the node owns the folders.
+    pub(crate) owns: bool,
     facts: BTreeSet<Fact>,
 }
 
@@ -93,9 +88,9 @@ impl Fact {
 }
 
 impl State {
-    /// Returns true if all files are there that a pod takes to be set up.
-    pub(crate) fn is_installed(&self) -> bool {
-        self.has_program && self.has_kubeconfig && self.is_first && self.is_accepted && self.contested() == 0
+    /// Returns true if a pod could be set up, and no file that this takes will be gone in a moment.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_installed && self.contested() == 0
     }
 
     /// The number of files that another program rewrites again and again.
@@ -111,12 +106,10 @@ impl State {
         self.facts.insert(Fact::Failed(reason));
     }
 
-    /// Looks at what is in the folders by now.
-    fn look_at(&mut self, net: &Folder, bin: &Folder, kubeconfig: &str) -> Result<(), String> {
+    /// Looks at what is in the folders by now. `is_accepted` is the plugin's word that it could set up a pod.
+    fn look_at(&mut self, net: &Folder, bin: &Folder, kubeconfig: &str, is_accepted: bool) -> Result<(), String> {
         let (files, _) = read_all(net)?;
         let needs_kubeconfig = plan::entry_of(&files).is_none_or(|entry| entry.needs_kubeconfig());
-        self.has_program = bin.has(PLUGIN);
-        self.has_kubeconfig = !needs_kubeconfig || net.has(kubeconfig);
         self.configurations = plan::count_chained(&files);
         let Some((name, has_plugin)) = plan::first(&files) else {
             let path = net.path().display();
@@ -125,7 +118,8 @@ impl State {
             )));
             return Ok(());
         };
-        self.is_first = has_plugin == Ok(true);
+        let has_kubeconfig = !needs_kubeconfig || net.has(kubeconfig);
+        self.is_installed = is_accepted && bin.has(PLUGIN) && has_kubeconfig && has_plugin == Ok(true);
         let is_skipped = self.facts.iter().any(|fact| matches!(fact, Fact::Skipped(skipped, _) if skipped == name));
         let reason = match has_plugin {
             Err(reason) => reason,
@@ -141,11 +135,10 @@ impl State {
     }
 }
 
-/// The node's folders, and the lock on them if this agent has it.
+/// The node's folders.
 struct Folders {
     net: Folder,
     bin: Folder,
-    lock: Option<Lock>,
 }
 
 impl Folders {
@@ -155,24 +148,25 @@ impl Folders {
                 format!("{} cannot be opened: {error}: is the node's folder mounted there?", path.display())
             })
         };
-        Ok(Self { net: open(&installation.net())?, bin: open(&installation.bin())?, lock: None })
+        Ok(Self { net: open(&installation.net())?, bin: open(&installation.bin())? })
     }
 
     /// Takes the lock, unless another agent has it, and removes the files that a killed predecessor had not finished.
-    /// Returns true if this agent has the lock.
-    fn own(&mut self) -> Result<bool, String> {
-        if self.lock.as_ref().is_none_or(Lock::is_void) {
-            self.lock = self.net.lock().map_err(|error| {
-                let path = self.net.path().join(LOCK);
-                format!("{} cannot be locked: {error}: is the folder writable?", path.display())
-            })?;
-            for folder in [&self.net, &self.bin].into_iter().filter(|_| self.lock.is_some()) {
-                if let Err(error) = folder.remove_unfinished() {
-                    warn!("{}: {error}", folder.path().display());
-                }
+    /// Returns true if this agent has the lock, which is in `lock` then.
+    fn own(&self, lock: &mut Option<Lock>) -> Result<bool, String> {
+        if lock.as_ref().is_some_and(|lock| self.net.is_locked_by(lock)) {
+            return Ok(true);
+        }
+        *lock = self.net.lock().map_err(|error| {
+            let path = self.net.path().join(LOCK);
+            format!("{} cannot be locked: {error}: is the folder writable?", path.display())
+        })?;
+        for folder in [&self.net, &self.bin].into_iter().filter(|_| lock.is_some()) {
+            if let Err(error) = folder.remove_unfinished() {
+                warn!("{}: {error}", folder.path().display());
             }
         }
-        Ok(self.lock.is_some())
+        Ok(lock.is_some())
     }
 }
 
@@ -196,7 +190,8 @@ impl Source {
 /// Keeps the plugin on the node.
 pub(crate) struct Keeper {
     installation: Installation,
-    folders: Option<Folders>,
+    /// Held while this agent owns the node's folders.
+    lock: Option<Lock>,
     watch: Watch,
     /// True if another agent had the lock when this one last tried to take it.
     stands_by: bool,
@@ -221,7 +216,7 @@ impl Keeper {
     pub(crate) fn new(settings: &Settings, teller: Teller, health: &Arc<Health>) -> Self {
         Self {
             installation: settings.installation.clone(),
-            folders: None,
+            lock: None,
             watch: Watch::default(),
             stands_by: false,
             known: None,
@@ -254,17 +249,7 @@ impl Keeper {
             ));
             state.wait(SOON);
         }
-        // Others may have the places of the node's folders by now.
-        let folders = self.folders.take().filter(|folders| !folders.net.is_gone() && !folders.bin.is_gone());
-        let done = match folders.map_or_else(|| Folders::open(&self.installation), Ok) {
-            Ok(mut folders) => {
-                let done = self.keep(&mut state, &mut folders).await;
-                self.folders = Some(folders);
-                done
-            }
-            Err(reason) => Err(reason),
-        };
-        if let Err(reason) = done {
+        if let Err(reason) = self.keep(&mut state).await {
             state.failed(reason);
             state.wait(SOON);
         }
@@ -273,7 +258,7 @@ impl Keeper {
             state.wait(rest);
         }
         // The agent that owns the files has the socket, too.
-        if let Some(log) = self.plugin_log.as_mut().filter(|_| state.has_program && !state.standby)
+        if let Some(log) = self.plugin_log.as_mut().filter(|_| state.owns)
             && let Err(reason) = log.keep()
         {
             state.failed(reason);
@@ -309,24 +294,28 @@ impl Keeper {
         folders.iter().try_for_each(|folder| self.watch.add(folder))
     }
 
-    async fn keep(&mut self, state: &mut State, folders: &mut Folders) -> Result<(), String> {
-        state.standby = !folders.own()?;
-        let Folders { net, bin, .. } = folders;
-        let stood_by = std::mem::replace(&mut self.stands_by, state.standby);
-        if state.standby {
-            state.wait(SOON);
-            // The owner has asked the plugin.
-            state.is_accepted = true;
-        } else {
+    async fn keep(&mut self, state: &mut State) -> Result<(), String> {
+        // Others may have the places of the folders that were there before.
+        let folders = Folders::open(&self.installation)?;
+        state.owns = folders.own(&mut self.lock)?;
+        let Folders { net, bin } = &folders;
+        let stood_by = std::mem::replace(&mut self.stands_by, !state.owns);
+        let is_accepted = if state.owns {
             if stood_by {
                 info!("the agent that owned {} is gone; this one takes over", net.path().display());
             }
-            self.mend(state, net, bin).await?;
-        }
-        state.look_at(net, bin, &self.installation.kubeconfig)
+            self.mend(state, net, bin).await?
+        } else {
+            state.wait(SOON);
+            // The owner has asked the plugin.
+            true
+        };
+        state.look_at(net, bin, &self.installation.kubeconfig, is_accepted)
     }
 
-    async fn mend(&mut self, state: &mut State, net: &Folder, bin: &Folder) -> Result<(), String> {
+    /// Mends what differs. Returns true if the plugin says that it could set up a pod with what is to be installed, and its
+    /// program is in place.
+    async fn mend(&mut self, state: &mut State, net: &Folder, bin: &Folder) -> Result<bool, String> {
         let source = Source::read(&self.installation)?;
         if !bin.has(PLUGIN) {
             self.program(state, bin, &source);
@@ -354,18 +343,19 @@ impl Keeper {
             let words = "what is on the node stays as it is: with what is to be installed";
             state.facts.insert(Fact::Refused(format!("{words}, {reason}")));
         }
+        let mut is_in_place = false;
         let entry = match wanted {
             Ok(entry) if has_kubeconfig && refused.is_none() => {
-                state.is_accepted = self.program(state, bin, &source);
+                is_in_place = self.program(state, bin, &source);
                 Some(entry)
             }
             _ => self.kept.clone(),
         };
         // No configuration names what isn't there.
-        match entry.filter(|_| has_kubeconfig && bin.has(PLUGIN)) {
-            Some(entry) => self.configurations(state, net, &entry),
-            None => Ok(()),
+        if let Some(entry) = entry.filter(|_| has_kubeconfig && bin.has(PLUGIN)) {
+            self.configurations(state, net, &entry)?;
         }
+        Ok(is_in_place)
     }
 
     /// Changes a file, unless that is held back. None if nothing was done.
@@ -495,10 +485,10 @@ impl Keeper {
             log.remove();
         }
         // Another agent on the node takes the lock meanwhile.
-        drop(self.folders.take());
+        drop(self.lock.take());
         sleep(HANDOVER);
-        let mut folders = Folders::open(&self.installation)?;
-        if !folders.own()? {
+        let folders = Folders::open(&self.installation)?;
+        if !folders.own(&mut self.lock)? {
             info!("another agent is on this node: the plugin is left to it");
             return Ok(());
         }
@@ -508,8 +498,8 @@ impl Keeper {
 
 /// Takes everything back, where no agent is left that could, and where none runs, which would put it back.
 pub(crate) fn uninstall(installation: &Installation) -> Result<(), String> {
-    let mut folders = Folders::open(installation)?;
-    if folders.own()? {
+    let (folders, mut lock) = (Folders::open(installation)?, None);
+    if folders.own(&mut lock)? {
         return remove_all(installation, &folders);
     }
     let advice = "take the node out of its DaemonSet, or delete that, and the agent removes the plugin itself";
@@ -520,10 +510,11 @@ pub(crate) fn uninstall(installation: &Installation) -> Result<(), String> {
 /// DaemonSet was deleted. Linkerd's installer has written no agent into its entry, and is left alone.
 pub(crate) fn remove_left_behind(installation: &Installation) -> Result<(), String> {
     // Where the folders aren't mounted, nothing can be done.
-    let Ok(mut folders) = Folders::open(installation) else { return Ok(()) };
+    let Ok(folders) = Folders::open(installation) else { return Ok(()) };
     let Ok((files, _)) = read_all(&folders.net) else { return Ok(()) };
     let agent = plan::entry_of(&files).and_then(|entry| Some(entry.agent()?.to_owned()));
-    let Some(agent) = agent.filter(|_| folders.own() == Ok(true)) else { return Ok(()) };
+    let mut lock = None;
+    let Some(agent) = agent.filter(|_| folders.own(&mut lock) == Ok(true)) else { return Ok(()) };
     warn!("the plugin of the agent {agent} was left behind, and is being removed from the node");
     remove_all(installation, &folders)
         .map_err(|reason| format!("the plugin of the agent {agent}, left behind: {reason}"))
@@ -577,7 +568,7 @@ fn read_all(net: &Folder) -> Result<(Files, Files), String> {
 }
 
 /// Takes everything back, and tries each part even if another failed.
-fn remove_all(installation: &Installation, Folders { net, bin, .. }: &Folders) -> Result<(), String> {
+fn remove_all(installation: &Installation, Folders { net, bin }: &Folders) -> Result<(), String> {
     // By hand, it may be done without the configuration.
     let entry = installation.entry().unwrap_or_else(|_| Entry::bare());
     let mut named = false;

@@ -3,13 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 
-use pod::{PodName, Version, bounded};
+use pod::{PodName, bounded};
 use proxy_init::Verification;
 use proxy_init::error::chain;
 use serde_json::json;
 use thiserror::Error;
 
 use crate::verb::Verb;
+use crate::version::Version;
 
 /// The capability by which a runtime hands a plugin the pod's annotations, and the key in `runtimeConfig` under which
 /// they come (containerd's pkg/cri/server/sandbox_run.go; CRI-O has the same).
@@ -22,6 +23,13 @@ pub enum Error {
     /// The configuration or the annotations stand in the way.
     #[error(transparent)]
     Pod(#[from] pod::Error),
+
+    /// The configuration is for a version of the specification that the plugin doesn't know.
+    #[error("cniVersion {asked:?} is not supported: use one of {}", Version::ALL.map(|version| version.to_string()).join(", "))]
+    Version {
+        /// The version in the network configuration.
+        asked: String,
+    },
 
     /// The verb doesn't exist in that version of the specification.
     #[error("cniVersion {asked} has no {verb}: it came with {since}")]
@@ -111,14 +119,16 @@ impl Error {
     /// plugin's own.
     pub fn code(&self) -> u32 {
         match self {
-            Error::Pod(error) => error.code(),
-            Error::NoSuchVerb { .. } => 1,
+            Error::Version { .. } | Error::NoSuchVerb { .. } => 1,
             Error::Environment { .. } => 4,
             Error::Stdin(_) => 5,
+            Error::Pod(pod::Error::NotJson(_)) => 6,
+            Error::Pod(pod::Error::Configuration { .. }) => 7,
             Error::TryAgainLater { .. } => 11,
             Error::Unavailable(_) => 50,
             Error::Rules(_) => 100,
             Error::NotInPlace(_) => 101,
+            Error::Pod(pod::Error::Annotation { .. } | pod::Error::LongAnnotations { .. }) => 102,
             Error::NotFound { .. } => 103,
             Error::Api { .. } => 104,
             Error::Kubeconfig { .. } => 105,

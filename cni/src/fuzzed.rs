@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use pod::{Configuration, Decision, Error, Given, Object, Pod, PodName, ServiceSpec, Version};
+use pod::{Configuration, Decision, Error, Given, Object, Pod, PodName, ServiceSpec};
 use proxy_init::internal::plan;
 use proxy_init::log::escaped;
 use ureq::tls::Certificate;
@@ -13,7 +13,7 @@ use crate::authority::usable;
 use crate::command::pod_in;
 use crate::kubeconfig::Kubeconfig;
 use crate::plugin;
-use crate::version::result;
+use crate::version::{Version, result};
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {

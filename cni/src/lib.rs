@@ -18,7 +18,7 @@ pub mod file;
 pub mod fuzzed;
 pub mod kubeconfig;
 pub mod log;
-pub mod members;
+mod members;
 pub(crate) mod names;
 pub mod plugin;
 pub mod verb;

@@ -10,17 +10,17 @@ use serde_json::value::RawValue;
 
 /// The members of an object in their order: each key, and the text of its value.
 #[derive(Debug)]
-pub struct Members<'a>(pub Vec<(String, Cow<'a, str>)>);
+pub(crate) struct Members<'a>(Vec<(String, Cow<'a, str>)>);
 
 impl Members<'_> {
     /// The value of a key; as for most readers, the last one.
-    pub fn get(&self, key: &str) -> Option<&str> {
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
         let found = self.0.iter().rev().find(|(name, _)| name == key);
         found.map(|(_, value)| value.as_ref())
     }
 
     /// Replaces the value of a key, or adds the key at the end.
-    pub fn set(&mut self, key: &str, value: String) {
+    pub(crate) fn set(&mut self, key: &str, value: String) {
         match self.0.iter_mut().rev().find(|(name, _)| name == key) {
             Some(member) => member.1 = value.into(),
             None => self.0.push((key.to_owned(), value.into())),
@@ -28,20 +28,14 @@ impl Members<'_> {
     }
 
     /// Removes a key.
-    pub fn remove(&mut self, key: &str) {
+    pub(crate) fn remove(&mut self, key: &str) {
         self.0.retain(|(name, _)| name != key);
     }
 
     /// The object, in a line.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let members = self.0.iter().map(|(key, value)| format!("{}:{value}", json!(key)));
         format!("{{{}}}", members.collect::<Vec<_>>().join(","))
-    }
-
-    /// The object, a line for each key.
-    pub fn lines(&self) -> String {
-        let members = self.0.iter().map(|(key, value)| format!("  {}: {value}", json!(key)));
-        format!("{{\n{}\n}}\n", members.collect::<Vec<_>>().join(",\n"))
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::fstat;
-use pod::{Answers, Configuration, Decision, PodInfo, PodName, Version};
+use pod::{Answers, Configuration, Decision, PodInfo, PodName};
 use proxy_init::error::Errno;
 use proxy_init::log::{Format, Level};
 use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces, verify};
@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::kubeconfig::Kubeconfig;
 use crate::log::Log;
 use crate::verb::Verb;
-use crate::version;
+use crate::version::{self, Version};
 
 /// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Command {
         }
         self.log.agent.clone_from(&configuration.linkerd.log_socket);
         let asked = configuration.version.as_deref().unwrap_or_default();
-        self.version = Version::named(asked).ok_or_else(|| pod::Error::Version { asked: asked.to_owned() })?;
+        self.version = Version::named(asked).ok_or_else(|| Error::Version { asked: asked.to_owned() })?;
         if self.version < verb.since() {
             return Err(Error::NoSuchVerb { verb, asked: self.version, since: verb.since() });
         }
@@ -250,7 +250,7 @@ fn kubeconfig(configuration: &Configuration) -> Result<Kubeconfig, Error> {
 /// says nothing about that.
 fn unavailable(error: Error) -> Error {
     match error {
-        Error::Pod(pod::Error::Version { .. }) | Error::NoSuchVerb { .. } => error,
+        Error::Version { .. } | Error::NoSuchVerb { .. } => error,
         other => Error::Unavailable(Box::new(other)),
     }
 }

@@ -2,7 +2,7 @@
 
 use derive_more::Display;
 
-use pod::Version;
+use crate::version::Version;
 
 /// `CNI_COMMAND`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]

@@ -18,7 +18,17 @@ use nix::unistd::Pid;
 use crate::cluster::Cluster;
 
 /// As the agent writes it, so that it is the same once the entry was put in and taken out.
-pub(crate) const CALICO: &str = "{\n  \"name\": \"k8s-pod-network\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [\n    {\"type\": \"calico\", \"mtu\": 1440}\n  ]\n}\n";
+pub(crate) const CALICO: &str = "{
+  \"cniVersion\": \"0.3.1\",
+  \"name\": \"k8s-pod-network\",
+  \"plugins\": [
+    {
+      \"mtu\": 1440,
+      \"type\": \"calico\"
+    }
+  ]
+}
+";
 pub(crate) const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "log_level": "info",
     "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}, "linkerd": {"incoming-proxy-port": 4143, "outgoing-proxy-port": 4140,
     "iptables-mode": "nft"}}"#;

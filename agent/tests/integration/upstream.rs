@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Agent, CERTIFICATE, KUBECONFIG, Node, until};
 
-/// A list of two plugins, with an escape, nested values, and keys out of order. (Large numbers, which upstream rounds,
-/// are a difference: docs/node.md.)
+/// A list of two plugins, with an escape, nested values, and keys out of order.
 const LIST: &str = r#"{"name": "net", "cniVersion": "0.3.1", "plugins": [
     {"type": "calico", "mtu": 0, "path": "\/var", "a": [true, null]},
     {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}]}"#;

@@ -4,17 +4,10 @@ use proxy_init::log::escaped;
 use serde_json::error::Category;
 use thiserror::Error;
 
-use crate::version::Version;
-
 /// The reason why no rules can be told for a pod.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 #[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
 pub enum Error {
-    /// The plugin's configuration is for a version of the CNI specification that the plugin doesn't know.
-    #[error("cniVersion {asked:?} is not supported: use one of {}", Version::ALL.map(|version| version.to_string()).join(", "))]
-    Version { asked: String },
-
     /// The plugin's configuration is not JSON.
     #[error("the network configuration is not JSON: {0}")]
     NotJson(serde_json::Error),
@@ -33,24 +26,6 @@ pub enum Error {
              such as 8000-8100"
     )]
     LongAnnotations { holder: String, most: usize },
-}
-
-impl Error {
-    /// The code in the plugin's error object: below 100 as the CNI specification defines it (1.1.0, "Error"), from 100 the
-    /// plugin's own. docs/cni.md lists all of them.
-    pub fn code(&self) -> u32 {
-        match self {
-            Error::Version { .. } => 1,
-            Error::NotJson(_) => 6,
-            Error::Configuration { .. } => 7,
-            Error::Annotation { .. } | Error::LongAnnotations { .. } => 102,
-        }
-    }
-
-    /// The error in a line that is not too long for kubelet's events and for logs, whatever others chose is in it.
-    pub fn message(&self) -> String {
-        bounded(self.to_string(), 4 << 10)
-    }
 }
 
 /// The start of a text that is longer than so many bytes.

@@ -14,7 +14,6 @@ mod decision;
 mod error;
 mod name;
 mod object;
-mod version;
 
 pub use annotations::{Given, keys};
 pub use configuration::{Configuration, PodInfo};
@@ -22,4 +21,3 @@ pub use decision::{Answers, Decision, Reason, by_annotations, by_pod, needs_api_
 pub use error::{Error, bounded, one_line, shortened, wrong_in_json};
 pub use name::PodName;
 pub use object::{Containers, Labels, Metadata, Object, Pod, PodSpec, Proxy, ServiceSpec, gather};
-pub use version::Version;
