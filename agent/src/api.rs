@@ -1,16 +1,23 @@
 //! The API server, as the agent's service account may use it.
 
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::future::pending;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use kube::api::GetParams;
 use kube::client::ClientBuilder;
 use kube::core::Request;
-use kube::runtime::watcher;
-use kube::{Client, Config, Error};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Config, Error, Resource};
 use pod::{Given, Object, ServiceSpec, bounded, wrong_in_json};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tower::limit::RateLimitLayer;
+use tracing::{debug, info, warn};
 
 use crate::settings::Installation;
 
@@ -84,6 +91,36 @@ impl Server {
     }
 }
 
+/// Follows the objects of this kind for ever, and tells `take` of each. They come one by one, also the first ones: a list
+/// has them from the API server's memory only if it has all of them at once.
+pub(crate) async fn follow<K>(api: Api<K>, which: watcher::Config, what: &str, take: impl Fn(Event<K>)) -> Infallible
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let mut news = pin!(watcher(api, which.streaming_lists()).default_backoff());
+    let mut said = false;
+    loop {
+        match news.try_next().await {
+            Ok(None) => return pending().await,
+            Err(error) => {
+                if !std::mem::replace(&mut said, true) {
+                    warn!("{what} cannot be watched: {}", words_of_watch(&error));
+                }
+            }
+            Ok(Some(event)) => {
+                // A list begins before it is asked for.
+                if !matches!(event, Event::Init) && std::mem::take(&mut said) {
+                    info!("the API server answers again about {what}");
+                }
+                if matches!(event, Event::InitDone) {
+                    debug!("{what} is watched");
+                }
+                take(event);
+            }
+        }
+    }
+}
+
 /// An answer, if it comes in time.
 pub(crate) async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
     match timeout(PATIENCE, request).await {
@@ -102,7 +139,7 @@ pub(crate) fn words(error: &Error) -> String {
 }
 
 /// Words for the failure of a watch.
-pub(crate) fn words_of_watch(error: &watcher::Error) -> String {
+fn words_of_watch(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
     match error {
         InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {

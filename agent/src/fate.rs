@@ -7,17 +7,13 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt::Debug;
-use std::future::pending;
-use std::pin::pin;
 use std::time::Duration;
 
-use futures::TryStreamExt as _;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::GetParams;
 use kube::core::{PartialObjectMeta, Request, Status};
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Error, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -92,23 +88,17 @@ impl<'a> Own<'a> {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let which = watcher::Config::default().fields(&format!("metadata.name={name}")).streaming_lists();
-        let mut news = pin!(watcher(api, which).default_backoff());
-        loop {
-            match news.try_next().await {
-                // Another object of the same name may follow, or the first word came from a server that was behind.
-                Ok(Some(Event::InitApply(object) | Event::Apply(object)))
-                    if object.metadata.name.as_deref() == Some(name) =>
-                {
-                    ends.set(object.metadata.deletion_timestamp.is_some());
-                }
-                Ok(Some(Event::Delete(object))) if object.metadata.name.as_deref() == Some(name) => ends.set(true),
-                Ok(Some(Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) | Event::Init)) => {}
-                Ok(Some(Event::InitDone)) => debug!("{what} is watched"),
-                Ok(None) => return pending().await,
-                Err(error) => debug!("{what} cannot be watched: {}", api::words_of_watch(&error)),
+        let which = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let is_meant = |object: &PartialObjectMeta<K>| object.metadata.name.as_deref() == Some(name);
+        let take = |event| match event {
+            // Another object of the same name may follow, or the first word came from a server that was behind.
+            Event::InitApply(object) | Event::Apply(object) if is_meant(&object) => {
+                ends.set(object.metadata.deletion_timestamp.is_some());
             }
-        }
+            Event::Delete(object) if is_meant(&object) => ends.set(true),
+            _ => {}
+        };
+        api::follow(api, which, what, take).await
     }
 
     /// Finds out the plugin's fate within some seconds. The watch has to go on meanwhile.

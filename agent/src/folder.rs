@@ -7,15 +7,13 @@
 //! name for a moment: an agent that is killed then would leave a file that nobody could tell from others'.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fmt;
+use std::ffi::OsStr;
 use std::fs::{File, Metadata, Permissions, TryLockError};
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::sys::stat::Mode;
@@ -62,18 +60,12 @@ pub(crate) enum Content {
 }
 
 /// A regular file's content.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Text {
     /// Its bytes.
     pub(crate) bytes: Vec<u8>,
     /// Its permissions.
     pub(crate) mode: u32,
-}
-
-impl fmt::Debug for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} ({:o})", String::from_utf8_lossy(&self.bytes), self.mode)
-    }
 }
 
 /// A file as it was at one moment: whoever changes it changes this.
@@ -105,37 +97,16 @@ impl Folder {
         &self.path
     }
 
-    /// The names in it, without `.` and `..`.
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        let mut names = Vec::new();
-        let mut folder = Dir::openat(&self.folder, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-        for entry in folder.iter() {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name != "." && name != ".." {
-                names.push(name.to_owned());
-            }
-        }
-        Ok(names)
+    /// The names in it that are UTF-8: no program writes others.
+    fn names(&self) -> io::Result<Vec<String>> {
+        let names = self.path.read_dir()?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        names.filter_map(io::Result::transpose).collect()
     }
 
     /// The files in it of which the names are meant.
     pub(crate) fn files(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Content>> {
-        let mut found = BTreeMap::new();
-        for name in self.names()? {
-            let shown = name.to_string_lossy().into_owned();
-            if !is_meant(&shown) {
-                continue;
-            }
-            let content = match name.to_str() {
-                Some(name) => self.read(name),
-                None => Some(Content::Other("its name is not UTF-8".to_owned())),
-            };
-            if let Some(content) = content {
-                found.entry(shown).or_insert(content);
-            }
-        }
-        Ok(found)
+        let names = self.names()?.into_iter().filter(|name| is_meant(name));
+        Ok(names.filter_map(|name| Some((name.clone(), self.read(&name)?))).collect())
     }
 
     /// The content of a name; none if there is no such name, or a folder has it.
@@ -256,12 +227,7 @@ impl Folder {
 
     /// Removes what an agent that was killed had not finished.
     pub(crate) fn remove_unfinished(&self) -> io::Result<()> {
-        for name in self.names()? {
-            if let Some(name) = name.to_str().filter(|name| is_unfinished(name.as_ref())) {
-                self.remove(name)?;
-            }
-        }
-        Ok(())
+        self.names()?.iter().filter(|name| is_unfinished(name.as_ref())).try_for_each(|name| self.remove(name))
     }
 
     /// Takes the lock of the agent that may write to the folder (flock(2)); none if another agent has it. However an agent

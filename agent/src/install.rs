@@ -1,5 +1,6 @@
 //! The loop that keeps the plugin on the node.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,36 +36,14 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
             None => pending().await,
         }
     });
-    {
-        let mut stopped = pin!(stopped()?);
-        let (told, mut access) = watch::channel(false);
-        let mut asked = pin!(access::run(installation, &told));
-        loop {
-            let start = Instant::now();
-            let state = tokio::select! {
-                // The first question of whether the plugin gets answers is asked once it has a kubeconfig.
-                biased;
-                state = keeper.pass() => state,
-                () = &mut stopped => break,
-                never = &mut watched => match never {},
-                never = &mut asked => match never {},
-            };
-            health.metrics.pass.observe(start.elapsed().as_secs_f64());
-            let ready = state.is_ready() && *access.borrow_and_update();
-            health.metrics.contested.set(i64::try_from(state.contested()).unwrap_or(i64::MAX));
-            health.tell(ready, || {
-                let whose = if state.owns { "this agent" } else { "another agent" };
-                format!("the plugin is in {} network configurations; {whose} owns the files", state.configurations)
-            });
-            tokio::select! {
-                () = &mut stopped => break,
-                never = &mut watched => match never {},
-                never = &mut asked => match never {},
-                // The sender lives as long as the loop.
-                _ = access.changed() => {}
-                _ = timeout(state.again, keeper.changed()) => sleep(SETTLE).await,
-            }
-        }
+    let (told, mut access) = watch::channel(false);
+    tokio::select! {
+        // The first question of whether the plugin gets answers is asked once it has a kubeconfig.
+        biased;
+        never = keep(&mut keeper, &mut access, health) => match never {},
+        () = stopped()? => {}
+        never = &mut watched => match never {},
+        never = access::run(installation, &told) => match never {},
     }
     health.tell(false, String::new);
     let removes = match (settings.on_exit, &own) {
@@ -93,6 +72,25 @@ pub(crate) async fn run(settings: &Settings, server: Option<&Server>, health: &A
         }
     };
     keeper.leave(removes)
+}
+
+/// Keeps the plugin on the node, whatever happens there, and tells if it is ready.
+async fn keep(keeper: &mut Keeper, access: &mut watch::Receiver<bool>, health: &Health) -> Infallible {
+    loop {
+        let start = Instant::now();
+        let state = keeper.pass().await;
+        health.metrics.pass.observe(start.elapsed().as_secs_f64());
+        health.metrics.contested.set(i64::try_from(state.contested()).unwrap_or(i64::MAX));
+        health.tell(state.is_ready() && *access.borrow_and_update(), || {
+            let whose = if state.owns { "this agent" } else { "another agent" };
+            format!("the plugin is in {} network configurations; {whose} owns the files", state.configurations)
+        });
+        tokio::select! {
+            // The sender lives as long as this does.
+            _ = access.changed() => {}
+            _ = timeout(state.again, keeper.changed()) => sleep(SETTLE).await,
+        }
+    }
 }
 
 /// Holds SIGTERM and SIGINT back until [`stopped`] takes them. A signal that comes while its handler is being installed

@@ -1,24 +1,20 @@
 //! The node's meshed pods, as the API server tells of them.
 
 use std::convert::Infallible;
-use std::future::pending;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures::TryStreamExt as _;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::events::EventType;
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Error};
 use proxy_init::PodUid;
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use crate::admin::Health;
 use crate::api::{self, PATIENCE_TO_WRITE, Server};
@@ -51,31 +47,12 @@ pub(crate) async fn run(settings: &Settings, server: &Server, health: &Arc<Healt
 }
 
 impl Watcher<'_> {
-    /// Follows the node's meshed pods that haven't ended. They come one by one, also the first ones: a list has them
-    /// from the API server's memory only if it has all of them at once.
+    /// Follows the node's meshed pods that haven't ended.
     async fn follow(&self, node: &str) -> Infallible {
         let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-        let which = watcher::Config::default().labels(MESHED).fields(&fields).streaming_lists();
-        let mut news = pin!(watcher(Api::<Meshed>::all(self.server.watching.clone()), which).default_backoff());
-        let mut said = false;
-        loop {
-            match news.try_next().await {
-                Ok(None) => return pending().await,
-                Err(error) if !said => {
-                    warn!("the node's pods cannot be watched: {}", api::words_of_watch(&error));
-                    said = true;
-                }
-                Err(_) => {}
-                Ok(Some(event)) => {
-                    // A list begins before it is asked for.
-                    if said && !matches!(event, Event::Init) {
-                        info!("the API server answers again");
-                        said = false;
-                    }
-                    self.take(event);
-                }
-            }
-        }
+        let which = watcher::Config::default().labels(MESHED).fields(&fields);
+        let pods = Api::all(self.server.watching.clone());
+        api::follow(pods, which, "the node's meshed pods", |event| self.take(event)).await
     }
 
     fn take(&self, event: Event<Meshed>) {

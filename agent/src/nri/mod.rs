@@ -28,8 +28,8 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use self::message::{
-    ConfigureRequest, ConfigureResponse, Event, PodRequest, PodSandbox, RegisterPluginRequest, Request, Response,
-    StateChangeEvent, Status, SynchronizeRequest, SynchronizeResponse,
+    ConfigureRequest, ConfigureResponse, Event, PodRequest, RegisterPluginRequest, Request, Response, StateChangeEvent,
+    Status, SynchronizeRequest, SynchronizeResponse,
 };
 use self::sandboxes::Sandboxes;
 use self::wire::{Connection, Kind, Message, Wire};
@@ -191,7 +191,7 @@ impl Agent<'_> {
     async fn perform(&self, method: &str, payload: Bytes) -> Result<Vec<u8>, Status> {
         // The rest is for the way there and back, and for a runtime that is slow itself.
         let patience = self.patience.get() * 3 / 4;
-        match method {
+        let (event, pod) = match method {
             "Configure" => {
                 let configuration: ConfigureRequest = decoded(payload)?;
                 let ConfigureRequest { runtime_name, runtime_version, request_timeout } = configuration;
@@ -212,26 +212,17 @@ impl Agent<'_> {
                 }
                 return Ok(SynchronizeResponse { more }.encode_to_vec());
             }
+            // The answers to all others are messages whose fields have their defaults.
+            "Shutdown" => return Ok(Vec::new()),
             "StateChange" => {
                 let change: StateChangeEvent = decoded(payload)?;
-                self.heed(change.event(), change.pod, patience).await?;
+                (change.event(), change.pod)
             }
-            "Shutdown" => {}
-            method => {
-                let event = match method {
-                    "RunPodSandbox" => Event::RunPodSandbox,
-                    "CreateContainer" => Event::CreateContainer,
-                    "RemovePodSandbox" => Event::RemovePodSandbox,
-                    other => return Err(failure(UNIMPLEMENTED, format!("the agent has no {other:?}"))),
-                };
-                self.heed(event, decoded::<PodRequest>(payload)?.pod, patience).await?;
-            }
-        }
-        // The answers to all of these are messages whose fields have their defaults.
-        Ok(Vec::new())
-    }
-
-    async fn heed(&self, event: Event, pod: Option<PodSandbox>, patience: Duration) -> Result<(), Status> {
+            "RunPodSandbox" => (Event::RunPodSandbox, decoded::<PodRequest>(payload)?.pod),
+            "CreateContainer" => (Event::CreateContainer, decoded::<PodRequest>(payload)?.pod),
+            "RemovePodSandbox" => (Event::RemovePodSandbox, decoded::<PodRequest>(payload)?.pod),
+            other => return Err(failure(UNIMPLEMENTED, format!("the agent has no {other:?}"))),
+        };
         let pod = pod.ok_or_else(|| failure(INVALID_ARGUMENT, "the request names no pod".to_owned()))?;
         let heeded = match event {
             Event::RunPodSandbox => self.sandboxes.run(pod, patience).await,
@@ -242,7 +233,8 @@ impl Agent<'_> {
             }
             Event::Unknown => Ok(()),
         };
-        heeded.map_err(|reason| failure(UNKNOWN, format!("linkerd-cni-agent: {reason}")))
+        heeded.map_err(|reason| failure(UNKNOWN, format!("linkerd-cni-agent: {reason}")))?;
+        Ok(Vec::new())
     }
 
     /// Tries the rules out in a network namespace that is nobody's, again and again.

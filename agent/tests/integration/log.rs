@@ -32,7 +32,7 @@ fn of_an_answer_that_makes_no_sense_nothing_is_logged() {
             std::thread::sleep(Duration::from_millis(500));
             add();
         }
-        until("it says so", || agent.says("pods cannot be watched"));
+        until("it says so", || agent.says("the node's meshed pods cannot be watched"));
         let said = agent.terminate();
         for secret in ["hunter2", "token-1"] {
             let line = said.lines().find(|line| line.contains(secret));
