@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
-use std::thread;
 use std::time::Duration;
 
 use kube::runtime::utils::Backoff as _;
@@ -11,7 +10,8 @@ use kube::runtime::watcher::DefaultBackoff;
 use linkerd_cni::api::Client;
 use linkerd_cni::kubeconfig::Kubeconfig;
 use pod::{PodInfo, PodName};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{error, info};
 
@@ -56,15 +56,6 @@ async fn check_pod(installation: &Installation) -> Result<(), String> {
     };
     let pod = PodName::new(namespace, &installation.pod)?;
     let kubeconfig = installation.net().join(&installation.kubeconfig);
-    let (answer, answered) = oneshot::channel();
-    // The plugin's requests block, and whoever ends the agent doesn't wait for one.
-    let work = move || {
-        let kubeconfig = Kubeconfig::read(&kubeconfig);
-        let asked = kubeconfig.and_then(|kubeconfig| Client::new(kubeconfig).try_once(&pod));
-        // The agent may be ending.
-        let _ = answer.send(asked.map_err(|error| error.to_string()));
-    };
-    let thread = thread::Builder::new().name("access".to_owned()).spawn(work);
-    thread.map_err(|error| format!("a thread: {error}"))?;
-    answered.await.map_err(|error| error.to_string())?
+    let asked = spawn_blocking(move || Client::new(Kubeconfig::read(&kubeconfig)?).try_once(&pod)).await;
+    asked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }

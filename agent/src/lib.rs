@@ -42,6 +42,7 @@ mod watch;
 use std::future::pending;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::{error, info, warn};
 
@@ -53,6 +54,9 @@ pub use crate::settings::{Installation, LogFormat, OnDrift, OnExit, RepairAction
 
 use crate::admin::{Health, Served};
 use crate::api::Server;
+
+/// The time for which the agent's end waits for what it has begun in pods. A question to the API server may take longer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads arguments and environment, and runs until a signal comes.
 pub fn main() -> ExitCode {
@@ -79,7 +83,10 @@ pub fn main() -> ExitCode {
 
 fn start(settings: &Settings) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| format!("the agent cannot start: {error}"))?.block_on(run(settings))
+    let runtime = runtime.map_err(|error| format!("the agent cannot start: {error}"))?;
+    let done = runtime.block_on(run(settings));
+    runtime.shutdown_timeout(PATIENCE);
+    done
 }
 
 async fn run(settings: &Settings) -> Result<(), String> {
