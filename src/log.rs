@@ -6,6 +6,7 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use humantime::format_rfc3339_seconds;
 use nix::errno::Errno;
 use nix::unistd::write;
 use ruleset::is_hidden;
@@ -45,8 +46,6 @@ impl Level {
 pub struct Log {
     format: Format,
     level: Level,
-    /// The last line's time, in seconds since 1970 and as text: most lines of a run are added in the same second.
-    time: Option<(u64, String)>,
     lines: String,
 }
 
@@ -56,7 +55,7 @@ const USUAL: usize = 4096;
 impl Log {
     /// An empty log that takes lines of this level and of more important ones.
     pub fn new(format: Format, level: Level) -> Self {
-        Self { format, level, time: None, lines: String::with_capacity(USUAL) }
+        Self { format, level, lines: String::with_capacity(USUAL) }
     }
 
     /// Adds a line, which carries the present time.
@@ -64,20 +63,12 @@ impl Log {
         if level > self.level {
             return;
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = now.as_secs();
+        let time = format_rfc3339_seconds(SystemTime::now().max(UNIX_EPOCH));
         let (name, lines) = (level.as_str(), &mut self.lines);
-        let (_, time) = match &mut self.time {
-            Some(time) if time.0 == now => time,
-            time => time.insert((now, timestamp(now))),
-        };
         // Writing to a String can't fail.
         match self.format {
             Format::Plain => {
-                // Sooner done than with write!.
-                for part in ["time=\"", time, "\" level=", name, " msg=\""] {
-                    lines.push_str(part);
-                }
+                let _ = write!(lines, "time=\"{time}\" level={name} msg=\"");
                 add_quoted(lines, message);
                 lines.push_str("\"\n");
             }
@@ -165,38 +156,9 @@ fn escape(text: &str, is_special: fn(char) -> bool, add: impl Fn(&mut String, ch
     escaped.into()
 }
 
-/// Seconds since 1970 as RFC 3339 in UTC, as logrus writes it. A date library would cost more of the start.
-fn timestamp(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date of the Gregorian calendar, in years that begin on 1 March, so that the leap day is the last.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3_600, second / 60 % 60, second % 60)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_what_date_says() {
-        // date -u -d @SECONDS +%FT%TZ
-        for (seconds, want) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_827_696, "2000-02-29T12:34:56Z"),
-            (1_709_164_800, "2024-02-29T00:00:00Z"),
-            (1_735_689_599, "2024-12-31T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(timestamp(seconds), want);
-        }
-    }
 
     #[test]
     fn an_error_stays_one_line() {

@@ -1,13 +1,11 @@
 //! Asks the kernel which modes' rules it would take.
 
-use std::ops::Range;
-
 use netfilter::netlink::{Generation, Socket};
-use netfilter::nf_tables::edit::{self, Edit};
+use netfilter::nf_tables::edit;
 use ruleset::Table;
 
 use crate::config::Mode;
-use crate::error::{Error, ModeError};
+use crate::error::Error;
 use crate::install::choose::Reason;
 use crate::modes::install_edits;
 use crate::modes::refusal;
@@ -33,40 +31,23 @@ pub fn choose(
 /// Returns true if the kernel commits all of these modes' tables together, in a namespace without any earlier commit.
 /// If it doesn't, [`check_each`] finds out which of them it refuses.
 pub fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
-    let mut edits = Vec::new();
-    for (mode, tables) in wanted {
-        match install_edits(*mode, &[], tables) {
-            Ok(more) => edits.extend(more),
-            Err(_) => return false,
-        }
-    }
-    let batch = edit::batch(&edits, Some(Generation::FRESH));
+    let lists = wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables));
+    let Ok(lists) = lists.collect::<Result<Vec<_>, _>>() else {
+        return false;
+    };
+    let batch = edit::batch(&lists.into_iter().flatten().collect::<Vec<_>>(), Some(Generation::FRESH));
     batch.is_ok_and(|batch| Socket::open().is_ok_and(|socket| socket.send_batch(&batch).is_ok()))
 }
 
 /// Asks if the kernel would accept each of these modes' tables. The kernel checks all of them in one batch as it would
-/// before a commit, but nothing is committed.
-pub fn check_each(wanted: &[(Mode, Vec<Table>)]) -> Vec<Result<(), Error>> {
-    let edits = wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables));
-    let results = check_lists(edits).into_iter().zip(wanted);
-    results.map(|(result, (mode, _))| result.map_err(|error| error.in_mode(*mode))).collect()
-}
-
-/// Asks if the kernel would accept each of these lists of edits. The kernel checks all of them in one batch as it would
 /// before a commit, but commits nothing. A message that fails has its own error, and the others are still checked;
-/// discarding the batch takes milliseconds, however many messages there are. A list that is an error already keeps that
-/// error.
-fn check_lists<'a>(lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeError>>) -> Vec<Result<(), ModeError>> {
+/// discarding the batch takes milliseconds, however many messages there are.
+pub fn check_each(wanted: &[(Mode, Vec<Table>)]) -> Vec<Result<(), Error>> {
     let mut edits = Vec::new();
     let mut parts = Vec::new();
-    for list in lists {
-        // Each is written by itself first, so that the others are tried even if one can't be written.
-        let list = list.and_then(|list| {
-            refusal::refuse_outside(&list)?;
-            edit::batch(&list, None).map_err(|error| refusal::unwritten_error(&error))?;
-            Ok(list)
-        });
+    for (mode, tables) in wanted {
         let first = edits.len();
+        let list = install_edits(*mode, &[], tables).and_then(|list| refusal::refuse_outside(&list).map(|()| list));
         parts.push(list.map(|list| {
             edits.extend(list);
             first..edits.len()
@@ -78,18 +59,16 @@ fn check_lists<'a>(lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeErr
         (Ok(socket), Ok(batch)) if !edits.is_empty() => socket.send_batch(batch).err(),
         _ => None,
     };
-    let mut outcomes = Vec::new();
-    for part in parts {
-        outcomes.push(part.and_then(|range: Range<usize>| {
-            let batch = batch.as_ref().map_err(refusal::unwritten_error)?;
-            let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
-            match refused.as_ref().and_then(|error| error.about_messages(range)) {
-                Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
-                None => Ok(()),
-            }
-        }));
-    }
-    outcomes
+    let outcome = |part| {
+        let batch = batch.as_ref().map_err(refusal::unwritten_error)?;
+        let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
+        match refused.as_ref().and_then(|error| error.about_messages(part)) {
+            Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
+            None => Ok(()),
+        }
+    };
+    let outcomes = parts.into_iter().zip(wanted);
+    outcomes.map(|(part, (mode, _))| part.and_then(outcome).map_err(|error| error.in_mode(*mode))).collect()
 }
 
 #[cfg(test)]
@@ -99,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::config::NATIVE;
-    use crate::error::{Errno, Lack, Privilege};
+    use crate::error::{Errno, Lack, ModeError, Privilege};
     use crate::install::choose::first;
 
     /// A table with one chain of as many rules.

@@ -32,18 +32,8 @@ pub(super) fn path_of_pod(uid: &str) -> Result<PathBuf, String> {
             _ => {}
         }
     }
-    let mut paths = found.into_values();
-    match (paths.next(), paths.next()) {
-        (Some(path), None) => Ok(path),
-        (None, _) => Err("no process of this pod can be seen: run proxy-init on the pod's node, as root and with its \
-                          processes"
-            .to_owned()),
-        (Some(one), Some(other)) => Err(format!(
-            "processes of this pod are in several network namespaces: name the right one, such as {} or {}",
-            one.display(),
-            other.display()
-        )),
-    }
+    let none = "no process of this pod can be seen: run proxy-init on the pod's node, as root and with its processes";
+    only(found.into_values(), none, "processes of this pod are in several network namespaces")
 }
 
 /// The place of the one namespace with this address, among those that the runtime has given a name. For who sees no processes of
@@ -58,24 +48,27 @@ pub(super) fn path_of_address(address: &str) -> Result<PathBuf, String> {
             having.push(entry.path());
         }
     }
-    match having.as_slice() {
-        [path] => Ok(path.clone()),
-        [] => {
-            Err(format!("no network namespace in {NAMED} has this address: run proxy-init on the pod's node, as root"))
+    let none = format!("no network namespace in {NAMED} has this address: run proxy-init on the pod's node, as root");
+    only(having, &none, "several network namespaces have this address")
+}
+
+/// The only path; or the reason why it can't be told, if there is none or several.
+fn only(paths: impl IntoIterator<Item = PathBuf>, none: &str, several: &str) -> Result<PathBuf, String> {
+    let mut paths = paths.into_iter();
+    match (paths.next(), paths.next()) {
+        (Some(path), None) => Ok(path),
+        (None, _) => Err(none.to_owned()),
+        (Some(one), Some(other)) => {
+            Err(format!("{several}: name the right one, such as {} or {}", one.display(), other.display()))
         }
-        [one, other, ..] => Err(format!(
-            "several network namespaces have this address: name the right one, such as {} or {}",
-            one.display(),
-            other.display()
-        )),
     }
 }
 
 /// True if a device of the current namespace has the address.
 fn has(address: IpAddr) -> bool {
-    let is_same = |found: SockaddrStorage| match address {
-        IpAddr::V4(address) => found.as_sockaddr_in().is_some_and(|found| found.ip() == address),
-        IpAddr::V6(address) => found.as_sockaddr_in6().is_some_and(|found| found.ip() == address),
+    let of = |found: SockaddrStorage| match found.as_sockaddr_in() {
+        Some(v4) => Some(IpAddr::V4(v4.ip())),
+        None => found.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())),
     };
-    getifaddrs().is_ok_and(|mut devices| devices.any(|device| device.address.is_some_and(is_same)))
+    getifaddrs().is_ok_and(|mut devices| devices.any(|device| device.address.and_then(of) == Some(address)))
 }

@@ -23,12 +23,10 @@ pub(crate) fn boolean(text: &str) -> Result<bool, String> {
 }
 
 pub(crate) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
-    match (text, boolean(text)) {
-        ("ipv4", _) => Ok(Some(Simulate::Only(Family::V4))),
-        ("ipv6", _) => Ok(Some(Simulate::Only(Family::V6))),
-        (_, Ok(is_asked)) => Ok(is_asked.then_some(Simulate::AllFamilies)),
-        (_, Err(_)) => Err(not_one_of(text, &["ipv4", "ipv6", "true", "false"].map(|name| (name, ())))),
-    }
+    let [v4, v6] = Family::ALL.map(|family| Some(Simulate::Only(family)));
+    boolean(text)
+        .map(|is_asked| is_asked.then_some(Simulate::AllFamilies))
+        .or_else(|_| named(text, &[("ipv4", v4), ("ipv6", v6), ("true", Some(Simulate::AllFamilies)), ("false", None)]))
 }
 
 pub(crate) fn mode(text: &str) -> Result<Option<ModeChoice>, String> {

@@ -28,7 +28,7 @@ use crate::modes::legacy::read::Lists;
 use crate::modes::legacy::restore;
 use crate::modes::legacy::{self, Legacy, has_sockets};
 use crate::modes::{self, install_edits, nf_tables, try_out};
-use crate::netns;
+use crate::netns::Namespace;
 use crate::notice::{OperationNotice, Warning};
 use crate::ownership::holders;
 use crate::plan::tables::expected;
@@ -149,7 +149,10 @@ impl Install {
 
     /// As [`Install::run`], and reports each event to `tell`, also if the run then fails.
     pub fn run_with(&self, mut tell: impl FnMut(OperationNotice<'_>) + Send) -> Result<Installed, Error> {
-        netns::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
+        match &self.netns {
+            Some(path) => Namespace::open(path)?.run(|| self.run_here(&mut tell))?,
+            None => self.run_here(&mut tell),
+        }
     }
 
     /// The rules as text, for `iptables-restore` or, in native mode, which has one table for both families, for

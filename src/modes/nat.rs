@@ -25,27 +25,13 @@ pub(super) fn install_edits<'a>(
 ) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
     for family in Family::ALL {
-        add_edits(mode, held, family, wanted, &mut edits)?;
-    }
-    Ok(edits)
-}
-
-/// Adds those for the table of one family.
-pub(super) fn add_edits<'a>(
-    mode: Mode,
-    held: &[Table<HeldRule>],
-    family: Family,
-    wanted: &'a [Table],
-    edits: &mut Vec<Edit<'a>>,
-) -> Result<(), ModeError> {
-    let held = mode.table_among(held, family);
-    match mode.table_among(wanted, family) {
-        Some(wanted) => refill(mode, held, family, wanted, edits),
-        None => {
-            remove_family(held, family, edits);
-            Ok(())
+        let held = mode.table_among(held, family);
+        match mode.table_among(wanted, family) {
+            Some(wanted) => refill(mode, held, family, wanted, &mut edits)?,
+            None => remove_family(held, family, &mut edits),
         }
     }
+    Ok(edits)
 }
 
 /// Adds the edits after which each of our chains holds its rules, and one correct jump leads to each.

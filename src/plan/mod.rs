@@ -3,25 +3,11 @@
 mod names;
 pub mod tables;
 
-use ruleset::{Action, Condition, Family, Field, Name, TCP, Values, addresses};
+use ruleset::{Action, Condition, Family, Field, NAT, Name, Subsystem, TCP, Table, TableFamily, Values, addresses};
 
 pub use self::names::{ChainName, Multiport, Purpose};
 pub(crate) use self::names::{chain_of, is_on_owner, owner, rules_of};
 use crate::config::{Config, IdRange, Interface, Port, PortRange, Subnet};
-
-/// The rules that a config asks for in one family.
-#[derive(Debug, Clone)]
-pub struct FamilyPlan {
-    pub family: Family,
-    /// In the order of [`ChainName::IN_ORDER`].
-    pub chains: [PlannedChain; 4],
-}
-
-#[derive(Debug, Clone)]
-pub struct PlannedChain {
-    pub name: ChainName,
-    pub rules: Vec<Planned>,
-}
 
 /// A planned rule: a packet that meets all the conditions gets the action.
 #[derive(Debug, Clone)]
@@ -31,10 +17,14 @@ pub struct Planned {
     pub action: Action,
 }
 
-/// The rules that `config` asks for: linkerd-init's, in its order, with its purposes.
-pub fn plan(config: &Config) -> Vec<FamilyPlan> {
-    let chains = |family| ChainName::IN_ORDER.map(|name| PlannedChain { name, rules: rules(config, family, name) });
-    config.families().iter().map(|&family| FamilyPlan { family, chains: chains(family) }).collect()
+/// The rules that `config` asks for: linkerd-init's, in its order, with its purposes. Each family has a nat table, whose
+/// chains are in the order of [`ChainName::IN_ORDER`].
+pub fn plan(config: &Config) -> Vec<Table<Planned>> {
+    let table = |&family: &Family| Table {
+        chains: ChainName::IN_ORDER.map(|name| name.holding(rules(config, family, name))).into(),
+        ..Table::new(Subsystem::NfTables, TableFamily::Ip(family), Name::from(NAT))
+    };
+    config.families().iter().map(table).collect()
 }
 
 fn rules(config: &Config, family: Family, chain: ChainName) -> Vec<Planned> {
@@ -152,7 +142,6 @@ fn of_family(subnets: &[Subnet], family: Family) -> impl Iterator<Item = &Subnet
 
 #[cfg(test)]
 mod tests {
-    use ruleset::Table;
     use ruleset::xtables::IptablesRule;
 
     use super::*;
@@ -167,13 +156,13 @@ mod tests {
         let want =
             [(Family::V4, "proxy-init/ignore-subnet-10.0.0.0/8"), (Family::V6, "proxy-init/ignore-subnet-fd00::/8")];
         for (plan, (family, comment)) in plan(&config).iter().zip(want) {
-            assert_eq!(plan.family, family);
+            assert_eq!(plan.family, TableFamily::Ip(family));
             let comments = purposes(plan).map(ToString::to_string).filter(|comment| comment.contains("subnet"));
             assert_eq!(comments.collect::<Vec<_>>(), [comment]);
         }
     }
 
-    fn purposes(plan: &FamilyPlan) -> impl Iterator<Item = &Purpose> {
+    fn purposes(plan: &Table<Planned>) -> impl Iterator<Item = &Purpose> {
         plan.chains.iter().flat_map(|chain| &chain.rules).map(|planned| &planned.purpose)
     }
 
@@ -198,7 +187,7 @@ mod tests {
         assert_eq!(redirections(&v6), [""; 0]);
     }
 
-    fn subnets_in(plan: &FamilyPlan) -> Vec<String> {
+    fn subnets_in(plan: &Table<Planned>) -> Vec<String> {
         let subnet = |purpose: &Purpose| match purpose {
             Purpose::IgnoreSubnet(subnet) => Some(subnet.to_string()),
             _ => None,
@@ -228,9 +217,9 @@ mod tests {
             }
             // linkerd-init has no such flag.
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = (vec![], subnets());
-            for plan in plan(&config) {
-                let own = of_family(&config.ignored_outbound_subnets, plan.family).map(ToString::to_string);
-                assert_eq!(subnets_in(&plan), own.collect::<Vec<_>>(), "{listed}");
+            for (plan, family) in plan(&config).iter().zip(Family::ALL) {
+                let own = of_family(&config.ignored_outbound_subnets, family).map(ToString::to_string);
+                assert_eq!(subnets_in(plan), own.collect::<Vec<_>>(), "{listed}");
             }
         }
     }

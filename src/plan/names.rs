@@ -65,7 +65,7 @@ impl ChainName {
     }
 
     /// The chain as proxy-init makes it, with these rules.
-    pub(crate) fn holding(self, rules: Vec<Rule>) -> Chain {
+    pub(crate) fn holding<R>(self, rules: Vec<R>) -> Chain<R> {
         Chain::new(Name::from(self.as_str()), self.base(), rules)
     }
 

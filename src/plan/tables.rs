@@ -7,31 +7,29 @@ use std::fmt::Display;
 
 use ruleset::nftables::{LONGEST_COMMENT, family_condition};
 use ruleset::{
-    Action, Condition, Counters, Family, Field, Intervals, NAT, Name, Rule, Set, Subsystem, Table, TableFamily, Values,
+    Action, Chain, Condition, Counters, Family, Field, Intervals, Name, Rule, Set, Subsystem, Table, TableFamily,
+    Values,
 };
 
 use crate::config::{Config, Mode, NATIVE, PortRange, lists};
 use crate::plan::names::{ChainName, Purpose};
-use crate::plan::{FamilyPlan, Planned, plan};
+use crate::plan::{Planned, plan, rules_of};
 
 /// The tables that a mode makes for a config.
 pub fn expected(mode: Mode, config: &Config) -> Vec<Table> {
     let plans = plan(config);
     match mode {
-        Mode::Nft | Mode::Legacy => plans.iter().map(|plan| nat(plan, mode.subsystem())).collect(),
+        Mode::Nft | Mode::Legacy => plans.into_iter().map(|plan| nat(plan, mode.subsystem())).collect(),
         Mode::Native => vec![native(&plans)],
     }
 }
 
 /// A family's nat table, each rule of which is a planned one.
-pub(crate) fn nat(plan: &FamilyPlan, subsystem: Subsystem) -> Table {
-    let mut table = Table::new(subsystem, TableFamily::Ip(plan.family), Name::from(NAT));
-    for chain in &plan.chains {
-        let rules = chain
-            .rules
-            .iter()
-            .map(|planned| rule(planned.conditions.clone(), planned.action.clone(), planned.purpose.comment()));
-        table.chains.push(chain.name.holding(rules.collect()));
+pub(crate) fn nat(plan: Table<Planned>, subsystem: Subsystem) -> Table {
+    let mut table = Table::new(subsystem, plan.family, plan.name);
+    for chain in plan.chains {
+        let rules = chain.rules.into_iter().map(|it| rule(it.conditions, it.action, it.purpose.comment()));
+        table.chains.push(Chain::new(chain.name, chain.base, rules.collect()));
     }
     table
 }
@@ -41,14 +39,14 @@ fn rule(conditions: Vec<Condition>, action: Action, comment: Name) -> Rule {
 }
 
 /// Native mode's table, which has the planned rules of each family.
-fn native(plans: &[FamilyPlan]) -> Table {
+fn native(plans: &[Table<Planned>]) -> Table {
     let mut lists = Vec::new();
     let merged = ChainName::IN_ORDER.map(|name| (name, merge_families(&mut lists, name, plans)));
     let (sets, values) = sets(&lists);
     let mut table = Table { sets, ..Table::new(Subsystem::NfTables, TableFamily::Inet, Name::from(NATIVE)) };
     for (name, merged) in merged {
         let mut rules: Vec<Rule> = merged.iter().map(|merged| merged.rule(&lists, &values)).collect();
-        if let [FamilyPlan { family, .. }] = plans
+        if let [Table { family: TableFamily::Ip(family), .. }] = plans
             && name.hook().is_some()
         {
             rules.iter_mut().for_each(|rule| rule.conditions.insert(0, family_condition(*family)));
@@ -88,13 +86,13 @@ struct Merged<'a> {
 }
 
 /// Merges the planned rules of a chain; the lists get the ports and subnets in which they differ.
-fn merge_families<'a>(lists: &mut Vec<List>, name: ChainName, plans: &'a [FamilyPlan]) -> Vec<Merged<'a>> {
+fn merge_families<'a>(lists: &mut Vec<List>, name: ChainName, plans: &'a [Table<Planned>]) -> Vec<Merged<'a>> {
     let mut merged: Vec<Merged<'_>> = Vec::new();
     // The index of each rule. There are as many rules on users as users, so they aren't compared one by one.
     let mut places: BTreeMap<(Vec<Test>, &Action), usize> = BTreeMap::new();
     for plan in plans {
-        let family = plan.family;
-        for planned in plan.chains.iter().filter(|chain| chain.name == name).flat_map(|chain| &chain.rules) {
+        let TableFamily::Ip(family) = plan.family else { continue };
+        for planned in rules_of(plan, name) {
             let tests = tests(lists, name, family, planned);
             let place = *places.entry((tests.clone(), &planned.action)).or_insert(merged.len());
             let Some(known) = merged.get_mut(place) else {

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::modes::must_see;
 use crate::netns;
 
-/// A pod's connections, port by port. Its `Display` is for people, [`Checked::json`] for machines.
+/// A pod's connections, port by port.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Checked {

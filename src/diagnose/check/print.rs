@@ -1,7 +1,5 @@
 //! A check as text and as JSON.
 
-use std::fmt;
-
 use serde_json::Value;
 
 use super::coded_finding::{CodedFinding, Severity};
@@ -10,13 +8,6 @@ use super::{Checked, CheckedPort};
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::object;
 use crate::diagnose::output::page::{Page, Style};
-
-/// For people.
-impl fmt::Display for Checked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&Page::default()))
-    }
-}
 
 impl Checked {
     /// The summary in one sentence, with the code of each finding.
@@ -52,6 +43,7 @@ impl Checked {
         answer
     }
 
+    /// For people.
     pub(in crate::diagnose) fn text(&self, page: &Page) -> String {
         let style = if self.conclusion() == Conclusion::AsExpected { Style::Proxy } else { Style::Trouble };
         let mut text = page.paragraph(style, &self.answer(), 2);

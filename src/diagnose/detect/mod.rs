@@ -182,8 +182,8 @@ fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option
             for chain in &mut part.chains {
                 chain.rules.retain(|planned| is_tried(&planned.purpose));
             }
-            names.push(format!("{}: {name}", plan.family));
-            parts.push((Mode::Nft, vec![nat(&part, Subsystem::NfTables)]));
+            names.push(format!("{}: {name}", plan.family.title()));
+            parts.push((Mode::Nft, vec![nat(part, Subsystem::NfTables)]));
         }
     }
     names.push(NATIVE.to_owned());

@@ -14,6 +14,7 @@ use std::fs;
 use std::iter;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::slice;
 
 use netfilter::netlink::signals::hold;
 use netfilter::netlink::sockopt::load_extension;
@@ -26,7 +27,7 @@ use ruleset::{Condition, Family, Label, Name, Rule, Table};
 
 use self::child::{missing_capability, not_permitted};
 use self::read::Held;
-use super::nat::add_edits;
+use super::nat::install_edits;
 use super::refusal::unmapped;
 use super::rerun::held_in_legacy;
 use crate::config::Mode;
@@ -80,35 +81,29 @@ impl Legacy {
         // and the other not. So signals wait.
         let _held = hold();
         let restored = changes.iter().try_for_each(|change| child::restore(&change.program, &change.input, &lock.0));
-        match restored.and_then(|()| self.confirm(wanted)) {
-            Ok(()) => Ok(changes.iter().map(|change| held_in_legacy(&change.before.table)).collect()),
-            Err(error) => Err(roll_back(&changes, explain(error, &changes, wanted))),
-        }
+        let cause = match restored.and_then(|()| self.changes(wanted)).map(|mut left| left.pop()) {
+            // Each family is as it should be.
+            Ok(None) => return Ok(changes.iter().map(|change| held_in_legacy(&change.before.table)).collect()),
+            Ok(Some(Change { family, program, .. })) => ModeError::NoEffect { command: program, family },
+            Err(error) => explain(error, &changes, wanted),
+        };
+        Err(roll_back(&changes, cause))
     }
 
     /// The change for each family that isn't as it should be.
     fn changes(&self, wanted: &[Table]) -> Result<Vec<Change>, ModeError> {
         let mut changes = Vec::new();
         for family in Family::ALL {
-            let is_wanted = Mode::Legacy.table_among(wanted, family).is_some();
-            let Some(before) = read::read_held(family, is_wanted).map_err(with_capability)? else {
+            let wanted = Mode::Legacy.table_among(wanted, family).map(slice::from_ref).unwrap_or_default();
+            let Some(before) = read::read_held(family, !wanted.is_empty()).map_err(with_capability)? else {
                 continue;
             };
-            let mut edits = Vec::new();
-            add_edits(Mode::Legacy, &[held_in_legacy(&before.table)], family, wanted, &mut edits)?;
+            let edits = install_edits(Mode::Legacy, &[held_in_legacy(&before.table)], wanted)?;
             if !edits.is_empty() {
                 changes.push(Change { family, program: self.restore(family)?, input: restore::input(&edits), before });
             }
         }
         Ok(changes)
-    }
-
-    /// Fails if a family isn't as it should be, although its command has succeeded.
-    fn confirm(&self, wanted: &[Table]) -> Result<(), ModeError> {
-        match self.changes(wanted)?.pop() {
-            Some(Change { family, program, .. }) => Err(ModeError::NoEffect { command: program, family }),
-            None => Ok(()),
-        }
     }
 }
 
@@ -120,23 +115,23 @@ struct Change {
     before: Held,
 }
 
-/// The rules that aren't in our chains.
+/// The rules that neither are in our chains nor lead to one.
 fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
     let others = table.chains.iter().filter(|chain| ChainName::own(&chain.name).is_none());
-    others.flat_map(|chain| &chain.rules)
+    others.flat_map(|chain| &chain.rules).filter(|rule| rule.action.target().and_then(ChainName::own).is_none())
 }
 
 /// After a command has failed, puts all tables back, and says if one can't be.
 fn roll_back(changes: &[Change], cause: ModeError) -> ModeError {
-    let mut failures = Vec::new();
-    for Change { family, before, .. } in changes {
-        if let Err(error) = read::put_back(*family, before) {
-            failures.push((*family, error));
+    let (mut families, mut first) = (Vec::new(), None);
+    for change in changes {
+        if let Err(error) = read::put_back(change.family, &change.before) {
+            families.push(change.family);
+            first.get_or_insert(Box::new(error));
         }
     }
-    let families = failures.iter().map(|(family, _)| *family).collect();
-    match failures.into_iter().next() {
-        Some((_, error)) => ModeError::NotRolledBack { families, cause: Box::new(cause), error: Box::new(error) },
+    match first {
+        Some(error) => ModeError::NotRolledBack { families, cause: Box::new(cause), error },
         None => cause,
     }
 }

@@ -40,8 +40,8 @@ impl Lists {
     /// Opens them, in the thread's network namespace. Where only root may read them, infers which of these tables exist.
     pub(crate) fn open(tables: &[&'static str]) -> Self {
         let lists = Family::ALL.map(open_list);
-        let mut errors = lists.iter().filter_map(|list| list.as_ref().err());
-        let is_refused = errors.any(|error| error.kind() == ErrorKind::PermissionDenied);
+        let is_refused =
+            lists.iter().any(|list| matches!(list, Err(error) if error.kind() == ErrorKind::PermissionDenied));
         let inferred = if is_refused { unlisted::tables(tables) } else { [None, None] };
         let mut inferred = inferred.into_iter();
         Self(lists.map(|list| match (list, inferred.next().flatten()) {

@@ -16,18 +16,16 @@ use crate::kernel::version;
 /// is loaded, 6 % of a run of nft mode where one is, and 2 ms where the kernel lacks nfnetlink_hook though it is new enough,
 /// as Debian's 6.1, for it runs modprobe each time.
 pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] {
-    let possible = Family::ALL.map(|family| wanted.iter().any(|table| may_have(family, table)));
-    let mut socket = (possible.contains(&true) && has_hook_lists()).then(Socket::open).and_then(Result::ok);
-    let mut families = Family::ALL.into_iter().zip(possible);
-    std::array::from_fn(|_| {
-        let (family, is_possible) = families.next()?;
-        if !is_possible {
+    let mut socket = None;
+    Family::ALL.map(|family| {
+        if !wanted.iter().any(|table| may_have(family, table)) {
             return Some(Vec::new());
         }
-        let inferred = hooks::legacy_tables(socket.as_ref()?, family, may_have(family, NAT));
+        let open = socket.get_or_insert_with(|| has_hook_lists().then(Socket::open).and_then(Result::ok));
+        let inferred = hooks::legacy_tables(open.as_ref()?, family, may_have(family, NAT));
         if inferred.is_err() {
             // It wouldn't tell of the other family either, and asking again costs another run of modprobe.
-            socket = None;
+            socket = Some(None);
         }
         inferred.ok().flatten()
     })
