@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 
 use lab::linkerd::Flags;
-use lab::network::{Lab, NEIGHBOUR, POD, ROOT, Reached, Server, connect};
+use lab::network::{Lab, NEIGHBOUR, Namespace, POD, ROOT, Reached, Server, connect};
 use serde_json::Value;
 
 use crate::support::{Run, chart, chart_in, install, nft, unfolded};
@@ -171,6 +171,16 @@ fn a_pod_without_a_default_route_is_well() {
     let _server = Server::start(&lab.pod, &[4140]);
     let reached = connect(&lab.pod, ROOT, (NEIGHBOUR[0], 80).into());
     assert!(matches!(reached, Reached::Server { port: 4140, .. }), "{reached:?}");
+}
+
+/// Exceptions alone would say nothing.
+#[test]
+fn a_pod_without_addresses_has_a_line_for_outbound_connections() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    let text = Run::new("check").output(&namespace).stdout();
+    let line = "\n  outbound      the pod has no address that other networks know\n                except by";
+    assert!(text.contains(line), "{text}");
 }
 
 /// In a cluster of IPv4 alone, a pod's device has an IPv6 address of its link all the same.

@@ -56,7 +56,10 @@ impl Checked {
         if self.ports.is_empty() {
             text += "         nothing listens for other hosts, except perhaps the proxy\n";
         }
-        if !self.outbound.is_empty() {
+        if self.outbound.is_empty() {
+            text += "  outbound      the pod has no address that other networks know
+";
+        } else {
             text += &row("  outbound      ", &self.outbound, page);
         }
         for exception in self.outbound_exceptions() {
