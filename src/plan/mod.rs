@@ -18,7 +18,7 @@ pub struct Planned {
 }
 
 /// The rules that `config` asks for: linkerd-init's, in its order, with its purposes. Each family has a nat table, whose
-/// chains are in the order of [`ChainName::IN_ORDER`].
+/// chains are in the order of `ChainName::IN_ORDER`.
 pub fn plan(config: &Config) -> Vec<Table<Planned>> {
     let table = |&family: &Family| Table {
         chains: ChainName::IN_ORDER.map(|name| name.holding(rules(config, family, name))).into(),
