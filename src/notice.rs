@@ -30,17 +30,26 @@ pub enum OperationNotice<'a> {
 /// A defect that stops nothing.
 #[derive(Debug, Display)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the text of a warning says what each of its fields is")]
 pub enum Warning {
+    /// The config is probably a mistake.
     #[display("{_0}")]
     Config(warnings::Warning),
+    /// A mode can't be used.
     #[display("{}; falling back to {mode} mode", reason(missing))]
-    FellBack { missing: Error, mode: Mode },
+    FellBack {
+        /// The part that it lacks.
+        missing: Error,
+        /// The mode that is tried next.
+        mode: Mode,
+    },
+    /// Legacy tables could not be seen.
     #[display("not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
         _0.reason)]
     LegacyUnseen(Unseen),
+    /// Another program's rule was removed, because it led to a chain of ours.
     #[display("{mode} mode: removed a rule that another program added, because it led to a proxy-init chain: {rule}")]
     RemovedForeign {
+        /// The mode whose rules were removed.
         mode: Mode,
         /// The rule, with its table and chain.
         rule: String,
@@ -48,6 +57,7 @@ pub enum Warning {
     /// The kernel has no IPv6. In legacy mode, only the IPv4 rules are installed.
     #[display("this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect")]
     NoIpv6,
+    /// The rules are in the machine's own network namespace.
     #[display(
         "this is the machine's own network namespace, not one of a pod or container: its own connections are \
          redirected now, until `proxy-init uninstall` (--allow-host-network, if that is what you want)"

@@ -11,12 +11,13 @@ use crate::config::{Config, Port, Subnet};
 /// Something in a [`Config`] that its user should know before connections show it.
 #[derive(Debug, Clone, PartialEq, Eq, Display)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the text of a warning says what each of its fields is")]
 pub enum Warning {
+    /// Nobody is named as the proxy's user or group.
     #[display(
         "{PROXY_UID} and {PROXY_GID} are 0 or not given: the proxy's own connections will be redirected back to the proxy"
     )]
     NoOwner,
+    /// The proxy's two ports are this one.
     #[display("{INCOMING_PROXY_PORT} and {OUTGOING_PROXY_PORT} are both {_0}")]
     SamePort(Port),
     /// A subnet of all addresses that counts for this family too, which is not its own.
@@ -25,6 +26,7 @@ pub enum Warning {
          linkerd-init"
     )]
     BothFamilies(Subnet, Family),
+    /// The subnet is of a family that gets no rules.
     #[display("subnet {_0} has no effect: with {IPV6}=false there are no rules for {}",
         _0.family())]
     NoRulesFor(Subnet),

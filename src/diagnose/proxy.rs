@@ -1,5 +1,6 @@
 //! Looks for the proxy: the listeners on its ports, and their users.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use derive_more::Display;
@@ -264,17 +265,9 @@ fn address_without_rules(config: &Config, network: &Network) -> Option<PodWarnin
 fn other_ports_of_proxy(config: &Config, network: &Network) -> Vec<u16> {
     let skipped = Intervals::new(config.ignored_inbound_ports.iter().map(|range| range.numbers()));
     let known = Intervals::each([config.inbound_port.get(), config.outbound_port.get()]).or(&skipped);
-    let mut ports = Vec::new();
-    for listener in &network.listeners {
-        let port = u128::from(listener.port);
-        let is_proxys = config.proxy_uid.is_some_and(|uid| uid.get() == listener.uid);
-        if is_proxys && !known.meets(&[(port, port)]) {
-            ports.push(listener.port);
-        }
-    }
-    ports.sort_unstable();
-    ports.dedup();
-    ports
+    let is_proxys = |listener: &&Listener| config.proxy_uid.is_some_and(|uid| uid.get() == listener.uid);
+    let ports: BTreeSet<u16> = network.listeners.iter().filter(is_proxys).map(|listener| listener.port).collect();
+    ports.into_iter().filter(|&port| !known.meets(&[(port.into(), port.into())])).collect()
 }
 
 /// A warning for each user who listens on a port of the proxy's and isn't exempt; none if one may be exempt by a group,
@@ -304,10 +297,9 @@ fn other_users(config: &Config, network: &Network) -> Vec<PodWarning> {
 
 /// A warning for each port whose queue is full.
 fn full_queues(network: &Network) -> Vec<PodWarning> {
-    let mut full: Vec<&Listener> = network.listeners.iter().filter(|listener| listener.queue.is_full()).collect();
-    full.sort_by_key(|listener| listener.port);
-    full.dedup_by_key(|listener| listener.port);
-    full.into_iter().map(|listener| PodWarning::QueueFull { port: listener.port, queue: listener.queue }).collect()
+    let full = network.listeners.iter().rev().filter(|listener| listener.queue.is_full());
+    let queues: BTreeMap<u16, Queue> = full.map(|listener| (listener.port, listener.queue)).collect();
+    queues.into_iter().map(|(port, queue)| PodWarning::QueueFull { port, queue }).collect()
 }
 
 /// Returns true if redirected connections may reach the listener: inbound connections go to an address of their device.

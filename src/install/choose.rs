@@ -10,29 +10,38 @@ use crate::ownership::holders;
 /// The reason why a mode was chosen. As text, it is the end of a sentence: `nft mode, because …`.
 #[derive(Debug, Display)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the text of a reason says what each of its fields is")]
 pub enum Reason {
+    /// [`ModeChoice::Mode`](crate::ModeChoice::Mode)
     #[display("it was asked for")]
     Named,
+    /// [`ModeChoice::Default`](crate::ModeChoice::Default)
     #[display("it is the default")]
     Default,
+    /// [`ModeChoice::Plain`](crate::ModeChoice::Plain)
     #[display("it is what iptables-restore on PATH uses")]
     Plain,
+    /// This mode was to be used, and can't be.
     #[display("{_0} mode cannot be used here")]
     FellBack(Mode),
+    /// An earlier run has used it.
     #[display("it holds proxy-init's rules already")]
     Holds,
+    /// Other programs use nf_tables, with so many nat rules.
     #[display("nf_tables holds nat rules ({_0}), legacy tables none")]
     OnlyNfTables(usize),
+    /// Other programs use legacy tables, with so many nat rules.
     #[display("legacy tables hold nat rules ({_0}), nf_tables none")]
     OnlyLegacy(usize),
+    /// Nothing speaks for another mode than nft mode, which works.
     #[display("the kernel has all that it needs{}", if *legacy_hidden { LEGACY_HIDDEN } else { "" })]
     Supported {
         /// This process may not list legacy tables, which may hold rules.
         legacy_hidden: bool,
     },
+    /// Native mode works, and nft mode fails by this error.
     #[display("the kernel has all that it needs, and nft mode cannot be used: {_0}")]
     NftLacks(Error),
+    /// Legacy mode is left. Nft mode fails by this error.
     #[display("neither nft nor native mode can be used: {_0}")]
     NeitherSupported(Error),
 }

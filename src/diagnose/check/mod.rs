@@ -5,6 +5,7 @@ mod coded_finding;
 mod fate;
 mod print;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
@@ -49,7 +50,7 @@ pub struct Checked {
 struct CheckedPort {
     port: u16,
     /// The users who listen there.
-    uids: Vec<u32>,
+    uids: BTreeSet<u32>,
     /// The fate of other hosts' connections over each family for which something listens.
     fates: Vec<FamilyFate>,
 }
@@ -128,9 +129,7 @@ fn ports(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<C
     let is_proxys = |port: u16| {
         config.is_some_and(|config| [config.inbound_port.get(), config.outbound_port.get()].contains(&port))
     };
-    let mut listening: Vec<u16> = network.listeners.iter().map(|listener| listener.port).collect();
-    listening.sort_unstable();
-    listening.dedup();
+    let listening: BTreeSet<u16> = network.listeners.iter().map(|listener| listener.port).collect();
     let mut ports = Vec::new();
     for port in listening.into_iter().filter(|&port| !is_proxys(port)) {
         let at_port = || network.listeners.iter().filter(|listener| listener.port == port);
@@ -143,9 +142,7 @@ fn ports(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Vec<C
                 fates.push(FamilyFate::of(family, scene.follow(&connection)));
             }
         }
-        let mut uids: Vec<u32> = at_port().map(|listener| listener.uid).collect();
-        uids.sort_unstable();
-        uids.dedup();
+        let uids: BTreeSet<u32> = at_port().map(|listener| listener.uid).collect();
         // A program that listens on lo alone isn't there for other hosts.
         if !fates.is_empty() {
             ports.push(CheckedPort { port, uids, fates });

@@ -126,7 +126,7 @@ fn row(start: &str, fates: &[FamilyFate], page: &Page) -> String {
 fn port_json(port: &CheckedPort) -> Value {
     object(vec![
         ("port", port.port.into()),
-        ("users", port.uids.clone().into()),
+        ("users", port.uids.iter().copied().collect()),
         ("fates", port.fates.iter().map(fate_json).collect()),
     ])
 }

@@ -50,14 +50,11 @@ impl Legacy {
     /// A family's restore command.
     pub(crate) fn restore(&self, family: Family) -> Result<PathBuf, ModeError> {
         let command = format!("{}{}-restore", family.iptables(), if self.is_plain { "" } else { "-legacy" });
-        for folder in environment::folders(self.folder.clone()) {
-            let program = folder.join(&command);
-            let metadata = fs::metadata(&program);
-            if metadata.is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0) {
-                return Ok(program);
-            }
-        }
-        Err(ModeError::NoCommand { command })
+        let folders = environment::folders(self.folder.clone()).into_iter();
+        let is_program = |file: &PathBuf| {
+            fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        };
+        folders.map(|folder| folder.join(&command)).find(is_program).ok_or(ModeError::NoCommand { command })
     }
 
     /// Returns true if the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
