@@ -160,14 +160,7 @@ impl Problem {
 
     /// Returns true if the finding is about other programs' rules, while ours are as they should be.
     pub fn is_about_others(&self) -> bool {
-        matches!(
-            self,
-            Problem::Shadowed { .. }
-                | Problem::Policy
-                | Problem::Dropped { .. }
-                | Problem::Barred { .. }
-                | Problem::Undiscovered { .. }
-        )
+        matches!(self.kind(), FindingKind::Shadowed | FindingKind::Policy | FindingKind::Dropped)
     }
 
     /// Returns true if the finding is only a warning: connections reach the proxy, except perhaps by something unknown,
