@@ -5,7 +5,7 @@ use ruleset::testing::random;
 use ruleset::Family;
 
 use super::*;
-use crate::config::settings::{SETTINGS, arguments};
+use crate::config::settings::{SETTINGS, arguments, variable};
 use crate::config::testing::any_config;
 use crate::config::{Config, Mode, ModeChoice, Port};
 use crate::log::Level;
@@ -128,23 +128,23 @@ fn the_environment_has_each_setting_whose_flag_is_not_given() {
         for command in ["proxy-init", "proxy-init verify --netns /x"] {
             let line = format!("{command}{needed}");
             let by_flag = with_variable(&format!("{line} --{flag}={value}"), "", "").unwrap();
-            assert_eq!(with_variable(&line, &setting.variable(), value), Ok(by_flag.clone()), "{flag}");
+            assert_eq!(with_variable(&line, &variable(flag), value), Ok(by_flag.clone()), "{flag}");
             // The flag goes before it, and nobody reads it then.
             for ignored in [other, "x y"] {
-                let both = with_variable(&format!("{line} --{flag}={value}"), &setting.variable(), ignored);
+                let both = with_variable(&format!("{line} --{flag}={value}"), &variable(flag), ignored);
                 assert_eq!(both, Ok(by_flag.clone()), "{flag}");
             }
-            let refused = with_variable(&line, &setting.variable(), "x y").unwrap_err();
-            assert!(refused.starts_with(&format!("{} in the environment ", setting.variable())), "{refused}");
+            let refused = with_variable(&line, &variable(flag), "x y").unwrap_err();
+            assert!(refused.starts_with(&format!("{} in the environment ", variable(flag))), "{refused}");
             assert!(refused.contains("x y"), "{refused}");
         }
         if !setting.is_required {
             let line = format!("proxy-init{needed}");
-            assert_eq!(with_variable(&line, &setting.variable(), ""), with_variable(&line, "", ""), "{flag}");
+            assert_eq!(with_variable(&line, &variable(flag), ""), with_variable(&line, "", ""), "{flag}");
         }
         // Other subcommands, and verify without flags about rules, don't read it.
         for line in ["proxy-init verify", "proxy-init show", "proxy-init uninstall"] {
-            let environment = |name: &str| (name == setting.variable()).then(|| OsString::from("x y"));
+            let environment = |name: &str| (name == variable(flag)).then(|| OsString::from("x y"));
             assert!(parse(line.split(' ').map(OsString::from), environment).is_ok(), "{line}");
         }
     }

@@ -89,11 +89,6 @@ impl Setting {
         self.alias.unwrap_or(self.flag)
     }
 
-    /// The variable of the environment that counts where the flag isn't given.
-    pub fn variable(&self) -> String {
-        variable(self.flag)
-    }
-
     /// Reads a value as its flag has it, after which that is the setting's value; or, of a list, adds these items.
     pub fn read(&self, partial: &mut PartialConfig, text: &str) -> Result<(), InvalidValue> {
         if self.narrows && list_items(text).next().is_none() {
