@@ -5,9 +5,10 @@ use ruleset::testing::random;
 use ruleset::Family;
 
 use super::*;
-use crate::config::settings::{SETTINGS, arguments, variable};
+use crate::config::settings::{SETTINGS, arguments};
 use crate::config::testing::any_config;
 use crate::config::{Config, Mode, ModeChoice, Port};
+use crate::flags::given::variable;
 use crate::log::Level;
 
 fn read_back(arguments: Vec<String>) -> Config {

@@ -126,11 +126,6 @@ pub(crate) const INBOUND_SUBNETS_TO_IGNORE: &str = "inbound-subnets-to-ignore";
 pub(crate) const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "outbound-subnets-to-redirect";
 pub(crate) const IPV6: &str = "ipv6";
 
-/// The variable of the environment that stands for the flag of a setting.
-pub(crate) fn variable(flag: &str) -> String {
-    format!("PROXY_INIT_{}", flag.to_ascii_uppercase().replace('-', "_"))
-}
-
 /// The flags that install exactly `config`, without those that have their default.
 pub fn arguments(config: &Config) -> Vec<String> {
     let mut partial = PartialConfig::from(config.clone());

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::{Flag, RULES, Subcommand, ValueForm};
-use crate::config::settings::{PartialConfig, SETTINGS, variable};
+use crate::config::settings::{PartialConfig, SETTINGS};
 
 /// The variables of the environment by their names.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -113,6 +113,11 @@ impl Given<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// The variable of the environment that stands for the flag of a setting.
+pub fn variable(flag: &str) -> String {
+    format!("PROXY_INIT_{}", flag.to_ascii_uppercase().replace('-', "_"))
 }
 
 /// Reads the arguments after a subcommand's name: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, `-f=value`,

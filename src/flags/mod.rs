@@ -2,7 +2,7 @@
 //! flags/install.rs has those of installing and uninstalling, diagnose/questions.rs those of the other subcommands.
 
 mod exit;
-mod given;
+pub mod given;
 pub mod install;
 mod pod_namespace;
 pub mod values;
