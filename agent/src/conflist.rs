@@ -1,7 +1,7 @@
 //! The plugin's entry in network configurations: pure functions from text to text.
 //!
-//! Values keep their meaning, which the order of keys and white space don't have. As for Go's readers, whole numbers of
-//! more than 64 bits are rounded.
+//! Keys keep their order, and values their meaning: white space changes and, as for Go's readers, whole numbers of more than
+//! 64 bits are rounded.
 
 use std::path::Path;
 
@@ -174,7 +174,7 @@ pub(crate) fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
         None => Ok(chain(text, entry)?.unwrap_or_else(|| text.to_owned())),
         Some(kind) if kind == PLUGIN => Err(Unusable::Alone),
         Some(_) => {
-            file.remove("cniVersion");
+            file.shift_remove("cniVersion");
             let list = json!({"cniVersion": "0.3.1", "name": "k8s-pod-network", "plugins": [file, entry.0]});
             Ok(format!("{list:#}\n"))
         }
@@ -244,9 +244,11 @@ mod tests {
         assert_eq!(types(&after), ["calico", "portmap", PLUGIN]);
         assert_eq!(chain(&after, &entry()).unwrap(), None);
         let without = unchain(&after).unwrap().unwrap();
-        assert!(without.contains("18446744073709551615") && without.contains("0.1,"), "{without}");
+        assert!(without.contains("18446744073709551615") && without.contains("0.1\n"), "{without}");
         assert_eq!(from_str::<Value>(&without).unwrap(), from_str::<Value>(before).unwrap());
         assert_eq!(unchain(before).unwrap(), None);
+        let places = ["plugins", "calico", "big", "part", "portmap", "cniVersion"].map(|word| without.find(word));
+        assert!(places.is_sorted(), "{without}");
         // There and back again, nothing is added.
         assert_eq!(chain(&without, &entry()).unwrap().unwrap(), after);
     }
