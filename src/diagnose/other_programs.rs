@@ -245,6 +245,8 @@ mod tests {
             lower: None,
             master: None,
             has_neighbours: true,
+            group: 0,
+            hardware: 1,
             name: Name::from(name),
             kind: kind.into(),
         }

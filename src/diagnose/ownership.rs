@@ -122,19 +122,19 @@ pub fn has_rules(ruleset: &Ruleset) -> bool {
 /// The rules of a table that are in our chains or lead there.
 pub fn own_lines(table: &Table) -> impl Iterator<Item = Line<'_>> {
     let lines = table.chains.iter().flat_map(|chain| Line::all(table, chain));
-    lines.filter(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, line.table).is_some())
+    lines.filter(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule).is_some())
 }
 
-/// Finds the chain of ours to which a rule of this table leads, by a jump, a goto or an entry of a verdict map; none if
+/// Finds the chain of ours to which a rule leads, by a jump, a goto or an entry of a verdict map; none if
 /// to none.
-pub fn leads_to(rule: &Rule, table: &Table) -> Option<ChainName> {
-    let mut outcomes = table.possible_actions(rule);
+pub fn leads_to(rule: &Rule) -> Option<ChainName> {
+    let mut outcomes = rule.possible_actions();
     outcomes.find_map(|action| ChainName::own(action.target()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use ruleset::{Action, Field, Intervals, Set, testing};
+    use ruleset::{Action, Field, testing};
 
     use super::*;
     use crate::config::Config;
@@ -258,34 +258,22 @@ mod tests {
     #[test]
     fn every_way_to_proxy_inits_chains_is_seen() {
         let name = |text: &str| Name::from(text);
-        let mut table = testing::table("ip nat", vec![]);
-        let map = |name: &str, to: Action| Set {
-            verdicts: vec![
-                (Intervals::one(1), Action::Accept),
-                (Intervals::one(2), Action::Jump(Name::from("KUBE-SERVICES"))),
-                (Intervals::one(3), to),
-            ],
-            expires: false,
-            ..testing::ports(name, &[])
+        let by_map = |to: Action| {
+            let verdicts = [(1, Action::Accept), (2, Action::Jump(Name::from("KUBE-SERVICES"))), (3, to)];
+            testing::by_map("map", Field::DestinationPort, verdicts)
         };
-        table.sets = vec![
-            map("jumping", Action::Jump(name("PROXY_INIT_OUTPUT"))),
-            map("going", Action::Goto(name("PROXY_INIT_OUTPUT"))),
-            map("others", Action::Goto(name("OUTPUT"))),
-        ];
-        let by_map = |map: &str| Action::Map(Field::DestinationPort, name(map));
-        for (action, want) in [
-            (Action::Jump(name("PROXY_INIT_REDIRECT")), Some(ChainName::ProxyInitRedirect)),
-            (Action::Goto(name("PROXY_INIT_OUTPUT")), Some(ChainName::ProxyInitOutput)),
-            (Action::Jump(name("OUTPUT")), None),
-            (Action::Jump(name("KUBE-SERVICES")), None),
-            (by_map("jumping"), Some(ChainName::ProxyInitOutput)),
-            (by_map("going"), Some(ChainName::ProxyInitOutput)),
-            (by_map("others"), None),
-            (by_map("missing"), None),
-            (Action::Accept, None),
+        let to = |action| testing::rule([], action);
+        for (rule, want) in [
+            (to(Action::Jump(name("PROXY_INIT_REDIRECT"))), Some(ChainName::ProxyInitRedirect)),
+            (to(Action::Goto(name("PROXY_INIT_OUTPUT"))), Some(ChainName::ProxyInitOutput)),
+            (to(Action::Jump(name("OUTPUT"))), None),
+            (to(Action::Jump(name("KUBE-SERVICES"))), None),
+            (by_map(Action::Jump(name("PROXY_INIT_OUTPUT"))), Some(ChainName::ProxyInitOutput)),
+            (by_map(Action::Goto(name("PROXY_INIT_OUTPUT"))), Some(ChainName::ProxyInitOutput)),
+            (by_map(Action::Goto(name("OUTPUT"))), None),
+            (to(Action::Accept), None),
         ] {
-            assert_eq!(leads_to(&testing::rule([], action.clone()), &table), want, "{action:?}");
+            assert_eq!(leads_to(&rule), want, "{rule:?}");
         }
     }
 }

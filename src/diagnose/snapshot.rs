@@ -12,7 +12,7 @@ use netfilter::netlink::user_namespace::owns_network;
 use netfilter::netlink::{ReadError, route};
 use netfilter::nf_tables;
 use nix::errno::Errno;
-use ruleset::{Address, Device, Network, Ruleset, Settings};
+use ruleset::{Address, Device, Network, Numbered, Ruleset, Settings};
 use ruleset::{Context, Facts, Family, Field, Intervals, address, ip};
 
 use crate::config::{Config, OwnerId};
@@ -29,8 +29,8 @@ use crate::modes::{self, legacy};
 /// # Errors
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
 pub(super) fn ruleset() -> Result<Ruleset, Error> {
-    let devices = route::names_of_devices();
-    let mut ruleset = modes::nf_tables::read_by(|socket| nf_tables::read::snapshot(socket, &devices))?.ruleset;
+    let numbered = Numbered { devices: route::devices().unwrap_or_default(), ip_sets: Vec::new() };
+    let mut ruleset = modes::nf_tables::read_by(|socket| nf_tables::read::snapshot(socket, &numbered))?.ruleset;
     let legacy = legacy::read::read()?;
     ruleset.tables.extend(legacy.tables);
     ruleset.not_known.extend(legacy.not_known);

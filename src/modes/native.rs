@@ -65,7 +65,7 @@ fn has_same_chains(held: &Table<HeldRule>, wanted: &Table) -> bool {
     }
     !held.dormant
         && held.chains.len() == wanted.chains.len()
-        && held.sets.iter().all(|set| set.elements.is_some() && set.verdicts.is_empty())
+        && held.sets.iter().all(|set| set.elements.is_some() && set.keys.is_none())
         && held.objects as usize == held.chains.len() + held.sets.len()
 }
 

@@ -197,14 +197,7 @@ fn sets(lists: &[List]) -> (Vec<Set>, Vec<Values>) {
         }
         let name = Name::from(name.as_str());
         values.push(Values::Set(name.clone()));
-        sets.push(Set {
-            name,
-            bits: field.bits(),
-            elements: Some(elements),
-            verdicts: Vec::new(),
-            keys: Vec::new(),
-            expires: false,
-        });
+        sets.push(Set { name, bits: field.bits(), elements: Some(elements), keys: None, expires: false });
     }
     (sets, values)
 }

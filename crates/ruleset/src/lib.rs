@@ -42,12 +42,13 @@ pub use self::intervals::Intervals;
 pub use self::line::Line;
 pub use self::listener::{Listener, Queue};
 pub use self::name::{Name, is_hidden};
-pub use self::network::{Address, Device, Network, Settings};
+pub use self::network::{Address, Device, DeviceKey, Network, Numbered, Settings};
 pub use self::rule::{
     Action, Bits, Bound, Case, Condition, Context, Counters, Effect, Holding, ICMP, ICMPV6, LOOPBACK, LOOPBACK_INDEX,
-    Label, Lookup, Nat, NatKind, Rejection, Rule, TCP, Values, address, device, interface, names_beginning_with, span,
+    Label, Lookup, Nat, NatKind, Rejection, Rule, TCP, Value, Values, address, device, interface, names_beginning_with,
+    span,
 };
 pub use self::ruleset::{Ruleset, Unseen};
-pub use self::set::{Key, Set, Shape, set_elements, set_field, set_size};
+pub use self::set::{Key, Mapped, Set, Shape, set_elements, set_field, set_size};
 pub use self::subnet::{addresses, ip, subnet};
 pub use self::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};

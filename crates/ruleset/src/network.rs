@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use crate::context::Facts;
 use crate::listener::Listener;
-use crate::{Family, Field, Intervals, LOOPBACK_INDEX, Name, address, interface};
+use crate::{Family, Field, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, address, interface};
 
 /// The known facts about a network namespace beside its rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -64,6 +64,48 @@ pub struct Device {
     /// True if the device finds other hosts by neighbour discovery on its link. lo doesn't, nor does a device that
     /// leads to a single host.
     pub has_neighbours: bool,
+    /// `ip link set DEVICE group GROUP`
+    pub group: u32,
+    /// `ARPHRD_*` in linux/if_arp.h.
+    pub hardware: u16,
+}
+
+/// Something of a device that rules compare, beside its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKey {
+    Index,
+    Group,
+    Hardware,
+}
+
+/// The things of a network namespace that its rules have by their numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Numbered {
+    pub devices: Vec<Device>,
+    /// The indices and the names of ipset's sets.
+    pub ip_sets: Vec<(u16, Name)>,
+}
+
+impl Numbered {
+    /// The names of the devices of which something is this number; none: no device has this index, or the devices aren't
+    /// known.
+    pub fn devices(&self, key: DeviceKey, number: u32) -> Option<Vec<Name>> {
+        if (key, number) == (DeviceKey::Index, LOOPBACK_INDEX) {
+            return Some(vec![Name::from(LOOPBACK)]);
+        }
+        let is_of = |device: &&Device| match key {
+            DeviceKey::Index => device.index == number,
+            DeviceKey::Group => device.group == number,
+            DeviceKey::Hardware => u32::from(device.hardware) == number,
+        };
+        let names: Vec<Name> = self.devices.iter().filter(is_of).map(|device| device.name.clone()).collect();
+        let is_known = if key == DeviceKey::Index { !names.is_empty() } else { !self.devices.is_empty() };
+        is_known.then_some(names)
+    }
+
+    pub fn ip_set(&self, index: u16) -> Option<&Name> {
+        self.ip_sets.iter().find(|(known, _)| *known == index).map(|(_, name)| name)
+    }
 }
 
 impl Device {
@@ -203,6 +245,8 @@ mod tests {
             lower: None,
             master: None,
             has_neighbours: true,
+            group: 0,
+            hardware: 1,
         };
         let of = |device, address: &str, prefix| Address {
             device,

@@ -7,7 +7,7 @@ use crate::field::Field;
 use crate::flags::{CtState, STATUS_SHIFT, TCP_FLAGS, TrackingQuestion};
 use crate::name::Name;
 use crate::rule::{
-    Action, Bits, Bound, Condition, Context, Effect, Label, Lookup, NatKind, Rejection, Rule, TCP, Values, span,
+    Action, Bits, Bound, Condition, Context, Effect, Label, Lookup, NatKind, Rejection, Rule, TCP, Value, Values, span,
 };
 use crate::set::{Set, Shape, set_elements, set_field, set_size};
 use crate::subnet::{ip, subnet};
@@ -33,10 +33,10 @@ impl fmt::Display for NftRule<'_> {
                 word(&NftCondition(condition))?;
             }
         }
-        if let Some(Lookup { key, set, .. }) = &rule.lookup {
-            // A map's name comes with the action.
-            let is_map = matches!(rule.action, Action::ByCase(_));
-            if is_map { word(key)? } else { word(&format_args!("{key} @{set}"))? }
+        let asked = rule.lookup.as_ref().map(|lookup| asked(rule, lookup));
+        let decides = matches!(rule.action, Action::ByCase(_));
+        if let Some(asked) = asked.as_ref().filter(|_| !decides) {
+            word(asked)?;
         }
         if rule.counters.is_some() {
             word(&"counter")?;
@@ -44,13 +44,28 @@ impl fmt::Display for NftRule<'_> {
         for effect in &rule.effects {
             word(&NftEffect(effect))?;
         }
-        if rule.action != Action::Continue {
-            word(&NftAction(&rule.action))?;
+        match asked.filter(|_| decides) {
+            Some(asked) => word(&asked)?,
+            None if rule.action == Action::Continue => {}
+            None => word(&NftAction(&rule.action))?,
         }
         match &rule.comment {
             Some(comment) => word(&format_args!("comment \"{comment}\"")),
             None => Ok(()),
         }
+    }
+}
+
+/// A rule's question to a set or a map, with what it does by the answer, as nft lists it.
+pub(crate) fn asked(rule: &Rule, Lookup { set, key, negated, cases }: &Lookup) -> String {
+    let mapped = format!("{key} map @{set}");
+    match cases.iter().find_map(|case| case.value.as_ref()) {
+        Some(Value::Mark(mark, _)) => format!("{} set {mapped}", mark.facts().nft),
+        Some(Value::Action(Action::Redirect(_))) => format!("redirect to :{mapped}"),
+        Some(Value::Action(Action::Nat(nat))) if nat.kind == NatKind::Source => format!("snat to {mapped}"),
+        Some(Value::Action(Action::Nat(_))) => format!("dnat to {mapped}"),
+        _ if matches!(rule.action, Action::ByCase(_)) => format!("{key} vmap @{set}"),
+        _ => format!("{key} {}@{set}", if *negated { "!= " } else { "" }),
     }
 }
 
@@ -311,9 +326,7 @@ impl fmt::Display for NftAction<'_> {
             Action::Goto(chain) => write!(f, "goto {chain}"),
             Action::Redirect(None) => f.write_str("redirect"),
             Action::Redirect(Some(ports)) => write!(f, "redirect to :{}", span(*ports)),
-            Action::Map(field, map) => write!(f, "{} vmap @{map}", field.facts().nft),
             Action::ByCase(map) => write!(f, "vmap @{map}"),
-            Action::RedirectByMap(field, map) => write!(f, "redirect to :{} map @{map}", field.facts().nft),
             Action::Nat(nat) => match (nat.kind, nat.ports) {
                 (NatKind::Destination, _) => write!(f, "dnat to {}", nat.place()),
                 (NatKind::Source, _) => write!(f, "snat to {}", nat.place()),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::family::Family;
 use crate::field::Field;
@@ -12,7 +13,7 @@ use crate::name::Name;
 pub struct Rule {
     /// The conditions that a packet must meet; without conditions, every packet matches.
     pub conditions: Vec<Condition>,
-    /// The rule asks a set or a map by more than the numbers of one field.
+    /// The map that the rule asks, or the set for more than the numbers of one field.
     pub lookup: Option<Lookup>,
     /// The rule's effects before its action, beside counting.
     pub effects: Vec<Effect>,
@@ -34,7 +35,7 @@ impl Rule {
 
     /// Its conditions, and those of its cases.
     pub fn all_conditions(&self) -> impl Iterator<Item = &Condition> {
-        let cases = self.lookup.iter().flat_map(|lookup| &lookup.cases);
+        let cases = self.lookup.iter().flat_map(|lookup| lookup.cases.iter());
         self.conditions.iter().chain(cases.flat_map(|case| &case.conditions))
     }
 
@@ -46,6 +47,13 @@ impl Rule {
         }
     }
 
+    /// The possible actions: its own, or those of its map.
+    pub fn possible_actions(&self) -> impl Iterator<Item = &Action> {
+        let own = Some(&self.action).filter(|action| !matches!(action, Action::ByCase(_)));
+        let cases = self.lookup.iter().flat_map(|lookup| lookup.cases.iter());
+        own.into_iter().chain(cases.filter_map(Case::action))
+    }
+
     /// Returns true if the rule decides, or may do something that later rules see.
     pub fn does_something(&self) -> bool {
         self.action != Action::Continue || self.has_lasting_effect()
@@ -53,7 +61,8 @@ impl Rule {
 
     /// Returns true if the rule may do something that later rules see, apart from its decision.
     pub fn has_lasting_effect(&self) -> bool {
-        self.effects.iter().any(|effect| !matches!(effect, Effect::Other(_)))
+        let sets_marks = self.lookup.as_ref().is_some_and(|lookup| lookup.marked().is_some());
+        sets_marks || self.effects.iter().any(|effect| !matches!(effect, Effect::Other(_)))
     }
 
     /// Returns true if both are the same rule; the order of conditions, counters and handles don't matter.
@@ -71,22 +80,61 @@ impl Rule {
     }
 }
 
-/// A set or a verdict map that a rule asks by several fields together, or by something beside a packet's numbers. Its
-/// elements are the cases in which the rule matches; a packet meets one of them at most.
+/// A map that a rule asks, or a set that it asks by several fields together or by something beside a packet's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lookup {
     pub set: Name,
     /// The words for which it is asked, as nft writes them: `ip daddr . tcp dport`.
     pub key: String,
-    pub cases: Vec<Case>,
+    /// The rule matches where none of the cases holds; a map's doesn't.
+    pub negated: bool,
+    /// The elements, in the order in which they are tried: a packet gets the first one that holds. Rules that ask for the
+    /// same share them.
+    pub cases: Arc<[Case]>,
 }
 
-/// An element of a set or of a verdict map, in a [`Lookup`].
+impl Lookup {
+    /// The mark that gets the map's values, if one does.
+    pub fn marked(&self) -> Option<Field> {
+        self.cases.iter().find_map(|case| match case.value {
+            Some(Value::Mark(field, _)) => Some(field),
+            _ => None,
+        })
+    }
+
+    /// The field at which all of its cases look, if it is a single one.
+    pub fn field(&self) -> Option<Field> {
+        let mut fields = self.cases.iter().flat_map(|case| &case.conditions).map(Condition::field);
+        let first = fields.next()?;
+        fields.all(|field| field == first).then_some(first)?
+    }
+}
+
+/// An element of a set or of a map, in a [`Lookup`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
+    /// None for an element that stands for all others.
     pub conditions: Vec<Condition>,
-    /// The verdict of a map, instead of the rule's action, which is [`Action::ByCase`]; none of a set.
-    pub action: Option<Action>,
+    /// None in a set.
+    pub value: Option<Value>,
+}
+
+impl Case {
+    pub fn action(&self) -> Option<&Action> {
+        match &self.value {
+            Some(Value::Action(action)) => Some(action),
+            _ => None,
+        }
+    }
+}
+
+/// The value that a map has for an element, as the rule uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Instead of the rule's action, which is [`Action::ByCase`].
+    Action(Action),
+    /// The number that one of the marks gets.
+    Mark(Field, u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -329,12 +377,8 @@ pub enum Action {
     Redirect(Option<(u16, u16)>),
     /// The connection goes elsewhere, or comes from elsewhere.
     Nat(Nat),
-    /// The verdict map's verdict for the field's number. Without one, the next rule is asked.
-    Map(Field, Name),
-    /// The verdict that this map has in the case of the rule's [`Lookup`] that holds.
+    /// The action that this map has in the case of the rule's [`Lookup`] that holds. Without one, the next rule is asked.
     ByCase(Name),
-    /// The connection goes to the port of this host that the map has for the field's number.
-    RedirectByMap(Field, Name),
     /// Something that isn't understood: it may do anything.
     NotUnderstood(Label),
 }

@@ -1,5 +1,7 @@
 //! Sets of a table.
 
+use std::sync::Arc;
+
 use crate::family::Family;
 use crate::field::Field;
 use crate::flags::of_states;
@@ -14,21 +16,27 @@ pub struct Set {
     pub bits: u32,
     /// The numbers in it; none if they are not understood, as in a set whose elements have several fields.
     pub elements: Option<Intervals>,
-    /// For a verdict map: which numbers get which verdict. For a map of ports: to which it redirects which numbers.
-    pub verdicts: Vec<(Intervals, Action)>,
-    /// The elements of several fields that are longer than numbers, or that have intervals.
-    pub keys: Vec<Key>,
+    /// The elements of a map, or of several fields; none if they are not understood.
+    pub keys: Option<Arc<[Key]>>,
     pub expires: bool,
 }
 
-/// An element of several fields, as the bytes of its first and of its last field's numbers; each field begins at a multiple of
-/// four.
+/// An element of a map or of several fields, as the bytes of its first and of its last field's numbers; each field begins
+/// at a multiple of four. Without bytes, it stands for everything that no other element has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     pub first: Vec<u8>,
     pub last: Vec<u8>,
-    /// Its verdict in a map.
-    pub action: Option<Action>,
+    /// Its value in a map.
+    pub value: Option<Mapped>,
+}
+
+/// The value that a map has for an element.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mapped {
+    Verdict(Action),
+    /// The bytes that it puts into a register.
+    Bytes(Vec<u8>),
 }
 
 impl Set {
@@ -42,10 +50,12 @@ impl Set {
         self.elements.as_ref().and_then(|numbers| as_field(field, numbers))
     }
 
-    /// A map's verdicts for a field's numbers; none if they aren't understood.
-    pub fn verdicts_of(&self, field: Field) -> Option<Vec<(Intervals, &Action)>> {
-        let verdicts = self.verdicts.iter();
-        verdicts.map(|(numbers, action)| Some((as_field(field, numbers)?, action))).collect()
+    /// The verdicts of a verdict map.
+    pub fn verdicts(&self) -> impl Iterator<Item = &Action> {
+        self.keys.iter().flat_map(|keys| keys.iter()).filter_map(|key| match &key.value {
+            Some(Mapped::Verdict(action)) => Some(action),
+            _ => None,
+        })
     }
 }
 

@@ -94,22 +94,10 @@ impl Table {
         }
     }
 
-    /// The possible actions of a rule of this table: the action, or those in its verdict map.
-    pub fn possible_actions<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = &'a Action> {
-        let (itself, map) = match &rule.action {
-            Action::Map(_, map) | Action::RedirectByMap(_, map) => (None, self.set(map)),
-            Action::ByCase(_) => (None, None),
-            action => (Some(action), None),
-        };
-        let verdicts = map.into_iter().flat_map(|map| &map.verdicts).map(|(_, action)| action);
-        let cases = rule.lookup.iter().flat_map(|lookup| &lookup.cases).filter_map(|case| case.action.as_ref());
-        itself.into_iter().chain(verdicts).chain(cases)
-    }
-
     /// The chains to which these rules lead, each once, in the order in which they lead there.
     pub fn reached_chains<'a>(&'a self, rules: &'a [Rule]) -> Vec<&'a Chain> {
         let outcomes_of = |rules: &'a [Rule]| {
-            let outcomes = rules.iter().flat_map(|rule| self.possible_actions(rule));
+            let outcomes = rules.iter().flat_map(Rule::possible_actions);
             outcomes.collect::<Vec<_>>().into_iter().rev()
         };
         let mut reached: Vec<&Chain> = Vec::new();
@@ -215,7 +203,7 @@ pub enum Policy {
 mod tests {
     use super::*;
     use crate::Field;
-    use crate::testing::{chain, ports, rule, table};
+    use crate::testing::{by_map, chain, ports, rule, table};
 
     #[test]
     fn a_family_is_told_by_whose_packets_its_tables_see() {
@@ -244,29 +232,19 @@ mod tests {
     fn chains_are_reached_once_and_in_the_order_in_which_they_run() {
         let name = |name: &str| Name::from(name);
         let jump = |to: &str| rule([], Action::Jump(name(to)));
-        let map = Set {
-            verdicts: vec![
-                (Intervals::one(1), Action::Goto(name("c"))),
-                (Intervals::one(2), Action::Drop),
-                (Intervals::one(3), Action::Jump(name("d"))),
+        let verdicts = [(1, Action::Goto(name("c"))), (2, Action::Drop), (3, Action::Jump(name("d")))];
+        let by_map = by_map("map", Field::DestinationPort, verdicts);
+        let table = table(
+            "inet mine",
+            vec![
+                chain("a", vec![jump("b"), by_map, jump("gone"), jump("b")]),
+                chain("b", vec![jump("e"), jump("a")]),
+                chain("c", vec![jump("b")]),
+                chain("d", vec![]),
+                chain("e", vec![]),
+                chain("unused", vec![jump("a")]),
             ],
-            ..ports("map", &[(1, 3)])
-        };
-        let by_map = rule([], Action::Map(Field::DestinationPort, name("map")));
-        let table = Table {
-            sets: vec![map],
-            ..table(
-                "inet mine",
-                vec![
-                    chain("a", vec![jump("b"), by_map, jump("gone"), jump("b")]),
-                    chain("b", vec![jump("e"), jump("a")]),
-                    chain("c", vec![jump("b")]),
-                    chain("d", vec![]),
-                    chain("e", vec![]),
-                    chain("unused", vec![jump("a")]),
-                ],
-            )
-        };
+        );
         let reached = |rules| {
             let reached = table.reached_chains(rules).into_iter();
             reached.map(|chain| chain.name.to_string()).collect::<Vec<_>>()

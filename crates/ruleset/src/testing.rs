@@ -12,7 +12,7 @@ use crate::field::Field;
 use crate::hook::Hook;
 use crate::intervals::Intervals;
 use crate::name::Name;
-use crate::rule::{Action, Condition, Effect, Nat, NatKind, Rule};
+use crate::rule::{Action, Case, Condition, Effect, Lookup, Nat, NatKind, Rule, Value};
 use crate::set::Set;
 use crate::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
 
@@ -94,13 +94,23 @@ pub fn dnat(address: Option<IpAddr>) -> Nat {
     Nat { addresses: address.map(|address| (address, address)), ..Nat::of(NatKind::Destination) }
 }
 
+/// A rule that does what a map has for a number of a field.
+pub fn by_map(map: &str, field: Field, values: impl IntoIterator<Item = (u128, Action)>) -> Rule {
+    let cases = values.into_iter().map(|(number, action)| Case {
+        conditions: vec![Condition::is(field, number)],
+        value: Some(Value::Action(action)),
+    });
+    let (set, key) = (Name::from(map), field.facts().nft.to_owned());
+    let lookup = Lookup { set: set.clone(), key, negated: false, cases: cases.collect() };
+    Rule { lookup: Some(lookup), ..rule([], Action::ByCase(set)) }
+}
+
 pub fn ports(name: &str, elements: &[(u128, u128)]) -> Set {
     Set {
         name: Name::from(name),
         bits: 16,
         elements: Some(Intervals::new(elements.iter().copied())),
-        verdicts: Vec::new(),
-        keys: Vec::new(),
+        keys: None,
         expires: false,
     }
 }

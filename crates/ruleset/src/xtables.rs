@@ -6,10 +6,10 @@ use crate::field::{Field, IptablesOption};
 use crate::flags::{CtState, TCP_FLAGS, TrackingQuestion};
 use crate::name::Name;
 use crate::nftables::{
-    NftAction, NftCondition, NftEffect, address_types, element, interface_name, tcp_flags, unreachable_codes,
+    NftAction, NftCondition, NftEffect, address_types, asked, element, interface_name, tcp_flags, unreachable_codes,
 };
 use crate::rule::{
-    Action, Bits, Bound, Condition, Context, Effect, Label, Lookup, Nat, NatKind, Rejection, Rule, Values, span,
+    Action, Bits, Bound, Condition, Context, Effect, Label, Nat, NatKind, Rejection, Rule, Values, span,
 };
 use crate::subnet::{ip, subnet};
 
@@ -29,8 +29,8 @@ impl fmt::Display for IptablesRule<'_> {
                 write_condition(f, condition)?;
             }
         }
-        if let Some(Lookup { key, set, .. }) = &self.0.lookup {
-            write!(f, "[{key} @{set}] ")?;
+        if let Some(lookup) = &self.0.lookup {
+            write!(f, "[{}] ", asked(self.0, lookup))?;
         }
         if let Some(comment) = &self.0.comment {
             if f.alternate() {
@@ -52,7 +52,7 @@ impl fmt::Display for IptablesRule<'_> {
             write!(f, "[{}] ", NftEffect(effect).to_string().trim_matches(['[', ']']))?;
         }
         match &self.0.action {
-            Action::Continue => Ok(()),
+            Action::Continue | Action::ByCase(_) => Ok(()),
             Action::Accept => f.write_str("-j ACCEPT"),
             Action::Drop => f.write_str("-j DROP"),
             Action::Return => f.write_str("-j RETURN"),
@@ -60,9 +60,6 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Goto(chain) => write!(f, "-g {chain}"),
             Action::Redirect(None) => f.write_str("-j REDIRECT"),
             Action::Redirect(Some(ports)) => write!(f, "-j REDIRECT --to-ports {}", span(*ports)),
-            Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
-            Action::ByCase(map) => write!(f, "[vmap @{map}]"),
-            Action::RedirectByMap(field, map) => write!(f, "[redirect to :{field:?} map @{map}]"),
             Action::Nat(nat) => write!(f, "-j {}", translation(nat)),
             Action::Reject(rejection) => write!(f, "-j REJECT --reject-with {}", reject_with(*rejection)),
             Action::NotUnderstood(Label::Extension(name)) => write!(f, "-j {name}"),
@@ -329,7 +326,7 @@ fn numbers(list: &[(u128, u128)], to: char) -> String {
 mod tests {
     use super::*;
     use crate::rule::interface;
-    use crate::testing::{commented, effect_of, not, rule, to_port};
+    use crate::testing::{by_map, commented, effect_of, not, rule, to_port};
     use crate::{Family, TCP};
 
     fn written(rule: &Rule) -> String {
@@ -444,8 +441,8 @@ mod tests {
         let doing = |effect| written(&effect_of([], effect));
         assert_eq!(doing(Effect::Untrack), "-j CT --notrack");
         assert_eq!(doing(Effect::Other(Label::Extension(Name::from("LOG")))), "-j LOG");
-        let map = Action::Map(Field::SourcePort, Name::from("m"));
-        assert_eq!(written(&rule([], map)), "[SourcePort vmap @m]");
+        let map = by_map("m", Field::SourcePort, [(1, Action::Drop)]);
+        assert_eq!(written(&map), "[tcp sport vmap @m] ");
     }
 
     /// As iptables-save writes them.

@@ -85,7 +85,7 @@ impl<'a, 'g> Holdings<'a, 'g> {
 /// None of them meets this condition, as most rules are for other connections.
 pub(super) fn split_by_conditions<'a>(
     table: &Table,
-    conditions: impl Iterator<Item = &'a Condition>,
+    conditions: &'a [Condition],
     state: &State<'_>,
     hook: Hook,
     holdings: &mut Holdings<'a, '_>,
@@ -137,8 +137,7 @@ mod tests {
     fn held(name: &str, hook: Hook, context: &Context, facts: &Facts) -> Option<Option<(Field, Intervals)>> {
         let rule = rule([Condition::Context(context.clone())], Action::Accept);
         let state = State::new(Connections::all(Family::V4, Direction::Inbound), true);
-        match split_by_conditions(&table(name, vec![]), rule.conditions.iter(), &state, hook, &mut Holdings::new(facts))
-        {
+        match split_by_conditions(&table(name, vec![]), &rule.conditions, &state, hook, &mut Holdings::new(facts)) {
             Ok(split) => (!split.is_open).then(|| split.told_apart.first().cloned()),
             Err(_) => Some(Some((Field::Family, Intervals::default()))),
         }

@@ -39,12 +39,12 @@ pub(super) fn tracks(ruleset: &Ruleset, family: Family) -> bool {
 
 fn needs_tracking(rule: &Rule, family: Family) -> bool {
     rule.needs_tracking
-        || match &rule.action {
-            Action::Redirect(_) | Action::RedirectByMap(..) => true,
+        || rule.possible_actions().any(|action| match action {
+            Action::Redirect(_) => true,
             // Connection tracking is for the family of its addresses.
             Action::Nat(nat) => nat.address().is_none_or(|address| Family::of(address) == family),
             _ => false,
-        }
+        })
 }
 
 /// A base chain in the order of its hook.

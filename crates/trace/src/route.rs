@@ -204,8 +204,7 @@ pub fn there_and_back<'a>(
 }
 
 fn reads_flags(rule: &Rule) -> bool {
-    let decide = matches!(&rule.action, Action::Map(Field::TcpFlags, _) | Action::RedirectByMap(Field::TcpFlags, _));
-    decide || rule.all_conditions().any(|condition| condition.field() == Some(Field::TcpFlags))
+    rule.all_conditions().any(|condition| condition.field() == Some(Field::TcpFlags))
 }
 
 /// Takes servers' packets after their first reply the same way; they differ from it in TCP's flags, and always have a

@@ -7,7 +7,7 @@ use crate::connections::Connections;
 use crate::doubt::Doubt;
 use crate::order::Slot;
 use ruleset::Line;
-use ruleset::{Action, Chain, Condition, Field, Hook, Intervals, Lookup, Name, Rule, Table};
+use ruleset::{Action, Chain, Condition, Field, Hook, Intervals, Lookup, Rule, Table};
 
 /// With so many outcomes at its place, one is compared.
 const MOST_COMPARED: usize = 64;
@@ -225,10 +225,8 @@ pub enum Matched<'a> {
 pub enum Reason<'a> {
     /// A condition on these connections, by this field of theirs; none if it isn't understood.
     Condition(&'a Condition, Option<Field>, Connections),
-    /// A verdict map, by this field of theirs.
-    Map(Field, &'a Name, Connections),
-    /// The cases of a rule's lookup.
-    Lookup(&'a Lookup),
+    /// No case of a rule's lookup holds for these connections.
+    Lookup(&'a Lookup, Connections),
     /// The base chain sees the packets of some devices only.
     Device(Hook),
 }
@@ -238,8 +236,8 @@ impl Reason<'_> {
     pub fn numbers(&self) -> Option<&Intervals> {
         match self {
             Reason::Condition(_, field, connections) => connections.get((*field)?),
-            Reason::Map(field, _, connections) => connections.get(*field),
-            Reason::Device(_) | Reason::Lookup(_) => None,
+            Reason::Lookup(lookup, connections) => connections.get(lookup.field()?),
+            Reason::Device(_) => None,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::step::{Leg, Matched, Open, Outcome, Place, Reason, Step, Treatment, a
 use ruleset::flags::CtState;
 use ruleset::{
     Action, Chain, Condition, Effect, Family, Field, Hook, Intervals, Line, Lookup, Name, Network, Policy, Rejection,
-    Rule, Ruleset, Table, TableFamily, address,
+    Rule, Ruleset, Table, TableFamily, Value, address,
 };
 
 /// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
@@ -24,6 +24,8 @@ const DEEPEST: usize = 32;
 const MOST_ASKED_OF_EACH: usize = 16;
 /// Of few rules it asks more, and of many less: asking takes a microsecond, and a look is several walks.
 const MOST_ASKED: RangeInclusive<usize> = 200_000..=300_000;
+/// So many cases of a lookup that are for other packets take as long as a rule.
+const MISSED_AT_ONCE: usize = 32;
 /// The same where steps are recorded. Each takes two hundred bytes, but they are about one connection, which is in few sets
 /// at once.
 const MOST_RECORDED_OF_EACH: usize = 8;
@@ -426,7 +428,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             if !line.rule.does_something() && self.steps.is_none() {
                 continue;
             }
-            let asks = line.rule.lookup.as_ref().map_or(1, |lookup| lookup.cases.len().max(1));
+            let asks = 1 + line.rule.lookup.as_ref().map_or(0, |lookup| lookup.cases.len() / MISSED_AT_ONCE);
             let Some(left) = self.left_to_ask.checked_sub(now.len() * asks) else {
                 now.drain(..).for_each(|state| self.decide(&state, Place::Rule(line), Treatment::Unfollowed));
                 break;
@@ -470,53 +472,79 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     fn pass_rule(&mut self, line: Line<'a>, state: State<'a>, room: usize, visit: &mut Visit<'a>) {
-        let at = Place::Rule(line);
-        if let Some(lookup) = &line.rule.lookup {
-            return self.pass_cases(line, lookup, state, room, visit);
-        }
-        let (matched, matching) = self.divide(line, &[], state, room, &mut visit.next);
-        self.record_or_join(visit, at, matched);
-        if let Some(matching) = matching {
-            self.apply_rule(line, matching, &line.rule.action, visit);
-        }
-    }
-
-    /// The same for a rule that matches in each of the cases of a lookup.
-    fn pass_cases(&mut self, line: Line<'a>, lookup: &'a Lookup, state: State<'a>, room: usize, visit: &mut Visit<'a>) {
-        let mut recorded = Matched::No(Reason::Lookup(lookup));
-        let (mut now, mut taken) = (vec![state], Vec::new());
-        for case in &lookup.cases {
-            let action = case.action.as_ref().unwrap_or(&line.rule.action);
-            for state in mem::take(&mut now) {
-                let room = room.saturating_sub(now.len());
-                let (matched, matching) = self.divide(line, &case.conditions, state, room, &mut now);
-                taken.extend(matching.map(|matching| (matching, action)));
-                match (&recorded, matched) {
-                    (Matched::Perhaps(_), _) | (_, Matched::No(_)) => {}
-                    (_, Matched::Yes(_)) => recorded = Matched::Yes(action),
-                    (_, matched) => recorded = matched,
+        let rule = line.rule;
+        let (mut matched, matching) = self.divide(line, &rule.conditions, state, room, &mut visit.next);
+        let mut taken = Vec::new();
+        match (&rule.lookup, matching) {
+            (_, None) => {}
+            (None, Some(matching)) => taken.push((matching, None)),
+            (Some(lookup), Some(matching)) => {
+                let by_case = self.divide_by_cases(line, lookup, matching, &mut taken, &mut visit.next);
+                if !matches!(matched, Matched::Perhaps(_)) {
+                    matched = by_case;
                 }
             }
         }
-        self.record_or_join(visit, Place::Rule(line), recorded);
-        visit.next.extend(now);
-        for (matching, action) in taken {
-            self.apply_rule(line, matching, action, visit);
+        self.record_or_join(visit, Place::Rule(line), matched);
+        for (matching, value) in taken {
+            self.apply_rule(line, matching, value, visit);
         }
     }
 
-    /// Divides packets by a rule's conditions and these of a case. Returns whether they match, and those that do; adds all
-    /// others to `rest`.
+    /// Divides packets by the cases of a rule's lookup. Returns whether they match; adds those that do to `taken`, with the
+    /// map's value for them, and all others to `rest`.
+    fn divide_by_cases(
+        &mut self,
+        line: Line<'a>,
+        lookup: &'a Lookup,
+        state: State<'a>,
+        taken: &mut Vec<(State<'a>, Option<&'a Value>)>,
+        rest: &mut Vec<State<'a>>,
+    ) -> Matched<'a> {
+        let no = || Matched::No(Reason::Lookup(lookup, state.connections.clone()));
+        let (mut matched, mut now, mut held) = (no(), vec![state.clone()], Vec::new());
+        for case in lookup.cases.iter() {
+            let are_missed =
+                |state: &State<'a>| case.conditions.iter().any(|condition| state.connections.all_miss(condition));
+            if now.iter().all(are_missed) {
+                continue;
+            }
+            self.left_to_ask = self.left_to_ask.saturating_sub(now.len());
+            for state in mem::take(&mut now) {
+                let room = MOST_STATES.saturating_sub(rest.len() + now.len());
+                let (of_case, matching) = self.divide(line, &case.conditions, state, room, &mut now);
+                held.extend(matching.map(|matching| (matching, case.value.as_ref())));
+                matched = match (matched, of_case) {
+                    (matched @ Matched::Perhaps(_), _) | (matched, Matched::No(_)) => matched,
+                    (_, Matched::Yes(action)) => Matched::Yes(case.action().unwrap_or(action)),
+                    (_, perhaps) => perhaps,
+                };
+            }
+        }
+        if !lookup.negated {
+            rest.extend(now);
+            taken.extend(held);
+            return matched;
+        }
+        taken.extend(now.into_iter().map(|state| (state, None)));
+        rest.extend(held.into_iter().map(|(state, _)| state));
+        match matched {
+            Matched::Yes(_) => no(),
+            Matched::No(_) => Matched::Yes(&line.rule.action),
+            perhaps => perhaps,
+        }
+    }
+
+    /// Divides packets by conditions of a rule. Returns whether they match, and those that do; adds all others to `rest`.
     fn divide(
         &mut self,
         line: Line<'a>,
-        of_case: &'a [Condition],
+        conditions: &'a [Condition],
         state: State<'a>,
         room: usize,
         rest: &mut Vec<State<'a>>,
     ) -> (Matched<'a>, Option<State<'a>>) {
         let at = Place::Rule(line);
-        let conditions = line.rule.conditions.iter().chain(of_case);
         let mut split = match split_by_conditions(line.table, conditions, &state, self.hook, &mut self.holdings) {
             Ok(split) => split,
             Err(reason) => {
@@ -525,11 +553,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
         };
         let is_open = split.is_open;
-        let matched = match split.reason.take() {
-            Some(reason) => Matched::Perhaps(reason),
-            None if self.steps.is_some() => match_by_map(line, &state.connections),
-            None => Matched::Yes(&line.rule.action),
-        };
+        let matched = split.reason.take().map_or(Matched::Yes(&line.rule.action), Matched::Perhaps);
         let question = match &matched {
             Matched::Perhaps(reason) if is_open || self.steps.is_some() => {
                 Some(self.add_question(Open::Match(at, reason.clone(), self.packet, self.hook)))
@@ -541,9 +565,17 @@ impl<'a, 'g> Walker<'a, 'g> {
         (matched, Some(matching))
     }
 
-    /// Does to packets what a rule does that they match, with this action.
-    fn apply_rule(&mut self, line: Line<'a>, mut matching: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {
+    /// Does to packets what a rule does that they match, with this value of its map.
+    fn apply_rule(&mut self, line: Line<'a>, mut matching: State<'a>, value: Option<&'a Value>, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
+        let action = match value {
+            Some(Value::Action(action)) => action,
+            Some(Value::Mark(field, mark)) => {
+                matching.set(*field, Intervals::one((*mark).into()));
+                &line.rule.action
+            }
+            None => &line.rule.action,
+        };
         for effect in &line.rule.effects {
             let goes_on = match effect {
                 Effect::Untrack => self.untrack(at, &mut matching),
@@ -661,23 +693,6 @@ impl<'a, 'g> Walker<'a, 'g> {
                     visit.returned.extend(returned.map(|state| State { left, ..state }));
                 }
             }
-            Action::Map(field, name) | Action::RedirectByMap(field, name) => {
-                let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
-                    self.decide(&state, at, Treatment::NotUnderstood);
-                    return visit.next.push(state);
-                };
-                for (numbers, action) in verdicts {
-                    let (taken, others) = state.split(*field, &numbers);
-                    if let Some(taken) = taken {
-                        self.apply_action(line, taken, action, visit);
-                    }
-                    let Some(others) = others else {
-                        return;
-                    };
-                    state = others;
-                }
-                visit.next.push(state);
-            }
         }
     }
 
@@ -737,27 +752,6 @@ fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
     let mut rules = slot.chain.rules.iter().filter(|rule| rule.does_something());
     let may_meet = |condition| packets.meeting(slot.table, condition) != Meeting::None;
     slot.base.policy == Policy::Drop || rules.any(|rule| rule.conditions.iter().all(may_meet))
-}
-
-/// Returns true if connections that meet all conditions of a rule match it: with a verdict map, only if the map has an
-/// element for them.
-fn match_by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
-    let action = &line.rule.action;
-    let (Action::Map(field, name) | Action::RedirectByMap(field, name)) = action else {
-        return Matched::Yes(action);
-    };
-    let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
-        return Matched::Yes(action);
-    };
-    let reason = Reason::Map(*field, name, connections.clone());
-    for (numbers, action) in verdicts {
-        match connections.split(*field, &numbers) {
-            (None, _) => {}
-            (Some(_), None) => return Matched::Yes(action),
-            (Some(_), Some(_)) => return Matched::Perhaps(reason),
-        }
-    }
-    Matched::No(reason)
 }
 
 /// Has a nat rule's action change connections.

@@ -468,8 +468,7 @@ fn field_matters(field: Field, ends: &[End<'_>]) -> bool {
 fn deciding_field(reason: &Reason<'_>) -> Option<Field> {
     match reason {
         Reason::Condition(_, field, _) => field.filter(|_| reason.numbers().is_some()),
-        Reason::Map(field, ..) => Some(*field),
-        Reason::Lookup(_) => None,
+        Reason::Lookup(lookup, _) => lookup.field(),
         Reason::Device(Hook::Egress) => Some(Field::OutInterface),
         Reason::Device(_) => Some(Field::InInterface),
     }

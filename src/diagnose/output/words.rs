@@ -3,7 +3,7 @@
 use ruleset::flags::{SYN, SYN_ACK, Tracked};
 use ruleset::nftables::{element, interface_name, is_implied};
 use ruleset::{
-    Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Rule, Subsystem, Table, Unseen, Values,
+    Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Lookup, Rule, Subsystem, Table, Unseen, Values,
 };
 use trace::Reason;
 
@@ -41,11 +41,11 @@ pub(in crate::diagnose) fn conditions_in_words(table: &Table, rule: &Rule) -> St
             words.push(condition_in_words(table, condition));
         }
     }
-    if let Action::Map(field, map) = &rule.action {
-        let keys = Condition::is(*field, Values::Set(map.clone()));
-        words.push(condition_in_words(table, &keys));
-    }
-    words.extend(rule.lookup.as_ref().map(|lookup| format!("{} in @{}", lookup.key, lookup.set)));
+    words.extend(
+        rule.lookup
+            .as_ref()
+            .map(|lookup| format!("{} {}in @{}", lookup.key, if lookup.negated { "not " } else { "" }, lookup.set)),
+    );
     if words.is_empty() {
         return "everything".to_owned();
     }
@@ -112,8 +112,7 @@ pub(in crate::diagnose) fn action(table: &Table, effects: &[Effect], action: &Ac
         Action::Redirect(None) => "to this host".to_owned(),
         Action::Redirect(Some((first, last))) if first == last => format!("to this host, port {first}"),
         Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
-        Action::Map(_, map) | Action::ByCase(map) => format!("as @{map} says"),
-        Action::RedirectByMap(_, map) => format!("to this host, the port that @{map} says"),
+        Action::ByCase(map) => format!("as @{map} says"),
         Action::NotUnderstood(_) => format!("not understood: {}", table.action_in_syntax(&[], action)),
     }
 }
@@ -123,11 +122,7 @@ pub(in crate::diagnose) fn mismatch_in_words(table: &Table, reason: &Reason<'_>)
     let had = reason.numbers();
     let (field, values, negated) = match reason {
         Reason::Device(_) => return "for another device".to_owned(),
-        Reason::Lookup(lookup) => return format!("no element of @{} is for it", lookup.set),
-        Reason::Map(field, map, _) => {
-            let keys = numbers_in_values(table, *field, &Values::Set((*map).clone()));
-            return format!("{} is not in {keys}", subject(*field, had));
-        }
+        Reason::Lookup(lookup, _) => return lookup_in_words(lookup, had),
         Reason::Condition(
             Condition::In { field: field @ (Field::State | Field::TcpFlags), .. } | Condition::Masked { field, .. },
             ..,
@@ -165,6 +160,19 @@ pub(in crate::diagnose) fn mismatch_in_words(table: &Table, reason: &Reason<'_>)
     }
 }
 
+/// The reason why a connection with these numbers in the field that decides is in none of a lookup's cases or, where that is
+/// asked, in one of them.
+fn lookup_in_words(lookup: &Lookup, had: Option<&Intervals>) -> String {
+    let set = &lookup.set;
+    match (lookup.field(), lookup.negated) {
+        (Some(field), false) if !matches!(field, Field::State | Field::TcpFlags) => {
+            format!("{} is not in @{set}", subject(field, had))
+        }
+        (_, false) => format!("no element of @{set} is for it"),
+        (_, true) => format!("an element of @{set} is for it"),
+    }
+}
+
 /// A packet's numbers in a field of flags, after "it" or "this packet".
 fn flags_in_words(field: Field, had: Option<&Intervals>) -> String {
     let Some(had) = had else {
@@ -198,12 +206,12 @@ fn tracked_in_words(tracked: Tracked) -> String {
 pub(in crate::diagnose) fn doubt_in_words(reason: &Reason<'_>) -> String {
     match reason {
         Reason::Device(_) => "not known: whether it is for this device".to_owned(),
-        Reason::Lookup(lookup) => format!("not known: which element of @{} is for it", lookup.set),
+        Reason::Lookup(lookup, _) => format!("not known: which element of @{} is for it", lookup.set),
         Reason::Condition(
             Condition::In { field: field @ (Field::State | Field::TcpFlags), .. } | Condition::Masked { field, .. },
             ..,
         ) => format!("not known: it {}", flags_in_words(*field, reason.numbers())),
-        Reason::Map(field, ..) | Reason::Condition(Condition::In { field, .. }, ..) => {
+        Reason::Condition(Condition::In { field, .. }, ..) => {
             format!("not known: it is {}", subject(*field, reason.numbers()))
         }
         Reason::Condition(Condition::Context(context), ..) => {

@@ -6,7 +6,7 @@ mod print;
 use std::path::Path;
 
 use ruleset::{self, Action, Base, Chain, Direction, Family, Field, Hook, Policy, Subsystem, Table, TableFamily};
-use ruleset::{Line, Network, Ruleset, Unseen};
+use ruleset::{Line, Network, Rule, Ruleset, Unseen};
 use trace::{Slot, chains_at, first_hooks};
 
 use crate::config::{Config, Mode};
@@ -222,7 +222,7 @@ const WAY_OF_REDIRECTED: [Hook; 6] =
 fn may_drop(slot: &Slot<'_>) -> bool {
     let table = slot.table;
     let reached = table.reached_chains(&slot.chain.rules).into_iter().chain([slot.chain]);
-    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(|rule| table.possible_actions(rule));
+    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(Rule::possible_actions);
     slot.base.policy == Policy::Drop
         || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::NotUnderstood(_)))
 }
@@ -255,7 +255,7 @@ impl<'a> ChainWalk<'a> {
         let slots: Vec<Slot<'a>> = hooks.flat_map(|&hook| chains_at(ruleset, family, hook)).collect();
         let jumping = slots.iter().enumerate().find(|(_, slot)| {
             let mut rules = slot.chain.rules.iter();
-            slot.table.is(self.ours) && rules.any(|rule| leads_to(rule, self.ours) == Some(own))
+            slot.table.is(self.ours) && rules.any(|rule| leads_to(rule) == Some(own))
         });
         for (index, slot) in slots.iter().enumerate() {
             let is_ours = slot.table.is(self.ours);
@@ -280,9 +280,10 @@ impl<'a> ChainWalk<'a> {
 
     /// Adds a chain and then the chains to which its rules lead, up to the jump to ours, each once.
     fn add(&mut self, table: &'a Table, chain: &'a Chain, note: Option<&'static str>) {
-        let jump = chain.rules.iter().position(|rule| {
-            chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()
-        });
+        let jump = chain
+            .rules
+            .iter()
+            .position(|rule| chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule).is_some());
         let (before, _) = chain.rules.split_at(jump.map_or(chain.rules.len(), |jump| jump + 1));
         for (chain, note) in
             [(chain, note)].into_iter().chain(table.reached_chains(before).into_iter().map(|chain| (chain, None)))

@@ -304,7 +304,7 @@ fn compare_chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Findin
         let found = held_chain.map(|chain| lines(held, chain)).unwrap_or_default();
         let mut problems = match held_chain {
             None if is_shared && chain.base.is_none() => vec![Problem::NoChain],
-            Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &found, held),
+            Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &found),
             _ => compare_lists(&lines(expected, chain), &found),
         };
         let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
@@ -410,8 +410,8 @@ fn compare_lists(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<P
     problems
 }
 
-/// Compares the jumps to our chain among the rules of a base chain of this table.
-fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>], table: &Table) -> Vec<Problem> {
+/// Compares the jumps to our chain among the rules of a base chain.
+fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for jump in expected {
         match found.iter().filter(|line| line.is(jump)).count() {
@@ -420,7 +420,7 @@ fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>], table: &
             _ => problems.push(Problem::Doubled(jump.text.clone())),
         }
         for line in found.iter().filter(|line| !line.is(jump)) {
-            if line.rule.as_ref().is_some_and(|rule| leads_to(rule, table).is_some()) {
+            if line.rule.as_ref().is_some_and(|rule| leads_to(rule).is_some()) {
                 problems.push(Problem::Unexpected(line.text.clone()));
             }
         }

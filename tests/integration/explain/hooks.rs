@@ -535,6 +535,19 @@ fn lookups_of_more_than_one_number_are_followed() {
         ("iifgroup != 0 drop", Proxy, Proxy),
         ("iiftype loopback tcp dport 4140 drop", Proxy, Lost),
         ("iiftype ether tcp dport 4143 drop", Lost, Proxy),
+        // By lo, the answer comes back too.
+        ("ip saddr . tcp dport != { 10.77.0.1 . 4143, 10.77.0.2 . 4140 } drop", Proxy, Lost),
+        ("tcp dport { 4143, 4140 } ip saddr . tcp dport != { 10.77.0.1 . 4143, 10.77.0.2 . 4140 } drop", Proxy, Proxy),
+        ("tcp dport { 4143, 4140 } ip saddr . tcp dport != { 10.77.0.0/24 . 4143 } drop", Proxy, Lost),
+        ("tcp dport vmap { 4143 : drop, * : accept }", Lost, Proxy),
+        ("tcp dport vmap { 4143 : accept, 80 : accept, 4140 : accept } ; iif eth0 drop", Proxy, Proxy),
+        ("iif eth0 tcp dport vmap { 1-4142 : accept, 4144-65535 : accept } ; iif eth0 drop", Lost, Proxy),
+        ("meta mark set tcp dport map { 4143 : 1, 4140 : 2 } ; meta mark 2 drop", Proxy, Lost),
+        ("meta mark set ip saddr . tcp dport map { 10.77.0.1 . 4143 : 7 } ; meta mark 7 drop", Lost, Proxy),
+        ("ct mark set tcp dport map { 4143 : 1 } ; ct mark 1 drop", Lost, Proxy),
+        ("numgen random mod 1 vmap { 0 : drop }", Lost, Lost),
+        ("numgen random mod 2 vmap { 0 : accept, 1 : accept } ; drop", Proxy, Proxy),
+        ("jhash ip saddr mod 2 vmap { 0 : jump y, 1 : jump y }", Lost, Proxy),
         ("numgen random mod 2 vmap { 0 : jump x, 1 : jump x }", Proxy, Proxy),
         (
             "numgen random mod 2 vmap { 0 : accept, 1 : jump x } ; tcp dport . ip saddr { 1 . 10.0.0.1 } drop",
@@ -545,6 +558,22 @@ fn lookups_of_more_than_one_number_are_followed() {
         let line =
             chain("input", 0, rules).replace("chain x { } ;", "chain x { } ; chain y { tcp dport 4143 drop ; } ;");
         check(&[&line], inbound, outbound);
+    }
+    // Ports and addresses of maps, before our own redirect.
+    for (rule, inbound) in [
+        ("redirect to :tcp dport map { 80 : 9999, 81 : 80 }", Elsewhere),
+        ("redirect to :ip saddr . tcp dport map { 10.77.0.1 . 80 : 4143, 10.77.0.9 . 80 : 9 }", Proxy),
+        ("dnat ip to tcp dport map { 80 : 10.77.0.2 . 9999 }", Elsewhere),
+        ("dnat ip to 10.77.0.2 : tcp dport map { 80 : 9999 }", Elsewhere),
+        ("dnat ip to ip saddr . tcp dport map { 10.77.0.1 . 80 : 10.77.0.2 . 4143 }", Proxy),
+        ("dnat ip to numgen random mod 2 map { 0 : 10.77.0.2 . 9999, 1 : 10.77.0.2 . 9999 }", Elsewhere),
+        ("dnat ip to ip saddr . tcp dport map { 10.77.0.3 . 80 : 10.77.0.2 . 9999 }", Proxy),
+    ] {
+        let nat = format!(
+            "nft table ip n {{ chain c {{ type nat hook prerouting priority -110 ; meta l4proto tcp {rule} ; }} ; }}"
+        );
+        println!("{nat}");
+        probe(&pod(&chart_in("nft"), &[&nat]), INBOUND, inbound);
     }
     let v6 = pod(
         &chart_in("nft"),

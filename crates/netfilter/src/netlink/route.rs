@@ -1,13 +1,11 @@
 //! Asks the kernel how it would route a packet: rtnetlink(7).
 
-#[cfg(any(test, feature = "decode"))]
-use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 
 use mnl::Bus;
 use nix::errno::Errno;
 use ruleset::{Address, Device};
-use ruleset::{Family, LOOPBACK, LOOPBACK_INDEX, Name};
+use ruleset::{Family, LOOPBACK_INDEX, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
 use super::{ReadError, Socket};
@@ -159,70 +157,6 @@ pub fn device(name: &[u8]) -> Result<Device, ReadError> {
     ask_once(libc::RTM_GETLINK, &[0; IFINFOMSG], write, read_device)?.ok_or(ReadError::Socket(Errno::ENODEV))
 }
 
-/// Something of a device that rules compare, beside its name.
-#[cfg(any(test, feature = "decode"))]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceKey {
-    Index,
-    Group,
-    /// `ARPHRD_*` in linux/if_arp.h.
-    Type,
-}
-
-/// Finds the devices of the thread's network namespace of which something is a number; none: there is no device of this
-/// number, or that can't be asked. The kernel is asked once.
-#[cfg(any(test, feature = "decode"))]
-pub fn names_of_devices() -> impl Fn(DeviceKey, u32) -> Option<Vec<Name>> {
-    let listed = OnceCell::new();
-    move |key, number| {
-        let asked = || {
-            let devices = listed.get_or_init(|| dump(libc::RTM_GETLINK, libc::AF_UNSPEC, IFINFOMSG, read_keys).ok());
-            let having = devices.as_ref()?.iter().filter(|device| device.number(key) == number);
-            let names: Vec<Name> = having.map(|device| device.name.clone()).collect();
-            (key != DeviceKey::Index || !names.is_empty()).then_some(names)
-        };
-        only_loopback(key, number).or_else(asked)
-    }
-}
-
-/// The name of the only device whose number says which one it is.
-#[cfg(any(test, feature = "decode"))]
-pub(crate) fn only_loopback(key: DeviceKey, number: u32) -> Option<Vec<Name>> {
-    ((key, number) == (DeviceKey::Index, LOOPBACK_INDEX)).then(|| vec![Name::from(LOOPBACK)])
-}
-
-/// The numbers of a device by which rules name it.
-#[cfg(any(test, feature = "decode"))]
-struct DeviceKeys {
-    name: Name,
-    index: u32,
-    group: u32,
-    kind: u16,
-}
-
-#[cfg(any(test, feature = "decode"))]
-impl DeviceKeys {
-    fn number(&self, key: DeviceKey) -> u32 {
-        match key {
-            DeviceKey::Index => self.index,
-            DeviceKey::Group => self.group,
-            DeviceKey::Type => self.kind.into(),
-        }
-    }
-}
-
-#[cfg(any(test, feature = "decode"))]
-fn read_keys(message: &Message<'_>) -> Result<Option<DeviceKeys>, Malformed> {
-    let attributes = message.attributes_after(IFINFOMSG)?;
-    Ok(Some(DeviceKeys {
-        name: Name::from(string(attributes.get(libc::IFLA_IFNAME)?)?),
-        // `ifi_index` and `ifi_type`
-        index: u32_at(message.payload, 4)?,
-        group: attributes.find(libc::IFLA_GROUP)?.map_or(Ok(0), |group| u32_at(group, 0))?,
-        kind: u16_at(message.payload, 2)?,
-    }))
-}
-
 pub fn devices() -> Result<Vec<Device>, ReadError> {
     dump(libc::RTM_GETLINK, libc::AF_UNSPEC, IFINFOMSG, |message| read_device(message).map(Some))
 }
@@ -249,6 +183,9 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
         has_neighbours: [libc::IFF_LOOPBACK, libc::IFF_NOARP, libc::IFF_POINTOPOINT]
             .iter()
             .all(|flag| flags & flag == 0),
+        group: number(libc::IFLA_GROUP)?.unwrap_or_default(),
+        // `ifi_type`
+        hardware: u16_at(message.payload, 2)?,
     })
 }
 
@@ -370,6 +307,7 @@ fn dump<T>(
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::prelude::*;
+    use ruleset::LOOPBACK;
     use ruleset::testing::random;
 
     use super::super::message::Messages;
@@ -565,6 +503,8 @@ pub(crate) mod tests {
             lower: None,
             master: None,
             has_neighbours: true,
+            group: 0,
+            hardware: 0,
         };
         assert_eq!(wireguard, Ok(device("wg0", "wireguard")));
         assert_eq!(read(&[(libc::IFLA_IFNAME, b"lo\0")]), Ok(device("lo", "")));
@@ -610,22 +550,5 @@ pub(crate) mod tests {
             let message = Message { kind: 0, flags: 0, sequence: 0, payload: &payload };
             let _ = (read_route(&message), read_device(&message), read_address(&message));
         }
-    }
-
-    #[test]
-    fn a_device_is_known_by_its_number() {
-        in_a_namespace(|| {
-            let first = add_veth(b"first");
-            let names = names_of_devices();
-            for (key, number, expected) in [
-                (DeviceKey::Index, first.index, Some(vec!["first"])),
-                (DeviceKey::Index, LOOPBACK_INDEX, Some(vec!["lo"])),
-                (DeviceKey::Index, first.index + 9, None),
-                (DeviceKey::Group, 7, Some(vec![])),
-                (DeviceKey::Type, libc::ARPHRD_LOOPBACK.into(), Some(vec!["lo"])),
-            ] {
-                assert_eq!(names(key, number), expected.map(|names| names.into_iter().map(Name::from).collect()));
-            }
-        });
     }
 }

@@ -4,20 +4,24 @@
 //! same condition in several ways, depending on its version. What isn't understood is recorded as such, with the names
 //! of its expressions.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use ruleset::flags::{ct_state_condition, tracking_condition};
 use ruleset::nftables::{ether_type, family_condition, nfproto};
 use ruleset::{
-    Action, Bits, Bound, Case, Condition, Context, Counters, Effect, Family, Field, ICMPV6, Intervals, Key, Label,
-    Name, Nat, NatKind, Rejection, Rule, Set, TableFamily, Values, interface,
+    Action, Bits, Bound, Case, Condition, Context, Counters, DeviceKey, Effect, Family, Field, ICMPV6, Intervals, Key,
+    Label, Mapped, Name, Nat, NatKind, Numbered, Rejection, Rule, Set, TableFamily, Value, Values, interface,
 };
 
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect};
-use super::register::{Loaded, Part, Place, Registers, bits_of, network};
+use super::header;
+use super::register::{Loaded, Part, Place, Registers, bits_of, network, slot};
 use super::set::action;
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
-use crate::netlink::route::DeviceKey;
 use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED, XtEntry};
 
 /// A number as the machine has it; of fewer bytes, as a type of a device has.
@@ -83,29 +87,67 @@ const NFT_OBJECT_SECMARK: u32 = 8;
 const NFT_OBJECT_CT_EXPECT: u32 = 9;
 const NFT_OBJECT_SYNPROXY: u32 = 10;
 
-/// Finds the names of the devices of which something is this number; none: not known.
-pub type Devices<'d> = &'d dyn Fn(DeviceKey, u32) -> Option<Vec<Name>>;
+/// Reads the rules of a dump.
+pub(crate) struct Decoder<'n> {
+    numbered: &'n Numbered,
+    /// The cases that rules share, by their elements and the words for which these are asked.
+    shared: RefCell<HashMap<(usize, String), Shared>>,
+    /// The number of cases for which there is still room.
+    room: Cell<usize>,
+}
 
-/// Reads one rule of a dump, from a table of this family with these sets.
-pub(crate) fn read(
-    attributes: Attributes<'_>,
-    family: TableFamily,
-    sets: &[Set],
-    devices: Devices<'_>,
-) -> Result<Rule, Malformed> {
-    let mut reader = Reader::new(family, sets, devices);
-    for expression in Expression::each(None, attributes.find(NFTA_RULE_EXPRESSIONS)?) {
-        reader.read_expression(expression?)?;
+/// Elements, and the cases that were made of them.
+type Shared = (Arc<[Key]>, Arc<[Case]>);
+
+/// The most cases of all rules together: sets may have as many elements as they like, and each case takes some 200 bytes.
+const MOST_CASES: usize = 1 << 17;
+
+impl<'n> Decoder<'n> {
+    pub(crate) fn new(numbered: &'n Numbered) -> Self {
+        Self { numbered, shared: RefCell::default(), room: Cell::new(MOST_CASES) }
     }
-    let comment = attributes.find(NFTA_RULE_USERDATA)?.and_then(user_data::read_comment);
-    reader.rule.comment = comment.or(reader.rule.comment);
-    reader.rule.handle = attributes.find(NFTA_RULE_HANDLE)?.map_or(Ok(0), be64)?;
-    Ok(reader.finish())
+
+    /// Reads one rule, from a table of this family with these sets.
+    pub(crate) fn read(
+        &self,
+        attributes: Attributes<'_>,
+        family: TableFamily,
+        sets: &[Set],
+    ) -> Result<Rule, Malformed> {
+        let mut reader = Reader::new(family, sets, self);
+        for expression in Expression::each(None, attributes.find(NFTA_RULE_EXPRESSIONS)?) {
+            reader.read_expression(expression?)?;
+        }
+        let comment = attributes.find(NFTA_RULE_USERDATA)?.and_then(user_data::read_comment);
+        reader.rule.comment = comment.or(reader.rule.comment);
+        reader.rule.handle = attributes.find(NFTA_RULE_HANDLE)?.map_or(Ok(0), be64)?;
+        Ok(reader.finish())
+    }
+
+    /// The cases of these elements, which another rule may have made; none if there is no room for them, or if they aren't
+    /// understood.
+    fn cases(&self, words: &str, keys: &Arc<[Key]>, case: impl Fn(&Key) -> Option<Case>) -> Option<Arc<[Case]>> {
+        // The elements are kept with the cases, so that others don't get their address.
+        let key = (keys.as_ptr().addr(), words.to_owned());
+        if let Some((_, cases)) = self.shared.borrow().get(&key) {
+            return Some(cases.clone());
+        }
+        self.room.set(self.room.get().checked_sub(keys.len())?);
+        let cases: Arc<[Case]> = keys.iter().map(case).collect::<Option<_>>()?;
+        self.shared.borrow_mut().insert(key, (keys.clone(), cases.clone()));
+        Some(cases)
+    }
+}
+
+/// A lookup that the rule has made, as far as the use of its value needs it.
+struct Asked<'a> {
+    set: &'a Set,
+    parts: Vec<(Loaded, usize)>,
 }
 
 struct Reader<'a> {
     sets: &'a [Set],
-    devices: Devices<'a>,
+    decoder: &'a Decoder<'a>,
     /// The family of all packets that reach the current expression, if it is known.
     family: Option<Family>,
     /// The table is for ARP, whose packets have other things where IP has its addresses.
@@ -113,20 +155,23 @@ struct Reader<'a> {
     is_bridge: bool,
     registers: Registers,
     rule: Rule,
+    /// The map that the rule has asked, if its value isn't a verdict.
+    asked: Option<Asked<'a>>,
     /// The expression that changes the packet, and so perhaps where it goes, if there is one.
     changes: Option<Label>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(family: TableFamily, sets: &'a [Set], devices: Devices<'a>) -> Self {
+    fn new(family: TableFamily, sets: &'a [Set], decoder: &'a Decoder<'a>) -> Self {
         Self {
             sets,
-            devices,
+            decoder,
             family: if let TableFamily::Ip(family) = family { Some(family) } else { None },
             is_arp: family == TableFamily::Arp,
             is_bridge: family == TableFamily::Bridge,
             registers: Registers::default(),
             rule: Rule::new(Vec::new(), Action::Continue),
+            asked: None,
             changes: None,
         }
     }
@@ -282,6 +327,14 @@ impl<'a> Reader<'a> {
                     (_, code) => Rejection::Icmp(self.family.unwrap_or(Family::V4), code),
                 });
             }
+            Expression::Numgen(expression::Numgen { register, modulus, offset }) => {
+                let first = offset.unwrap_or_default();
+                self.load(register, Loaded::Chosen { expression: "numgen", count: modulus, first });
+            }
+            Expression::Hash(expression::Hash { register, modulus, offset }) => {
+                let first = offset.unwrap_or_default();
+                self.load(register, Loaded::Chosen { expression: "hash", count: modulus, first });
+            }
             Expression::Fib(fib) => self.load(fib.register, loaded_by_routing(fib)),
             Expression::Limit(limit) => {
                 // `NFT_LIMIT_PKT_BYTES`
@@ -309,8 +362,8 @@ impl<'a> Reader<'a> {
             libc::NFT_META_OIF => Loaded::OfDevice(Field::OutInterface, DeviceKey::Index),
             libc::NFT_META_IIFGROUP => Loaded::OfDevice(Field::InInterface, DeviceKey::Group),
             libc::NFT_META_OIFGROUP => Loaded::OfDevice(Field::OutInterface, DeviceKey::Group),
-            libc::NFT_META_IIFTYPE => Loaded::OfDevice(Field::InInterface, DeviceKey::Type),
-            libc::NFT_META_OIFTYPE => Loaded::OfDevice(Field::OutInterface, DeviceKey::Type),
+            libc::NFT_META_IIFTYPE => Loaded::OfDevice(Field::InInterface, DeviceKey::Hardware),
+            libc::NFT_META_OIFTYPE => Loaded::OfDevice(Field::OutInterface, DeviceKey::Hardware),
             _ => loaded_by("meta"),
         }
     }
@@ -484,7 +537,7 @@ impl<'a> Reader<'a> {
             Loaded::OfDevice(field, key) => {
                 let mut names = Vec::new();
                 for &number in numbers {
-                    let having = (self.devices)(key, number)?;
+                    let having = self.decoder.numbered.devices(key, number)?;
                     names.extend(having.iter().map(|name| interface(name.as_bytes())).map(|name| (name, name)));
                 }
                 // Without a device, only its number can be compared (`nft_meta_store_ifgroup` in nft_meta.c).
@@ -516,79 +569,104 @@ impl<'a> Reader<'a> {
 
     fn add_lookup(&mut self, lookup: Lookup<'_>) {
         let negated = lookup.flags.unwrap_or_default() as i32 & libc::NFT_LOOKUP_F_INV != 0;
+        let is_verdict_map = lookup.to == Some(libc::NFT_REG_VERDICT as u32);
         let set = self.sets.iter().find(|set| set.name.as_bytes() == lookup.set.0);
-        let (condition, field) = set.and_then(|set| self.set_condition(lookup.register, set, negated)).unzip();
-        let field = field.flatten();
-        let is_map = lookup.to == Some(libc::NFT_REG_VERDICT as u32);
-        if let Some(field) = field.filter(|_| is_map) {
-            self.rule.action = Action::Map(field, Name::from(lookup.set.0));
+        let condition = set.and_then(|set| self.set_condition(lookup.register, set, negated));
+        let asked = set.filter(|_| lookup.to.is_some() || condition.is_none()).and_then(|set| {
+            let parts = self.parts(lookup.register, set, lookup.to.is_some())?;
+            let asked = Asked { set, parts };
+            let used = self.cases(&asked, "", |value| match value {
+                Mapped::Verdict(action) => Some(Some(Value::Action(action.clone()))),
+                Mapped::Bytes(_) => Some(None),
+            });
+            Some((asked, used?))
+        });
+        if let Some((asked, cases)) = asked {
+            self.rule.lookup = Some(ruleset::Lookup { negated, ..cases });
+            if is_verdict_map {
+                self.rule.action = Action::ByCase(asked.set.name.clone());
+            } else if let Some(to) = lookup.to {
+                self.load(to, Loaded::Mapped);
+                self.asked = Some(asked);
+            }
             return;
         }
-        let cases = set.filter(|_| !negated && (is_map || condition.is_none()));
-        if let Some(cases) = cases.and_then(|set| self.cases(lookup.register, set, is_map)) {
-            self.rule.lookup = Some(cases);
-            if is_map {
-                self.rule.action = Action::ByCase(Name::from(lookup.set.0));
-            }
-            if let Some(to) = lookup.to.filter(|_| !is_map) {
-                self.load(to, loaded_by("map"));
-            }
-            return;
-        }
-        if is_map {
+        if is_verdict_map {
             self.rule.action = Action::NotUnderstood(Label::expression("vmap"));
             return;
         }
         self.add_condition_on(lookup.register, "lookup", condition);
         if let Some(to) = lookup.to {
-            let mapped = field.map(|field| Loaded::Mapped(field, Name::from(lookup.set.0)));
-            self.load(to, mapped.unwrap_or_else(|| loaded_by("map")));
+            self.load(to, loaded_by("map"));
         }
     }
 
-    /// The elements of a set or of a verdict map as cases of the rule; none if they are too many, or aren't understood.
-    fn cases(&self, register: u32, set: &Set, is_map: bool) -> Option<ruleset::Lookup> {
-        /// A set may have as many elements as it likes.
-        const MOST: usize = 1 << 14;
-        // What was done before the map is asked was done for all packets, and two lookups are more than cases.
-        let is_alone = self.rule.lookup.is_none() && !(is_map && self.rule.has_lasting_effect());
-        let bytes = set.bits as usize / 8;
-        let unknown = Loaded::Other(vec![Name::from("vmap")]);
-        let parts = match self.registers.parts(register, set.bits / 8) {
-            Some(parts) if is_alone => parts,
-            // One of its verdicts counts, or none.
-            None if is_alone && is_map => vec![(&unknown, bytes)],
-            _ => return None,
-        };
-        let mut keys: Vec<Key> = set.keys.clone();
-        let mut add = |numbers: &Intervals, action: Option<&Action>| {
-            for number in numbers.numbers().take(MOST + 1) {
-                let all = number.to_be_bytes();
-                let Some(key) = all.len().checked_sub(bytes).and_then(|from| all.get(from..)) else { return };
-                keys.push(Key { first: key.to_vec(), last: key.to_vec(), action: action.cloned() });
-            }
-        };
-        match &set.elements {
-            Some(_) if is_map => set.verdicts.iter().for_each(|(numbers, action)| add(numbers, Some(action))),
-            Some(numbers) => add(numbers, None),
-            None if set.keys.is_empty() => return None,
-            None => {}
-        }
-        if keys.len() > MOST {
+    /// The parts of the key by which a rule asks a set; none if they can't be cases of the rule.
+    fn parts(&self, register: u32, set: &Set, is_map: bool) -> Option<Vec<(Loaded, usize)>> {
+        // What was done before was done for all packets, and two lookups are more than cases.
+        if self.rule.lookup.is_some() || self.rule.has_lasting_effect() {
             return None;
         }
-        let mut cases = Vec::with_capacity(keys.len());
-        for Key { first, last, action } in keys {
+        let parts = self.registers.parts(register, set.bits / 8);
+        // One of a map's values counts, or none.
+        let unknown = || vec![(Loaded::Other(vec![Name::from("vmap")]), set.bits as usize / 8)];
+        parts.or_else(|| is_map.then(unknown))
+    }
+
+    /// The lookup with what `value` makes of a map's values, for this use; none if that, or a key, isn't understood.
+    fn cases(
+        &self,
+        asked: &Asked<'_>,
+        used_for: &str,
+        value: impl Fn(&Mapped) -> Option<Option<Value>>,
+    ) -> Option<ruleset::Lookup> {
+        let Asked { set, parts, .. } = asked;
+        let key: Vec<&str> = parts.iter().map(|(part, _)| part.words()).collect();
+        let key = key.join(" . ");
+        let numbers = || {
+            let bytes = set.bits as usize / 8;
+            let numbers = set.elements.iter().flat_map(Intervals::numbers).take(MOST_CASES + 1);
+            let keys = numbers.map(|number| {
+                let key = header::last_bytes(&number.to_be_bytes(), bytes).unwrap_or_default().to_vec();
+                Key { first: key.clone(), last: key, value: None }
+            });
+            set.elements.as_ref().map(|_| keys.collect())
+        };
+        let keys = set.keys.clone().or_else(numbers)?;
+        let case = |key: &Key| {
             let (mut conditions, mut at) = (Vec::with_capacity(parts.len()), 0);
-            for (part, length) in &parts {
-                let ends = (first.get(at..at + length)?, last.get(at..at + length)?);
+            for (part, length) in parts.iter().filter(|_| !key.first.is_empty()) {
+                let ends = (key.first.get(at..at + length)?, key.last.get(at..at + length)?);
                 conditions.push(self.part_condition(part, ends)?);
                 at += length.next_multiple_of(4);
             }
-            cases.push(Case { conditions, action: action.filter(|_| is_map) });
+            Some(Case { conditions, value: key.value.as_ref().map_or(Some(None), &value)? })
+        };
+        let mut cases = self.decoder.cases(&format!("{key} {used_for}"), &keys, case)?;
+        if let &[(Loaded::Chosen { count, first, .. }, _)] = parts.as_slice()
+            && has_all(&keys, first, count)
+        {
+            // If it is none of the others, it is the last one.
+            let mut all = cases.to_vec();
+            all.last_mut().into_iter().for_each(|last| last.conditions.clear());
+            cases = all.into();
         }
-        let key: Vec<&str> = parts.iter().map(|(part, _)| part.words()).collect();
-        Some(ruleset::Lookup { set: set.name.clone(), key: key.join(" . "), cases })
+        Some(ruleset::Lookup { set: set.name.clone(), key, negated: false, cases })
+    }
+
+    /// Has the rule use the value of the map that it has asked; returns false if that isn't understood. `value` gets what the
+    /// map has put into the registers from this one on.
+    fn use_mapped(&mut self, register: u32, used_for: &str, value: impl Fn(&[u8]) -> Option<Value>) -> bool {
+        let Some(asked) = self.asked.as_ref().filter(|_| self.registers.get(register) == Some(&Loaded::Mapped)) else {
+            return false;
+        };
+        let used = self.cases(asked, used_for, |mapped| match mapped {
+            Mapped::Bytes(bytes) => value(bytes).map(Some),
+            Mapped::Verdict(_) => None,
+        });
+        let is_used = used.is_some();
+        self.rule.lookup = used.or(self.rule.lookup.take());
+        is_used
     }
 
     /// The condition that a part of a key has one of the numbers between these two; none if it isn't understood.
@@ -600,14 +678,14 @@ impl<'a> Reader<'a> {
                 is_range.then(|| Condition::is(part.field, (least, most)))
             }
             Loaded::Other(names) => Some(Condition::NotUnderstood(Label::Expressions(names.clone()))),
+            Loaded::Chosen { expression, .. } => Some(Condition::NotUnderstood(Label::expression(expression))),
             part if first == last => self.membership_condition(part, &[host_number(first)?], false),
             _ => None,
         }
     }
 
-    /// The condition that the content of a register is in a set or, if negated, isn't; and the field, if a verdict map may have
-    /// its numbers as keys. None if it isn't understood.
-    fn set_condition(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
+    /// The condition that the content of a register is in a set or, if negated, isn't; none if it isn't understood.
+    fn set_condition(&self, register: u32, set: &Set, negated: bool) -> Option<Condition> {
         let loaded = match self.registers.get(register)? {
             Loaded::Bits(bits) if *bits == Bits::all(bits.field) => &Loaded::Field(Part::whole(bits.field)),
             loaded => loaded,
@@ -617,8 +695,7 @@ impl<'a> Reader<'a> {
                 // Numbers of states, types and devices are in the machine's order, as marks are.
                 let numbers = set.numbers_of(Field::Mark)?;
                 let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
-                let field = matches!(loaded, Loaded::State(_)).then_some(Field::State);
-                Some((self.membership_condition(loaded, &numbers, negated)?, field))
+                self.membership_condition(loaded, &numbers, negated)
             }
             // A set whose elements have several fields is looked up by several registers; this one is only a part of
             // the key.
@@ -630,9 +707,7 @@ impl<'a> Reader<'a> {
                 } else {
                     Values::Set(set.name.clone())
                 };
-                // An interval's elements are in network order, which the map doesn't tell.
-                let field_of_map = (host_order == field.facts().is_in_host_order).then_some(field);
-                Some((Condition::compare(field, values, negated), field_of_map))
+                Some(Condition::compare(field, values, negated))
             }
             _ => None,
         }
@@ -661,6 +736,10 @@ impl<'a> Reader<'a> {
     }
 
     fn add_mark(&mut self, field: Field, register: u32) {
+        let marks = |value: &[u8]| Some(Value::Mark(field, u32_at(value, 0).ok()?));
+        if !self.rule.has_lasting_effect() && self.use_mapped(register, field.facts().nft, marks) {
+            return;
+        }
         let to = match self.registers.get(register) {
             Some(Loaded::Value(value)) => u32_at(value, 0).ok().map(|mark| Bits::constant(field, mark.into())),
             Some(&Loaded::Field(part)) if part.host_order && is_mark(part.field) => Some(Bits::all(part.field)),
@@ -707,10 +786,14 @@ impl<'a> Reader<'a> {
             return self.apply_other(b"redir");
         }
         let is_single = last.is_none_or(|last| Some(last) == first);
-        self.rule.action = match first.map(|first| self.registers.get(first)) {
+        let redirects = |value: &[u8]| {
+            let port = value.first_chunk().copied().map(u16::from_be_bytes)?;
+            Some(Value::Action(Action::Redirect(Some((port, port)))))
+        };
+        self.rule.action = match first {
             None => Action::Redirect(None),
-            Some(Some(Loaded::Mapped(field, map))) if is_single => Action::RedirectByMap(*field, map.clone()),
-            // Several fields, or a changing map, aren't followed.
+            Some(first) if is_single && self.use_mapped(first, "redirect", redirects) => self.action_by_case(),
+            // A changing map isn't followed.
             Some(_) => Action::Redirect(self.constant_ports(first, last).or(Some((0, u16::MAX)))),
         };
     }
@@ -722,6 +805,9 @@ impl<'a> Reader<'a> {
             self.add_condition(family_condition(family));
         }
         let kind = if nat.kind == libc::NFT_NAT_DNAT { NatKind::Destination } else { NatKind::Source };
+        if self.nat_by_map(nat, kind, family.or(self.family)) {
+            return;
+        }
         let held = |register| message::address(self.registers.constant(register)?).ok();
         let first = nat.first_address.and_then(held);
         let addresses = first.zip(nat.last_address.map_or(first, held));
@@ -731,6 +817,47 @@ impl<'a> Reader<'a> {
             (addresses.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
         self.rule.action =
             Action::Nat(if is_mapped { Nat::of(kind) } else { Nat { addresses, ports, ..Nat::of(kind) } });
+    }
+
+    /// The same with an address, a port or both of a map; false if it isn't that, or isn't understood.
+    fn nat_by_map(&mut self, nat: expression::Nat, kind: NatKind, family: Option<Family>) -> bool {
+        let is_mapped = |register: &u32| self.registers.get(*register) == Some(&Loaded::Mapped);
+        let is_single = |first: Option<u32>, last: Option<u32>| last.is_none() || last == first;
+        let mapped = [nat.first_address, nat.first_port].into_iter().flatten().find(is_mapped);
+        let (Some(mapped), Some(family)) = (mapped, family) else {
+            return false;
+        };
+        if !is_single(nat.first_address, nat.last_address) || !is_single(nat.first_port, nat.last_port) {
+            return false;
+        }
+        let constant = |register: Option<u32>| self.registers.constant(register?).map(<[u8]>::to_vec);
+        let (address, port) = (constant(nat.first_address), constant(nat.first_port));
+        // The map's value lies from its register on.
+        let held = |constant: &Option<Vec<u8>>, register: Option<u32>, size: usize, value: &[u8]| {
+            let at = 4 * slot(register?).saturating_sub(slot(mapped)) as usize;
+            constant.clone().or_else(|| Some(value.get(at..at + size)?.to_vec()))
+        };
+        let translates = |value: &[u8]| {
+            let address = held(&address, nat.first_address, Field::Destination(family).bytes(), value);
+            let port = held(&port, nat.first_port, 2, value);
+            if (address.is_none() && nat.first_address.is_some()) || (port.is_none() && nat.first_port.is_some()) {
+                return None;
+            }
+            let address = address.map(|bytes| message::address(&bytes)).transpose().ok()?;
+            let port = port.and_then(|bytes| bytes.first_chunk().copied()).map(u16::from_be_bytes);
+            let (addresses, ports) = (address.map(|one| (one, one)), port.map(|one| (one, one)));
+            Some(Value::Action(Action::Nat(Nat { addresses, ports, ..Nat::of(kind) })))
+        };
+        let is_used = self.use_mapped(mapped, "nat", translates);
+        if is_used {
+            self.rule.action = self.action_by_case();
+        }
+        is_used
+    }
+
+    /// The action of the map that the rule asks.
+    fn action_by_case(&self) -> Action {
+        Action::ByCase(self.rule.lookup.as_ref().map(|lookup| lookup.set.clone()).unwrap_or_default())
     }
 
     /// The ports in these registers, if they are constants of the rule; without a last one, that is the first.
@@ -764,6 +891,15 @@ impl<'a> Reader<'a> {
             _ => self.rule.action = Action::NotUnderstood(label),
         }
     }
+}
+
+/// Returns true if so many numbers from the first one on are among these elements.
+fn has_all(keys: &[Key], first: u32, count: u32) -> bool {
+    let number = |bytes: &[u8]| host_number(bytes).map(u128::from);
+    let all = keys.iter().map(|key| Some((number(&key.first)?, number(&key.last)?)));
+    let all: Vec<_> = all.flatten().collect();
+    let wanted = (first.into(), u128::from(first) + u128::from(count).saturating_sub(1));
+    Intervals::new(all).includes(&Intervals::new([wanted]))
 }
 
 fn loaded_by(expression: &str) -> Loaded {
@@ -851,27 +987,31 @@ fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8])
 
 #[cfg(test)]
 mod tests {
+    use ruleset::LOOPBACK_INDEX;
     use ruleset::flags::CtState;
     use ruleset::nftables::NftRule;
     use ruleset::testing;
     use ruleset::xtables::IptablesRule;
-    use ruleset::{Intervals, LOOPBACK_INDEX};
 
     use super::*;
-    use crate::netlink::route::only_loopback;
     use crate::nf_tables::expression::Data;
     use crate::tests::recorded;
 
     /// The sets of the tables that the recorded rules are from.
     fn sets() -> Vec<Set> {
-        let map = Set {
-            verdicts: vec![
-                (Intervals::one(80), Action::Accept),
-                (Intervals::one(443), Action::Jump(Name::from("other"))),
-            ],
-            ..testing::ports("m", &[(80, 80), (443, 443)])
-        };
         let [a, b] = [0xc000_0201u128, 0xc000_0202];
+        // A map of these numbers of so many bits.
+        let map = |name: &str, bits: u32, values: &[(u128, Mapped)]| {
+            let bytes = |number: u128| number.to_be_bytes()[16 - bits as usize / 8..].to_vec();
+            let key = |(number, value): &(u128, Mapped)| Key {
+                first: bytes(*number),
+                last: bytes(*number),
+                value: Some(value.clone()),
+            };
+            Set { bits, elements: None, keys: Some(values.iter().map(key).collect()), ..testing::ports(name, &[]) }
+        };
+        let other = || Name::from("other");
+        let (accept, goto) = (Mapped::Verdict(Action::Accept), Mapped::Verdict(Action::Goto(other())));
         let of_fields = |name: &str, bits, keys: &[u128]| Set {
             bits,
             ..testing::ports(name, &keys.iter().map(|&key| (key, key)).collect::<Vec<_>>())
@@ -880,28 +1020,19 @@ mod tests {
             of_fields(name, 32, &numbers.iter().map(|number| number.to_le().swap_bytes().into()).collect::<Vec<_>>())
         };
         let square = [a << 32 | 80 << 16, a << 32 | 443 << 16];
-        let of_square = |name: &str, second| Set {
-            verdicts: vec![(Intervals::one(square[0]), Action::Accept), (Intervals::one(square[1]), second)],
-            ..of_fields(name, 64, &square)
-        };
-        let service = a << 64 | 6 << 56 | 80 << 16;
-        let services = Set {
-            verdicts: vec![(Intervals::one(service), Action::Goto(Name::from("other")))],
-            ..of_fields("services", 96, &[service])
+        let of_square = |name: &str, second: Action| {
+            map(name, 64, &[(square[0], accept.clone()), (square[1], Mapped::Verdict(second))])
         };
         vec![
             testing::ports("ports", &[(80, 80), (8000, 8100)]),
-            map,
-            services,
-            of_fields("none", 96, &[]),
+            map("m", 16, &[(80, accept.clone()), (443, Mapped::Verdict(Action::Jump(other())))]),
+            map("services", 96, &[(a << 64 | 6 << 56 | 80 << 16, goto)]),
+            map("none", 96, &[]),
             of_fields("pairs", 64, &[a << 32 | 80 << 16, b << 32 | 443 << 16]),
             of_square("same", Action::Accept),
             of_square("differ", Action::Drop),
             of_fields("square", 64, &square),
-            Set {
-                verdicts: vec![(Intervals::one(80), Action::Redirect(Some((8080, 8080))))],
-                ..testing::ports("to", &[(80, 80)])
-            },
+            map("to", 16, &[(80, Mapped::Bytes(8080u16.to_be_bytes().to_vec()))]),
             in_host_order("types", &[2, 3]),
             in_host_order("states", &[CtState::New.bit(), CtState::Established.bit()]),
             in_host_order("links", &[LOOPBACK_INDEX]),
@@ -919,6 +1050,8 @@ mod tests {
     #[test]
     fn rules_are_read_as_the_kernel_dumps_them() {
         let mut wrong = Vec::new();
+        let numbered = Numbered::default();
+        let decoder = Decoder::new(&numbered);
         let recorded_rules = include_str!("../recorded/rules.txt").lines().filter(|line| !line.starts_with('#'));
         for line in recorded_rules {
             let [family, written, wanted, hex] = line.split(" ; ").collect::<Vec<_>>().try_into().unwrap();
@@ -930,7 +1063,7 @@ mod tests {
             };
             let message = recorded(hex);
             // The header of nfnetlink comes before the attributes.
-            let rule = read(Attributes(&message[4..]), family, &sets(), &only_loopback).unwrap();
+            let rule = decoder.read(Attributes(&message[4..]), family, &sets()).unwrap();
             assert!(rule.handle > 0, "{written}");
             let shown = match written.strip_prefix("-A ") {
                 Some(_) => format!("-A OUTPUT {}", IptablesRule(&rule)),
@@ -948,7 +1081,9 @@ mod tests {
     /// A message may name any register, also one that the kernel doesn't have.
     #[test]
     fn no_register_overflows() {
-        let mut reader = Reader::new(TableFamily::Inet, &[], &only_loopback);
+        let numbered = Numbered::default();
+        let decoder = Decoder::new(&numbered);
+        let mut reader = Reader::new(TableFamily::Inet, &[], &decoder);
         for register in [u32::MAX, u32::MAX - 1, 0, 1, 8] {
             let (value, key) = (Data(&[1; 64]), libc::NFT_META_IIFNAME);
             let operation = libc::NFT_CMP_EQ;
@@ -966,6 +1101,8 @@ mod tests {
     /// Writers of rules may hand the kernel other expressions than nft and iptables do.
     #[test]
     fn what_nft_does_not_write_is_read_too() {
+        let numbered = Numbered::default();
+        let decoder = Decoder::new(&numbered);
         let [mask, xor, five] = [0xff, 3, 5].map(u32::to_ne_bytes);
         let mark = || Expression::Meta(expression::Meta { key: libc::NFT_META_MARK, register: 1 });
         let is_five = || Expression::Compare(Compare { operation: libc::NFT_CMP_EQ, register: 1, value: Data(&five) });
@@ -990,7 +1127,7 @@ mod tests {
             (vec![bytes_at(0), kept(), written()], "[payload]"),
             (vec![bytes_at(4), kept(), written()], "[payload] (not known)"),
         ] {
-            let mut reader = Reader::new(TableFamily::Inet, &[], &only_loopback);
+            let mut reader = Reader::new(TableFamily::Inet, &[], &decoder);
             for expression in expressions {
                 reader.read_expression(expression).unwrap();
             }

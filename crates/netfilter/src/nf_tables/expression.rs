@@ -149,6 +149,18 @@ expressions! {
         expression: Option<&'a [u8]> = NFTA_DYNSET_EXPR(7),
         expressions: Option<&'a [u8]> = NFTA_DYNSET_EXPRESSIONS(10),
     }
+    /// `[ numgen reg REGISTER = random mod MODULUS offset OFFSET ]`
+    Numgen "numgen" {
+        register: u32 = NFTA_NG_DREG(1),
+        modulus: u32 = NFTA_NG_MODULUS(2),
+        offset: Option<u32> = NFTA_NG_OFFSET(4),
+    }
+    /// `[ hash reg REGISTER = jhash(…) % mod MODULUS offset OFFSET ]`
+    Hash "hash" {
+        register: u32 = NFTA_HASH_DREG(2),
+        modulus: u32 = NFTA_HASH_MODULUS(4),
+        offset: Option<u32> = NFTA_HASH_OFFSET(6),
+    }
     /// `[ reject type KIND code CODE ]`; the kind is one of `NFT_REJECT_*`, the code ICMP's, or one of
     /// `NFT_REJECT_ICMPX_*`.
     Reject "reject" { kind: i32 = NFTA_REJECT_TYPE(1), code: Option<u8> = NFTA_REJECT_ICMP_CODE(2) }

@@ -51,8 +51,8 @@ impl HeldRule {
                 Expression::Lookup(Lookup { set, to: Some(to), .. }) if to == libc::NFT_REG_VERDICT as u32 => {
                     rule.is_unconditional = false;
                     let map = sets.iter().find(|known| known.name.as_bytes() == set.0);
-                    let verdicts = map.into_iter().flat_map(|map| &map.verdicts);
-                    rule.mapped.extend(verdicts.filter_map(|(_, verdict)| verdict.target().cloned()));
+                    let verdicts = map.into_iter().flat_map(Set::verdicts);
+                    rule.mapped.extend(verdicts.filter_map(|verdict| verdict.target().cloned()));
                 }
                 _ => rule.is_unconditional = false,
             }

@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use nftnl::ProtoFamily;
 use nix::errno::Errno;
+#[cfg(any(test, feature = "decode"))]
+use ruleset::Numbered;
 use ruleset::{Chain, Name, Rule, Set, Table, TableFamily};
 
 #[cfg(any(test, feature = "decode"))]
-use super::decode::{self, Devices};
+use super::decode::Decoder;
 use super::header;
 use super::set::Elements;
 use super::table;
@@ -33,10 +35,11 @@ impl<R> Snapshot<R> {
     }
 }
 
-/// Reads everything, and decodes the rules.
+/// Reads everything, and decodes the rules, which have some things by their numbers.
 #[cfg(any(test, feature = "decode"))]
-pub fn snapshot(socket: &impl Respondent, devices: Devices<'_>) -> Result<Snapshot, ReadError> {
-    let read = |attributes: Attributes<'_>, family, sets: &[Set]| decode::read(attributes, family, sets, devices);
+pub fn snapshot(socket: &impl Respondent, numbered: &Numbered) -> Result<Snapshot, ReadError> {
+    let decoder = Decoder::new(numbered);
+    let read = |attributes: Attributes<'_>, family, sets: &[Set]| decoder.read(attributes, family, sets);
     read_all(socket, |_, _| true, read, |rule| rule.handle)
 }
 
@@ -195,7 +198,7 @@ fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(),
     dump(socket, libc::NFT_MSG_GETSET, |family, attributes| {
         let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);
         let bits = be32(attributes.get(NFTA_SET_KEY_LEN)?)?.saturating_mul(8);
-        let set = Set { name, bits, elements: None, verdicts: Vec::new(), keys: Vec::new(), expires: false };
+        let set = Set { name, bits, elements: None, keys: None, expires: false };
         let flags = attributes.find(NFTA_SET_FLAGS)?.map_or(Ok(0), be32)? as i32;
         listed.push((place_of(tables, family, attributes.get(NFTA_SET_TABLE)?)?, set, flags));
         Ok(())
@@ -206,7 +209,8 @@ fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(),
         };
         // Sets that packets add elements to change without a new generation.
         if flags & libc::NFT_SET_EVAL == 0 && set.bits >= 8 {
-            let has_keys = flags & NFT_SET_CONCAT != 0 || set.bits > 128;
+            // No single field is that long.
+            let has_keys = flags & NFT_SET_CONCAT != 0 || set.bits > 128 || matches!(set.bits, 64 | 96);
             let mut elements = Elements::of(has_keys);
             let request = Header { family: header::protocol(table.family), ..request(libc::NFT_MSG_GETSETELEM) };
             let write = |to: &mut Writer| {
@@ -215,9 +219,7 @@ fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(),
             };
             socket.send_request(request, write, |message| elements.read(message.attributes()?))?;
             set.expires = elements.expires;
-            let max = u128::MAX >> 128u32.saturating_sub(set.bits);
-            set.keys = elements.take_keys();
-            (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
+            (set.elements, set.keys) = elements.finish(flags, set.bits);
         }
         table.sets.push(set);
     }
@@ -234,7 +236,6 @@ mod tests {
 
     use super::*;
     use crate::netlink::message::{Messages, put};
-    use crate::netlink::route;
     use crate::nf_tables::TableId;
     use crate::nf_tables::edit::Edit;
     use crate::nf_tables::set::elements;
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn only_what_a_change_explains_is_asked_for_again() {
-        let failing = |errno| snapshot(&Failing(Cell::new(Some(errno))), &route::only_loopback);
+        let failing = |errno| snapshot(&Failing(Cell::new(Some(errno))), &Numbered::default());
         assert_eq!(failing(Errno::ENOENT).unwrap(), Snapshot { generation: Generation(2), tables: Vec::new() });
         assert!(matches!(failing(Errno::EPERM), Err(ReadError::Socket(Errno::EPERM))));
     }
@@ -308,8 +309,8 @@ mod tests {
         put(&mut changing.0.borrow_mut().back_mut().unwrap().1, 27, &[9]);
         changing.0.borrow_mut().append(&mut whole.0.borrow_mut());
         assert_eq!(
-            snapshot(&changing, &route::only_loopback).unwrap(),
-            snapshot(&recording(), &route::only_loopback).unwrap()
+            snapshot(&changing, &Numbered::default()).unwrap(),
+            snapshot(&recording(), &Numbered::default()).unwrap()
         );
         assert!(changing.0.borrow().is_empty());
     }
@@ -340,8 +341,8 @@ mod tests {
             // The generation isn't asked for again after a torn dump.
             torn.0.borrow_mut().pop_back();
             torn.0.borrow_mut().append(&mut whole.0.borrow_mut());
-            let read = snapshot(&torn, &route::only_loopback).unwrap();
-            assert_eq!(read, snapshot(&recording(), &route::only_loopback).unwrap());
+            let read = snapshot(&torn, &Numbered::default()).unwrap();
+            assert_eq!(read, snapshot(&recording(), &Numbered::default()).unwrap());
             assert!(torn.0.borrow().is_empty());
         }
     }
@@ -350,7 +351,7 @@ mod tests {
     #[test]
     fn everything_is_read_as_the_kernel_dumps_it() {
         let answers = recording();
-        let snapshot = snapshot(&answers, &route::only_loopback).unwrap();
+        let snapshot = snapshot(&answers, &Numbered::default()).unwrap();
         assert_eq!(snapshot.generation, Generation(2));
         assert!(answers.0.borrow().is_empty());
         let mut lines = Vec::new();
@@ -361,9 +362,8 @@ mod tests {
                 let elements = set.elements.as_ref().map(|elements| elements.as_slice().to_vec());
                 let expires = if set.expires { " expires" } else { "" };
                 lines.push(format!("set {} of {} bits{expires}: {elements:?}", set.name, set.bits));
-                let verdicts =
-                    set.verdicts.iter().map(|(numbers, action)| format!("{:?} {action:?}", numbers.as_slice()));
-                lines.extend(verdicts);
+                let keys = set.keys.iter().flat_map(|keys| keys.iter());
+                lines.extend(keys.map(|key| format!("{:?}-{:?} {:?}", key.first, key.last, key.value)));
             }
             for chain in &table.chains {
                 let base = chain.base.map(|base| (base.kind, base.hook, base.priority, base.policy));
@@ -381,11 +381,13 @@ mod tests {
                 "set soon of 16 bits expires: Some([(443, 443)])",
                 // An element is in the set depending on a limit.
                 "set limited of 16 bits: None",
-                "set pairs of 64 bits: Some([(720575944679489536, 720575944679489536)])",
+                "set pairs of 64 bits: None",
+                "[10, 0, 0, 1, 0, 80, 0, 0]-[10, 0, 0, 1, 0, 80, 0, 0] None",
                 "set verdicts of 16 bits: Some([(0, 65535)])",
-                "[(80, 90)] Accept",
-                "[(443, 443)] Jump(\"other\")",
-                "[(0, 79), (91, 442), (444, 65535)] Drop",
+                "[0, 80]-[0, 90] Some(Verdict(Accept))",
+                "[1, 187]-[1, 187] Some(Verdict(Jump(\"other\")))",
+                // Any other port.
+                "[]-[] Some(Verdict(Drop))",
                 "set __set0 of 16 bits: Some([(1, 2), (5, 7)])",
                 // Users 7 and 9, in the machine's byte order.
                 "set __set1 of 32 bits: Some([(117440512, 117440512), (150994944, 150994944)])",

@@ -1,9 +1,8 @@
 //! The registers in which a rule's expressions pass values to each other, and the numbers that their bytes stand for.
 
-use ruleset::{Bits, Field, Name};
+use ruleset::{Bits, DeviceKey, Field, Name};
 
 use crate::netlink::message::{devices, number, under_mask};
-use crate::netlink::route::DeviceKey;
 
 /// Bytes of a packet: the header that they are in (`NFT_PAYLOAD_*_HEADER`), and their offset and length there.
 pub(crate) type Place = (i32, u32, u32);
@@ -80,8 +79,14 @@ pub(super) enum Loaded {
     ReversePath {
         is_loose: bool,
     },
-    /// A map's value for a field.
-    Mapped(Field, Name),
+    /// One of so many numbers from the second one on, which the packet doesn't tell.
+    Chosen {
+        expression: &'static str,
+        count: u32,
+        first: u32,
+    },
+    /// The value of the map that the rule asks.
+    Mapped,
     Value(Vec<u8>),
     /// Other bytes of a packet, under a mask if there is one.
     Bytes(Place, Option<Vec<u8>>),
@@ -96,7 +101,7 @@ impl Loaded {
             Self::Field(part) => part.bytes,
             Self::Masked(_, mask) => mask.len(),
             Self::Value(value) => value.len(),
-            Self::Mapped(..) | Self::Bytes(..) | Self::Other(_) => 16,
+            Self::Mapped | Self::Bytes(..) | Self::Other(_) => 16,
             _ => 4,
         };
         bytes.div_ceil(4) as u32
@@ -110,11 +115,13 @@ impl Loaded {
             Self::AddressType { is_source: false } => "fib daddr type",
             Self::OfDevice(Field::InInterface, DeviceKey::Index) => "iif",
             Self::OfDevice(Field::InInterface, DeviceKey::Group) => "iifgroup",
-            Self::OfDevice(Field::InInterface, DeviceKey::Type) => "iiftype",
+            Self::OfDevice(Field::InInterface, DeviceKey::Hardware) => "iiftype",
             Self::OfDevice(_, DeviceKey::Index) => "oif",
             Self::OfDevice(_, DeviceKey::Group) => "oifgroup",
-            Self::OfDevice(_, DeviceKey::Type) => "oiftype",
+            Self::OfDevice(_, DeviceKey::Hardware) => "oiftype",
             Self::State(_) => "ct state",
+            Self::Chosen { expression: "hash", .. } => "[hash]",
+            Self::Chosen { .. } => "[numgen]",
             _ => "[...]",
         }
     }
@@ -125,7 +132,8 @@ impl Loaded {
             Self::State(_) | Self::Status(_) | Self::Direction => "ct",
             Self::AddressType { .. } | Self::ReversePath { .. } => "fib",
             Self::OfDevice(..) => "meta",
-            Self::Mapped(..) => "map",
+            Self::Chosen { expression, .. } => expression,
+            Self::Mapped => "map",
             Self::Field(Part { field, .. }) | Self::Bits(Bits { field, .. }) => match field {
                 Field::Mark | Field::Uid | Field::Gid | Field::EtherType | Field::PacketType => "meta",
                 Field::ConnectionMark => "ct",
@@ -144,7 +152,7 @@ pub(super) struct Registers {
 
 /// Where a register begins, counted in units of 4 bytes: the 16-byte registers 1 to 4 overlap the 4-byte registers 8 to
 /// 23 (`enum nft_registers` in linux/netfilter/nf_tables.h).
-fn slot(register: u32) -> u32 {
+pub(super) fn slot(register: u32) -> u32 {
     match register {
         1..=4 => (register - 1) * 4,
         other => other.saturating_sub(8),
@@ -169,19 +177,25 @@ impl Registers {
 
     /// Everything that fills so many bytes from a register on, with its length, each whole and in registers of its own;
     /// none if a part of it isn't known.
-    pub(super) fn parts(&self, register: u32, bytes: u32) -> Option<Vec<(&Loaded, usize)>> {
+    pub(super) fn parts(&self, register: u32, bytes: u32) -> Option<Vec<(Loaded, usize)>> {
         let mut slot = slot(register);
         let end = slot.saturating_add(bytes.div_ceil(4));
         let mut parts = Vec::new();
         while slot < end {
             let (_, loaded) = self.held.iter().find(|(held, _)| *held == slot)?;
+            let loaded = match loaded {
+                Loaded::Bits(bits) if *bits == Bits::all(bits.field) => &Loaded::Field(Part::whole(bits.field)),
+                loaded => loaded,
+            };
             let length = match loaded {
                 Loaded::Field(part) if part.bytes == part.field.bytes() => part.bytes,
-                Loaded::OfDevice(_, DeviceKey::Type) => 2,
-                Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::OfDevice(..) => 4,
+                Loaded::OfDevice(_, DeviceKey::Hardware) => 2,
+                Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::OfDevice(..) | Loaded::Chosen { .. } => {
+                    4
+                }
                 _ => return None,
             };
-            parts.push((loaded, length));
+            parts.push((loaded.clone(), length));
             slot += length.div_ceil(4) as u32;
         }
         (slot == end).then_some(parts)
@@ -255,14 +269,14 @@ mod tests {
     #[test]
     fn what_is_loaded_fills_as_many_registers_as_it_has_bytes() {
         let v6 = Field::Source(ruleset::Family::V6);
-        let (name, bytes) = (Name::from("map"), Place::default());
+        let bytes = Place::default();
         for (loaded, last) in [
             (Loaded::Field(Part::whole(v6)), 11),
             (Loaded::Field(Part { bytes: 6, ..Part::whole(v6) }), 9),
             (Loaded::Masked(v6, vec![255; 16]), 11),
             (Loaded::State(1), 8),
             (Loaded::Bits(Bits::all(Field::Mark)), 8),
-            (Loaded::Mapped(Field::SourcePort, name), 11),
+            (Loaded::Mapped, 11),
             (Loaded::Bytes(bytes, None), 11),
             (Loaded::Other(vec![Name::from("fib")]), 11),
         ] {
@@ -281,7 +295,7 @@ mod tests {
         let mut registers = Registers::default();
         registers.load(1, Loaded::Field(v4));
         registers.load(9, Loaded::Field(port));
-        let both = [(&Loaded::Field(v4), 4), (&Loaded::Field(port), 2)];
+        let both = [(Loaded::Field(v4), 4), (Loaded::Field(port), 2)];
         assert_eq!(registers.parts(1, 8).as_deref(), Some(&both[..]));
         assert_eq!(registers.parts(8, 6).as_deref(), Some(&both[..]));
         assert_eq!(registers.parts(1, 4).as_deref(), Some(&both[..1]));
@@ -315,7 +329,7 @@ mod tests {
             (field(Field::ConnectionMark), &["ct"]),
             (field(Field::SourcePort), &["payload"]),
             (Loaded::AddressType { is_source: true }, &["fib"]),
-            (Loaded::Mapped(Field::SourcePort, Name::from("map")), &["map"]),
+            (Loaded::Mapped, &["map"]),
             (Loaded::Bytes(Place::default(), None), &["payload"]),
             (Loaded::Bytes(Place::default(), Some(vec![1])), &["payload", "bitwise"]),
             (Loaded::Bits(Bits::all(Field::Mark)), &["meta"]),

@@ -1,9 +1,11 @@
 //! Sets and maps: the messages that make them, and reading them.
 
+use std::sync::Arc;
+
 use nftnl::set::Set as NftnlSet;
 use nftnl::{MsgType, Table};
 use ruleset::nftables::datatype;
-use ruleset::{Action, Intervals, Key, Label, Name, Set, Shape, set_elements, set_field, set_size};
+use ruleset::{Action, Intervals, Key, Label, Mapped, Name, Set, Shape, set_elements, set_field, set_size};
 
 use super::c_string;
 use super::expression::{Data, Expression, Part as _, Verdict};
@@ -96,23 +98,14 @@ pub fn elements(set: &Set) -> Vec<Element> {
     elements
 }
 
-/// A map's value for an element: a verdict, or a port to which the rules that ask the map redirect.
-fn mapped(element: Attributes<'_>) -> Result<Option<Action>, Malformed> {
-    if let Some(verdict) = Verdict::read(element, NFTA_SET_ELEM_DATA)? {
-        return Ok(Some(action(verdict)));
-    }
-    let port = Data::read(element, NFTA_SET_ELEM_DATA)?.and_then(|value| value.0.try_into().ok());
-    Ok(port.map(u16::from_be_bytes).map(|port| Action::Redirect(Some((port, port)))))
-}
-
 #[derive(Debug, Default)]
 pub struct Elements {
     /// Each element's number, true if it ends an interval, and a map's value for it.
-    list: Vec<(u128, bool, Option<Action>)>,
-    /// The catch-all element, if there is one, and a map's value for it.
-    everything_else: Option<Option<Action>>,
+    list: Vec<(u128, bool, Option<Mapped>)>,
     /// The elements, instead, of a set of several fields, which are longer than numbers or may have intervals.
     keys: Vec<Key>,
+    /// The catch-all element, if there is one.
+    everything_else: Option<Key>,
     /// True if the set is such a set.
     has_keys: bool,
     unknown: bool,
@@ -132,9 +125,11 @@ impl Elements {
         for element in Attributes(list) {
             let element = Attributes(element?.1);
             let flags = element.find(NFTA_SET_ELEM_FLAGS)?.map_or(Ok(0), be32)?;
-            let verdict = mapped(element)?;
+            let verdict = Verdict::read(element, NFTA_SET_ELEM_DATA)?.map(|verdict| Mapped::Verdict(action(verdict)));
+            let data = Data::read(element, NFTA_SET_ELEM_DATA)?.map(|data| Mapped::Bytes(data.0.to_vec()));
+            let value = verdict.or(data);
             if flags & NFT_SET_ELEM_CATCHALL != 0 {
-                self.everything_else = Some(verdict);
+                self.everything_else = Some(Key { first: Vec::new(), last: Vec::new(), value });
                 continue;
             }
             self.expires |= element.find(NFTA_SET_ELEM_EXPIRATION)?.is_some();
@@ -146,51 +141,69 @@ impl Elements {
             let key = Attributes(element.get(NFTA_SET_ELEM_KEY)?).get(NFTA_DATA_VALUE)?;
             if self.has_keys {
                 let last = Data::read(element, NFTA_SET_ELEM_KEY_END)?.map_or(key, |last| last.0);
-                self.keys.push(Key { first: key.to_vec(), last: last.to_vec(), action: verdict });
+                self.keys.push(Key { first: key.to_vec(), last: last.to_vec(), value });
                 continue;
             }
-            self.list.push((number(key), flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
+            self.list.push((number(key), flags & NFT_SET_ELEM_INTERVAL_END != 0, value));
         }
         Ok(())
     }
 
-    /// The elements of a set of several fields; none if they aren't understood.
-    pub(crate) fn take_keys(&mut self) -> Vec<Key> {
-        let is_whole = !self.unknown && self.everything_else.is_none();
-        std::mem::take(&mut self.keys).into_iter().filter(|_| is_whole).collect()
+    /// The numbers of a set with these flags and so many bits, and the elements of a map or of several fields.
+    pub(crate) fn finish(mut self, flags: i32, bits: u32) -> (Option<Intervals>, Option<Arc<[Key]>>) {
+        if self.unknown {
+            return (None, None);
+        }
+        let mut keys = std::mem::take(&mut self.keys);
+        if self.has_keys {
+            keys.extend(self.everything_else);
+            return (None, Some(keys.into()));
+        }
+        let max = u128::MAX >> 128u32.saturating_sub(bits);
+        let all = intervals(self.list, flags & libc::NFT_SET_INTERVAL != 0, max);
+        let numbers = match self.everything_else {
+            Some(_) => Intervals::up_to(max),
+            None => Intervals::new(all.iter().map(|(interval, _)| *interval)),
+        };
+        if flags & libc::NFT_SET_MAP == 0 {
+            return (Some(numbers), None);
+        }
+        let bytes = |number: u128| {
+            let all = number.to_be_bytes();
+            header::last_bytes(&all, (bits / 8) as usize).unwrap_or_default().to_vec()
+        };
+        keys.extend(all.into_iter().map(|((first, last), value)| Key {
+            first: bytes(first),
+            last: bytes(last),
+            value,
+        }));
+        keys.extend(self.everything_else);
+        (Some(numbers), Some(keys.into()))
     }
+}
 
-    /// The set's numbers and, for a map, their values. `intervals` is true for a set of intervals;
-    /// numbers go up to `max`.
-    pub(crate) fn finish(mut self, intervals: bool, max: u128) -> (Option<Intervals>, Vec<(Intervals, Action)>) {
-        if self.unknown || self.has_keys {
-            return (None, Vec::new());
-        }
-        let mut all: Vec<((u128, u128), Option<Action>)> = Vec::with_capacity(self.list.len());
-        if !intervals {
-            all.extend(self.list.drain(..).map(|(number, _, verdict)| ((number, number), verdict)));
-        }
-        self.list.sort_by_key(|&(number, end, _)| (number, !end));
-        let mut begun: Option<(u128, Option<Action>)> = None;
-        for (number, end, verdict) in self.list {
-            if let Some((first, verdict)) = begun.take()
-                && let Some(last) = number.checked_sub(1)
-            {
-                all.push(((first, last), verdict));
-            }
-            begun = (!end).then_some((number, verdict));
-        }
-        all.extend(begun.map(|(first, verdict)| ((first, max), verdict)));
-        let mut numbers = Intervals::new(all.iter().map(|(interval, _)| *interval));
-        let mut verdicts: Vec<_> =
-            all.into_iter().filter_map(|(interval, verdict)| Some((Intervals::new([interval]), verdict?))).collect();
-        if let Some(verdict) = self.everything_else {
-            let rest = Intervals::up_to(max).without(&numbers);
-            verdicts.extend(verdict.map(|verdict| (rest, verdict)));
-            numbers = Intervals::up_to(max);
-        }
-        (Some(numbers), verdicts)
+/// Elements as intervals: single numbers or, in a set of intervals, their ends. Numbers go up to `max`.
+fn intervals(
+    mut list: Vec<(u128, bool, Option<Mapped>)>,
+    are_ends: bool,
+    max: u128,
+) -> Vec<((u128, u128), Option<Mapped>)> {
+    if !are_ends {
+        return list.into_iter().map(|(number, _, value)| ((number, number), value)).collect();
     }
+    list.sort_by_key(|&(number, end, _)| (number, !end));
+    let mut all = Vec::with_capacity(list.len());
+    let mut begun: Option<(u128, Option<Mapped>)> = None;
+    for (number, end, value) in list {
+        if let Some((first, value)) = begun.take()
+            && let Some(last) = number.checked_sub(1)
+        {
+            all.push(((first, last), value));
+        }
+        begun = (!end).then_some((number, value));
+    }
+    all.extend(begun.map(|(first, value)| ((first, max), value)));
+    all
 }
 
 /// The action of a verdict.

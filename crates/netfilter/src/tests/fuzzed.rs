@@ -1,16 +1,17 @@
 //! The readers of the kernel's answers, for the fuzzer and for the tests that run its corpus. Nothing that they are
 //! given may make them panic, or pass for a rule that wouldn't be written the same.
 
-use ruleset::{Chain, Counters, Family, Name, Rule, Subsystem, Table, TableFamily};
+use ruleset::{Chain, Counters, Family, Name, Numbered, Rule, Subsystem, Table, TableFamily};
 
 use super::written_and_read;
 use crate::ip_tables;
 use crate::netlink::message::{Attributes, Messages, u32_at};
 use crate::netlink::sockopt::Entries;
 use crate::netlink::{route, socket};
+use crate::nf_tables::decode::Decoder;
 use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
-use crate::nf_tables::{decode, table, user_data};
+use crate::nf_tables::{table, user_data};
 
 /// Feeds one input to every reader. Each rule that comes of it is handed on, in a table.
 pub fn read_all(input: &[u8], mut hand_on: impl FnMut(Table)) {
@@ -39,10 +40,10 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mu
     let _ = Hooked::default().add(attributes);
     let mut elements = Elements::default();
     let _ = elements.read(attributes);
-    let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
-    assert!(verdicts.is_empty() || numbers.is_some());
+    let (numbers, keys) = elements.finish(libc::NFT_SET_INTERVAL | libc::NFT_SET_MAP, 16);
+    assert!(keys.is_none() || numbers.is_some());
     let chain = table::read_chain::<ruleset::Rule>(family, attributes);
-    let Ok(rule) = decode::read(attributes, family, &[], &route::only_loopback) else {
+    let Ok(rule) = Decoder::new(&Numbered::default()).read(attributes, family, &[]) else {
         return;
     };
     // Whatever is taken to be written, is written as what it is.

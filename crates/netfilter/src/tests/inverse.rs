@@ -69,7 +69,7 @@ fn action() -> impl Strategy<Value = Action> {
             Action::Drop,
             Action::Continue,
             Action::Nat(Nat::of(NatKind::Masquerade)),
-            Action::Map(Field::DestinationPort, Name::from("ports")),
+            Action::ByCase(Name::from("ports")),
             Action::NotUnderstood(Label::expression("queue")),
         ]),
     ]

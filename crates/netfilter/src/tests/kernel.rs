@@ -15,7 +15,6 @@ use super::namespace::{CHILDREN, in_a_namespace};
 use super::replay::replayed;
 use crate::ip_tables::{counters, table};
 use crate::netlink::listeners::listeners;
-use crate::netlink::route::names_of_devices;
 use crate::netlink::sockopt::{has_sockets, load_extension, read_entries, replace_entries};
 use crate::netlink::user_namespace::{depth, is_known_to_be_outside, note_opened_network, owns_network};
 use crate::netlink::{CommitError, Generation, Socket};
@@ -25,6 +24,7 @@ use crate::nf_tables::read::{generation, snapshot};
 use crate::nf_tables::rule::NewRule;
 use crate::nf_tables::set::elements;
 use crate::nf_tables::{ChainId, TableId};
+use ruleset::Numbered;
 
 const OWN: TableId = TableId { family: TableFamily::Inet, name: "proxy-init" };
 const OUTPUT: ChainId = ChainId { name: "output", hook: Some(Hook::Output) };
@@ -54,7 +54,7 @@ fn what_is_committed_is_read_back() {
         let fresh = batch(&edits, Some(Generation::FRESH)).unwrap();
         socket.send_batch(&fresh).unwrap();
         assert!(matches!(socket.send_batch(&fresh), Err(CommitError::OtherGeneration)));
-        let mut read = snapshot(&socket, &names_of_devices()).unwrap().tables;
+        let mut read = snapshot(&socket, &Numbered::default()).unwrap().tables;
         for rule in &mut read[0].chains[0].rules {
             assert!(rule.handle > 0);
             rule.handle = 0;

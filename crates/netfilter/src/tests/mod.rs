@@ -16,15 +16,15 @@ pub mod replay;
 #[cfg(test)]
 mod xtables;
 
-use ruleset::{Hook, Rule, Set, TableFamily};
+use ruleset::{Hook, Numbered, Rule, Set, TableFamily};
 
 use crate::netlink::message::Messages;
 #[cfg(any(test, feature = "testing"))]
 use crate::netlink::message::{Attributes, Message, Writer};
-use crate::netlink::route;
+use crate::nf_tables::decode::Decoder;
 use crate::nf_tables::edit::{Edit, batch};
 use crate::nf_tables::rule::NewRule;
-use crate::nf_tables::{ChainId, TableId, decode};
+use crate::nf_tables::{ChainId, TableId};
 
 /// Bytes that were recorded as hexadecimal digits.
 #[cfg(test)]
@@ -60,5 +60,5 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
     let batch = batch(&[edit], None).map_err(|error| error.what.to_string())?;
     let message = Messages(batch.bytes()).flatten().nth(1).expect("the batch has a message");
     let attributes = message.attributes().expect("it has attributes");
-    Ok(decode::read(attributes, family, sets, &route::only_loopback).expect("what was written can be read"))
+    Ok(Decoder::new(&Numbered::default()).read(attributes, family, sets).expect("what was written can be read"))
 }

@@ -5,8 +5,8 @@ use ruleset::nftables::NftRule;
 use ruleset::{Condition, Context, Field, Intervals, Rule};
 
 use super::recording::Recording;
-use crate::netlink::route::only_loopback;
 use crate::nf_tables::read::snapshot;
+use ruleset::Numbered;
 
 const RECORDED: &str = include_str!("../recorded/nftables.txt");
 
@@ -14,7 +14,7 @@ const RECORDED: &str = include_str!("../recorded/nftables.txt");
 fn rules() -> Vec<(&'static str, &'static str, Rule)> {
     let mut rules = Vec::new();
     let lines: Vec<&str> = RECORDED.lines().filter_map(|line| line.strip_prefix("RULE ")).collect();
-    for table in snapshot(&Recording::of(RECORDED), &only_loopback).unwrap().tables {
+    for table in snapshot(&Recording::of(RECORDED), &Numbered::default()).unwrap().tables {
         for chain in &table.chains {
             let place = format!("{} {} ; ", table.family, chain.name);
             let listed: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix(&place)).collect();

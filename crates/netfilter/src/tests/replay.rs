@@ -3,17 +3,17 @@
 use ruleset::Table;
 
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
-use crate::netlink::route::only_loopback;
 use crate::netlink::{FinishedBatch, Generation, ReadError, Respondent};
 use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::read::snapshot;
 use crate::nf_tables::uapi::*;
 use crate::tests::{attributes_of, is_about};
+use ruleset::Numbered;
 
 /// The tables that a namespace holds after these edits.
 pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
     let batch = edit::batch(edits, Some(Generation::FRESH)).unwrap();
-    snapshot(&Replay(batch), &only_loopback).unwrap().tables
+    snapshot(&Replay(batch), &Numbered::default()).unwrap().tables
 }
 
 struct Replay(FinishedBatch);

@@ -89,7 +89,6 @@ fn actions_are_written_as_nft_lists_them() {
         (Action::Redirect(None), "redirect"),
         (Action::Redirect(Some((4143, 4143))), "redirect to :4143"),
         (Action::Redirect(Some((4143, 4150))), "redirect to :4143-4150"),
-        (Action::Map(Field::DestinationPort, name), "tcp dport vmap @sub"),
         (Action::Nat(Nat::of(NatKind::Masquerade)), "masquerade"),
         (Action::NotUnderstood(Label::expression("queue")), "[queue]"),
     ] {

@@ -19,7 +19,17 @@ fn to_80(direction: Direction) -> Connections {
 }
 
 fn device(index: u32, name: &str) -> Device {
-    Device { index, name: Name::from(name), kind: vec![], is_up: true, lower: None, master: None, has_neighbours: true }
+    Device {
+        index,
+        name: Name::from(name),
+        kind: vec![],
+        is_up: true,
+        lower: None,
+        master: None,
+        has_neighbours: true,
+        group: 0,
+        hardware: 1,
+    }
 }
 
 /// A socket of this user that listens on all of IPv4's addresses.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::route::{Environment, there_and_back};
 use ruleset::flags::ct_state_condition;
+use ruleset::testing::by_map;
 use ruleset::{Bits, Condition, Direction, Kind, Label, Name, Nat, NatKind, Rejection, Set, TCP, Values, interface};
 use ruleset::{
     testing::base, testing::chain, testing::effect_of, testing::not, testing::ports, testing::rule, testing::table,
@@ -298,12 +299,8 @@ fn sets_are_looked_up_in_their_table() {
 #[test]
 fn a_verdict_map_takes_what_it_lists() {
     let map = |field, verdicts: &[(u128, Action)]| {
-        let mut table = nat(vec![any(Action::Map(field, name("verdicts")))], vec![chain("sub", vec![])]);
-        table.sets = vec![Set {
-            verdicts: verdicts.iter().map(|(number, action)| (Intervals::one(*number), action.clone())).collect(),
-            ..ports("verdicts", &[])
-        }];
-        inbound(vec![table])
+        let by_map = by_map("verdicts", field, verdicts.iter().cloned());
+        inbound(vec![nat(vec![by_map], vec![chain("sub", vec![])])])
     };
     let port = Field::DestinationPort;
     let drop_80 = but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80");
@@ -319,10 +316,6 @@ fn a_verdict_map_takes_what_it_lists() {
     assert_eq!(map(port, &[]), ALL_WELL);
     assert_eq!(map(Field::Uid, &[(7, Action::Drop)]), ALL_WELL, "no user sends them");
     assert_eq!(map(Field::Protocol, &[(TCP, Action::Drop)]), ["ip nat PREROUTING 1: Dropped of all TCP connections"]);
-    assert_eq!(
-        inbound(vec![nat(vec![any(Action::Map(port, name("missing")))], vec![])]),
-        ["ip nat PREROUTING 1: NotUnderstood perhaps of all TCP connections", ALL_WELL[0]]
-    );
 }
 
 #[test]
@@ -581,10 +574,8 @@ fn in_whichever_order_chains_run_the_same_comes_of_them_where_steps_are_recorded
 /// The step of a rule whose verdict map decides has the map's verdict.
 #[test]
 fn a_step_by_a_map_matches_as_far_as_the_map_says_something() {
-    let map = Set { verdicts: vec![(Intervals::one(80), Action::Accept)], ..ports("m", &[(80, 80)]) };
-    let by_map = any(Action::Map(Field::DestinationPort, name("m")));
-    let table = Table { sets: vec![map], ..mangle("ip mangle", vec![by_map]) };
-    let ruleset = Ruleset { tables: vec![table], not_known: vec![] };
+    let by_map = by_map("m", Field::DestinationPort, [(80, Action::Accept)]);
+    let ruleset = Ruleset { tables: vec![mangle("ip mangle", vec![by_map])], not_known: vec![] };
     let direction = Direction::Inbound;
     let all = Connections::all(Family::V4, direction);
     let of_first = |connections| {
@@ -593,8 +584,8 @@ fn a_step_by_a_map_matches_as_far_as_the_map_says_something() {
     };
     let to = |port| all.narrowed(Field::DestinationPort, &Intervals::one(port));
     assert_eq!(of_first(to(80)), Matched::Yes(&Action::Accept));
-    assert!(matches!(of_first(to(81)), Matched::No(Reason::Map(..))));
-    assert!(matches!(of_first(all.clone()), Matched::Perhaps(Reason::Map(..))));
+    assert!(matches!(of_first(to(81)), Matched::No(Reason::Lookup(..))));
+    assert!(matches!(of_first(all.clone()), Matched::Perhaps(Reason::Condition(..))));
 }
 
 /// An outcome of every order is said once, and chains that are for other packets have no order.

@@ -1,7 +1,7 @@
-use ruleset::{Hook, Kind, Label, Policy, Set, Table, Values};
+use ruleset::{Hook, Kind, Label, Policy, Table, Values};
 use ruleset::{
-    testing::base, testing::chain, testing::dnat, testing::effect_of, testing::not, testing::rule, testing::table,
-    testing::to_port,
+    testing::base, testing::by_map, testing::chain, testing::dnat, testing::effect_of, testing::not, testing::rule,
+    testing::table, testing::to_port,
 };
 
 use super::*;
@@ -106,15 +106,8 @@ fn the_rule_that_decides_is_named_with_its_mode() {
 
 #[test]
 fn each_step_is_recorded_in_the_kernels_order() {
-    let map = Set {
-        name: Name::from("map"),
-        bits: 16,
-        elements: Some(Intervals::new([(80, 81)])),
-        verdicts: vec![(Intervals::one(80), Action::Jump(Name::from("of80"))), (Intervals::one(81), Action::Drop)],
-        keys: Vec::new(),
-        expires: false,
-    };
-    let mapped = || rule([], Action::Map(Field::DestinationPort, Name::from("map")));
+    let verdicts = [(80, Action::Jump(Name::from("of80"))), (81, Action::Drop)];
+    let mapped = || by_map("map", Field::DestinationPort, verdicts.clone());
     let rules = vec![
         rule([not(to_port(80))], Action::Drop),
         mapped(),
@@ -126,10 +119,8 @@ fn each_step_is_recorded_in_the_kernels_order() {
     let mut mine = filter(Hook::Prerouting, rules);
     mine.chains[0].base.as_mut().unwrap().priority = -150;
     mine.chains.push(chain("of80", of80));
-    mine.sets.push(map);
     let input = filter(Hook::Input, vec![mapped(), rule([to_port(4143)], Action::Accept)]);
-    let mut input = Table { name: Name::from("other"), ..input };
-    input.sets.clone_from(&mine.sets);
+    let input = Table { name: Name::from("other"), ..input };
     let ruleset = beside(vec![mine, input]);
     let answer = explain(&ruleset, &inbound("10.0.0.1:80"));
     assert_eq!(
