@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ruleset::Subsystem;
+use ruleset::{Numbered, Subsystem};
 
 use crate::config::Mode;
 use crate::error::Error;
@@ -52,7 +52,7 @@ impl Uninstall {
     fn run_here(&self, tell: &mut dyn FnMut(OperationNotice<'_>)) -> Result<Uninstalled, Error> {
         let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
         let legacy = Legacy { is_plain: false, folder: self.iptables_dir.clone(), wait: self.wait_for_lock };
-        let (in_nf_tables, in_legacy) = (nf_tables::read()?.ruleset, legacy::read::read()?);
+        let (in_nf_tables, in_legacy) = (nf_tables::read()?.ruleset, legacy::read::read(&Numbered::default())?);
         failed = failed.or(must_see(&in_nf_tables, Mode::Nft).err());
         match in_legacy.unseen(Subsystem::Legacy) {
             Some(unseen) if unseen.not_permitted && holders(&in_nf_tables).next().is_none() => {

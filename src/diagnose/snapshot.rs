@@ -1,5 +1,6 @@
 //! Reads the network namespace, and the signs of other programs in the kernel and on the node.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,11 +10,11 @@ use ipnet::IpNet;
 use netfilter::netlink::listeners::listeners;
 use netfilter::netlink::route::RouteKind;
 use netfilter::netlink::user_namespace::owns_network;
-use netfilter::netlink::{ReadError, route};
+use netfilter::netlink::{ReadError, Socket, ip_set, route, sockopt};
 use netfilter::nf_tables;
 use nix::errno::Errno;
 use ruleset::{Address, Device, Network, Numbered, Ruleset, Settings};
-use ruleset::{Context, Facts, Family, Field, Intervals, address, ip};
+use ruleset::{Context, Facts, Family, Field, Intervals, IpSet, Name, address, ip};
 
 use crate::config::{Config, OwnerId};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
@@ -29,9 +30,9 @@ use crate::modes::{self, legacy};
 /// # Errors
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
 pub(super) fn ruleset() -> Result<Ruleset, Error> {
-    let numbered = Numbered { devices: route::devices().unwrap_or_default(), ip_sets: Vec::new() };
+    let numbered = Numbered { devices: route::devices().unwrap_or_default(), ip_sets: sockopt::ip_sets() };
     let mut ruleset = modes::nf_tables::read_by(|socket| nf_tables::read::snapshot(socket, &numbered))?.ruleset;
-    let legacy = legacy::read::read()?;
+    let legacy = legacy::read::read(&numbered)?;
     ruleset.tables.extend(legacy.tables);
     ruleset.not_known.extend(legacy.not_known);
     Ok(ruleset)
@@ -211,15 +212,17 @@ fn no_way(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<
 /// route back to the other host leaves; without it, that is the only device that is up. What routing can't answer stays
 /// unknown.
 pub(super) fn facts(ruleset: &Ruleset, network: &Network, back: Option<Intervals>) -> Facts {
-    if !ruleset.has_context(|context| !matches!(context, Context::Limit { .. })) {
-        return Facts::default();
+    let ip_sets = ip_sets(ruleset);
+    let mut contexts = ruleset.contexts();
+    if !contexts.any(|context| matches!(context, Context::AddressType { .. } | Context::ReversePath { .. })) {
+        return Facts { ip_sets, ..Facts::default() };
     }
     // Every packet arrives on the only device.
     let back = back.or_else(|| network.only_device().map(|_| Field::InInterface.any()));
-    let mut facts = Facts { back, ..Facts::default() };
+    let mut facts = Facts { back, ip_sets, ..Facts::default() };
     for family in Family::ALL {
         let Ok(entries) = route::local_table(family) else {
-            return Facts::default();
+            return Facts { ip_sets: facts.ip_sets, ..Facts::default() };
         };
         facts.local.extend(entries);
     }
@@ -228,6 +231,14 @@ pub(super) fn facts(ruleset: &Ruleset, network: &Network, back: Option<Intervals
         facts.add_own(known.address);
     }
     facts
+}
+
+/// The content of ipset's sets that rules ask, as far as it is understood.
+fn ip_sets(ruleset: &Ruleset) -> HashMap<Name, IpSet> {
+    let asked: BTreeSet<&Name> = ruleset.contexts().filter_map(Context::ip_set).collect();
+    let socket = if asked.is_empty() { None } else { Socket::open().ok() };
+    let content = |set: &Name| Some((set.clone(), ip_set::content(socket.as_ref()?, set).ok()??));
+    asked.into_iter().filter_map(content).collect()
 }
 
 pub(super) fn traces() -> Traces {

@@ -15,7 +15,7 @@ use netfilter::netlink::Generation;
 use netfilter::nf_tables::held::HeldRule;
 use netfilter::nf_tables::read::{Snapshot, back_off};
 use ruleset::xtables::IptablesRule;
-use ruleset::{Family, NAT, Ruleset, Table, TableFamily, Unseen, nftables};
+use ruleset::{Family, NAT, Numbered, Ruleset, Table, TableFamily, Unseen, nftables};
 
 use crate::config::warnings::warnings;
 use crate::config::{Config, Mode, ModeChoice};
@@ -492,6 +492,6 @@ impl<'a, 't> Installation<'a, 't> {
     /// The nat tables in which legacy mode may have rules. In a fresh namespace, this only looks at which there are.
     fn legacy_tables(&self) -> Result<Ruleset, Error> {
         let lists = self.lists.get_or_init(|| Lists::open(&[NAT]));
-        lists.read(|family, name| name == NAT && has_sockets(family))
+        lists.read(|family, name| name == NAT && has_sockets(family), &Numbered::default())
     }
 }

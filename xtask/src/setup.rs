@@ -13,8 +13,9 @@ const BUILD: [Need; 2] = [("cc", "gcc"), ("pkg-config", "pkg-config")];
 /// The libraries that the programs are linked with, as pkg-config knows them, and Debian's packages.
 const LIBRARIES: [Need; 2] = [("libmnl", "libmnl-dev"), ("libnftnl", "libnftnl-dev")];
 
-const TESTS: [Need; 9] = [
+const TESTS: [Need; 10] = [
     ("iptables-nft", "iptables"),
+    ("ipset", "ipset"),
     ("nft", "nftables"),
     ("ip", "iproute2"),
     ("strace", "strace"),

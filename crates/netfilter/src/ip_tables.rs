@@ -1,8 +1,8 @@
 //! Decodes the bytes of a legacy table.
 
 use ruleset::{
-    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, Label, NAT, Name, Policy, Rule, Subsystem,
-    Table, TableFamily, XTABLES, nat_priority,
+    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, Label, NAT, Name, Numbered, Policy, Rule,
+    Subsystem, Table, TableFamily, XTABLES, nat_priority,
 };
 
 use crate::netlink::message::{Malformed, devices, number, string, u8_at, u16_at, u32_at, u64_at, under_mask};
@@ -51,11 +51,11 @@ impl Entry<'_> {
     }
 }
 
-/// Reads a table.
+/// Reads a table, whose rules have some things by their numbers.
 ///
 /// Beside rules, the entries are: a head (an ERROR target with the chain's name) and a tail (its final RETURN) for each
 /// user's chain, a policy for each base chain, and one ERROR at the end.
-pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Malformed> {
+pub fn table(family: Family, name: &str, entries: &Entries, numbered: &Numbered) -> Result<Table, Malformed> {
     let layout = Layout::of(family);
     let all = split_entries(&layout, &entries.bytes)?;
     // The offset of the first rule of each user's chain, which jumps have.
@@ -63,7 +63,7 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
     for [head, first] in all.array_windows().filter(|[entry, _]| entry.is_head()) {
         heads.push((first.offset, string(head.target.info)?));
     }
-    let rule = |entry: &Entry<'_>| read_rule(&layout, entry, &heads);
+    let rule = |entry: &Entry<'_>| read_rule(&layout, entry, &heads, numbered);
     let place = |offset| all.partition_point(|entry| entry.offset < offset);
     let between = |first, end| all.get(place(first)..place(end)).unwrap_or_default();
     let mut chains = Vec::new();
@@ -131,7 +131,12 @@ fn read_extension(family: Family, bytes: &[u8]) -> Result<XtEntry<'_>, Malformed
     })
 }
 
-fn read_rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
+fn read_rule(
+    layout: &Layout,
+    entry: &Entry<'_>,
+    heads: &[(usize, &[u8])],
+    numbered: &Numbered,
+) -> Result<Rule, Malformed> {
     let mut rule = Rule::new(read_header(layout, entry.bytes)?, Action::Continue);
     let (packets, bytes) = (u64_at(entry.bytes, layout.counters)?, u64_at(entry.bytes, layout.counters + 8)?);
     rule.counters = Some(Counters { packets, bytes });
@@ -139,7 +144,7 @@ fn read_rule(layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Re
     let mut place = layout.counters + 16;
     while place < end {
         let extension = read_extension(layout.family, entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        xt::read_match(&mut rule, extension)?;
+        xt::read_match(&mut rule, extension, numbered)?;
         place += XT_ENTRY + extension.info.len();
     }
     match entry.target {
@@ -245,6 +250,10 @@ mod tests {
     use crate::netlink::message::put;
     use crate::tests::recorded;
 
+    fn read(family: Family, name: &str, entries: &Entries) -> Result<Table, Malformed> {
+        table(family, name, entries, &Numbered::default())
+    }
+
     /// The recorded nat table of a family.
     fn entries_of(family: Family) -> Entries {
         recorded_as(match family {
@@ -285,7 +294,7 @@ mod tests {
     /// As iptables-legacy-save saved it but for `-m recent`, of which only the name is kept.
     #[test]
     fn a_table_is_read_as_the_kernel_holds_it() {
-        let saved = |family| saved(&table(family, NAT, &entries_of(family)).unwrap());
+        let saved = |family| saved(&read(family, NAT, &entries_of(family)).unwrap());
         let output = [
             ":OUTPUT Some((Nat, Output, -100, Accept))",
             "-A OUTPUT -m owner --uid-owner 2102 -j RETURN",
@@ -319,7 +328,7 @@ mod tests {
     /// nat tables have no such rules: packets are dropped, by a rule or by a policy; and few people write the others.
     #[test]
     fn a_filter_table_is_read_as_the_kernel_holds_it() {
-        let table = table(Family::V4, "filter", &recorded_as("filter")).unwrap();
+        let table = read(Family::V4, "filter", &recorded_as("filter")).unwrap();
         assert_eq!(
             saved(&table),
             [
@@ -351,7 +360,7 @@ mod tests {
             for (place, number) in [(0, 7u64), (8, 420)] {
                 put(&mut entries.bytes, first + layout.counters + place, &number.to_ne_bytes());
             }
-            let rule = &table(family, NAT, &entries).unwrap().chains[0].rules[0];
+            let rule = &read(family, NAT, &entries).unwrap().chains[0].rules[0];
             assert_eq!(rule.counters, Some(Counters { packets: 7, bytes: 420 }));
             let counted = [7u64.to_ne_bytes(), 420u64.to_ne_bytes()].concat();
             assert!(counters(family, &entries).unwrap().iter().any(|counters| counters[..] == counted));
@@ -363,7 +372,7 @@ mod tests {
     fn a_protocol_has_a_flag_beside_it() {
         let mut entries = entries_of(Family::V6);
         let (_, first, _) = entries.base_chains[0];
-        let rule = |entries: &Entries| saved(&table(Family::V6, NAT, entries).unwrap())[1].clone();
+        let rule = |entries: &Entries| saved(&read(Family::V6, NAT, entries).unwrap())[1].clone();
         assert!(rule(&entries).contains(" -p tcp "));
         put(&mut entries.bytes, first + Layout::of(Family::V6).flags, &[0]);
         assert!(!rule(&entries).contains(" -p "));
@@ -378,7 +387,7 @@ mod tests {
             for length in 0..end {
                 let mut cut = whole.clone();
                 cut.bytes.truncate(length);
-                assert!(table(family, NAT, &cut) != table(family, NAT, &whole), "{length}");
+                assert!(read(family, NAT, &cut) != read(family, NAT, &whole), "{length}");
             }
         }
     }

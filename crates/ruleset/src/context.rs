@@ -1,10 +1,12 @@
 //! Finds the connections for which conditions hold that depend on more than the packet.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::family::Family;
 use crate::field::Field;
 use crate::intervals::Intervals;
+use crate::name::Name;
 use crate::rule::{Context, Holding, LOOPBACK, address, interface};
 
 /// All packets, or none.
@@ -21,8 +23,18 @@ pub struct Facts {
     /// The names of lo and of the device by which the route back to the other host leaves, if there is one. None: that isn't
     /// known.
     pub back: Option<Intervals>,
+    /// The content of ipset's sets that rules ask, as far as it is understood.
+    pub ip_sets: HashMap<Name, IpSet>,
     /// No limit is reached; false: that isn't known.
     pub is_below_limits: bool,
+}
+
+/// The content of one of ipset's sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IpSet {
+    /// Addresses of this family.
+    Addresses(Family, Intervals),
+    Ports(Intervals),
 }
 
 /// `RTN_*`
@@ -58,6 +70,20 @@ impl Facts {
                 let by = if is_loose && *back != lo { any.clone() } else { back.clone() };
                 let held = if negated { any.without(&by) } else { by };
                 Some(vec![(Field::InInterface, held)])
+            }
+            Context::IpSet { ref set, ref are_sources, family, negated } => {
+                let is_source = *are_sources.first()?;
+                let (field, held) = match self.ip_sets.get(set)? {
+                    IpSet::Addresses(of, held) => {
+                        let field = if is_source { Field::Source(family) } else { Field::Destination(family) };
+                        // A set of the other family has none of its packets (`ip_set_test` in ipset/ip_set_core.c).
+                        (field, if *of == family { held.clone() } else { Intervals::default() })
+                    }
+                    IpSet::Ports(held) => {
+                        (if is_source { Field::SourcePort } else { Field::DestinationPort }, held.clone())
+                    }
+                };
+                Some(vec![(field, if negated { field.any().without(&held) } else { held })])
             }
             Context::Limit { holds_below, .. } => self.is_below_limits.then(|| always(holds_below)),
         }
@@ -231,6 +257,24 @@ mod tests {
             assert_eq!(holds(back, is_loose, false, by), want);
             assert_eq!(holds(back, is_loose, true, by), want.map(|holds| !holds));
         }
+    }
+
+    #[test]
+    fn a_set_of_ipsets_has_addresses_of_one_family_or_ports() {
+        let (one, ports) = (Intervals::one(0x0a00_0001), Intervals::one(80));
+        let sets = [("addresses", IpSet::Addresses(Family::V4, one.clone())), ("ports", IpSet::Ports(ports.clone()))];
+        let facts = Facts { ip_sets: sets.map(|(name, set)| (Name::from(name), set)).into(), ..Facts::default() };
+        let holding = |set: &str, is_source, family, negated| {
+            facts.holding(&Context::IpSet { set: Name::from(set), are_sources: vec![is_source], family, negated })
+        };
+        let v4 = Field::Source(Family::V4);
+        assert_eq!(holding("addresses", true, Family::V4, false), Some(vec![(v4, one.clone())]));
+        assert_eq!(holding("addresses", true, Family::V4, true), Some(vec![(v4, v4.any().without(&one))]));
+        let v6 = Field::Destination(Family::V6);
+        assert_eq!(holding("addresses", false, Family::V6, false), Some(vec![(v6, Intervals::default())]));
+        assert_eq!(holding("ports", false, Family::V6, false), Some(vec![(Field::DestinationPort, ports.clone())]));
+        assert_eq!(holding("ports", true, Family::V4, false), Some(vec![(Field::SourcePort, ports)]));
+        assert_eq!(holding("unknown", true, Family::V4, false), None);
     }
 
     #[test]

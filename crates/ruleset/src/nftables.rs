@@ -176,6 +176,7 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
             let by = if *is_loose { "" } else { " . iif" };
             write!(f, "fib saddr{by} oif {}", if *negated { "missing" } else { "exists" })
         }
+        Context::IpSet { .. } => write_xt_match(f, "set"),
         Context::Limit { holds_below, of } => {
             let over = if *holds_below { "" } else { "over " };
             match of {
@@ -188,15 +189,15 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
                 Bound::Bytes(most) => write!(f, "quota {}{most} bytes", if *holds_below { "until " } else { over }),
                 Bound::Connections(most) => write!(f, "ct count {over}{most}"),
                 Bound::Meter(set) => write!(f, "meter in @{set}"),
-                Bound::XtRate { .. } => write_xt_limit(f, "limit"),
-                Bound::Extension(name) => write_xt_limit(f, name),
+                Bound::XtRate { .. } => write_xt_match(f, "limit"),
+                Bound::Extension(name) => write_xt_match(f, name),
             }
         }
     }
 }
 
 /// nft shows xt's extensions by their names alone.
-fn write_xt_limit(f: &mut fmt::Formatter<'_>, name: impl fmt::Display) -> fmt::Result {
+fn write_xt_match(f: &mut fmt::Formatter<'_>, name: impl fmt::Display) -> fmt::Result {
     write!(f, "xt match \"{name}\"")
 }
 

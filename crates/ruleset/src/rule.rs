@@ -237,8 +237,20 @@ pub enum Context {
         /// The flags of xt's match (`XT_RPFILTER_*` in linux/netfilter/xt_rpfilter.h), if it is that.
         xt_flags: Option<u8>,
     },
+    /// A set of ipset's has the packet's addresses and ports, each of the source or of the destination.
+    IpSet { set: Name, are_sources: Vec<bool>, family: Family, negated: bool },
     /// A limit isn't reached yet or, unless it `holds_below`, is reached.
     Limit { holds_below: bool, of: Bound },
+}
+
+impl Context {
+    /// The set of ipset's on which it depends, if it has a single field.
+    pub fn ip_set(&self) -> Option<&Name> {
+        match self {
+            Self::IpSet { set, are_sources, .. } if are_sources.len() == 1 => Some(set),
+            _ => None,
+        }
+    }
 }
 
 /// The most of something that a limit counts.

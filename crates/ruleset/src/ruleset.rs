@@ -21,12 +21,13 @@ pub struct Unseen {
 }
 
 impl Ruleset {
-    /// Returns true if a condition depends on a context that `is_such` accepts.
-    pub fn has_context(&self, is_such: impl Fn(&Context) -> bool) -> bool {
-        let rules = self.tables.iter().flat_map(Table::rules);
-        rules
-            .flat_map(Rule::all_conditions)
-            .any(|condition| matches!(condition, Condition::Context(context) if is_such(context)))
+    /// The contexts on which conditions depend.
+    pub fn contexts(&self) -> impl Iterator<Item = &Context> {
+        let conditions = self.tables.iter().flat_map(Table::rules).flat_map(Rule::all_conditions);
+        conditions.filter_map(|condition| match condition {
+            Condition::Context(context) => Some(context),
+            _ => None,
+        })
     }
 }
 

@@ -189,6 +189,9 @@ pub(crate) fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition)
             write!(f, "-m multiport {not}{option}s {} ", numbers(list, ':'))
         }
         (IptablesOption::Port(option), _) => write!(f, "-m tcp {not}{option} {} ", numbers(list, ':')),
+        (IptablesOption::Owner(_), &[(0, last)]) if last == field.largest() => {
+            write!(f, "-m owner {not}--socket-exists ")
+        }
         (IptablesOption::Owner(option), _) => write!(f, "-m owner {not}{option} {} ", numbers(list, '-')),
         _ => match field {
             Field::State if let Some(question) = TrackingQuestion::of(list) => write_question(f, &question),
@@ -257,6 +260,10 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
             let set = options.filter(|(bit, _)| xt_flags.unwrap_or_default() >> bit & 1 != 0);
             let set: Vec<&str> = set.map(|(_, option)| option).collect();
             write!(f, "-m rpfilter{} ", set.concat())
+        }
+        Context::IpSet { set, are_sources, negated, .. } => {
+            let sides: Vec<&str> = are_sources.iter().map(|is_source| if *is_source { "src" } else { "dst" }).collect();
+            write!(f, "-m set {}--match-set {set} {} ", not(*negated), sides.join(","))
         }
         Context::Limit { of: Bound::XtRate { period, burst }, .. } => {
             write!(f, "-m limit --limit {} --limit-burst {burst} ", rate(*period))

@@ -142,16 +142,19 @@ impl Connections {
             && pairs.all(|((field, ours), (other_field, theirs))| field == other_field && ours.includes(theirs))
     }
 
-    /// This set and another one together, if they differ in one field alone.
+    /// This set and another one together, if they differ in one field alone, and have few intervals there.
     pub(super) fn joined(&self, other: &Self) -> Option<Self> {
         let mut differing = None;
         for ((field, ours), (other_field, theirs)) in self.fields.iter().zip(&*other.fields) {
-            if field != other_field || (ours != theirs && differing.replace((*field, ours.or(theirs))).is_some()) {
+            if field != other_field || (ours != theirs && differing.replace((*field, ours, theirs)).is_some()) {
                 return None;
             }
         }
-        let (field, both) = differing.filter(|(_, both)| is_few(both))?;
-        (self.fields.len() == other.fields.len()).then(|| self.with_numbers(field, both))
+        // Maps have thousands of elements, so sets that would be too many aren't made to see that.
+        let are_few =
+            |ours: &Intervals, theirs: &Intervals| ours.as_slice().len() + theirs.as_slice().len() <= MOST_INTERVALS;
+        let (field, ours, theirs) = differing.filter(|(_, ours, theirs)| are_few(ours, theirs))?;
+        (self.fields.len() == other.fields.len()).then(|| self.with_numbers(field, ours.or(theirs)))
     }
 
     /// The same connections with these numbers in a field, which they need not have had before.

@@ -472,7 +472,7 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     fn pass_rule(&mut self, line: Line<'a>, state: State<'a>, room: usize, visit: &mut Visit<'a>) {
-        let rule = line.rule;
+        let (rule, questioned) = (line.rule, self.questioned);
         let (mut matched, matching) = self.divide(line, &rule.conditions, state, room, &mut visit.next);
         let mut taken = Vec::new();
         match (&rule.lookup, matching) {
@@ -484,6 +484,13 @@ impl<'a, 'g> Walker<'a, 'g> {
                     matched = by_case;
                 }
             }
+        }
+        // Some of them match, as is known, but not which one the connection is that was asked about.
+        if let Matched::Perhaps(reason) = &matched
+            && self.questioned == questioned
+            && self.steps.is_some()
+        {
+            self.add_question(Open::Match(Place::Rule(line), reason.clone(), self.packet, self.hook));
         }
         self.record_or_join(visit, Place::Rule(line), matched);
         for (matching, value) in taken {
@@ -555,12 +562,12 @@ impl<'a, 'g> Walker<'a, 'g> {
         let is_open = split.is_open;
         let matched = split.reason.take().map_or(Matched::Yes(&line.rule.action), Matched::Perhaps);
         let question = match &matched {
-            Matched::Perhaps(reason) if is_open || self.steps.is_some() => {
+            Matched::Perhaps(reason) if is_open => {
                 Some(self.add_question(Open::Match(at, reason.clone(), self.packet, self.hook)))
             }
             _ => None,
         };
-        let (matching, others) = split.parts(state, question.filter(|_| is_open), room);
+        let (matching, others) = split.parts(state, question, room);
         rest.extend(others);
         (matched, Some(matching))
     }

@@ -511,6 +511,9 @@ fn question_in_words(open: &Open<'_>) -> Option<String> {
             Condition::Context(Context::ReversePath { .. }) => {
                 return Some(format!("it depends on the route back, because of {at}: give --from ADDRESS"));
             }
+            Condition::Context(Context::IpSet { set, .. }) => {
+                return Some(format!("it depends on what ipset's set {set} has, because of {at}"));
+            }
             Condition::Context(Context::AddressType { .. }) => {
                 return Some(format!("it depends on `{words}` in {at}, by routing, which cannot be asked"));
             }

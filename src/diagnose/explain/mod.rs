@@ -175,7 +175,7 @@ impl<'s> Scene<'s> {
         let facts = facts(ruleset, &routing.network, routed.device_back());
         let network = Network { facts, ..routing.network.clone() };
         let mut answer = answer_by_routing(ruleset, &network, asked, &routed);
-        let has_limits = || ruleset.has_context(|context| matches!(context, Context::Limit { .. }));
+        let has_limits = || ruleset.contexts().any(|context| matches!(context, Context::Limit { .. }));
         // Beyond a limit, a connection may be lost in another way.
         let may_differ = matches!(answer.verdict, Verdict::NotKnown(_) | Verdict::Dropped | Verdict::Rejected);
         if may_differ && has_limits() {

@@ -225,6 +225,7 @@ pub(in crate::diagnose) fn doubt_in_words(reason: &Reason<'_>) -> String {
 fn context_in_words(context: &Context) -> (&'static str, &'static str) {
     match context {
         Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),
+        Context::IpSet { .. } => ("by what ipset's set has", "what ipset's set has"),
         Context::AddressType { .. } => ("its address is not of such a type", "of which type the address is"),
         Context::ReversePath { .. } => ("by the route back", "by which interface the route back leaves"),
     }

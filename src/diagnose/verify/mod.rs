@@ -5,7 +5,7 @@ pub mod finding;
 
 use std::fmt;
 
-use ruleset::{Family, NAT, Policy, Subsystem, Table, TableFamily};
+use ruleset::{Family, NAT, Numbered, Policy, Subsystem, Table, TableFamily};
 use ruleset::{Network, Ruleset, Unseen};
 use serde_json::Value;
 
@@ -258,7 +258,7 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
         ruleset.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
         for family in Family::ALL {
             if mode.table_among(&ruleset.tables, family).is_none() && has_sockets(family) {
-                ruleset.tables.push(read_table(family, NAT)?);
+                ruleset.tables.push(read_table(family, NAT, &Numbered::default())?);
             }
         }
     }

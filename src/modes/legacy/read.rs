@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use netfilter::ip_tables;
 use netfilter::netlink::message::Malformed;
 use netfilter::netlink::sockopt::{Entries, read_entries, replace_entries};
-use ruleset::{Family, NAT, Subsystem, Table, XTABLES};
+use ruleset::{Family, NAT, Numbered, Subsystem, Table, XTABLES};
 use ruleset::{Ruleset, Unseen};
 
 use super::unlisted;
@@ -15,9 +15,10 @@ use crate::config::Mode;
 use crate::error::{Error, ModeError, Privilege, errno_of};
 use crate::kernel::proc_of_thread;
 
-/// Reads every legacy table. What can't be seen is in [`Ruleset::not_known`].
-pub(crate) fn read() -> Result<Ruleset, Error> {
-    Lists::open(&XTABLES.map(|(name, _)| name)).read(|_, _| true)
+/// Reads every legacy table, whose rules have some things by their numbers. What can't be seen is in
+/// [`Ruleset::not_known`].
+pub(crate) fn read(numbered: &Numbered) -> Result<Ruleset, Error> {
+    Lists::open(&XTABLES.map(|(name, _)| name)).read(|_, _| true, numbered)
 }
 
 /// The kernel's lists of legacy tables, held open: looking again costs a fraction of opening them.
@@ -63,13 +64,13 @@ impl Lists {
     }
 
     /// Reads those of the tables that are asked for.
-    pub(crate) fn read(&self, is_asked: impl Fn(Family, &str) -> bool) -> Result<Ruleset, Error> {
+    pub(crate) fn read(&self, is_asked: impl Fn(Family, &str) -> bool, numbered: &Numbered) -> Result<Ruleset, Error> {
         let mut ruleset = Ruleset::default();
         for (family, names) in self.table_names() {
             match names {
                 Ok(names) => {
                     for name in names.iter().filter(|name| is_asked(family, name)) {
-                        ruleset.tables.push(read_table(family, name)?);
+                        ruleset.tables.push(read_table(family, name, numbered)?);
                     }
                 }
                 Err(unseen) if ruleset.not_known.is_empty() => ruleset.not_known.push(unseen),
@@ -87,9 +88,9 @@ pub(crate) fn has_none() -> bool {
 }
 
 /// Reads a table. Asking about one that isn't there makes it.
-pub(crate) fn read_table(family: Family, name: &str) -> Result<Table, Error> {
+pub(crate) fn read_table(family: Family, name: &str, numbered: &Numbered) -> Result<Table, Error> {
     let entries = read_entries(family, name).map_err(|errno| read_error(family, errno));
-    let table = entries.and_then(|entries| ip_tables::table(family, name, &entries).map_err(garbled_table));
+    let table = entries.and_then(|entries| ip_tables::table(family, name, &entries, numbered).map_err(garbled_table));
     table.map_err(|error| error.in_mode(Mode::Legacy))
 }
 
@@ -124,7 +125,7 @@ pub(super) fn read_held(family: Family, is_wanted: bool) -> Result<Option<Held>,
     }
     match read_entries(family, NAT) {
         Ok(entries) => {
-            let table = ip_tables::table(family, NAT, &entries).map_err(garbled_table)?;
+            let table = ip_tables::table(family, NAT, &entries, &Numbered::default()).map_err(garbled_table)?;
             Ok(Some(Held { table, entries }))
         }
         // No sockets of the family, no ip_tables, no nat table.

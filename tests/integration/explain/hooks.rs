@@ -615,6 +615,35 @@ fn what_every_packet_is_is_known() {
     }
 }
 
+/// ipset's sets are known by name and, if they have a single field, by their content.
+#[test]
+fn ipsets_sets_are_looked_up() {
+    for (made, question, inbound, outbound) in [
+        ("hash:ip ; ipset add s 10.77.0.1", "INPUT -m set --match-set s src", Lost, Proxy),
+        ("hash:ip ; ipset add s 10.77.0.9", "INPUT -m set --match-set s src", Proxy, Proxy),
+        ("hash:ip ; ipset add s 10.77.0.1", "INPUT -i eth0 -m set ! --match-set s src", Proxy, Proxy),
+        ("hash:net ; ipset add s 10.77.0.0/24", "INPUT -i eth0 -m set --match-set s src", Lost, Proxy),
+        ("hash:net ; ipset add s 10.78.0.0/24", "INPUT -i lo -m set ! --match-set s dst", Proxy, Lost),
+        ("bitmap:port range 4000-5000 ; ipset add s 4143", "INPUT -m set --match-set s dst", Lost, Proxy),
+        ("bitmap:port range 4000-5000 ; ipset add s 4140", "OUTPUT -m set --match-set s src", Proxy, Lost),
+        ("hash:ip timeout 600 ; ipset add s 10.77.0.1", "INPUT -m set --match-set s src", Lost, Proxy),
+    ] {
+        for variant in ["nft", "legacy"] {
+            let made = format!("ipset create s {made}");
+            check(&[&made, &format!("iptables-{variant} -A {question} -j DROP")], inbound, outbound);
+        }
+    }
+    let of_several =
+        ["ipset create pairs hash:ip,port", "iptables-nft -A INPUT -m set --match-set pairs src,dst -j DROP"];
+    let (end, answer) = {
+        let pod = pod(&chart_in("nft"), &of_several);
+        connect(&pod.0, &pod.1, INBOUND)
+    };
+    let want = "not known: it depends on what ipset's set pairs has, because of \
+                `-A INPUT -m set --match-set pairs src,dst -j DROP` in ip filter, chain INPUT";
+    assert_eq!((end, answer.as_str()), (Proxy, want));
+}
+
 /// The client's ACK comes by the device of its SYN, though the reply leaves by another one.
 #[test]
 fn the_ack_comes_by_the_device_of_the_first_packet() {

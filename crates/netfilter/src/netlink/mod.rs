@@ -8,6 +8,8 @@
 
 pub mod batch;
 #[cfg(any(test, feature = "decode"))]
+pub mod ip_set;
+#[cfg(any(test, feature = "decode"))]
 pub mod listeners;
 pub mod message;
 pub(crate) mod objects;

@@ -7,7 +7,11 @@ use std::sync::OnceLock;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use ruleset::Family;
+#[cfg(any(test, feature = "decode"))]
+use ruleset::Name;
 
+#[cfg(any(test, feature = "decode"))]
+use super::message::string;
 use super::message::{put, u32_at};
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`: `struct ipt_getinfo`.
@@ -129,6 +133,30 @@ pub fn load_extension(family: Family, name: &CStr, revision: u8, is_target: bool
     let mut structure = [0; EXTENSION_NAME + 1];
     structure[EXTENSION_NAME] = revision;
     options.get(option, name.to_bytes(), &mut structure)
+}
+
+/// The indices and names of ipset's sets, as rules have the one and people the other; none if there are none, or if the kernel
+/// doesn't tell. This loads no module (`ip_set_sockfn_get` in net/netfilter/ipset/ip_set_core.c).
+#[cfg(any(test, feature = "decode"))]
+pub fn ip_sets() -> Vec<(u16, Name)> {
+    /// `SO_IP_SET`: `struct ip_set_req_get_set` is the operation, the version, and a name of so many bytes or an index.
+    const IP_SET: libc::c_int = 83;
+    const NAME: usize = 8;
+    const LENGTH: usize = NAME + 32;
+    /// `IP_SET_OP_GET_BYINDEX`, and the oldest version that all kernels understand (`IPSET_PROTOCOL_MIN`).
+    const OPERATION: [u32; 2] = [7, 6];
+    let Ok(options) = Options::of(Family::V4) else {
+        return Vec::new();
+    };
+    let named = |index: u16| {
+        let mut structure = [0; LENGTH];
+        OPERATION.iter().enumerate().for_each(|(at, number)| put(&mut structure, 4 * at, &number.to_ne_bytes()));
+        put(&mut structure, NAME, &index.to_ne_bytes());
+        // There may be as many as the kernel has room for.
+        get_option(&options.socket, options.level, IP_SET, &mut structure).ok()?;
+        Some((index, Name::from(string(structure.get(NAME..)?).ok()?)))
+    };
+    (0..=u16::MAX).map_while(named).filter(|(_, name)| !name.as_bytes().is_empty()).collect()
 }
 
 /// Returns true if this kernel has sockets of the family; without them, it has no legacy tables of it.

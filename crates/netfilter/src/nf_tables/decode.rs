@@ -715,7 +715,7 @@ impl<'a> Reader<'a> {
 
     fn add_xt_match(&mut self, entry: XtEntry<'_>) -> Result<(), Malformed> {
         let before = self.rule.conditions.len();
-        xt::read_match(&mut self.rule, entry)?;
+        xt::read_match(&mut self.rule, entry, self.decoder.numbered)?;
         if let Some(change) = self.changes.clone().filter(|_| self.rule.conditions.len() > before) {
             self.rule.conditions.truncate(before);
             self.rule.conditions.push(Condition::NotUnderstood(change));

@@ -65,7 +65,7 @@ fn read_legacy(input: &[u8], family: Family, hand_on: &mut impl FnMut(Table)) {
     let place = |index: usize| u32_at(input, 4 * index).unwrap_or_default() as usize % (input.len() + 1);
     let entries =
         Entries { base_chains: vec![(0, 0, place(0)), (3, place(1), place(2))], count: 0, bytes: input.to_vec() };
-    if let Ok(table) = ip_tables::table(family, "nat", &entries) {
+    if let Ok(table) = ip_tables::table(family, "nat", &entries, &Numbered::default()) {
         hand_on(table);
     }
 }

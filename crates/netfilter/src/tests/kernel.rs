@@ -109,7 +109,7 @@ fn a_legacy_table_is_read_replaced_and_counted() {
             assert_eq!(load_extension(family, c"REDIRECT", 0, true), Ok(()));
             assert_eq!(load_extension(family, c"multiport", 0, true), Err(Errno::ENOENT));
             let held = read_entries(family, NAT).unwrap();
-            let chains = table(family, NAT, &held).unwrap().chains;
+            let chains = table(family, NAT, &held, &Numbered::default()).unwrap().chains;
             let chains: Vec<_> =
                 chains.iter().map(|chain| (chain.name.to_string(), chain.base.unwrap().policy)).collect();
             let named = ["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"].map(|name| (name.to_owned(), Policy::Accept));

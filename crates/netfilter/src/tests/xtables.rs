@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ruleset::flags::{CtState, Tracked};
 use ruleset::xtables::IptablesRule;
-use ruleset::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Rule, address};
+use ruleset::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Numbered, Rule, address};
 
 use super::recorded;
 use crate::xt::{XtEntry, read_match, read_target, redirect};
@@ -33,7 +33,7 @@ fn rows() -> Vec<Row> {
                 info.resize(parts[4].parse().unwrap(), 0);
                 let entry = XtEntry { family, name, revision, info: &info };
                 match parts[0] {
-                    "m" => read_match(&mut rule, entry).unwrap(),
+                    "m" => read_match(&mut rule, entry, &Numbered::default()).unwrap(),
                     _ => read_target(&mut rule, entry).unwrap(),
                 }
             }

@@ -2,14 +2,19 @@
 
 use ruleset::flags::{CtState, Tracked, tracking_condition};
 use ruleset::{
-    Action, Bits, Bound, Condition, Context, Effect, Family, Field, Name, Nat, NatKind, Rejection, Rule, Values,
+    Action, Bits, Bound, Condition, Context, Effect, Family, Field, Name, Nat, NatKind, Numbered, Rejection, Rule,
+    Values,
 };
 
 use super::{XtEntry, extension, nat_ports, nat_range};
 use crate::netlink::message::{Malformed, address, u8_at, u16_at, u32_at};
 
 /// The conditions of a match of others; none if it isn't understood.
-pub(super) fn read_match(rule: &mut Rule, entry: XtEntry<'_>) -> Result<Option<Vec<Condition>>, Malformed> {
+pub(super) fn read_match(
+    rule: &mut Rule,
+    entry: XtEntry<'_>,
+    numbered: &Numbered,
+) -> Result<Option<Vec<Condition>>, Malformed> {
     let XtEntry { family, name, revision, info } = entry;
     rule.needs_tracking |= needs_tracking(name);
     Ok(match (name, revision) {
@@ -27,6 +32,7 @@ pub(super) fn read_match(rule: &mut Rule, entry: XtEntry<'_>) -> Result<Option<V
             let (kind, negated) = (u128::from(u32_at(info, 0)?), u32_at(info, 4)? != 0);
             Some(vec![Condition::compare(Field::PacketType, kind, negated)])
         }
+        (b"set", 1..=4) => read_set(entry, numbered)?.map(|condition| vec![condition]),
         (b"statistic", 0) => read_statistic(info)?,
         (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
         (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
@@ -50,6 +56,29 @@ fn read_statistic(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         _ => return Ok(None),
     };
     Ok(Some(vec![Condition::Constant { of: extension(b"statistic"), holds }]))
+}
+
+/// `struct xt_set_info_match_v1` and those after it (linux/netfilter/xt_set.h) begin with the set's index, the number of
+/// its dimensions and flags: whether it is inverted and, for each dimension, whether that is the source's. From the third
+/// on, comparisons of counters (`op` is at another place in the third) and more flags follow.
+fn read_set(
+    XtEntry { family, revision, info, .. }: XtEntry<'_>,
+    numbered: &Numbered,
+) -> Result<Option<Condition>, Malformed> {
+    const INVERTED: u8 = 1;
+    /// `IPSET_FLAG_MATCH_COUNTERS` and `IPSET_FLAG_RETURN_NOMATCH`
+    const OTHER_QUESTION: u32 = 1 << 5 | 1 << 7;
+    let (index, dimensions, flags) = (u16_at(info, 0)?, u8_at(info, 2)?, u8_at(info, 3)?);
+    if revision > 2 {
+        let counters = if revision == 3 { [8, 24] } else { [16, 32] };
+        let compares = counters.into_iter().map(|place| u8_at(info, place)).collect::<Result<Vec<_>, _>>()?;
+        if compares != [0, 0] || u32_at(info, 40)? & OTHER_QUESTION != 0 {
+            return Ok(None);
+        }
+    }
+    let are_sources = (1..=dimensions.min(7)).map(|dimension| flags >> dimension & 1 != 0).collect();
+    let set = numbered.ip_set(index).cloned();
+    Ok(set.map(|set| Condition::Context(Context::IpSet { set, are_sources, family, negated: flags & INVERTED != 0 })))
 }
 
 /// Returns true if a match or a target of this name has connections tracked: those that call `nf_ct_netns_get` where
@@ -319,12 +348,12 @@ mod tests {
     use super::{Bits, Bound, Condition, Context, Effect, Family, Field, Name, Rule, Values, XtEntry, extension};
     use crate::netlink::message::put;
     use crate::xt::{read_match, read_target};
-    use ruleset::Action;
+    use ruleset::{Action, Numbered};
 
     /// The one condition of a match's first revision.
     fn condition(name: &[u8], info: &[u8]) -> Condition {
         let mut rule = Rule::new(vec![], Action::Continue);
-        read_match(&mut rule, XtEntry { family: Family::V6, name, revision: 0, info }).unwrap();
+        read_match(&mut rule, XtEntry { family: Family::V6, name, revision: 0, info }, &Numbered::default()).unwrap();
         let [condition] = rule.conditions.as_slice() else { panic!("{:?}", rule.conditions) };
         condition.clone()
     }
@@ -390,7 +419,7 @@ mod tests {
                 put(&mut info, place, &flags.to_ne_bytes());
                 let mut rule = Rule::new(vec![], Action::Continue);
                 let entry = XtEntry { family: Family::V4, name: b"hashlimit", revision, info: &info };
-                read_match(&mut rule, entry).unwrap();
+                read_match(&mut rule, entry, &Numbered::default()).unwrap();
                 let limit = Context::Limit { holds_below, of: Bound::Extension(Name::from("hashlimit")) };
                 assert_eq!(rule.conditions, [Condition::Context(limit)]);
             }
@@ -407,7 +436,7 @@ mod tests {
             put(&mut info, 8, &[flags, inverted]);
             let mut rule = Rule::new(vec![], Action::Continue);
             let entry = XtEntry { family: Family::V4, name: b"recent", revision: 0, info: &info };
-            read_match(&mut rule, entry).unwrap();
+            read_match(&mut rule, entry, &Numbered::default()).unwrap();
             let limit = Context::Limit { holds_below, of: Bound::Extension(Name::from("recent")) };
             let want = match is_always {
                 true => Condition::Constant { of: extension(b"recent"), holds: holds_below },
@@ -439,7 +468,12 @@ mod tests {
             let inverted = [is_source, is_destination].map(u32::to_ne_bytes).concat();
             let mut rule = Rule::new(vec![], Action::Continue);
             let info = &[types, inverted].concat();
-            read_match(&mut rule, XtEntry { family: Family::V4, name: b"addrtype", revision: 0, info }).unwrap();
+            read_match(
+                &mut rule,
+                XtEntry { family: Family::V4, name: b"addrtype", revision: 0, info },
+                &Numbered::default(),
+            )
+            .unwrap();
             let negated = rule.conditions.iter().map(|condition| match condition {
                 Condition::Context(Context::AddressType { is_source, types, negated, .. }) => {
                     (*is_source, *types, u32::from(*negated))

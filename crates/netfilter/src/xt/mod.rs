@@ -9,7 +9,7 @@ mod foreign;
 use std::ffi::CStr;
 
 use ruleset::xtables::MULTIPORT_REFERENCES;
-use ruleset::{Action, Condition, Family, Field, Label, Name, Rule, Values};
+use ruleset::{Action, Condition, Family, Field, Label, Name, Numbered, Rule, Values};
 
 use crate::netlink::message::{Malformed, put, string, u8_at, u16_at, u32_at};
 
@@ -90,7 +90,8 @@ pub(crate) struct XtEntry<'a> {
 }
 
 /// Adds a match's conditions to its rule. A match that isn't understood becomes such a condition, with its name.
-pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>) -> Result<(), Malformed> {
+#[cfg_attr(not(any(test, feature = "decode")), allow(unused_variables))] // others' matches alone have numbers
+pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>, numbered: &Numbered) -> Result<(), Malformed> {
     let XtEntry { name, revision, info, .. } = entry;
     let conditions = match (name, revision) {
         (b"comment", 0) => {
@@ -101,7 +102,7 @@ pub(crate) fn read_match(rule: &mut Rule, entry: XtEntry<'_>) -> Result<(), Malf
         (b"owner", 1) => read_owner(info)?,
         (b"tcp", 0) => read_tcp(info)?,
         #[cfg(any(test, feature = "decode"))]
-        _ => foreign::read_match(rule, entry)?,
+        _ => foreign::read_match(rule, entry, numbered)?,
         #[cfg(not(any(test, feature = "decode")))]
         _ => None,
     };
@@ -217,7 +218,12 @@ fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
             kinds &= !bit;
         }
     }
-    // Others ask whether there is a socket, or for supplementary groups.
+    // `XT_OWNER_SOCKET`: any user of a socket will do.
+    if kinds & 4 != 0 {
+        conditions.push(Condition::compare(Field::Uid, (0, Field::Uid.largest()), inverted & 4 != 0));
+        kinds &= !4;
+    }
+    // The other one asks for supplementary groups.
     Ok((kinds == 0).then_some(conditions))
 }
 
