@@ -1,6 +1,6 @@
 //! The inside of the process: planning and encoding, of which proxy-init-bench times what the kernel does with it; and
 //! what a look costs beside other programs' rules: 10,000 rules of which each may match, chains that jump to chains of
-//! such rules, and kube-proxy's rules for 3,000 services. Each look has to take less than 2 s.
+//! such rules, a map of 10,000 ports, and kube-proxy's rules for 3,000 services. Each look has to take less than 2 s.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -31,6 +31,19 @@ fn nested() -> String {
     format!(
         "table inet other {{\nchain c {{ {third} }}\nchain b {{ {second} }}\n\
          chain a {{ type filter hook input priority 0; {first} }}\n}}\n"
+    )
+}
+
+/// A map of 10,000 ports, each with a chain of its own.
+fn map() -> String {
+    let (mut chains, mut elements) = (String::new(), String::new());
+    for port in 0..10_000 {
+        let _ = writeln!(chains, "chain c{port} {{ counter accept\n}}");
+        let _ = write!(elements, "{} : jump c{port}, ", 5 * port);
+    }
+    format!(
+        "table inet other {{ {chains} map m {{ type inet_service : verdict; elements = {{ {elements} }}\n}}\n\
+         chain a {{ type filter hook input priority 0; tcp dport vmap @m\n tcp sport vmap @m\n}}\n}}\n"
     )
 }
 
@@ -77,6 +90,7 @@ fn looks(criterion: &mut Criterion) {
     for (name, rules, program, arguments) in [
         ("10,000 rules", flat(), "nft", &["-f"][..]),
         ("20 jumps to 20 jumps to 20 rules", nested(), "nft", &["-f"]),
+        ("a map of 10,000 ports", map(), "nft", &["-f"]),
         ("3,000 services", services(), "iptables-nft-restore", &["--noflush"]),
     ] {
         let lab = Lab::new();

@@ -1,5 +1,6 @@
 //! Tables and chains.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use derive_more::Display;
@@ -100,11 +101,13 @@ impl Table {
             let outcomes = rules.iter().flat_map(Rule::possible_actions);
             outcomes.collect::<Vec<_>>().into_iter().rev()
         };
+        let chains: HashMap<&Name, &Chain> = self.chains.iter().map(|chain| (&chain.name, chain)).collect();
+        let mut seen = HashSet::new();
         let mut reached: Vec<&Chain> = Vec::new();
         let mut waiting: Vec<&Action> = outcomes_of(rules).collect();
         while let Some(action) = waiting.pop() {
-            let target = action.target().and_then(|name| self.chain(name));
-            if let Some(chain) = target.filter(|target| reached.iter().all(|known| known.name != target.name)) {
+            let target = action.target().and_then(|name| chains.get(name));
+            if let Some(chain) = target.filter(|target| seen.insert(&target.name)) {
                 reached.push(chain);
                 waiting.extend(outcomes_of(&chain.rules));
             }

@@ -31,11 +31,12 @@ const MISSED_AT_ONCE: usize = 32;
 const MOST_RECORDED_OF_EACH: usize = 8;
 const MOST_RECORDED: RangeInclusive<usize> = 50_000..=100_000;
 /// The most questions that can be told.
-const MOST_QUESTIONS: usize = 1 << 16;
-/// The most decisions of a walk. With the connections that they are about, they take a kilobyte each.
-const MOST_DECISIONS: usize = 1 << 14;
+const MOST_QUESTIONS: usize = 1 << 15;
+/// The most decisions of a walk: a map may have 10,000 elements. With the connections that they are about, they take a
+/// kilobyte each.
+const MOST_DECISIONS: usize = 10 << 10;
 /// With this many decisions, shares of the same one are added.
-const MANY_DECISIONS: usize = 4096;
+const MANY_DECISIONS: usize = 2048;
 /// When more sets of connections than this have left a base chain, they are merged.
 const MOST_LEFT: usize = 64;
 /// The most sets of connections that go on from a base chain to the next: each is of another kind.
@@ -163,6 +164,8 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// `is_any_alive`: any connection that passed the watched chain may live.
     pub(super) fn finish(self, arrived: Vec<Outcome<'a>>, is_any_alive: bool) -> Walk<'a> {
         let mut decisions = join_losses(add_shares(self.decisions));
+        // Those that aren't followed may live.
+        let is_any_alive = is_any_alive || decisions.iter().any(|outcome| outcome.treatment == Treatment::Unfollowed);
         let mut after_watched = decisions.iter_mut().filter(|outcome| outcome.after_watched);
         if !is_any_alive && let Some(last) = after_watched.rfind(|outcome| outcome.treatment == Treatment::Dropped) {
             // It drops whatever the others let through.

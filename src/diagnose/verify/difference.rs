@@ -13,7 +13,7 @@ use ruleset::{
 };
 use ruleset::{Device, Line, Network, Ruleset};
 use trace::{
-    Connections, Environment, Leg, Meeting, Neighbours, Place, Treatment, Watched, discovery, names_except_lo,
+    Connections, Environment, Leg, Meeting, Neighbours, Outcome, Place, Treatment, Watched, discovery, names_except_lo,
     there_and_back,
 };
 
@@ -459,8 +459,14 @@ fn shadows(
         Problem::NotHooked | Problem::Missing(_) => base.as_ref() == Some(&finding.subject),
         _ => false,
     });
+    let is_unfollowed = |outcome: &Outcome<'_>| outcome.treatment == Treatment::Unfollowed;
+    let are_too_many = walk.decisions.iter().any(is_unfollowed);
     let mut findings = Vec::new();
     for outcome in walk.decisions.iter().chain(&walk.arrived) {
+        // That the undecided rules are too many says so of each of them, which may be thousands.
+        if are_too_many && !is_unfollowed(outcome) && !outcome.is_certain() {
+            continue;
+        }
         let Some(at) = outcome.at.filter(|_| around.could_live(&outcome.connections, family, direction)) else {
             continue;
         };
@@ -505,6 +511,9 @@ fn shadows(
         let (by, certain) = (name_of_place(at), outcome.is_certain());
         let problem = if outcome.treatment == Treatment::Dropped && certain && bars_others(at, family, around.network) {
             Problem::Barred { by, connections }
+        } else if is_unfollowed(outcome) {
+            let jump = jump.clone().filter(|_| !is_lost);
+            Problem::Shadowed { jump, by, treatment: outcome.treatment, connections, certain }
         } else if is_lost {
             let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
             Problem::Dropped { by, connections, packet, certain, is_onward: false }

@@ -169,6 +169,11 @@ impl Problem {
         matches!(self, Problem::Dropped { certain: false, .. } | Problem::Barred { .. })
     }
 
+    /// Returns true if the finding is that more undecided rules were found than are followed.
+    pub(super) fn is_unfollowed(&self) -> bool {
+        matches!(self, Problem::Shadowed { treatment: Treatment::Unfollowed, .. })
+    }
+
     pub fn connections_mut(&mut self) -> Option<&mut String> {
         match self {
             Problem::Shadowed { connections, .. }

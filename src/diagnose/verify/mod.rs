@@ -71,10 +71,18 @@ impl Verification {
         self.findings.is_empty() && self.others.is_empty()
     }
 
+    /// The finding that more undecided rules were found than are followed, if no other finding is certain.
+    fn unfollowed(&self) -> Option<&Finding> {
+        let is_open = |finding: &Finding| matches!(finding.problem, Problem::Shadowed { certain: false, .. });
+        let unfollowed = self.findings.iter().find(|finding| finding.problem.is_unfollowed());
+        unfollowed.filter(|_| self.others.is_empty() && self.findings.iter().all(is_open))
+    }
+
     /// The answer for scripts: as expected only if, beside the rules, nothing certainly loses connections.
     pub fn conclusion(&self) -> Conclusion {
         match (&self.unseen, first_fatal(&self.warnings)) {
             (Some(_), _) => Conclusion::NotKnown,
+            (None, None) if self.unfollowed().is_some() => Conclusion::NotKnown,
             (None, None) if self.is_in_place() => Conclusion::AsExpected,
             _ => Conclusion::Differs,
         }
@@ -193,6 +201,10 @@ impl Verification {
         let mode = self.mode;
         if let Some(unseen) = &self.unseen {
             return format!("{}\n", words::unseen(unseen));
+        }
+        if let (Some(unfollowed), None) = (self.unfollowed(), first_fatal(&self.warnings)) {
+            let chain = &unfollowed.subject;
+            return format!("not known: rules complete in {mode} mode, but too many undecided rules in {chain}\n");
         }
         if !self.others.is_empty() && self.findings.is_empty() {
             return format!("not in place: rules complete in {mode} mode, but other modes hold some too\n");

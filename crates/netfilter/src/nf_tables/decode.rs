@@ -184,6 +184,8 @@ impl<'a> Reader<'a> {
             (_, Some(change)) => self.rule.conditions.push(Condition::NotUnderstood(change)),
             _ => {}
         }
+        // There may be tens of thousands of rules.
+        self.rule.conditions.shrink_to_fit();
         self.rule
     }
 

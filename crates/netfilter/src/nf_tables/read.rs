@@ -161,6 +161,10 @@ fn tables<R>(
             let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
             let ends = chain.rules.first().zip(chain.rules.last());
             is_torn |= !follows(ends.map(|(first, last)| (handle(first), handle(last))), handle(&rule), position);
+            if chain.rules.is_empty() {
+                // There may be ten thousand chains of one rule.
+                chain.rules.reserve_exact(1);
+            }
             chain.rules.push(rule);
         }
         Ok(())
