@@ -1,5 +1,6 @@
 //! Reads the network namespace, and the signs of other programs in the kernel and on the node.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::ErrorKind;
@@ -30,7 +31,10 @@ use crate::modes::{self, legacy};
 /// # Errors
 /// The kernel's answer makes no sense, or the rules change faster than they can be read.
 pub(super) fn ruleset() -> Result<Ruleset, Error> {
-    let numbered = Numbered { devices: route::devices().unwrap_or_default(), ip_sets: sockopt::ip_sets() };
+    let numbered = Numbered {
+        devices: LazyCell::new(|| route::devices().unwrap_or_default()),
+        ip_sets: LazyCell::new(sockopt::ip_sets),
+    };
     let mut ruleset = modes::nf_tables::read_by(|socket| nf_tables::read::snapshot(socket, &numbered))?.ruleset;
     let legacy = legacy::read::read(&numbered)?;
     ruleset.tables.extend(legacy.tables);

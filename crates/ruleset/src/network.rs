@@ -1,5 +1,6 @@
 //! The devices of a network namespace, their addresses and listeners.
 
+use std::cell::LazyCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
@@ -78,12 +79,12 @@ pub enum DeviceKey {
     Hardware,
 }
 
-/// The things of a network namespace that its rules have by their numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// The things of a network namespace that its rules have by their numbers. They are listed once, if a rule has one.
+#[derive(Debug, Default)]
 pub struct Numbered {
-    pub devices: Vec<Device>,
+    pub devices: LazyCell<Vec<Device>>,
     /// The indices and the names of ipset's sets.
-    pub ip_sets: Vec<(u16, Name)>,
+    pub ip_sets: LazyCell<Vec<(u16, Name)>>,
 }
 
 impl Numbered {

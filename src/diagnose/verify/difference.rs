@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use ruleset::nftables::{family_condition, set_element};
 use ruleset::{
-    Action, Chain, Direction, Effect, Family, Field, Intervals, LOOPBACK, Rule, Set, Subsystem, Table, TableFamily,
-    interface, set_field,
+    Action, Chain, Condition, Context, Direction, Effect, Family, Field, Intervals, LOOPBACK, Rule, Set, Subsystem,
+    Table, TableFamily, interface, set_field,
 };
 use ruleset::{Device, Line, Network, Ruleset};
 use trace::{
@@ -246,6 +246,12 @@ fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
     let own = network.own_addresses(family);
     let mut names_others = false;
     for condition in &rule.conditions {
+        if let Condition::Context(set @ Context::IpSet { .. }) = condition {
+            let mut held = network.facts.holding(set).into_iter().flatten();
+            names_others |= held.any(|(field, numbers)| {
+                [Field::Source(family), Field::Destination(family)].contains(&field) && !numbers.meets(own.as_slice())
+            });
+        }
         match condition.field() {
             Some(Field::InInterface | Field::OutInterface) => return false,
             Some(field) if [Field::Source(family), Field::Destination(family)].contains(&field) => {

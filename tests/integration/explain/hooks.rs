@@ -540,7 +540,7 @@ fn lookups_of_more_than_one_number_are_followed() {
         ("tcp dport { 4143, 4140 } ip saddr . tcp dport != { 0.0.0.0/0 . 4143, 0.0.0.0/0 . 4140 } drop", Proxy, Proxy),
         ("tcp dport { 4143, 4140 } ip saddr . tcp dport != { 10.77.0.0/24 . 4143 } drop", Proxy, Lost),
         ("tcp dport vmap { 4143 : drop, * : accept }", Lost, Proxy),
-        ("tcp dport vmap { 4143 : accept, 80 : accept, 4140 : accept } ; iif eth0 drop", Proxy, Proxy),
+        ("tcp dport vmap { 4143 : accept, 80 : accept, 4140 : accept } ; iif eth0 tcp dport 1-4200 drop", Proxy, Proxy),
         ("iif eth0 tcp dport vmap { 1-4142 : accept, 4144-65535 : accept } ; iif eth0 drop", Lost, Proxy),
         ("meta mark set tcp dport map { 4143 : 1, 4140 : 2 } ; meta mark 2 drop", Proxy, Lost),
         ("meta mark set ip saddr . tcp dport map { 10.77.0.1 . 4143 : 7 } ; meta mark 7 drop", Lost, Proxy),
@@ -565,7 +565,7 @@ fn lookups_of_more_than_one_number_are_followed() {
         ("redirect to :ip saddr . tcp dport map { 10.77.0.1 . 80 : 4143, 10.77.0.9 . 80 : 9 }", Proxy),
         ("dnat ip to tcp dport map { 80 : 10.77.0.2 . 9999 }", Elsewhere),
         ("dnat ip to 10.77.0.2 : tcp dport map { 80 : 9999 }", Elsewhere),
-        ("dnat ip to ip saddr . tcp dport map { 10.77.0.1 . 80 : 10.77.0.2 . 4143 }", Proxy),
+        ("dnat ip to ip saddr . tcp dport map { 10.77.0.1 . 80 : 10.77.0.2 . 9999 }", Elsewhere),
         ("dnat ip to numgen random mod 2 map { 0 : 10.77.0.2 . 9999, 1 : 10.77.0.2 . 9999 }", Elsewhere),
         ("dnat ip to ip saddr . tcp dport map { 10.77.0.3 . 80 : 10.77.0.2 . 9999 }", Proxy),
     ] {
@@ -647,7 +647,7 @@ fn ipsets_sets_are_looked_up() {
     for (kind, element, question, inbound, outbound) in [
         ("hash:ip", "10.77.0.1", "INPUT -m set --match-set s src", Lost, Proxy),
         ("hash:ip", "10.77.0.9", "INPUT -m set --match-set s src", Proxy, Proxy),
-        ("hash:ip", "10.77.0.1", "INPUT -i eth0 -m set ! --match-set s src", Proxy, Proxy),
+        ("hash:ip", "10.77.0.2", "INPUT -i eth0 -m set ! --match-set s dst", Proxy, Proxy),
         ("hash:net", "10.77.0.0/24", "INPUT -i eth0 -m set --match-set s src", Lost, Proxy),
         ("hash:net", "10.78.0.0/24", "INPUT -i lo -m set ! --match-set s dst", Proxy, Lost),
         ("bitmap:port range 4000-5000", "4143", "INPUT -m set --match-set s dst", Lost, Proxy),
@@ -660,7 +660,10 @@ fn ipsets_sets_are_looked_up() {
                 format!("ipset add s {element}"),
                 format!("iptables-{variant} -A {question} -j DROP"),
             ];
-            check(&lines.each_ref().map(String::as_str), inbound, outbound);
+            let pod = pod(&chart_in("nft"), &lines.each_ref().map(String::as_str));
+            println!("{lines:?}");
+            probe(&pod, INBOUND, inbound);
+            probe(&pod, OUTBOUND, outbound);
         }
     }
     let of_several =
