@@ -5,16 +5,13 @@ use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use kube::runtime::utils::Backoff as _;
-use kube::runtime::watcher::DefaultBackoff;
 use linkerd_cni::api::Client;
 use linkerd_cni::kubeconfig::Kubeconfig;
 use pod::{PodInfo, PodName};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
-use tracing::{error, info};
 
+use crate::repeat::repeat;
 use crate::settings::Installation;
 
 /// The time for which an answer is good.
@@ -22,22 +19,12 @@ const FRESH: Duration = Duration::from_secs(30);
 
 /// Asks for ever, and tells whether the plugin gets its answers, or asks for nothing.
 pub(crate) async fn run(installation: &Installation, told: &watch::Sender<bool>) -> Infallible {
-    let (mut pauses, mut said) = (DefaultBackoff::default(), None);
-    loop {
-        let refused = check_pod(installation).await.err();
-        match &refused {
-            Some(reason) if said != refused => error!("the plugin could not set up a pod: {reason}"),
-            None if said.is_some() => info!("the API server answers the plugin again"),
-            _ => {}
-        }
-        let is_given = refused.is_none();
-        said = refused;
-        told.send_if_modified(|was| std::mem::replace(was, is_given) != is_given);
-        if is_given {
-            pauses.reset();
-        }
-        sleep(if is_given { FRESH } else { pauses.next().unwrap_or(FRESH) }).await;
-    }
+    let ask = async || {
+        let asked = check_pod(installation).await;
+        told.send_if_modified(|was| std::mem::replace(was, asked.is_ok()) != asked.is_ok());
+        asked.map_err(|reason| format!("the plugin could not set up a pod: {reason}"))
+    };
+    repeat(FRESH, ask).await
 }
 
 /// Asks about a pod as the plugin would, which there needn't be. It is in another namespace than the agent's own: a role in

@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use crate::admin::Health;
 use crate::conflist::{Entry, PLUGIN};
 use crate::folder::{Content, Folder, LOCK, Lock, Stamp, Text};
-use crate::kubeconfig::Kubeconfig;
+use crate::kubeconfig;
 use crate::plan::{self, Change, Files, Look, Step};
 use crate::plugin_log::PluginLog;
 use crate::settings::{Installation, Settings};
@@ -427,7 +427,9 @@ impl Keeper {
     /// Writes the kubeconfig, if it isn't what it should be.
     fn kubeconfig(&mut self, state: &mut State, net: &Folder) {
         self.idle_kubeconfig = None;
-        let bytes = match self.kubeconfig_text() {
+        let text = read(&self.installation.service_account.join("token"))
+            .and_then(|token| kubeconfig::text(&self.installation, &token, &read(&self.installation.authority())?));
+        let bytes = match text {
             Ok(text) => text.into_bytes(),
             Err(reason) => {
                 state.failed(reason);
@@ -448,15 +450,6 @@ impl Keeper {
             self.health.metrics.count("kubeconfig", 1);
             info!("wrote {}", path.display());
         }
-    }
-
-    fn kubeconfig_text(&self) -> Result<String, String> {
-        let Installation { service_account, host, port, .. } = &self.installation;
-        let token = read(&service_account.join("token"))?;
-        let token = String::from_utf8(token).map_err(|_| "the service account's token is not UTF-8".to_owned())?;
-        let authority = read(&self.installation.authority())?;
-        let text = Kubeconfig { host, port, token: &token, authority: &authority };
-        text.text().map_err(|reason| format!("no kubeconfig can be written: {reason}"))
     }
 
     /// Has the entry in each configuration. What others write at the same time is seen in the next pass.
@@ -604,6 +597,6 @@ fn remove_all(installation: &Installation, Folders { net, bin }: &Folders) -> Re
     Err(format!("not everything could be removed: {}", failures.join("; ")))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
 }

@@ -6,64 +6,51 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-/// The values that a kubeconfig holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kubeconfig<'a> {
-    /// `KUBERNETES_SERVICE_HOST`: a name or an address, in brackets or not.
-    pub(crate) host: &'a str,
-    /// `KUBERNETES_SERVICE_PORT`
-    pub(crate) port: &'a str,
-    /// The service account's token.
-    pub(crate) token: &'a str,
-    /// The API server's authority, in PEM form.
-    pub(crate) authority: &'a [u8],
-}
+use crate::settings::Installation;
 
-impl Kubeconfig<'_> {
-    /// The text that Linkerd's installer writes (`k8sConfigTemplate` in internal/cni/conf.go of linkerd2-proxy-init),
-    /// with brackets around an IPv6 address, and as JSON, which YAML has in it: so nothing in a value can be read as
-    /// something else.
-    pub(crate) fn text(&self) -> Result<String, String> {
-        let (token, authority) = (self.token.trim(), self.authority.trim_ascii());
-        for (name, is_empty) in [
-            ("KUBERNETES_SERVICE_HOST", self.host.is_empty()),
-            ("KUBERNETES_SERVICE_PORT", self.port.is_empty()),
-            ("the service account's token", token.is_empty()),
-            ("the certificate authority", authority.is_empty()),
-        ] {
-            if is_empty {
-                return Err(format!("{name} is empty"));
-            }
+/// The text that Linkerd's installer writes (`k8sConfigTemplate` in internal/cni/conf.go of linkerd2-proxy-init), with
+/// brackets around an IPv6 address, and as JSON, which YAML has in it: so nothing in a value can be read as something else.
+/// `token` is the service account's, and `authority` the API server's, in PEM form.
+pub(crate) fn text(installation: &Installation, token: &str, authority: &str) -> Result<String, String> {
+    let Installation { host, port, .. } = installation;
+    let (token, authority) = (token.trim(), authority.trim());
+    for (name, value) in [
+        ("KUBERNETES_SERVICE_HOST", host.as_str()),
+        ("KUBERNETES_SERVICE_PORT", port),
+        ("the service account's token", token),
+        ("the certificate authority", authority),
+    ] {
+        if value.is_empty() {
+            return Err(format!("no kubeconfig can be written: {name} is empty"));
         }
-        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
-        let host = if bare.parse::<Ipv6Addr>().is_ok() { format!("[{bare}]") } else { bare.to_owned() };
-        let cluster = json!({
-            "server": format!("https://{host}:{}", self.port),
-            "certificate-authority-data": STANDARD.encode(authority),
-        });
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "local", "cluster": cluster}],
-            "users": [{"name": "linkerd-cni", "user": {"token": token}}],
-            "contexts": [{"name": "linkerd-cni-context", "context": {"cluster": "local", "user": "linkerd-cni"}}],
-            "current-context": "linkerd-cni-context",
-        });
-        Ok(format!("{config:#}\n"))
     }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let host = if bare.parse::<Ipv6Addr>().is_ok() { format!("[{bare}]") } else { bare.to_owned() };
+    let cluster = json!({
+        "server": format!("https://{host}:{port}"),
+        "certificate-authority-data": STANDARD.encode(authority),
+    });
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": cluster}],
+        "users": [{"name": "linkerd-cni", "user": {"token": token}}],
+        "contexts": [{"name": "linkerd-cni-context", "context": {"cluster": "local", "user": "linkerd-cni"}}],
+        "current-context": "linkerd-cni-context",
+    });
+    Ok(format!("{config:#}\n"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::settings::Settings;
 
-    fn kubeconfig<'a>() -> Kubeconfig<'a> {
-        Kubeconfig {
-            host: "10.96.0.1",
-            port: "443",
-            token: "eyJ.a-b_c\n",
-            authority: b"-----BEGIN CERTIFICATE-----\n\n",
-        }
+    const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----\n\n";
+
+    fn text(host: &str, port: &str, token: &str, authority: &str) -> Result<String, String> {
+        let flags = [format!("--api-server-host={host}"), format!("--api-server-port={port}")];
+        let words = std::iter::once("linkerd-cni-agent".into()).chain(flags.map(Into::into));
+        super::text(&Settings::read(words).unwrap().installation, token, authority)
     }
 
     #[test]
@@ -75,7 +62,7 @@ mod tests {
             ("[10.96.0.1]", "https://10.96.0.1:443"),
             ("kubernetes.default.svc", "https://kubernetes.default.svc:443"),
         ] {
-            let text = Kubeconfig { host, ..kubeconfig() }.text().unwrap();
+            let text = text(host, "443", "eyJ.a-b_c\n", AUTHORITY).unwrap();
             for (key, value) in [
                 ("server", server),
                 ("token", "eyJ.a-b_c"),
@@ -88,17 +75,17 @@ mod tests {
 
     #[test]
     fn nothing_in_it_can_be_read_as_something_else() {
-        for (kubeconfig, words) in [
-            (Kubeconfig { host: "", ..kubeconfig() }, "HOST"),
-            (Kubeconfig { port: "", ..kubeconfig() }, "PORT"),
-            (Kubeconfig { token: " \n", ..kubeconfig() }, "token"),
-            (Kubeconfig { authority: b"\n", ..kubeconfig() }, "authority"),
+        for (host, port, token, authority, words) in [
+            ("", "443", "x", AUTHORITY, "HOST"),
+            ("h", "", "x", AUTHORITY, "PORT"),
+            ("h", "443", " \n", AUTHORITY, "token"),
+            ("h", "443", "x", "\n", "authority"),
         ] {
-            let error = kubeconfig.text().unwrap_err();
+            let error = text(host, port, token, authority).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
         for token in ["a\nb: c", "a: b", "*a", "\"}, {\""] {
-            let text = Kubeconfig { token, ..kubeconfig() }.text().unwrap();
+            let text = text("h", "443", token, AUTHORITY).unwrap();
             let read: serde_json::Value = yaml_serde::from_str(&text).unwrap();
             assert_eq!(read["users"][0]["user"]["token"], token);
         }

@@ -31,6 +31,7 @@ mod plan;
 mod plugin_log;
 mod pod;
 mod pods;
+mod repeat;
 mod rules;
 mod settings;
 mod status;

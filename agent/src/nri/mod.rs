@@ -14,7 +14,7 @@ pub mod message;
 mod sandboxes;
 mod wire;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ use self::wire::{Connection, Kind, Message, Wire};
 use crate::admin::Health;
 use crate::api::Server;
 use crate::keeper;
+use crate::repeat::repeat;
 use crate::settings::Settings;
 use crate::status;
 use crate::tell::Teller;
@@ -53,9 +54,8 @@ const SLOW: Duration = Duration::from_millis(100);
 const PAUSES: [Duration; 3] = [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(30)];
 /// A connection that was of use for so long ends a row of failures.
 const CALM: Duration = Duration::from_secs(60);
-/// The interval at which the rules are tried out in a network namespace that is nobody's, where that went well, and at
-/// first where it didn't.
-const TRIALS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(1)];
+/// How often the rules are tried out in a network namespace that is nobody's.
+const TRIALS: Duration = Duration::from_secs(60);
 /// How often the agent looks for a plugin that was left on the node.
 const LEFT: Duration = Duration::from_secs(5);
 
@@ -78,7 +78,7 @@ pub(crate) async fn run(
         health,
         sandboxes: Sandboxes::new(settings, health, teller),
         is_registered: Cell::new(false),
-        refused: RefCell::new(Some("the rules were not tried out yet".to_owned())),
+        can_set_up: Cell::new(false),
         patience: Cell::new(DEADLINE),
     };
     health.metrics.begin_commands();
@@ -96,8 +96,8 @@ struct Agent<'a> {
     sandboxes: Sandboxes<'a>,
     /// True once the runtime has listed its pods: it waits for the agent's answers since.
     is_registered: Cell<bool>,
-    /// The reason why no pod could be set up, if none could.
-    refused: RefCell<Option<String>>,
+    /// True if the rules could be installed when that was tried last.
+    can_set_up: Cell<bool>,
     /// The time that the runtime waits for an answer.
     patience: Cell<Duration>,
 }
@@ -239,40 +239,31 @@ impl Agent<'_> {
 
     /// Tries the rules out in a network namespace that is nobody's, again and again.
     async fn try_rules(&self) -> Infallible {
-        let mut pause = TRIALS[1];
-        loop {
+        let work = async || {
             let installation = self.settings.installation.clone();
-            let refused = status::status(move || sandboxes::configuration(&installation)).await.err();
-            pause = TRIALS[0].min(if refused.is_none() { TRIALS[0] } else { pause * 2 });
-            if let Some(reason) = refused.as_ref().filter(|_| *self.refused.borrow() != refused) {
-                warn!("no pod can be set up on this node: {reason}");
-            }
-            self.refused.replace(refused);
+            let tried = status::status(move || sandboxes::configuration(&installation)).await;
+            self.can_set_up.set(tried.is_ok());
             self.tell();
-            sleep(pause).await;
-        }
+            tried.map_err(|reason| format!("no pod can be set up on this node: {reason}"))
+        };
+        repeat(TRIALS, work).await
     }
 
     /// Removes a CNI plugin that no agent keeps any more. Until the runtime asks this agent, pods need the plugin.
     async fn remove_plugin(&self) -> Infallible {
-        let mut said = None;
-        loop {
-            sleep(LEFT).await;
+        let work = async || {
             if !self.is_registered.get() {
-                continue;
+                return Ok(());
             }
             let installation = self.settings.installation.clone();
             let removed = spawn_blocking(move || keeper::remove_left_behind(&installation)).await;
-            let failed = removed.unwrap_or_else(|error| Err(error.to_string())).err();
-            if let Some(reason) = failed.as_ref().filter(|_| said != failed) {
-                warn!("{reason}");
-            }
-            said = failed;
-        }
+            removed.map_err(|error| error.to_string())?
+        };
+        repeat(LEFT, work).await
     }
 
     fn tell(&self) {
-        let ready = self.is_registered.get() && self.refused.borrow().is_none();
+        let ready = self.is_registered.get() && self.can_set_up.get();
         self.health.tell(ready, || "the runtime asks the agent about each pod".to_owned());
     }
 }
