@@ -28,10 +28,8 @@ pub enum Plan {
     Hang,
     /// The request is answered with this status, these further header lines, and a `Status` object.
     Answer(u16, &'static str),
-    /// With this body, which need not make sense.
-    Body(String),
-    /// The answer is this status and this body, byte for byte.
-    Failure(u16, String),
+    /// The answer is this status and this body, byte for byte, which need not make sense.
+    Body(u16, String),
     /// An answer that never ends: a byte of it every tenth of a second.
     Drip,
     /// Half an answer, then the end of the connection.
@@ -51,10 +49,9 @@ struct State {
     of_paths: BTreeMap<String, Plan>,
     /// The plan for every watch, which comes before `for_ever`.
     for_watches: Option<Plan>,
+    /// The paths, each with its query.
     requests: Vec<String>,
     asked: BTreeSet<Asked>,
-    lists: Vec<String>,
-    watches: Vec<String>,
     connections: usize,
     /// In their order. An object's version is the number of its last change.
     changes: Vec<Change>,
@@ -231,7 +228,8 @@ impl ApiServer {
 
     /// The paths that were asked for.
     pub fn requests(&self) -> Vec<String> {
-        self.state().requests.clone()
+        let path = |request: &String| request.split('?').next().unwrap_or_default().to_owned();
+        self.state().requests.iter().map(path).collect()
     }
 
     /// The questions that an authorizer would have been asked.
@@ -239,14 +237,18 @@ impl ApiServer {
         self.state().asked.clone()
     }
 
-    /// The queries of all lists of pods.
+    /// The paths and queries of all lists of pods.
     pub fn lists(&self) -> Vec<String> {
-        self.state().lists.clone()
+        self.requests_that(|request| request.starts_with("/api/v1/pods?") && !request.contains("watch=true"))
     }
 
     /// The paths and queries of all watches.
     pub fn watches(&self) -> Vec<String> {
-        self.state().watches.clone()
+        self.requests_that(|request| request.contains("watch=true"))
+    }
+
+    fn requests_that(&self, are_wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        self.state().requests.iter().filter(|request| are_wanted(request)).cloned().collect()
     }
 
     /// The number of connections that were made.
@@ -373,20 +375,12 @@ impl State {
         (status, body.to_string())
     }
 
-    /// The objects that are asked for, or a page of them.
-    fn list(&mut self, request: &Request) -> String {
-        if request.path == PODS {
-            self.lists.push(request.query.clone());
-        }
+    /// The objects that are asked for.
+    fn list(&self, request: &Request) -> String {
         let found = self.objects.iter().filter(|(path, object)| request.selects(path, object));
-        let found: Vec<&Value> = found.map(|(_, object)| object).collect();
-        let number = |name: &str| request.parameter(name).and_then(|number| number.parse::<usize>().ok());
-        let start = number("continue").unwrap_or_default().min(found.len());
-        let end = number("limit").map_or(found.len(), |limit| (start + limit).min(found.len()));
-        let rest = if end < found.len() { end.to_string() } else { String::new() };
-        let items: Vec<String> = found[start..end].iter().map(|object| object.to_string()).collect();
+        let items: Vec<String> = found.map(|(_, object)| object.to_string()).collect();
         format!(
-            r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"{}","continue":"{rest}"}},"items":[{}]}}"#,
+            r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"{}"}},"items":[{}]}}"#,
             self.changes.len(),
             items.join(",")
         )
@@ -530,16 +524,6 @@ impl Request {
         self.is_watch() && self.parameter("sendInitialEvents") == Some("true")
     }
 
-    /// Counts a watch; what was planned for it.
-    fn plan_of_watch(&self, state: &Mutex<State>) -> Option<Plan> {
-        if !self.is_watch() {
-            return None;
-        }
-        let mut state = state.lock().unwrap();
-        state.watches.push(format!("{}?{}", self.path, self.query));
-        state.for_watches.clone()
-    }
-
     /// A list or a watch, which is about many objects.
     fn is_of_many(&self) -> bool {
         self.path == PODS || self.path == NAMESPACES || self.path.ends_with("/daemonsets")
@@ -593,22 +577,18 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
             );
             stream.get_mut().write_all(text.as_bytes()).ok()
         };
-        let plan = plan.or_else(|| request.plan_of_watch(state));
-        {
+        let plan = {
             let mut state = state.lock().unwrap();
-            state.requests.push(request.path.clone());
+            state.requests.push(format!("{}?{}", request.path, request.query));
             state.asked.extend(request.asked());
-        }
+            plan.or_else(|| state.for_watches.clone().filter(|_| request.is_watch()))
+        };
         match plan {
             Some(Plan::Answer(status, headers)) => {
                 answer(status, headers, &status_object(status).to_string())?;
                 continue;
             }
-            Some(Plan::Body(body)) => {
-                answer(200, "", &body)?;
-                continue;
-            }
-            Some(Plan::Failure(status, body)) => {
+            Some(Plan::Body(status, body)) => {
                 answer(status, "", &body)?;
                 continue;
             }

@@ -36,11 +36,10 @@ pub mod wait;
 /// the Dockerfile, and `peer`.
 pub type LayOut = fn(&Path) -> Result<()>;
 
-/// The outcome of a trial.
-#[derive(Debug)]
-pub enum Outcome<T> {
-    /// The expected result.
-    AsExpected(T),
-    /// Nothing was tried, because of this.
-    Skipped(String),
+/// The reason why nothing was tried, if it wasn't.
+pub type Skipped = Option<String>;
+
+/// An error for whoever asked for a trial that was skipped.
+fn tried(skipped: Skipped) -> Result<()> {
+    skipped.map_or(Ok(()), |reason| Err(format!("nothing was tried: {reason}").into()))
 }

@@ -125,12 +125,10 @@ pub fn commands(mode: &str, ipv6: bool) -> Vec<Vec<String>> {
     let flags = Flags { ipv6, ..Flags::default() };
     let mut lines = Vec::new();
     for (family, v6) in flags.families() {
-        let program = format!("{family}-{mode}");
         // It lists the rules before and after.
-        let save = format!("{program}-save -t nat");
-        let rules = flags.rules(v6).into_iter();
+        let save = format!("{family}-{mode}-save -t nat");
         lines.push(save.clone());
-        lines.extend(rules.map(|rule| format!("{program} -t nat {rule}")));
+        lines.extend(flags.rules(v6).iter().map(|rule| format!("{family}-{mode} -t nat {rule}")));
         lines.push(save);
     }
     let words = |line: String| line.split_whitespace().map(ToOwned::to_owned).collect();

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::scenario::only;
 use crate::shell::{Result, Run as _, need_root, target};
-use crate::{LayOut, Outcome, apt, confined, containerd, install, rootfs};
+use crate::{LayOut, Skipped, apt, confined, containerd, install, rootfs, tried};
 
 /// The programs that the scenarios run on this machine, and Debian's packages of them.
 const NEEDS: [(&str, &str); 2] = [("setcap", "libcap2-bin"), ("protoc", "protobuf-compiler")];
@@ -24,23 +24,20 @@ pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> 
         rest => (None, rest),
     };
     let words = only(rest, "usage: cargo xtask pods [--release] [--only WORD...]")?;
-    match try_with(release, words, lay_out)? {
-        Outcome::AsExpected(()) => Ok(()),
-        Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
-    }
+    tried(try_with(release, words, lay_out)?)
 }
 
 /// Runs all scenarios.
-pub fn check(lay_out: LayOut) -> Result<Outcome<()>> {
+pub fn check(lay_out: LayOut) -> Result<Skipped> {
     try_with(None, &[], lay_out)
 }
 
 /// Runs the scenarios whose names have all of these words, with the image of this OCI layout if it is given, and checks
 /// that nothing is left, also after a kill -9.
-fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result<Outcome<()>> {
+fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result<Skipped> {
     need_root("cargo xtask pods", "to make network namespaces")?;
     if let Err(error) = apt::mirror() {
-        return Ok(Outcome::Skipped(format!("containerd is a Debian package, and {error}")));
+        return Ok(Some(format!("containerd is a Debian package, and {error}")));
     }
     install::programs(&NEEDS)?;
     let folder = target("pods");
@@ -69,7 +66,7 @@ fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result
     let program = confined::Program::build("pods", &["--features", "pods"])?;
     program.run(&folder, words)?;
     program.kill(&folder)?;
-    Ok(Outcome::AsExpected(()))
+    Ok(None)
 }
 
 /// Adds iptables to the image `legacy`, and makes of it one in which it has file capabilities.

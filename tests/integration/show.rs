@@ -288,22 +288,6 @@ fn where_nothing_is_installed_it_says_what_auto_would_choose() {
 }
 
 #[test]
-fn rules_in_two_modes_are_both_shown() {
-    let namespace = Namespace::new();
-    install(&namespace, &chart_in("nft"));
-    lab::linkerd::Flags::default().add_with_iptables(&namespace, "legacy");
-    let shown = show(&namespace);
-    let modes: Vec<_> = shown["backends"].as_array().unwrap().iter().map(|backend| &backend["mode"]).collect();
-    assert_eq!(modes, ["nft", "legacy"]);
-    let text = install(&namespace, "show");
-    assert!(
-        text.contains("several modes at once") && text.contains("\n\nnft mode\n") && text.contains("\n\nlegacy mode\n"),
-        "{text}"
-    );
-    assert_eq!(Run::new("verify").output(&namespace).code(), Some(3));
-}
-
-#[test]
 fn colours_are_only_for_a_terminal() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("nft"));

@@ -8,7 +8,7 @@ use std::thread;
 use lab::architecture::Architecture;
 use lab::install::find;
 use lab::shell::{PROGRAMS_TO_TEST, Result, Run as _, cargo, need_root, target};
-use lab::{Outcome, kernels, pods};
+use lab::{kernels, pods};
 
 use crate::{bench, build, build_for_guests, lay_out};
 
@@ -85,14 +85,14 @@ pub(crate) fn slow() -> Result<()> {
     tests.run()?;
     // Each benchmark once; no time decides anything.
     skipped.extend(bench::try_once()?);
-    if let Outcome::Skipped(reason) = pods::check(lay_out)? {
+    if let Some(reason) = pods::check(lay_out)? {
         skipped.push(format!("pods: {reason}"));
     }
     // Each kernel whole, and one with each module missing. All of them, and those of another architecture, take minutes
     // more: see CONTRIBUTING.md.
     let here = Architecture::here()?;
     for word in ["nothing", "6.12"] {
-        if let Outcome::Skipped(reason) = kernels::check(here, &[word], build_for_guests)? {
+        if let Some(reason) = kernels::check(here, &[word], build_for_guests)? {
             skipped.push(format!("kernels of {} ({word}): {reason}", here.name()));
         }
     }

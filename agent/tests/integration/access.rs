@@ -8,7 +8,7 @@ use std::time::Duration;
 use lab::api_double::Plan;
 
 use crate::cluster::Cluster;
-use crate::node::{CALICO, ENTRY, Node, until};
+use crate::node::{ENTRY, Node, until};
 
 /// Returns true if kubelet would take the agent for ready.
 fn is_ready(node: &Node) -> bool {
@@ -19,8 +19,7 @@ fn is_ready(node: &Node) -> bool {
 
 #[test]
 fn it_is_ready_only_while_the_api_server_takes_the_plugins_token() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let cluster = Cluster::start(&node);
     let agent = node.agent_of(&cluster, &["--probe-addr", "127.0.0.1:9991"]);
     until("it is ready", || is_ready(&node));
@@ -48,12 +47,11 @@ fn it_is_ready_only_while_the_api_server_takes_the_plugins_token() {
 #[test]
 fn it_is_ready_only_while_the_api_server_answers_about_pods_of_other_namespaces() {
     for (own, other) in [("linkerd-cni", "default"), ("default", "kube-system")] {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
+        let node = Node::with_calico();
         let cluster = Cluster::start(&node);
         fs::write(node.path().join("account/namespace"), own).unwrap();
         let path = format!("namespaces/{other}/pods/agent");
-        cluster.answer_for(&path, Plan::Answer(403, ""));
+        cluster.plan_for(&path, Plan::Answer(403, ""));
         let agent = node.agent_of(&cluster, &["--probe-addr", "127.0.0.1:9991"]);
         let says = |status: &str| {
             let line =
@@ -62,12 +60,12 @@ fn it_is_ready_only_while_the_api_server_answers_about_pods_of_other_namespaces(
             assert!(!is_ready(&node), "{status}");
         };
         says("403");
-        cluster.answer_for(&path, Plan::Failure(404, "<html>404</html>".to_owned()));
+        cluster.plan_for(&path, Plan::Body(404, "<html>404</html>".to_owned()));
         says("404 Not Found, which is not about the pod");
         // For a path that it doesn't serve.
-        cluster.answer_for(&path, Plan::Answer(404, ""));
+        cluster.plan_for(&path, Plan::Answer(404, ""));
         says("404 Not Found: the double's words for 404, which is not about the pod");
-        cluster.answer_for(&path, Plan::Late(Duration::ZERO));
+        cluster.plan_for(&path, Plan::Late(Duration::ZERO));
         until("it is ready", || is_ready(&node));
         agent.terminate();
     }
@@ -75,8 +73,7 @@ fn it_is_ready_only_while_the_api_server_answers_about_pods_of_other_namespaces(
 
 #[test]
 fn with_annotations_it_is_ready_without_the_api_server() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let cluster = Cluster::start(&node);
     cluster.expect_token("another");
     let entry = ENTRY.replace(r#""linkerd": {"#, r#""linkerd": {"pod-info": "annotations", "#);
@@ -94,8 +91,7 @@ fn with_annotations_it_is_ready_without_the_api_server() {
 /// It would be waited for while the node's pods wait for the next agent.
 #[test]
 fn a_question_that_hangs_holds_up_no_end() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let cluster = Cluster::start(&node);
     cluster.go_silent();
     let flags = ["--probe-addr", "127.0.0.1:9991", "--on-exit", "keep"];

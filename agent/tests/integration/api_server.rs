@@ -28,12 +28,9 @@ fn ended() -> Value {
 
 /// Waits until another pod is healed, for which the agent has to be well; its UID.
 fn heal_last_pod(watched: &Watched) -> String {
-    let (network, uid) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid);
-    sandbox.add(&network);
-    watched.cluster.pod("last", &uid, failed());
-    until("the last pod has its rules", || rules(&network).contains("--to-ports 4143"));
-    uid
+    let pod = watched.pod("last", failed());
+    until("the last pod has its rules", || rules(&pod.network).contains("--to-ports 4143"));
+    pod.uid
 }
 
 #[test]
@@ -45,9 +42,7 @@ fn long_pods_take_no_more_memory_than_the_agent_may_have() {
         }
     };
     let watched = Watched::start_with(&[], |cluster| tell(cluster, 110));
-    until_within(Duration::from_secs(300), "all are known", || {
-        watched.metric(r#"linkerd_cni_agent_pods{standing="new"}"#).as_deref() == Some("110")
-    });
+    until_within(Duration::from_secs(300), "all are known", || watched.pods("new").as_deref() == Some("110"));
     let listed = watched.agent.memory();
     // Some change.
     tell(&watched.cluster, 20);
@@ -65,9 +60,7 @@ fn many_pods_take_no_more_memory_than_the_agent_may_have() {
             cluster.pod(&format!("small-{number}"), &uid(), running());
         }
     });
-    until_within(Duration::from_secs(300), "all are known", || {
-        watched.metric(r#"linkerd_cni_agent_pods{standing="not_known"}"#).as_deref() == Some("5000")
-    });
+    until_within(Duration::from_secs(300), "all are known", || watched.pods("not_known").as_deref() == Some("5000"));
     heal_last_pod(&watched);
     let memory = watched.agent.memory();
     println!("5000 pods: {memory} KiB");
@@ -88,8 +81,7 @@ fn annotations_that_are_too_long_to_be_kept_leave_a_pods_rules_unknown() {
     let mut sandboxes = Vec::new();
     for (network, namespace) in networks.iter().zip(["shop", "long"]) {
         let uid = uid();
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(network);
+        let sandbox = Sandbox::of(&uid, network);
         sandboxes.push(sandbox);
         watched.cluster.pod_with("noted", &uid, running(), |pod| {
             pod["metadata"]["namespace"] = json!(namespace);
@@ -99,9 +91,7 @@ fn annotations_that_are_too_long_to_be_kept_leave_a_pods_rules_unknown() {
         });
     }
     heal_last_pod(&watched);
-    until("neither is known", || {
-        watched.metric(r#"linkerd_cni_agent_pods{standing="not_known"}"#).as_deref() == Some("2")
-    });
+    until("neither is known", || watched.pods("not_known").as_deref() == Some("2"));
     assert!(networks.iter().all(|network| !rules(network).contains("PROXY_INIT")));
     let said = watched.agent.terminate();
     for words in ["the annotations of pod shop/noted", "the annotations of namespace long"] {
@@ -117,9 +107,9 @@ fn pods_that_have_ended_are_not_even_asked_for() {
         }
     });
     let last = heal_last_pod(&watched);
-    let in_place = || watched.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#);
+    let in_place = || watched.pods("in_place");
     until("the last one counts", || in_place().as_deref() == Some("1"));
-    let new = watched.metric(r#"linkerd_cni_agent_pods{standing="new"}"#);
+    let new = watched.pods("new");
     assert_eq!(new.as_deref(), Some("0"));
     assert!(watched.agent.memory() < LIMIT, "{} KiB", watched.agent.memory());
     // One that ends is gone.
@@ -139,11 +129,11 @@ fn a_watch_that_ends_at_once_is_asked_for_seldom() {
     let gone = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
         "message":"too old resource version: 1 (2)","reason":"Expired","code":410}}"#;
     let cases = [
-        ("it ends", Plan::Body(String::new())),
+        ("it ends", Plan::Body(200, String::new())),
         ("it breaks off", Plan::Half),
         ("it fails", Plan::Answer(500, "")),
         ("its version is too old", Plan::Answer(410, "")),
-        ("its version is too old, as it says", Plan::Body(gone.to_owned())),
+        ("its version is too old, as it says", Plan::Body(200, gone.to_owned())),
     ];
     thread::scope(|scope| {
         for (what, plan) in cases {

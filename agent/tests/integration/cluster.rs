@@ -1,13 +1,13 @@
 //! Kubernetes for one node: a double of its API server, and what stands for pods' sandboxes.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use lab::api_double::{ApiServer, Asked, Plan};
+use lab::api_double::{ApiServer, Plan};
 use lab::network::Namespace;
 use serde_json::{Value, json};
 
@@ -21,6 +21,14 @@ pub(crate) const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/li
 pub(crate) struct Cluster {
     server: Arc<ApiServer>,
     pub(crate) port: u16,
+}
+
+impl Deref for Cluster {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.server
+    }
 }
 
 impl Cluster {
@@ -48,14 +56,6 @@ impl Cluster {
         let cluster = Self { port: server.address().port(), server: Arc::new(server) };
         cluster.taint(&json!([]));
         cluster
-    }
-
-    pub(crate) fn add(&self, path: &str, object: Value) {
-        self.server.add(path, object);
-    }
-
-    pub(crate) fn remove(&self, path: &str) {
-        self.server.remove(path);
     }
 
     /// The agents' DaemonSet is gone.
@@ -87,19 +87,9 @@ impl Cluster {
         self.server.plan_for_ever(Some(plan));
     }
 
-    /// Every request about this object is answered so from here on.
-    pub(crate) fn answer_for(&self, path: &str, plan: Plan) {
-        self.server.plan_for(path, plan);
-    }
-
     /// So is one about the agents' DaemonSet.
     pub(crate) fn answer_for_daemon_set(&self, plan: Plan) {
-        self.answer_for(SET, plan);
-    }
-
-    /// Only this token is taken.
-    pub(crate) fn expect_token(&self, token: &str) {
-        self.server.expect_token(token);
+        self.plan_for(SET, plan);
     }
 
     /// The number of times that the agent has asked what the plugin would.
@@ -111,11 +101,6 @@ impl Cluster {
     /// Nothing is answered any more.
     pub(crate) fn go_silent(&self) {
         self.answer_all(Plan::Hang);
-    }
-
-    /// Every watch gets this from here on.
-    pub(crate) fn plan_watches(&self, plan: Option<Plan>) {
-        self.server.plan_watches(plan);
     }
 
     /// A meshed pod of the namespace shop on the node: new, or changed.
@@ -163,26 +148,6 @@ impl Cluster {
     pub(crate) fn node(&self) -> Value {
         self.server.object("nodes/node-1").unwrap()["spec"].clone()
     }
-
-    /// The questions that an authorizer would have been asked.
-    pub(crate) fn asked(&self) -> BTreeSet<Asked> {
-        self.server.asked()
-    }
-
-    /// The query of each list of pods.
-    pub(crate) fn lists(&self) -> Vec<String> {
-        self.server.lists()
-    }
-
-    /// The path and the query of each watch.
-    pub(crate) fn watches(&self) -> Vec<String> {
-        self.server.watches()
-    }
-
-    /// The path and the preconditions of each deletion.
-    pub(crate) fn deletions(&self) -> Vec<(String, Value)> {
-        self.server.deletions()
-    }
 }
 
 /// A pod's processes: in a network of their own and a cgroup of kubelet's form, until the end of the test.
@@ -206,6 +171,13 @@ impl Sandbox {
         let cgroup = root.join(format!("linkerd-cni-agent-{}", std::process::id())).join(format!("pod{uid}"));
         fs::create_dir_all(&cgroup).unwrap();
         Self { cgroup, address: address(uid), processes: Vec::new() }
+    }
+
+    /// One with a process in this network, which the runtime made.
+    pub(crate) fn of(uid: &str, network: &Namespace) -> Self {
+        let mut sandbox = Self::new(uid);
+        sandbox.add(network);
+        sandbox
     }
 
     /// Adds a process, which runs in this network: the one that the runtime made, with the pod's address.
@@ -246,5 +218,5 @@ pub(crate) fn not_found(kind: &str, name: &str) -> Plan {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
         "message": format!("{kind} {name:?} not found"), "details": {"name": name, "kind": kind, "group": "apps"},
     });
-    Plan::Failure(404, status.to_string())
+    Plan::Body(404, status.to_string())
 }

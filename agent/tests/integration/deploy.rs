@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, Pod, ResourceQ
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use lab::apt;
+use lab::shell::{Run as _, target};
 use linkerd_cni_agent::Entry;
 use linkerd_cni_agent::Metrics;
 use linkerd_cni_agent::Settings;
@@ -32,58 +34,20 @@ pub(crate) fn documents_in(text: &str) -> Vec<Value> {
     yaml_serde::Deserializer::from_str(text).map(|document| Value::deserialize(document).unwrap()).collect()
 }
 
-/// The objects of an overlay, or of the base, as kustomize makes them of the few things that are used here.
-fn rendered(path: &Path) -> Vec<Value> {
-    let kustomization = documents(&path.join("kustomization.yaml")).remove(0);
-    for key in kustomization.as_object().unwrap().keys() {
-        let known = ["apiVersion", "kind", "namespace", "resources", "images", "patches", "replacements"];
-        assert!(known.contains(&key.as_str()), "{}: {key}", path.display());
-    }
-    let mut objects = Vec::new();
-    add_rendered(path, &kustomization, &mut objects);
-    objects
-}
-
-/// Adds the objects of a kustomization, or of a component, and patches what is there then.
-fn add_rendered(path: &Path, kustomization: &Value, objects: &mut Vec<Value>) {
-    for resource in kustomization["resources"].as_array().unwrap() {
-        let resource = path.join(resource.as_str().unwrap());
-        objects.extend(if resource.is_dir() { rendered(&resource) } else { documents(&resource) });
-    }
-    for patch in kustomization["patches"].as_array().into_iter().flatten() {
-        let operations: Value = yaml_serde::from_str(patch["patch"].as_str().unwrap()).unwrap();
-        if operations["$patch"] == "delete" {
-            let group = patch["target"]["group"].as_str().unwrap();
-            objects.retain(|object| !object["apiVersion"].as_str().unwrap().starts_with(&format!("{group}/")));
-            continue;
-        }
-        let is_target = |object: &&mut Value| {
-            let name = &patch["target"]["name"];
-            object["kind"] == patch["target"]["kind"] && (name.is_null() || object["metadata"]["name"] == *name)
-        };
-        let object = objects.iter_mut().find(is_target).unwrap();
-        for operation in operations.as_array().unwrap() {
-            let (at, value) = (operation["path"].as_str().unwrap(), operation["value"].clone());
-            let (parent, key) = at.rsplit_once('/').unwrap();
-            let parent = object.pointer_mut(parent).unwrap();
-            match (operation["op"].as_str().unwrap(), parent) {
-                ("replace", parent) => *parent.pointer_mut(&format!("/{key}")).unwrap() = value,
-                ("remove", Value::Object(parent)) => assert!(parent.remove(key).is_some(), "{at}"),
-                ("remove", Value::Array(parent)) => drop(parent.remove(key.parse().unwrap())),
-                ("add", Value::Object(parent)) => assert_eq!(parent.insert(key.to_owned(), value), None, "{at}"),
-                ("add", Value::Array(parent)) => parent.insert(key.parse().unwrap_or(parent.len()), value),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-    // The only ones copy the configuration into an annotation, so that pods change with it.
-    for replacement in kustomization["replacements"].as_array().into_iter().flatten() {
-        assert_eq!(replacement, &documents(&folder().join("base/kustomization.yaml"))[0]["replacements"][0]);
-        let configuration = objects.iter().find(|object| object["kind"] == "ConfigMap");
-        let configuration = configuration.unwrap()["data"]["cni_network_config"].clone();
-        let set = objects.iter_mut().find(|object| object["kind"] == "DaemonSet").unwrap();
-        set["spec"]["template"]["metadata"]["annotations"][CONFIGURATION] = configuration;
-    }
+/// The objects that kustomize makes of a folder below deploy/cni and of components.
+fn rendered(resource: &str, components: &[&str]) -> Vec<Value> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let together = target(&format!("tmp/kustomize-{}-{number}", std::process::id()));
+    fs::create_dir_all(&together).unwrap();
+    let above = "../../../deploy/cni";
+    let components: Vec<_> = components.iter().map(|name| format!("{above}/components/{name}")).collect();
+    let text = json!({"resources": [format!("{above}/{resource}")], "components": components}).to_string();
+    fs::write(together.join("kustomization.yaml"), text).unwrap();
+    let kubectl = apt::unpack("trixie", "kubectl").unwrap().join("usr/bin/kubectl");
+    let made = Command::new(kubectl).arg("kustomize").arg(&together).read();
+    fs::remove_dir_all(together).unwrap();
+    documents_in(&made.unwrap())
 }
 
 /// The annotation that changes with the configuration.
@@ -101,37 +65,32 @@ fn a_changed_configuration_is_rolled_out() {
 
 /// The base.
 pub(crate) fn base() -> Vec<Value> {
-    rendered(&folder().join("base"))
+    rendered("base", &[])
 }
 
-/// The overlay in which the runtime tells of pods, and its component.
+/// The overlay in which the runtime tells of pods, and the components that are for it.
 const NRI: &str = "nri";
-/// The components that are for that overlay.
 const OF_NRI: [&str; 2] = ["nri-events", "without-init-containers"];
 
 pub(crate) fn nri() -> Vec<Value> {
-    rendered(&folder().join("overlays").join(NRI))
+    rendered("overlays/nri", &[])
 }
 
 /// The base, or the overlay that it is for, with a component.
 pub(crate) fn with_component(name: &str) -> Vec<Value> {
-    let mut objects = if OF_NRI.contains(&name) { nri() } else { base() };
-    let path = folder().join("components").join(name);
-    let kustomization = documents(&path.join("kustomization.yaml")).remove(0);
-    assert_eq!(kustomization["kind"], "Component");
-    add_rendered(&path, &kustomization, &mut objects);
-    objects
+    rendered(if OF_NRI.contains(&name) { "overlays/nri" } else { "base" }, &[name])
 }
 
 /// The base, every overlay, and the base with each component, by name.
 fn all() -> Vec<(String, Vec<Value>)> {
-    let overlays = folder().join("overlays").read_dir().unwrap();
-    let paths = overlays.map(|overlay| overlay.unwrap().path());
-    let all = std::iter::once(folder().join("base")).chain(paths);
-    let overlays = all.map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), rendered(&path)));
-    let components = folder().join("components").read_dir().unwrap();
-    let components = components.map(|component| component.unwrap().file_name().to_string_lossy().into_owned());
-    overlays.chain(components.map(|name| (name.clone(), with_component(&name)))).collect()
+    let names = |kind: &str| {
+        let folders = folder().join(kind).read_dir().unwrap();
+        folders.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    let mut all = vec![("base".to_owned(), base())];
+    all.extend(names("overlays").into_iter().map(|name| (name.clone(), rendered(&format!("overlays/{name}"), &[]))));
+    all.extend(names("components").into_iter().map(|name| (name.clone(), with_component(&name))));
+    all
 }
 
 pub(crate) fn set(objects: &[Value]) -> DaemonSet {
@@ -256,26 +215,6 @@ fn by_nri_the_agent_has_the_socket_the_namespaces_and_the_folders_of_a_plugin_th
     assert_eq!(mounts[3].mount_path, "/var/run/netns");
     // A namespace is a mount that is made after the agent's container.
     assert_eq!(mounts[3].mount_propagation.as_deref(), Some("HostToContainer"));
-}
-
-/// kustomize's own rendering.
-#[test]
-fn kubectl_renders_the_overlay_as_these_tests_do() {
-    let kubectl = apt::unpack("trixie", "kubectl").unwrap().join("usr/bin/kubectl");
-    let overlay = folder().join("overlays").join(NRI);
-    let output = Command::new(kubectl).arg("kustomize").arg(overlay).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let rendered: Vec<Value> = yaml_serde::Deserializer::from_str(&String::from_utf8(output.stdout).unwrap())
-        .map(|document| Value::deserialize(document).unwrap())
-        .collect();
-    let expected = nri();
-    assert_eq!(rendered.len(), expected.len());
-    let template = |objects: &[Value]| {
-        let mut template = set(objects).spec.template;
-        template.spec.as_mut().unwrap().containers[0].image = None;
-        template
-    };
-    assert_eq!(template(&rendered), template(&expected));
 }
 
 /// The agent's settings from a container's arguments.

@@ -68,8 +68,7 @@ pub(crate) fn watched(node: &Node, work: impl FnOnce()) {
 
 #[test]
 fn during_an_update_nothing_is_removed() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     watched(&node, || {
         for round in 0..5 {
             let agent = node.agent(&[]);
@@ -87,8 +86,7 @@ fn during_an_update_nothing_is_removed() {
 
 #[test]
 fn uninstalling_takes_everything_back_in_an_order_that_breaks_no_pod() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     node.write("99-bridge.conf", CONF);
     fs::write(node.bin("bridge"), "somebody else's").unwrap();
     let before = node.tree();
@@ -139,8 +137,7 @@ fn every_file_that_a_runtime_reads_has_the_entry_and_is_what_it_was_afterwards()
 #[test]
 fn of_two_agents_one_owns_the_files_and_the_last_one_takes_them_along() {
     for order in ["older first", "newer first"] {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
+        let node = Node::with_calico();
         let before = node.tree();
         watched(&node, || {
             let older = node.agent(&["--on-exit", "remove"]);
@@ -163,8 +160,7 @@ fn of_two_agents_one_owns_the_files_and_the_last_one_takes_them_along() {
 
 #[test]
 fn when_the_agent_that_owns_the_files_is_killed_the_other_one_takes_over() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let owner = node.agent(&[]);
     node.until_installed("10-calico.conflist");
     let other = node.agent(&[]);
@@ -179,8 +175,7 @@ fn when_the_agent_that_owns_the_files_is_killed_the_other_one_takes_over() {
 #[test]
 fn the_last_agent_takes_everything_along_before_it_has_noticed_that_it_is_the_last() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL].repeat(3) {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
+        let node = Node::with_calico();
         let before = node.tree();
         watched(&node, || {
             let older = node.agent(&["--on-exit", "remove"]);
@@ -207,8 +202,7 @@ const WHEN: &str = "2026-01-01T00:00:00Z";
 /// An agent that a cluster's DaemonSet has put on a node, until it has installed the plugin and knows its namespace;
 /// then the cluster changes, and the agent is told to end. What it said, and whether the node is as it was before.
 fn ended(change: impl FnOnce(&Cluster)) -> (String, bool) {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let before = node.tree();
     let cluster = Cluster::start(&node);
     let agent = node.agent_of(&cluster, &["--log-level", "debug"]);
@@ -298,7 +292,7 @@ fn in_doubt_the_plugin_stays() {
         ("nothing answers", Cluster::go_silent),
         ("an error", |cluster| cluster.answer_all(Plan::Answer(500, ""))),
         ("a proxy's 404", |cluster| {
-            cluster.answer_for_daemon_set(Plan::Failure(404, "<html>404 Not Found</html>".to_owned()));
+            cluster.answer_for_daemon_set(Plan::Body(404, "<html>404 Not Found</html>".to_owned()));
         }),
         ("404 of a path that there isn't", |cluster| {
             cluster.answer_for_daemon_set(Plan::Answer(404, ""));
@@ -310,17 +304,17 @@ fn in_doubt_the_plugin_stays() {
             cluster.answer_for_daemon_set(not_found("daemonsets", "another"));
         }),
         ("everything is gone, to a proxy", |cluster| {
-            cluster.answer_all(Plan::Failure(404, "<html>404 Not Found</html>".to_owned()));
+            cluster.answer_all(Plan::Body(404, "<html>404 Not Found</html>".to_owned()));
         }),
-        ("an empty answer", |cluster| cluster.answer_for_daemon_set(Plan::Body("{}".to_owned()))),
+        ("an empty answer", |cluster| cluster.answer_for_daemon_set(Plan::Body(200, "{}".to_owned()))),
         ("another object", |cluster| {
             let other =
                 json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x", "deletionTimestamp": WHEN}});
-            cluster.answer_all(Plan::Body(other.to_string()));
+            cluster.answer_all(Plan::Body(200, other.to_string()));
         }),
         ("another DaemonSet", |cluster| {
             let other = json!({"metadata": {"name": "another", "deletionTimestamp": WHEN}});
-            cluster.answer_for_daemon_set(Plan::Body(other.to_string()));
+            cluster.answer_for_daemon_set(Plan::Body(200, other.to_string()));
         }),
         ("another namespace is being deleted", |cluster| {
             cluster.add("namespaces/shop", json!({"metadata": {"name": "shop", "deletionTimestamp": WHEN}}));
@@ -355,8 +349,7 @@ fn in_doubt_the_plugin_stays() {
 
 #[test]
 fn another_programs_kind_of_daemon_set_is_not_the_agents() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let cluster = Cluster::start(&node);
     let owner = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "linkerd-cni", "uid": "set",
         "controller": true});
@@ -380,8 +373,7 @@ fn by_hand(node: &Node, arguments: &[&str]) -> (bool, String) {
 
 #[test]
 fn by_hand_a_node_that_no_agent_is_on_becomes_what_it_was() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     node.write("99-bridge.conf", CONF);
     let before = node.tree();
     watched(&node, || {

@@ -6,7 +6,7 @@ use lab::network::Namespace;
 use serde_json::json;
 
 use crate::cluster::{Cluster, Sandbox};
-use crate::node::{CALICO, Node, until};
+use crate::node::{Node, until};
 
 /// A character that turns the direction of writing around.
 const TURNS: char = '\u{202e}';
@@ -14,8 +14,7 @@ const TURNS: char = '\u{202e}';
 #[test]
 fn of_an_answer_that_makes_no_sense_nothing_is_logged() {
     for is_listed in [true, false] {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
+        let node = Node::with_calico();
         let cluster = Cluster::start(&node);
         let add = || {
             cluster.pod_with("web-0", "1d6e2ed1-b29f-11e7-9350-020968147796", json!({}), |pod| {
@@ -44,8 +43,7 @@ fn of_an_answer_that_makes_no_sense_nothing_is_logged() {
 #[test]
 fn what_others_chose_shows_as_it_is() {
     for format in ["plain", "json"] {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
+        let node = Node::with_calico();
         node.write(&format!("20-{TURNS}.conflist"), "{}");
         let cluster = Cluster::start(&node);
         let flags = ["--mode", "off", "--log-format", format];
@@ -55,8 +53,7 @@ fn what_others_chose_shows_as_it_is() {
         let comment = format!("proxy-init/{TURNS}\u{7f}x");
         let append = ["-t", "nat", "-A", "PROXY_INIT_REDIRECT", "-m", "comment", "--comment", &comment, "-j", "RETURN"];
         network.stdout("iptables-nft", append);
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(&network);
+        let _sandbox = Sandbox::of(&uid, &network);
         cluster.pod("web-0", &uid, crate::watch::running());
         until("it is told", || cluster.notes().iter().any(|(_, note)| note.contains("x\"")));
         let (_, note) = cluster.notes().into_iter().find(|(_, note)| note.contains("x\"")).unwrap();

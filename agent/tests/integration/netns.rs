@@ -74,8 +74,7 @@ fn where_only_processes_networks_can_be_seen_nothing_is_healed() {
 fn of_two_networks_with_the_pods_address_neither_is_taken() {
     let watched = Watched::start(&[]);
     let (network, copy, uid) = (Namespace::new(), Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid);
-    sandbox.add(&network);
+    let mut sandbox = Sandbox::of(&uid, &network);
     sandbox.add(&copy);
     watched.cluster.pod("web-0", &uid, running());
     let said = said_of(watched, "web-0");
@@ -87,8 +86,7 @@ fn of_two_networks_with_the_pods_address_neither_is_taken() {
 fn without_an_address_nothing_is_known() {
     let watched = Watched::start(&[]);
     let (network, uid) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid);
-    sandbox.add(&network);
+    let _sandbox = Sandbox::of(&uid, &network);
     watched.cluster.pod_with("web-0", &uid, running(), |pod| pod["status"]["podIPs"] = json!([]));
     let said = said_of(watched, "web-0");
     assert!(said.contains("doesn't say"), "{said}");
@@ -100,8 +98,7 @@ fn a_pod_with_users_of_its_own_is_known_by_the_namespace_right_below_the_nodes()
     for (has_own, heals) in [(true, true), (false, false)] {
         let watched = Watched::start(&[]);
         let (network, uid) = (of_own_users(), uid());
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(&network);
+        let _sandbox = Sandbox::of(&uid, &network);
         watched.cluster.pod_with("web-0", &uid, running(), |pod| pod["spec"]["hostUsers"] = json!(!has_own));
         if heals {
             until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));

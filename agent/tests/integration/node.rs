@@ -83,6 +83,13 @@ impl Node {
         node
     }
 
+    /// The same with a configuration of Calico's.
+    pub(crate) fn with_calico() -> Self {
+        let node = Self::new();
+        node.write("10-calico.conflist", CALICO);
+        node
+    }
+
     /// Another plugin in the image.
     pub(crate) fn image(&self, version: &str) {
         let other = self.path.join("image-linkerd-cni");
@@ -240,6 +247,11 @@ impl Node {
         let text = self.get("/metrics");
         let mut lines = text.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
+    }
+
+    /// The number of pods in this state, by its metric.
+    pub(crate) fn pods(&self, standing: &str) -> Option<String> {
+        self.metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#))
     }
 
     /// Waits until the plugin is in place.

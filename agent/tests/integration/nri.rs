@@ -151,6 +151,14 @@ fn agent(node: &Node, arguments: &[&str]) -> Agent {
     agent_of(node, ENTRY, arguments)
 }
 
+/// A node with a runtime, and such an agent.
+fn started(arguments: &[&str]) -> (Node, Runtime, Agent) {
+    let node = Node::new();
+    let runtime = Runtime::start(&node);
+    let agent = agent(&node, arguments);
+    (node, runtime, agent)
+}
+
 fn agent_of(node: &Node, entry: &str, arguments: &[&str]) -> Agent {
     start(node, Command::new(program()), entry, arguments)
 }
@@ -202,9 +210,7 @@ fn is_ready(node: &Node) -> bool {
 
 #[test]
 fn a_pod_has_its_rules_when_the_runtime_is_answered_however_it_tells_of_the_pod() {
-    let node = Node::new();
-    let runtime = Runtime::start(&node);
-    let agent = agent(&node, &[]);
+    let (node, runtime, agent) = started(&[]);
     let mut plugin = runtime.accept();
     sleep(Duration::from_millis(200));
     assert!(!is_ready(&node), "before it is registered");
@@ -220,7 +226,7 @@ fn a_pod_has_its_rules_when_the_runtime_is_answered_however_it_tells_of_the_pod(
         assert!(has_rules(&network), "{name}");
         assert_eq!(plugin.on_pod("CreateContainer", &pod), Ok(Vec::new()));
     }
-    assert_eq!(node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).unwrap(), "2");
+    assert_eq!(node.pods("in_place").unwrap(), "2");
     assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="0"}"#).unwrap(), "2");
     // Sandboxes that are gone.
     for answer in [
@@ -230,7 +236,7 @@ fn a_pod_has_its_rules_when_the_runtime_is_answered_however_it_tells_of_the_pod(
     ] {
         assert_eq!(answer, Ok(Vec::new()));
     }
-    assert_eq!(node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).unwrap(), "0");
+    assert_eq!(node.pods("in_place").unwrap(), "0");
     // Later versions may have such a call.
     assert!(plugin.call("Other", &PodRequest { pod: None }).unwrap_err().contains("Other"));
     assert!(plugin.call("RunPodSandbox", &PodRequest { pod: None }).unwrap_err().contains("no pod"));
@@ -241,9 +247,7 @@ fn a_pod_has_its_rules_when_the_runtime_is_answered_however_it_tells_of_the_pod(
 
 #[test]
 fn pods_that_are_not_meshed_or_have_the_nodes_network_are_left_alone() {
-    let node = Node::new();
-    let runtime = Runtime::start(&node);
-    let agent = agent(&node, &[]);
+    let (_node, runtime, agent) = started(&[]);
     let network = Namespace::new();
     let mut plain = pod("plain", &network.path());
     plain.annotations.clear();
@@ -260,9 +264,7 @@ fn pods_that_are_not_meshed_or_have_the_nodes_network_are_left_alone() {
 
 #[test]
 fn a_sandbox_fails_with_the_reason_and_nothing_is_changed() {
-    let node = Node::new();
-    let runtime = Runtime::start(&node);
-    let agent = agent(&node, &[]);
+    let (node, runtime, agent) = started(&[]);
     let mut plugin = runtime.registered(Vec::new());
     let network = Namespace::new();
     let file = node.path().join("file");
@@ -324,9 +326,7 @@ fn pods_that_started_while_the_agent_was_away_are_healed_before_they_get_a_conta
     plugin.synchronize(pods[7..].to_vec(), false).unwrap();
     plugin.on_pod("CreateContainer", &pods[19]).unwrap();
     assert!(has_rules(&networks[19]));
-    until("all are in place", || {
-        node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).as_deref() == Some("20")
-    });
+    until("all are in place", || node.pods("in_place").as_deref() == Some("20"));
     assert!(networks.iter().all(has_rules));
     assert_eq!(node.metric("linkerd_cni_agent_repair_seconds_count").unwrap(), "20");
     healing.terminate();
@@ -415,14 +415,12 @@ fn untouched_rules_are_not_listed_again_and_whatever_changes_is_seen() {
 fn a_full_node_costs_little() {
     const PODS: u32 = 110;
     const SECONDS: u32 = 10;
-    let node = Node::new();
-    let runtime = Runtime::start(&node);
-    let agent = agent(&node, &["--verify-every", "1"]);
+    let (node, runtime, agent) = started(&["--verify-every", "1"]);
     let networks: Vec<Namespace> = (0..PODS).map(|_| Namespace::new()).collect();
     let pods = (0..).zip(&networks);
     let pods = pods.map(|(number, network): (u32, _)| pod(&format!("web-{number}"), &network.path()));
     let _plugin = runtime.registered(pods.collect());
-    let are_in_place = || node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(PODS.to_string());
+    let are_in_place = || node.pods("in_place") == Some(PODS.to_string());
     until_within(Duration::from_secs(600), "all are healed", are_in_place);
     sleep(Duration::from_secs(3));
     let before = agent.processor_time();
@@ -518,9 +516,7 @@ fn a_hostile_or_deaf_runtime_costs_nothing_but_connections_at_growing_pauses() {
         agent.terminate();
     }
     // Deaf: one that never reads nor writes, and one that stops in the middle of a message.
-    let node = Node::new();
-    let runtime = Runtime::start(&node);
-    let agent = agent(&node, &[]);
+    let (node, runtime, agent) = started(&[]);
     let mut half = runtime.accept();
     half.register(0);
     half.stream.write_all(&[0, 0, 0, 1, 0, 0]).unwrap();
@@ -535,8 +531,7 @@ fn a_hostile_or_deaf_runtime_costs_nothing_but_connections_at_growing_pauses() {
 /// A node that was down while the DaemonSet of the plugin was deleted has the plugin still.
 #[test]
 fn a_plugin_that_its_agent_has_left_is_removed_once_the_runtime_asks_and_anybody_elses_stays() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let before = node.tree();
     let agent_of_plugin = node.agent_with(&[("CNI_NETWORK_CONFIG", LEFT_ENTRY)]);
     node.until_installed("10-calico.conflist");

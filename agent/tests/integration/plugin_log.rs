@@ -15,8 +15,7 @@ const FLAG: [&str; 2] = ["--plugin-log", "/run/linkerd-cni"];
 
 /// A node that runs a network, and has the folder that kubelet makes for the socket.
 fn node() -> Node {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     fs::create_dir_all(socket(&node).parent().unwrap()).unwrap();
     node
 }
@@ -108,8 +107,7 @@ fn of_two_agents_the_one_that_owns_the_files_hears_the_plugin() {
 
 #[test]
 fn without_the_folder_the_plugin_is_installed_all_the_same() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent(&FLAG);
     node.until_installed("10-calico.conflist");
     until("it is ready", || agent.says("ready: "));
@@ -119,8 +117,7 @@ fn without_the_folder_the_plugin_is_installed_all_the_same() {
     let said = agent.terminate();
     assert_eq!(said.matches("can't be shown here").count(), 1, "{said}");
     // Nobody asked for it.
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent(&[]);
     node.until_installed("10-calico.conflist");
     let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();

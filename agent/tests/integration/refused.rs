@@ -13,8 +13,7 @@ fn bad() -> String {
 
 #[test]
 fn a_configuration_that_the_plugin_refuses_replaces_neither_the_entry_nor_the_program() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent(&[]);
     until("it is ready", || agent.says("ready: the plugin is in 1 network configurations"));
     agent.terminate();
@@ -42,8 +41,7 @@ fn a_configuration_that_the_plugin_refuses_replaces_neither_the_entry_nor_the_pr
 
 #[test]
 fn a_plugin_that_would_fail_each_pod_is_not_chained_at_first() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent_with(&[("CNI_NETWORK_CONFIG", &bad())]);
     until("it says why", || agent.says("nftt"));
     sleep(Duration::from_millis(500));
@@ -54,8 +52,7 @@ fn a_plugin_that_would_fail_each_pod_is_not_chained_at_first() {
 
 #[test]
 fn a_plugin_that_refuses_is_asked_at_growing_pauses_whatever_happens_in_the_folder() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let calls = node.path().join("calls");
     let script =
         format!("set -- strace -D -f -qq -e trace=unshare -e inject=unshare:error=EPERM -o {} \"$@\"", calls.display());

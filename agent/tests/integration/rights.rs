@@ -102,8 +102,7 @@ fn asked(name: &str, objects: &[Value]) -> BTreeSet<Asked> {
     };
     // Pods of the control plane and others: one is healed, and then another program takes a part of its rules away, and adds one.
     let (network, uid_of_pod) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid_of_pod);
-    sandbox.add(&network);
+    let _sandbox = Sandbox::of(&uid_of_pod, &network);
     cluster.pod_with("web-0", &uid_of_pod, running(), |pod| {
         pod["metadata"]["labels"]["linkerd.io/control-plane-component"] = json!("destination");
         pod["metadata"]["annotations"] = json!({"linkerd.io/proxy-version": "edge"});

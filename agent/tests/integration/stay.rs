@@ -16,8 +16,7 @@ const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"
 
 #[test]
 fn it_installs_as_upstreams_installer_does() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     node.write("99-bridge.conf", CONF);
     let agent = node.agent(&[]);
     node.until_installed("99-bridge.conflist");
@@ -42,8 +41,7 @@ fn it_installs_as_upstreams_installer_does() {
 /// Its token may read every pod.
 #[test]
 fn a_kubeconfig_that_no_entry_needs_any_more_is_removed() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent(&[]);
     until("it is ready", || agent.says("ready: "));
     assert!(node.net(KUBECONFIG).exists());
@@ -58,8 +56,7 @@ fn a_kubeconfig_that_no_entry_needs_any_more_is_removed() {
 
 #[test]
 fn whatever_others_change_is_answered_within_a_second() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent(&[]);
     node.until_installed("10-calico.conflist");
     let program = fs::read(node.bin("linkerd-cni")).unwrap();
@@ -168,8 +165,7 @@ fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
         }),
     ];
     for (name, put) in first {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
+        let node = Node::with_calico();
         put(&node);
         let agent = node.agent(&[]);
         node.until_installed("10-calico.conflist");
@@ -181,8 +177,7 @@ fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
         agent.terminate();
     }
     // A later file is nobody's, and runtimes pass over folders.
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     node.write("20-half.conflist", "{");
     fs::create_dir(node.net("05-folder.conflist")).unwrap();
     let agent = node.agent(&[]);
@@ -276,8 +271,7 @@ fn where_the_kernel_does_not_tell_of_changes_it_looks_itself() {
     for (call, error, number) in
         [("inotify_init1", "EMFILE", "(os error 24)"), ("inotify_add_watch", "ENOSPC", "(os error 28)")]
     {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
+        let node = Node::with_calico();
         let agent = node.agent_failing(call, error);
         node.until_installed("10-calico.conflist");
         node.write("10-calico.conflist", CALICO);
@@ -351,8 +345,7 @@ fn at_war(is_agents: impl Fn() -> bool + Sync, take_back: impl Fn() + Sync, work
 
 #[test]
 fn after_a_war_of_rewrites_the_entry_is_back_within_seconds() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent(&[]);
     let is_chained = || node.types("10-calico.conflist").is_some_and(|types| types.len() == 2);
     at_war(
@@ -376,8 +369,7 @@ fn after_a_war_of_rewrites_the_entry_is_back_within_seconds() {
 
 #[test]
 fn a_war_over_the_program_is_fought_no_longer_than_one_over_a_list() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent(&[]);
     let program = fs::read(node.path().join("image/linkerd-cni")).unwrap();
     let other = node.path().join("other-program");
@@ -400,8 +392,7 @@ fn a_war_over_the_program_is_fought_no_longer_than_one_over_a_list() {
 
 #[test]
 fn idle_it_takes_no_processor_time() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let agent = node.agent(&[]);
     until("it is ready", || agent.says("ready: "));
     sleep(Duration::from_secs(1));

@@ -40,8 +40,7 @@ fn the_taint_goes_once_the_node_is_ready_and_nothing_else_does() {
 
 #[test]
 fn a_taint_that_cannot_be_removed_is_told_once_and_tried_again() {
-    let node = Node::new();
-    node.write("10-calico.conflist", CALICO);
+    let node = Node::with_calico();
     let cluster = Cluster::start(&node);
     // There is no such node yet.
     cluster.remove("nodes/node-1");

@@ -13,7 +13,7 @@ use proxy_init::{Config, Install, Mode, ModeChoice};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Sandbox};
-use crate::node::{Agent, CALICO, ENTRY, Node, until, until_within};
+use crate::node::{Agent, ENTRY, Node, until, until_within};
 
 /// A pod's, which no other test has, of this run or another: they run side by side, and each agent sees the processes of
 /// all.
@@ -42,6 +42,13 @@ pub(crate) struct Watched {
     pub(crate) node: Node,
 }
 
+/// A pod that runs until it is dropped.
+pub(crate) struct Running {
+    pub(crate) network: Namespace,
+    pub(crate) uid: String,
+    _sandbox: Sandbox,
+}
+
 /// With an admin server.
 fn with_admin<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     [&["--admin-addr", "127.0.0.1:9990"], arguments].concat()
@@ -68,8 +75,7 @@ impl Watched {
     }
 
     fn start_by(prepare: impl FnOnce(&Cluster), start: impl FnOnce(&Node, &Cluster) -> Agent) -> Self {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
+        let node = Node::with_calico();
         let cluster = Cluster::start(&node);
         prepare(&cluster);
         let agent = start(&node, &cluster);
@@ -82,11 +88,24 @@ impl Watched {
 
     /// The number of pods in this state.
     pub(crate) fn pods(&self, standing: &str) -> Option<String> {
-        self.metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#))
+        self.node.pods(standing)
+    }
+
+    /// A pod with this status, which runs in a network of its own.
+    pub(crate) fn pod(&self, name: &str, status: Value) -> Running {
+        let (network, uid) = (Namespace::new(), uid());
+        let sandbox = Sandbox::of(&uid, &network);
+        self.cluster.pod(name, &uid, status);
+        Running { network, uid, _sandbox: sandbox }
+    }
+
+    /// The number of events of this reason.
+    fn noted(&self, reason: &str) -> usize {
+        self.cluster.notes().iter().filter(|(one, _)| one == reason).count()
     }
 
     fn has_noted(&self, reason: &str) -> bool {
-        self.cluster.notes().iter().any(|(one, _)| one == reason)
+        self.noted(reason) > 0
     }
 }
 
@@ -98,19 +117,16 @@ pub(crate) fn rules(network: &Namespace) -> String {
 #[test]
 fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
     let watched = Watched::start(&[]);
-    let (network, uid) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid);
-    sandbox.add(&network);
-    watched.cluster.pod("web-0", &uid, failed());
-    until("the rules are there", || rules(&network).contains("--to-ports 4143"));
+    let pod = watched.pod("web-0", failed());
+    until("the rules are there", || rules(&pod.network).contains("--to-ports 4143"));
     until("it is told", || watched.has_noted("LinkerdCNIRepaired"));
-    assert!(rules(&network).contains("--to-ports 4140"));
+    assert!(rules(&pod.network).contains("--to-ports 4140"));
     until("it is counted", || watched.metric("linkerd_cni_agent_repair_seconds_count").as_deref() == Some("1"));
     until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
     assert_eq!(watched.cluster.deletions(), []);
     assert_eq!(watched.metric("linkerd_cni_repair_controller_pods_deleted_total").as_deref(), Some("0"));
     // It isn't healed again while its status still says that it failed.
-    watched.cluster.pod("web-0", &uid, failed());
+    watched.cluster.pod("web-0", &pod.uid, failed());
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(watched.cluster.notes().len(), 1);
     // Lists in pages are read from etcd, all of the cluster's pods for each node; a watch begins from memory.
@@ -125,21 +141,14 @@ fn rules_that_somebody_added_are_told_in_verifys_words_and_removed_only_if_asked
     for repairs in [false, true] {
         let flags = ["--verify-every", "1", "--on-drift", if repairs { "repair" } else { "report" }];
         let watched = Watched::start(&flags);
-        let (network, uid) = (Namespace::new(), uid());
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(&network);
-        watched.cluster.pod("web-0", &uid, running());
-        until("it is in place", || {
-            watched.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).as_deref() == Some("1")
-        });
+        let pod = watched.pod("web-0", running());
+        until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
         // Some do that in an init container, for linkerd has no annotation for it.
         let added = "-d 192.0.2.0/24 -j RETURN";
-        network.sh(&format!("iptables-nft -t nat -I PROXY_INIT_OUTPUT {added}"));
+        pod.network.sh(&format!("iptables-nft -t nat -I PROXY_INIT_OUTPUT {added}"));
         if repairs {
-            until("it is repaired", || !rules(&network).contains(added));
-            until("it is told", || {
-                watched.cluster.notes().iter().filter(|(reason, _)| reason == "LinkerdCNIRepaired").count() == 2
-            });
+            until("it is repaired", || !rules(&pod.network).contains(added));
+            until("it is told", || watched.noted("LinkerdCNIRepaired") == 2);
         } else {
             until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
             let notes = watched.cluster.notes();
@@ -150,10 +159,10 @@ fn rules_that_somebody_added_are_told_in_verifys_words_and_removed_only_if_asked
             until("it is counted", || {
                 watched.metric(r#"linkerd_cni_agent_pods_drifted{reason="unexpected"}"#).as_deref() == Some("1")
             });
-            assert!(rules(&network).contains(added));
+            assert!(rules(&pod.network).contains(added));
             // It is told once.
             std::thread::sleep(Duration::from_millis(2500));
-            assert_eq!(watched.cluster.notes().iter().filter(|(reason, _)| reason == "LinkerdCNIDrifted").count(), 1);
+            assert_eq!(watched.noted("LinkerdCNIDrifted"), 1);
         }
         assert_eq!(watched.cluster.deletions(), []);
         watched.agent.terminate();
@@ -195,10 +204,9 @@ fn rules_that_are_partly_gone_are_put_back_and_no_connection_breaks() {
         let watched = Watched::start(&["--verify-every", "1", "--mode", mode]);
         let (lab, uid) = (Lab::new(), uid());
         install(&lab.pod, |_| ());
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(&lab.pod);
+        let _sandbox = Sandbox::of(&uid, &lab.pod);
         watched.cluster.pod("web-0", &uid, running());
-        let in_place = || watched.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).as_deref() == Some("1");
+        let in_place = || watched.pods("in_place").as_deref() == Some("1");
         until("it is in place", in_place);
         let proxy = lab.pod.run_here(|| TcpListener::bind("0.0.0.0:4140")).unwrap();
         let app = lab.outside.run_here(|| TcpListener::bind("0.0.0.0:8080")).unwrap();
@@ -249,8 +257,7 @@ fn rules_of_an_earlier_configuration_are_nobodys_trouble_until_they_change() {
     ] {
         let (network, uid) = (Namespace::new(), uid());
         install(&network, change);
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(&network);
+        let sandbox = Sandbox::of(&uid, &network);
         watched.cluster.pod(name, &uid, running());
         pods.push((network, uid));
         sandboxes.push(sandbox);
@@ -295,20 +302,18 @@ fn a_pod_that_its_own_linkerd_init_sets_up_is_left_alone() {
         for command in mode.into_iter().flat_map(|mode| lab::linkerd::commands(mode, true)) {
             network.stdout(&command[0], &command[1..]);
         }
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(&network);
+        let sandbox = Sandbox::of(&uid, &network);
         watched.cluster.pod_with(name, &uid, running(), |pod| {
             pod["metadata"]["annotations"] = json!({"linkerd.io/proxy-version": "x"});
             pod["spec"]["initContainers"] = json!([{"name": "linkerd-init", "image": "x"}]);
         });
         pods.push((network, sandbox));
     }
-    let standing = |standing: &str| watched.metric(&format!("linkerd_cni_agent_pods{{standing=\"{standing}\"}}"));
-    until("all were looked at", || standing("new").as_deref() == Some("0"));
+    until("all were looked at", || watched.pods("new").as_deref() == Some("0"));
     std::thread::sleep(Duration::from_millis(1500));
     assert!(watched.cluster.notes().is_empty(), "{:?}", watched.cluster.notes());
     for some in ["in_place", "drifted", "not_known"] {
-        assert_eq!(standing(some).as_deref(), Some("0"), "{some}");
+        assert_eq!(watched.pods(some).as_deref(), Some("0"), "{some}");
     }
     // Nobody's rules are touched.
     let legacy = |network: &Namespace| network.stdout("iptables-legacy-save", ["-t", "nat"]);
@@ -324,8 +329,7 @@ fn where_a_pod_cannot_be_reached_it_is_deleted_as_upstream_does_and_only_if_it_i
         let watched = Watched::start(flags);
         // Of another pod, so that the agent sees that it can see pods.
         let (network, uid) = (Namespace::new(), uid());
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(&network);
+        let _sandbox = Sandbox::of(&uid, &network);
         let unseen = crate::watch::uid();
         watched.cluster.pod("web-1", &unseen, failed());
         until("it is deleted", || watched.cluster.deletions().len() == 1);
@@ -346,9 +350,8 @@ fn where_a_pod_may_not_be_deleted_it_stays_and_the_log_says_what_would_allow_it(
     let watched = Watched::start(&[]);
     // Of another pod, so that the agent sees that it can see pods.
     let (network, other) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&other);
-    sandbox.add(&network);
-    watched.cluster.answer_for("namespaces/shop/pods/web-0", Plan::Answer(403, ""));
+    let _sandbox = Sandbox::of(&other, &network);
+    watched.cluster.plan_for("namespaces/shop/pods/web-0", Plan::Answer(403, ""));
     watched.cluster.pod("web-0", &uid(), failed());
     until("it says so", || watched.agent.says("cannot be deleted"));
     assert_eq!(watched.cluster.deletions(), []);
@@ -363,8 +366,7 @@ fn a_pod_that_is_nobodys_business_is_left_alone() {
     let mut sandboxes = Vec::new();
     let mut add = |network: &Namespace| {
         let uid = uid();
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(network);
+        let sandbox = Sandbox::of(&uid, network);
         sandboxes.push(sandbox);
         uid
     };
@@ -402,8 +404,7 @@ fn each_pod_is_counted_once() {
     let mut sandboxes = Vec::new();
     for (name, network) in [("drifted", &networks[0]), ("too", &networks[1]), ("liar", &watched.node.network)] {
         let uid = uid();
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(network);
+        let sandbox = Sandbox::of(&uid, network);
         sandboxes.push(sandbox);
         watched.cluster.pod(name, &uid, running());
     }
@@ -418,12 +419,9 @@ fn each_pod_is_counted_once() {
 #[test]
 fn off_is_off() {
     let watched = Watched::start(&["--mode", "off"]);
-    let (network, uid) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid);
-    sandbox.add(&network);
-    watched.cluster.pod("web-0", &uid, failed());
+    let pod = watched.pod("web-0", failed());
     until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
-    assert!(!rules(&network).contains("PROXY_INIT"));
+    assert!(!rules(&pod.network).contains("PROXY_INIT"));
     assert_eq!(watched.cluster.deletions(), []);
     watched.agent.terminate();
 }
@@ -433,8 +431,7 @@ fn off_is_off() {
 fn a_validator_that_fails_although_the_rules_are_whole_is_told() {
     let watched = Watched::start(&[]);
     let (network, uid) = (Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid);
-    sandbox.add(&network);
+    let _sandbox = Sandbox::of(&uid, &network);
     let failed_at = |time: &str| {
         let mut status = failed();
         status["initContainerStatuses"][0]["lastState"]["terminated"]["finishedAt"] = json!(time);
@@ -470,8 +467,7 @@ fn a_full_node_costs_little() {
     let mut pods = Vec::new();
     for number in 0..PODS {
         let (network, uid) = (Namespace::new(), uid());
-        let mut sandbox = Sandbox::new(&uid);
-        sandbox.add(&network);
+        let sandbox = Sandbox::of(&uid, &network);
         watched.cluster.pod(&format!("web-{number}"), &uid, running());
         pods.push((network, sandbox));
     }

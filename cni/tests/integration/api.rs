@@ -214,9 +214,9 @@ fn what_does_not_pass_is_an_error_at_once() {
         (Plan::Answer(400, ""), "the double's words for 400"),
         (Plan::Answer(403, ""), "service account"),
         (Plan::Answer(302, "Location: https://127.0.0.1:1/\r\n"), "302"),
-        (Plan::Body("{\"metadata\": 7}".to_owned()), "makes no sense"),
-        (Plan::Body("no JSON".to_owned()), "makes no sense"),
-        (Plan::Body(String::new()), "makes no sense"),
+        (Plan::Body(200, "{\"metadata\": 7}".to_owned()), "makes no sense"),
+        (Plan::Body(200, "no JSON".to_owned()), "makes no sense"),
+        (Plan::Body(200, String::new()), "makes no sense"),
     ] {
         let lab = Lab::new(&MESHED);
         lab.server.plan_for_ever(Some(plan.clone()));
@@ -251,7 +251,7 @@ fn an_answer_that_is_not_the_pod_is_an_error() {
         ),
     ] {
         let lab = Lab::new(&MESHED);
-        lab.server.plan_for_ever(Some(Plan::Body(body.clone())));
+        lab.server.plan_for_ever(Some(Plan::Body(200, body.clone())));
         let message = lab.add().error(104);
         assert!(
             message.starts_with("pod shop/web: the API server's answer makes no sense: ") && message.contains(words),
@@ -442,7 +442,7 @@ fn an_answer_takes_little_memory() {
         (format!("{}{}", spec(&format!("{{{proxy}]}}")), " ".repeat(8 << 20)), false),
     ] {
         let lab = Lab::new(&MESHED);
-        lab.server.plan([Plan::Body(body.clone())]);
+        lab.server.plan([Plan::Body(200, body.clone())]);
         let start = Instant::now();
         let run = lab.run("ADD").under(&["prlimit", "--data=12582912"]);
         let finished = run.output(&lab.node);
@@ -492,7 +492,7 @@ fn what_a_failure_says_is_cut() {
         ),
     ] {
         let lab = Lab::new(&MESHED);
-        lab.server.plan_for_ever(Some(Plan::Failure(403, body)));
+        lab.server.plan_for_ever(Some(Plan::Body(403, body)));
         let finished = lab.add();
         let message = finished.error(104);
         assert!(message.contains(shown), "{message:.1000}");

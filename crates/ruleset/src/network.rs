@@ -274,6 +274,18 @@ mod tests {
     }
 
     #[test]
+    fn lo_is_down_where_it_is_known_not_to_be_up() {
+        for (index, is_up, is_down) in [(1, true, false), (1, false, true), (2, false, false), (0, false, false)] {
+            let mut network = network();
+            if let Some(device) = network.devices.iter_mut().find(|device| device.index == index) {
+                device.is_up = is_up;
+            }
+            assert_eq!(network.is_lo_down(), is_down, "{index} {is_up}");
+        }
+        assert!(!Network::default().is_lo_down());
+    }
+
+    #[test]
     fn devices_are_named_as_soon_as_there_is_one_beside_lo() {
         let all = network();
         assert_eq!(all.device_names(), Device::names(&all.devices));

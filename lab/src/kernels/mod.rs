@@ -13,7 +13,7 @@ use std::thread;
 use crate::architecture::Architecture;
 use crate::scenario::{each, only};
 use crate::shell::Result;
-use crate::{Outcome, apt, install};
+use crate::{Skipped, apt, install, tried};
 pub use kernel::Programs;
 use kernel::{Guest, Kernel};
 use variant::Expected::{Fails, FallsBack};
@@ -33,10 +33,7 @@ pub fn run(arguments: &[String], build: Build) -> Result<()> {
         rest => (Architecture::here()?, rest),
     };
     let words = only(rest, "usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]")?;
-    match check(architecture, words, build)? {
-        Outcome::AsExpected(()) => Ok(()),
-        Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
-    }
+    tried(check(architecture, words, build)?)
 }
 
 /// The table of docs/kernels.md: kernels that did the same have a row together.
@@ -65,9 +62,9 @@ fn table(trials: &[Trial<'_>], results: &[Vec<String>]) -> String {
 }
 
 /// Boots everything whose name has all of these words, and prints the table of what each kernel did in each mode.
-pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Outcome<()>> {
+pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Skipped> {
     if let Err(error) = apt::mirror() {
-        return Ok(Outcome::Skipped(format!("the kernels are Debian's packages, and {error}")));
+        return Ok(Some(format!("the kernels are Debian's packages, and {error}")));
     }
     let qemu = match architecture {
         Architecture::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
@@ -98,11 +95,8 @@ pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build
         trials.extend(variants.map(|variant| Trial { kernel, variant }));
     }
     if trials.is_empty() {
-        return Err(format!(
-            "no kernel's name has {}",
-            words.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" and ")
-        )
-        .into());
+        let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+        return Err(format!("no kernel's name has {}", words.join(" and ")).into());
     }
     println!("Booting {} guests", trials.len());
     let results = try_all(&trials);
@@ -113,11 +107,7 @@ pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build
         }
     }
     println!("\n{}\n{} passed, {} failed", table(&trials, &results), trials.len() - wrong.len(), wrong.len());
-    if wrong.is_empty() {
-        Ok(Outcome::AsExpected(()))
-    } else {
-        Err(format!("not as expected:\n{}", wrong.join("\n")).into())
-    }
+    if wrong.is_empty() { Ok(None) } else { Err(format!("not as expected:\n{}", wrong.join("\n")).into()) }
 }
 
 /// The results of each, in their order. A guest has one processor and half a GiB: as many run at a time as there are

@@ -180,6 +180,10 @@ fn rules_in_another_backend_are_reported() {
     let (code, text) = verify(&namespace, &chart_in("nft"));
     assert_eq!(code, 3);
     assert!(text.contains("proxy-init's rules are in legacy mode too"), "{text}");
+    assert_eq!(verify(&namespace, "").0, 3);
+    let shown = install(&namespace, "show");
+    let parts = ["several modes at once", "\n\nnft mode\n", "\n\nlegacy mode\n"];
+    assert!(parts.iter().all(|part| shown.contains(part)), "{shown}");
 
     install(&namespace, "uninstall");
     assert!(!saved(&namespace, "nft").contains("PROXY_INIT"));

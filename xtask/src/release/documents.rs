@@ -2,7 +2,7 @@
 //! source.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use lab::shell::{Result, Run as _, root};
@@ -15,7 +15,7 @@ use lab::architecture::Architecture;
 /// Completions, under the names by which each shell looks for them.
 pub(super) fn add_completions(folder: &Path) -> Result<()> {
     let folder = folder.join("completions");
-    let program = program()?;
+    let program = build::program("proxy-init", Architecture::here()?)?;
     for (shell, file) in [("bash", "bash/proxy-init"), ("zsh", "zsh/_proxy-init"), ("fish", "fish/proxy-init.fish")] {
         let file = folder.join(file);
         fs::create_dir_all(file.parent().unwrap_or(&folder))?;
@@ -57,9 +57,4 @@ pub(super) fn add_source(version: &str, folder: &Path) -> Result<()> {
         .arg(folder.join(format!("proxy-init-{version}.tar.gz")))
         .arg("HEAD")
         .run()
-}
-
-/// This machine's.
-fn program() -> Result<PathBuf> {
-    build::program("proxy-init", Architecture::here()?)
 }

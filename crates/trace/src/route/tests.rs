@@ -497,20 +497,24 @@ fn a_rule_that_is_asked_several_times_is_one_step() {
     assert_eq!(said, [(1, "perhaps"), (2, "perhaps"), (3, "perhaps"), (4, "no"), (5, "yes")]);
 }
 
+/// Those of IPv6 by eth0.
+fn neighbours(direction: Direction) -> Neighbours {
+    Neighbours {
+        family: Family::V6,
+        direction,
+        devices: Intervals::one(interface(b"eth0")),
+        asking: Neighbours::link_local(),
+        asked: Intervals::one(0xfd77_u128 << 112 | 0x12_3456),
+    }
+}
+
 /// The treatment of the packets by which neighbours find each other, where this is hooked.
 fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String> {
     let chains = chains
         .iter()
         .map(|(hook, priority, rule)| base(&hook.to_string(), Kind::Filter, *hook, *priority, vec![rule.clone()]));
     let ruleset = Ruleset { tables: vec![table("inet t", chains.collect())], not_known: vec![] };
-    let neighbours = Neighbours {
-        family: Family::V6,
-        direction,
-        devices: Intervals::one(interface(b"eth0")),
-        asking: Neighbours::link_local(),
-        asked: Intervals::one(0xfd77_u128 << 112 | 0x12_3456),
-    };
-    let walk = discovery(&ruleset, <&Network>::default(), &neighbours);
+    let walk = discovery(&ruleset, <&Network>::default(), &neighbours(direction));
     assert!(walk.decisions.iter().chain(&walk.arrived).all(|outcome| !outcome.connections.is_arp()));
     let line = |what: &str, outcome: &Outcome<'_>| format!("{what}{:?} {:?}", outcome.packet, outcome.treatment);
     let decided = walk.decisions.iter().map(|outcome| line("", outcome));
@@ -576,14 +580,7 @@ fn an_answer_is_as_certain_as_the_question_that_it_answers() {
             tables: vec![table("inet t", vec![base("c", kind, Hook::Prerouting, 0, rules)])],
             not_known: vec![],
         };
-        let neighbours = Neighbours {
-            family: Family::V6,
-            direction: Direction::Inbound,
-            devices: Intervals::one(interface(b"eth0")),
-            asking: Neighbours::link_local(),
-            asked: Intervals::one(0xfd77_u128 << 112 | 2),
-        };
-        let walk = discovery(&ruleset, <&Network>::default(), &neighbours);
+        let walk = discovery(&ruleset, <&Network>::default(), &neighbours(Direction::Inbound));
         walk.arrived.iter().map(Outcome::is_certain).collect::<Vec<_>>()
     };
     let of_question = || Condition::is(Field::IcmpType, 135);
@@ -625,13 +622,7 @@ fn arp_passes_tables_of_its_own_and_those_of_devices() {
             tables: vec![table(name, vec![base("c", Kind::Filter, hook, 0, vec![drop])])],
             not_known: vec![],
         };
-        let neighbours = Neighbours {
-            family: Family::V4,
-            direction,
-            devices: Intervals::one(interface(b"eth0")),
-            asking: Intervals::default(),
-            asked: Intervals::default(),
-        };
+        let neighbours = Neighbours { family: Family::V4, ..neighbours(direction) };
         let walk = discovery(&ruleset, <&Network>::default(), &neighbours);
         assert!(walk.decisions.iter().chain(&walk.arrived).all(|outcome| outcome.connections.is_arp()));
         walk.arrived.is_empty()
