@@ -26,7 +26,7 @@ pub(super) fn input(edits: &[Edit<'_>]) -> Vec<u8> {
 
 fn write_line(input: &mut Vec<u8>, edit: &Edit<'_>) -> io::Result<()> {
     match edit {
-        // It makes a chain, or deletes the rules of one that is there.
+        // This line makes a chain, or deletes the rules of one that is there.
         Edit::AddChain(_, chain) | Edit::FlushChain(_, chain) if chain.hook.is_none() => {
             writeln!(input, ":{chain} - [0:0]")
         }
