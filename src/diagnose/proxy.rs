@@ -348,6 +348,7 @@ mod tests {
             is_ipv6_only: true,
             uid,
             queue: Queue::default(),
+            is_transparent: Some(false),
         }
     }
 

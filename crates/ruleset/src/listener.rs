@@ -17,6 +17,9 @@ pub struct Listener {
     /// The user that owns it, by its number in the asking process's user namespace.
     pub uid: u32,
     pub queue: Queue,
+    /// It takes connections to addresses of others (`IP_TRANSPARENT`), by TPROXY's rules; none: the kernel doesn't tell
+    /// (before Linux 5.10).
+    pub is_transparent: Option<bool>,
 }
 
 /// The connections that a listener hasn't accepted yet.
@@ -68,6 +71,7 @@ mod tests {
             is_ipv6_only,
             uid: 2102,
             queue: Queue::default(),
+            is_transparent: Some(false),
         };
         let all = Direction::ALL.into_iter().flat_map(|direction| Family::ALL.map(|family| (direction, family)));
         all.filter(|&(direction, family)| listener.accepts(direction, family)).collect()

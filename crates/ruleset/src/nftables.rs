@@ -335,6 +335,8 @@ impl fmt::Display for NftAction<'_> {
                 (NatKind::Masquerade, Some(_)) => write!(f, "masquerade to {}", nat.place()),
                 (NatKind::Netmap, _) => f.write_str("dnat prefix to [...]"),
             },
+            Action::Tproxy { port: Some(port), .. } => write!(f, "tproxy to :{port}"),
+            Action::Tproxy { port: None, .. } => f.write_str("tproxy to [...]"),
             Action::Reject(rejection) => f.write_str(&reject(*rejection)),
             Action::NotUnderstood(label) => write_label(f, label),
         }

@@ -391,6 +391,12 @@ pub enum Action {
     Nat(Nat),
     /// The action that this map has in the case of the rule's [`Lookup`] that holds. Without one, the next rule is asked.
     ByCase(Name),
+    /// The packet goes to the transparent socket of its connection, or to a transparent listener on this port; none: on its
+    /// own. Without one, xt's target drops it, and nft's expression ends the rule.
+    Tproxy {
+        port: Option<u16>,
+        is_xt: bool,
+    },
     /// Something that isn't understood: it may do anything.
     NotUnderstood(Label),
 }

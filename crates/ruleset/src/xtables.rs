@@ -61,6 +61,7 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Redirect(None) => f.write_str("-j REDIRECT"),
             Action::Redirect(Some(ports)) => write!(f, "-j REDIRECT --to-ports {}", span(*ports)),
             Action::Nat(nat) => write!(f, "-j {}", translation(nat)),
+            Action::Tproxy { port, .. } => write!(f, "-j TPROXY --on-port {} [...]", port.unwrap_or_default()),
             Action::Reject(rejection) => write!(f, "-j REJECT --reject-with {}", reject_with(*rejection)),
             Action::NotUnderstood(Label::Extension(name)) => write!(f, "-j {name}"),
             action @ Action::NotUnderstood(_) => write!(f, "-j {}", NftAction(action)),

@@ -14,8 +14,8 @@ use crate::state::{MOST_STATES, State, merge_states};
 use crate::step::{Leg, Matched, Open, Outcome, Place, Reason, Step, Treatment, add_shares, join_losses};
 use ruleset::flags::CtState;
 use ruleset::{
-    Action, Chain, Condition, Effect, Family, Field, Hook, Intervals, Line, Lookup, Name, Network, Policy, Rejection,
-    Rule, Ruleset, Table, TableFamily, Value, address,
+    Action, Chain, Condition, Effect, Family, Field, Hook, Intervals, Line, Listener, Lookup, Name, Network, Policy,
+    Rejection, Rule, Ruleset, Table, TableFamily, Value, address,
 };
 
 /// The deepest chain of jumps that is followed. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
@@ -682,7 +682,11 @@ impl<'a, 'g> Walker<'a, 'g> {
                     Some(_) => {}
                 }
             }
-            Action::NotUnderstood(_) => {
+            Action::Tproxy { port, is_xt } if !self.may_take_transparently(*port, &state) => match is_xt {
+                true => self.decide(&state, at, Treatment::Dropped),
+                false => visit.next.push(state),
+            },
+            Action::NotUnderstood(_) | Action::Tproxy { .. } => {
                 self.leave_open(at, &mut state);
                 visit.next.push(state);
             }
@@ -718,6 +722,21 @@ impl<'a, 'g> Walker<'a, 'g> {
         for told in told {
             self.decide(&State { doubt: told.doubt, ..state.clone() }, at, Treatment::Dropped);
         }
+    }
+
+    /// Returns true if a transparent listener may be on this port or, without one, on the packet's own, or if the client's
+    /// socket, to which a reply goes, may be transparent. A server's socket is if its listener is
+    /// (`nf_tproxy_sk_is_transparent` in net/netfilter/nf_tproxy.h).
+    fn may_take_transparently(&self, port: Option<u16>, state: &State<'_>) -> bool {
+        let ports = port.map(|port| Intervals::one(port.into()));
+        let ports = ports.as_ref().or(state.connections.get(Field::DestinationPort));
+        let is_there = |listener: &Listener| {
+            let number = u128::from(listener.port);
+            listener.is_transparent != Some(false) && ports.is_none_or(|ports| ports.meets(&[(number, number)]))
+        };
+        state.packet == Leg::Reply
+            || self.network.listeners_not_known.is_some()
+            || self.network.listeners.iter().any(is_there)
     }
 
     /// Returns true if a connection to a server of this namespace gets a source address that the server's packets may

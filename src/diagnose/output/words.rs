@@ -113,6 +113,8 @@ pub(in crate::diagnose) fn action(table: &Table, effects: &[Effect], action: &Ac
         Action::Redirect(Some((first, last))) if first == last => format!("to this host, port {first}"),
         Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
         Action::ByCase(map) => format!("as @{map} says"),
+        Action::Tproxy { port: Some(port), .. } => format!("to a transparent listener on port {port}"),
+        Action::Tproxy { port: None, .. } => "to a transparent listener on the same port".to_owned(),
         Action::NotUnderstood(_) => format!("not understood: {}", table.action_in_syntax(&[], action)),
     }
 }

@@ -224,7 +224,9 @@ fn may_drop(slot: &Slot<'_>) -> bool {
     let reached = table.reached_chains(&slot.chain.rules).into_iter().chain([slot.chain]);
     let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(Rule::possible_actions);
     slot.base.policy == Policy::Drop
-        || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::NotUnderstood(_)))
+        || actions.any(|action| {
+            matches!(action, Action::Drop | Action::Reject(_) | Action::Tproxy { .. } | Action::NotUnderstood(_))
+        })
 }
 
 fn full_name(table: &Table, chain: &Chain) -> String {

@@ -2,7 +2,7 @@
 //! explain's answers have to come true, and verify finds everything in place exactly where connections get to the
 //! proxy.
 
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, families};
 use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt::IpTransparent};
 use serde_json::Value;
 
 use crate::support::{Run, chart_in, feed, install, unfolded};
@@ -706,15 +707,35 @@ fn the_ack_comes_by_the_device_of_the_first_packet() {
     }
 }
 
+/// Without a transparent listener, nft's expression does nothing, and iptables' target drops.
+#[test]
+fn tproxy_is_for_transparent_listeners() {
+    let nft = chain("prerouting", -150, "iifname eth0 meta nfproto ipv4 meta l4proto tcp tproxy ip to :5555 accept");
+    let xt = "iptables-nft -t mangle -A PREROUTING -i eth0 -p tcp -j TPROXY --on-port 5555".to_owned();
+    for (line, want) in [(&nft, Proxy), (&xt, Lost), (&xt.replace("nft", "legacy"), Lost)] {
+        let pod = pod(&chart_in("nft"), &[line]);
+        probe(&pod, INBOUND, want);
+        let _listener = pod.0.pod.run(|| TcpListener::bind("0.0.0.0:5555").unwrap());
+        probe(&pod, INBOUND, want);
+    }
+    for line in [nft, xt] {
+        let lab = Lab::new();
+        lab.pod.sh(&line);
+        let listener = lab.pod.run(|| TcpListener::bind("0.0.0.0:5555").unwrap());
+        setsockopt(&listener, IpTransparent, &true).unwrap();
+        let said = Run::new("explain inbound --to 10.77.0.2:80 --from 10.77.0.1 --in eth0").output(&lab.pod).success();
+        let first = unfolded(&said);
+        assert!(first.starts_with("not known: ") && first.contains("5555"), "{said}");
+        let client = lab.outside.run(|| TcpStream::connect((POD[0], 80)).unwrap());
+        let (_, from) = listener.accept().unwrap();
+        assert_eq!(from, client.local_addr().unwrap(), "{line}");
+    }
+}
+
 /// Anything that explain doesn't follow is not known, and never wrong.
 #[test]
 fn what_is_not_followed_is_not_known() {
-    for (line, inbound, outbound) in [
-        // Without a transparent listener, nft's does nothing, and that of iptables drops.
-        (chain("prerouting", -150, "iifname eth0 meta nfproto ipv4 meta l4proto tcp tproxy ip to :5555"), Proxy, Proxy),
-        ("iptables-nft -t mangle -A PREROUTING -i eth0 -p tcp -j TPROXY --on-port 5555".to_owned(), Lost, Proxy),
-        (chain("prerouting", -150, "iifname eth0 meta pkttype set other"), Lost, Proxy),
-    ] {
+    for (line, inbound, outbound) in [(chain("prerouting", -150, "iifname eth0 meta pkttype set other"), Lost, Proxy)] {
         let pod = pod(&chart_in("nft"), &[&line]);
         for (one, want) in [(INBOUND, inbound), (OUTBOUND, outbound)] {
             let (end, answer) = connect(&pod.0, &pod.1, one);

@@ -12,6 +12,9 @@ use super::{ReadError, Socket};
 /// In linux/sock_diag.h, linux/inet_diag.h and, a state, net/tcp_states.h.
 const SOCK_DIAG_BY_FAMILY: i32 = 20;
 const INET_DIAG_SKV6ONLY: u16 = 11;
+/// `struct inet_diag_sockopt`, of whose bits the sixth is `transparent`.
+const INET_DIAG_SOCKOPT: u16 = 22;
+const TRANSPARENT: u8 = if cfg!(target_endian = "little") { 1 << 5 } else { 1 << 2 };
 const TCP_LISTEN: u32 = 10;
 
 /// Lengths of `struct inet_diag_req_v2` and `struct inet_diag_msg` (linux/inet_diag.h).
@@ -57,7 +60,9 @@ pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
         libc::AF_INET6 => 16,
         _ => return Err(Malformed),
     };
-    let is_ipv6_only = message.attributes_after(ANSWER)?.find(INET_DIAG_SKV6ONLY)?;
+    let attributes = message.attributes_after(ANSWER)?;
+    let is_ipv6_only = attributes.find(INET_DIAG_SKV6ONLY)?;
+    let options = attributes.find(INET_DIAG_SOCKOPT)?;
     Ok(Listener {
         address: address(bytes.get(8..8 + length).ok_or(Malformed)?)?,
         // `idiag_sport`, in network byte order; `idiag_if`, `idiag_uid`, `idiag_rqueue`, `idiag_wqueue`.
@@ -66,6 +71,7 @@ pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
         is_ipv6_only: is_ipv6_only.is_some_and(|value| value != [0]),
         uid: u32_at(bytes, 64)?,
         queue: Queue { waiting: u32_at(bytes, 56)?, limit: u32_at(bytes, 60)? },
+        is_transparent: options.map(|options| Ok(u8_at(options, 0)? & TRANSPARENT != 0)).transpose()?,
     })
 }
 
@@ -98,7 +104,8 @@ mod tests {
     fn a_listener_has_an_address_a_port_a_user_and_a_queue() {
         let queue = Queue { waiting: 3, limit: 2 };
         let address = [127, 0, 0, 1].into();
-        let want = Listener { address, port: 4143, device: 7, is_ipv6_only: false, uid: 2102, queue };
+        let want =
+            Listener { address, port: 4143, device: 7, is_ipv6_only: false, uid: 2102, queue, is_transparent: None };
         assert_eq!(read(&answer(libc::AF_INET, &[127, 0, 0, 1], &[])), Ok(want));
         // struct nlattr: a length of 5, the type, and a byte with its padding.
         let mut v6_only = 5u16.to_ne_bytes().to_vec();
@@ -106,6 +113,14 @@ mod tests {
         v6_only.extend([1, 0, 0, 0]);
         let want = Listener { address: [0; 16].into(), is_ipv6_only: true, ..want };
         assert_eq!(read(&answer(libc::AF_INET6, &[0; 16], &v6_only)), Ok(want));
+        for (options, is_transparent) in [(TRANSPARENT, true), (!TRANSPARENT, false)] {
+            let mut attributes = v6_only.clone();
+            attributes.extend(6u16.to_ne_bytes());
+            attributes.extend(INET_DIAG_SOCKOPT.to_ne_bytes());
+            attributes.extend([options, 0, 0, 0]);
+            let want = Listener { is_transparent: Some(is_transparent), ..want };
+            assert_eq!(read(&answer(libc::AF_INET6, &[0; 16], &attributes)), Ok(want));
+        }
     }
 
     #[test]

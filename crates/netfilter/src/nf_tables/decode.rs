@@ -329,6 +329,17 @@ impl<'a> Reader<'a> {
                     (_, code) => Rejection::Icmp(self.family.unwrap_or(Family::V4), code),
                 });
             }
+            Expression::Tproxy(expression::Tproxy { port, .. }) => {
+                let port = match port {
+                    None => Some(None),
+                    Some(register) => self.constant_ports(Some(register), None).map(|(port, _)| Some(port)),
+                };
+                // A port of a map isn't followed.
+                self.rule.action = match port {
+                    Some(port) => Action::Tproxy { port, is_xt: false },
+                    None => Action::NotUnderstood(Label::expression("tproxy")),
+                };
+            }
             Expression::Numgen(expression::Numgen { register, modulus, offset }) => {
                 let first = offset.unwrap_or_default();
                 self.load(register, Loaded::Chosen { expression: "numgen", count: modulus, first });
@@ -888,8 +899,7 @@ impl<'a> Reader<'a> {
             b"bitwise" | b"byteorder" | b"cmp" | b"connlimit" | b"dynset" | b"fib" | b"hash" | b"immediate"
             | b"inner" | b"limit" | b"lookup" | b"match" | b"numgen" | b"osf" | b"quota" | b"range" | b"rt"
             | b"socket" | b"tunnel" | b"xfrm" => self.rule.conditions.push(Condition::NotUnderstood(label)),
-            // queue, synproxy and fwd take the packet; tproxy needs a listener that is transparent, and does nothing
-            // without one.
+            // queue, synproxy and fwd take the packet.
             _ => self.rule.action = Action::NotUnderstood(label),
         }
     }

@@ -149,6 +149,8 @@ expressions! {
         expression: Option<&'a [u8]> = NFTA_DYNSET_EXPR(7),
         expressions: Option<&'a [u8]> = NFTA_DYNSET_EXPRESSIONS(10),
     }
+    /// `[ tproxy ip port reg PORT ]`
+    Tproxy "tproxy" { family: i32 = NFTA_TPROXY_FAMILY(1), port: Option<u32> = NFTA_TPROXY_REG_PORT(3) }
     /// `[ numgen reg REGISTER = random mod MODULUS offset OFFSET ]`
     Numgen "numgen" {
         register: u32 = NFTA_NG_DREG(1),

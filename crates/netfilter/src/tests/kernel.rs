@@ -165,6 +165,7 @@ fn who_listens_is_listed() {
             uid,
             // The standard library asks for this limit.
             queue: Queue { waiting: 0, limit: 128 },
+            is_transparent: Some(false),
         };
         assert_eq!(listeners().unwrap(), [listed]);
         drop(listener);

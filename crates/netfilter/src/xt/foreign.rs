@@ -121,6 +121,12 @@ pub(super) fn read_target(rule: &mut Rule, entry: XtEntry<'_>) -> Result<Option<
         (b"SNAT", _) => return Ok(Some(Action::Nat(Nat::of(NatKind::Source)))),
         (b"NETMAP", _) => return Ok(Some(Action::Nat(Nat::of(NatKind::Netmap)))),
         (b"MASQUERADE", _) => return Ok(Some(Action::Nat(Nat::of(NatKind::Masquerade)))),
+        // struct xt_tproxy_target_info and the one after it: two words of the mark, the address, and the port in network
+        // byte order; 0 is the packet's own.
+        (b"TPROXY", 0 | 1) => {
+            let port = u16::from_be(u16_at(info, if revision == 0 { 12 } else { 24 })?);
+            return Ok(Some(Action::Tproxy { port: (port != 0).then_some(port), is_xt: true }));
+        }
         (b"REJECT", _) => return Ok(rejection(info, family)?.map(Action::Reject)),
         _ => return Ok(None),
     };

@@ -41,6 +41,7 @@ fn server(port: u16, uid: u32) -> Listener {
         is_ipv6_only: false,
         uid,
         queue: Queue::default(),
+        is_transparent: Some(false),
     }
 }
 

@@ -436,6 +436,7 @@ fn replies_are_of_whoever_listens() {
         is_ipv6_only: false,
         uid: 7,
         queue: ruleset::Queue::default(),
+        is_transparent: Some(false),
     };
     let loses_replies = |uid, listeners: &[Listener]| {
         let network = Network { listeners: listeners.to_vec(), ..Network::default() };
