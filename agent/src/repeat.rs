@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher::DefaultBackoff;
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::{error, info};
 
 /// Does something for ever: at this interval while that goes well, and after growing pauses while it doesn't. The log has
 /// each reason once, and says when it is over.
@@ -15,7 +15,7 @@ pub(crate) async fn repeat(every: Duration, work: impl AsyncFn() -> Result<(), S
     loop {
         let failed = work().await.err();
         match (&failed, &said) {
-            (Some(reason), _) if failed != said => warn!("{reason}"),
+            (Some(reason), _) if failed != said => error!("{reason}"),
             (None, Some(reason)) => info!("no longer: {reason}"),
             _ => {}
         }

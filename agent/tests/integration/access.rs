@@ -39,7 +39,7 @@ fn it_is_ready_only_while_the_api_server_takes_the_plugins_token() {
     cluster.expect_token("token-1");
     until("it is ready again", || is_ready(&node));
     let said = agent.terminate();
-    assert_eq!(said.matches("WARN linkerd_cni_agent::repeat: the plugin could not set up a pod").count(), 1, "{said}");
+    assert_eq!(said.matches("ERROR linkerd_cni_agent::repeat: the plugin could not set up a pod").count(), 1, "{said}");
     assert!(said.contains("no longer: the plugin could not set up a pod"), "{said}");
 }
 
