@@ -77,14 +77,6 @@ fn numbers(holds: impl Fn(Tracked) -> bool) -> Intervals {
     Intervals::each(Tracked::all().filter(|tracked| holds(*tracked)).map(Tracked::number))
 }
 
-/// The numbers in [`Field::State`] whose states are among these bits, as nf_tables' sets have them.
-pub fn of_states(bits: &Intervals) -> Intervals {
-    numbers(|tracked| {
-        let bit = u128::from(tracked.state.bit());
-        bits.meets(&[(bit, bit)])
-    })
-}
-
 /// The condition that a packet's state is one of those for which `holds` is true.
 pub fn ct_state_condition(holds: impl Fn(CtState) -> bool) -> Condition {
     tracking_condition(|tracked| holds(tracked.state))
@@ -186,7 +178,7 @@ mod tests {
 
     #[test]
     fn whatever_else_a_packet_has_its_state_is_known() {
-        let new = of_states(&Intervals::one(8));
+        let new = numbers(|tracked| tracked.state == CtState::New);
         assert_eq!(new.as_slice().len(), 8);
         for tracked in Tracked::all() {
             let number = tracked.number();

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::family::Family;
 use crate::field::Field;
-use crate::flags::of_states;
 use crate::intervals::Intervals;
 use crate::name::Name;
 use crate::rule::Action;
@@ -45,9 +44,18 @@ impl Set {
         self.elements.as_ref().map(Intervals::as_slice).unwrap_or_default()
     }
 
-    /// The numbers in it, if they are a field's.
+    /// The numbers in it, whose bytes are in network order, as those of a field; none if they aren't understood.
     pub fn numbers_of(&self, field: Field) -> Option<Intervals> {
-        self.elements.as_ref().and_then(|numbers| as_field(field, numbers))
+        let numbers = self.elements.as_ref()?;
+        if !field.facts().is_in_host_order {
+            return Some(numbers.clone());
+        }
+        // An interval whose bytes are swapped is no interval any more; nft swaps the field's bytes before it looks it up.
+        let swapped = numbers.as_slice().iter().map(|&(first, last)| {
+            let number = u32::try_from(first).ok().filter(|_| first == last)?;
+            Some(u32::from_ne_bytes(number.to_be_bytes()))
+        });
+        swapped.collect::<Option<Vec<_>>>().map(Intervals::each)
     }
 
     /// The verdicts of a verdict map.
@@ -57,24 +65,6 @@ impl Set {
             _ => None,
         })
     }
-}
-
-/// A set's numbers, as its bytes are in network order, as those of a field.
-fn as_field(field: Field, numbers: &Intervals) -> Option<Intervals> {
-    if !field.facts().is_in_host_order {
-        return Some(numbers.clone());
-    }
-    // An interval whose bytes are swapped is no interval any more; nft swaps the field's bytes before it looks it up.
-    let swapped = numbers.as_slice().iter().map(|&(first, last)| {
-        let number = u32::try_from(first).ok().filter(|_| first == last)?;
-        let number = u128::from(u32::from_ne_bytes(number.to_be_bytes()));
-        Some((number, number))
-    });
-    let numbers = Intervals::new(swapped.collect::<Option<Vec<_>>>()?);
-    Some(match field {
-        Field::State => of_states(&numbers),
-        _ => numbers,
-    })
 }
 
 /// The field whose numbers one of native mode's sets holds.
@@ -135,7 +125,6 @@ pub fn set_elements(set: &Set) -> Vec<(u128, u128)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::CtState;
     use crate::testing;
 
     #[test]
@@ -157,10 +146,6 @@ mod tests {
         assert_eq!(uids, Some(Intervals::one(uid.into())));
         let unknown = Set { elements: None, ..ports };
         assert_eq!(unknown.numbers_of(Field::DestinationPort), None);
-        // An element has a state's bit, and the field has more numbers.
-        let new = u32::from_ne_bytes(CtState::New.bit().to_be_bytes()).into();
-        let is_new = of_states(&Intervals::one(CtState::New.bit().into()));
-        assert_eq!(testing::ports("set", &[(new, new)]).numbers_of(Field::State), Some(is_new));
     }
 
     #[test]
