@@ -5,9 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::apt;
+use crate::architecture::Architecture;
 use crate::confined::mount_on;
 use crate::shell::{Result, Run as _, root};
 
@@ -117,13 +118,8 @@ impl Image {
             .run()?;
         let sum = Command::new("sha256sum").arg(folder.join("layer.tar")).read()?;
         let sum = sum.split_whitespace().next().unwrap_or_default();
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
         let config = json!({
-            "architecture": architecture,
+            "architecture": Architecture::here()?.name(),
             "os": "linux",
             "config": {"User": self.user, "Entrypoint": self.entry_point},
             "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{sum}")]}
@@ -152,6 +148,36 @@ fn ctr(socket: &Path) -> Command {
     let mut command = Command::new("ctr");
     command.arg("--address").arg(socket).args(["--namespace", "k8s.io"]);
     command
+}
+
+/// Where Debian's containernetworking-plugins has them.
+const PLUGINS: &str = "/usr/lib/cni";
+
+/// Links the plugins that [`network`] names into a folder.
+pub fn link_plugins(folder: &Path) -> Result<()> {
+    for plugin in ["bridge", "host-local", "loopback"] {
+        symlink(Path::new(PLUGINS).join(plugin), folder.join(plugin))?;
+    }
+    Ok(())
+}
+
+/// A list of network configurations: a bridge that has these subnets' addresses, and what is chained after it. host-local
+/// keeps the addresses that it has given in this folder.
+pub fn network(bridge: &str, subnets: &[impl AsRef<str>], addresses: &Path, chained: &[Value]) -> Value {
+    let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{"subnet": subnet.as_ref()}])).collect();
+    let bridge = json!({
+        "type": "bridge",
+        "bridge": bridge,
+        "isGateway": true,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": addresses,
+            "ranges": ranges,
+            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+        }
+    });
+    let plugins: Vec<&Value> = [&bridge].into_iter().chain(chained).collect();
+    json!({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
 }
 
 /// The part of containerd's configuration that is the same everywhere: its files below a folder, its socket, the image of

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use lab::cgroups::hierarchies;
 use lab::confined::{cover, mount_on};
-use lab::containerd::lay_over_usr;
+use lab::containerd::{lay_over_usr, link_plugins};
 use lab::shell::{Result, Run as _};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -27,9 +27,6 @@ const BRIDGES_MAC: &str = "02:00:0a:58:00:01";
 /// Where the node looks for network plugins and their configurations; whoever adds one does so there.
 pub(crate) const PLUGINS: &str = "/opt/cni/bin";
 pub(crate) const NETWORKS: &str = "/etc/cni/net.d";
-
-/// Where Debian's containernetworking-plugins has them.
-const DEBIANS_PLUGINS: &str = "/usr/lib/cni";
 
 /// The kernel's settings that kubelet writes unless they have these values already (setupKernelTunables in
 /// pkg/kubelet/cm/container_manager_linux.go). They are the whole machine's, so kubelet gets files in their place.
@@ -82,9 +79,7 @@ pub(crate) fn prepare(folder: &Path, cgroup: &str) -> Result<()> {
 /// The bridge, with the node's address on it, and routes to what is nowhere: a service's address is replaced after
 /// routing.
 fn network() -> Result<()> {
-    for plugin in ["bridge", "host-local", "loopback"] {
-        std::os::unix::fs::symlink(Path::new(DEBIANS_PLUGINS).join(plugin), Path::new(PLUGINS).join(plugin))?;
-    }
+    link_plugins(Path::new(PLUGINS))?;
     // One that looks for multicast routers sends reports of its own, which the pods' rules would count. One without a MAC address
     // of its own takes the lowest of its pods', and other pods go on sending to a former one for a while.
     for line in [

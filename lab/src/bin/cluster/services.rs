@@ -46,7 +46,8 @@ impl Cluster {
         let node = Path::new(NODE);
         keys::make(&node.join("keys"))?;
         fs::create_dir_all(node.join("logs"))?;
-        fs::write(NETWORK, network().to_string())?;
+        let network = containerd::network(BRIDGE, &PODS, &node.join("addresses"), &[]);
+        fs::write(NETWORK, network.to_string())?;
         fs::write(node.join("kubelet.json"), kubelet_configuration(cgroup).to_string())?;
         let socket = Path::new(SOCKET);
         fs::write(
@@ -258,21 +259,6 @@ impl Cluster {
             ],
         }
     }
-}
-
-/// The network configuration: a bridge, with addresses of both families.
-fn network() -> serde_json::Value {
-    json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{
-        "type": "bridge",
-        "bridge": BRIDGE,
-        "isGateway": true,
-        "ipam": {
-            "type": "host-local",
-            "dataDir": format!("{NODE}/addresses"),
-            "ranges": PODS.map(|subnet| [json!({"subnet": subnet})]),
-            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
-        }
-    }]})
 }
 
 /// kubelet's configuration.

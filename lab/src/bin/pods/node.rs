@@ -54,9 +54,6 @@ pub(crate) struct Node {
 /// The file in the node's folder that has what containerd says.
 pub(crate) const LOG: &str = "containerd.log";
 
-/// Where Debian's containernetworking-plugins has them.
-const PLUGINS: &str = "/usr/lib/cni";
-
 impl Node {
     /// The time limit of containerd's start; it takes a fraction of a second.
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -66,9 +63,7 @@ impl Node {
         let folder = folder(setup.number);
         let plugins = folder.join("plugins");
         fs::create_dir_all(&plugins)?;
-        for plugin in ["bridge", "host-local", "loopback"] {
-            symlink(Path::new(PLUGINS).join(plugin), plugins.join(plugin))?;
-        }
+        containerd::link_plugins(&plugins)?;
         for plugin in setup.plugins {
             let name = plugin.file_name().ok_or_else(|| format!("no name: {}", plugin.display()))?;
             symlink(plugin, plugins.join(name))?;
@@ -187,20 +182,7 @@ impl Network {
 
     /// All networks share the bridge and its addresses.
     fn list(&self, setup: &Setup<'_>) -> Value {
-        let bridge = json!({
-            "type": "bridge",
-            "bridge": setup.bridge(),
-            "isGateway": true,
-            "ipam": {
-                "type": "host-local",
-                "dataDir": folder(setup.number).join("addresses"),
-                "ranges": setup.subnets().map(|subnet| [json!({"subnet": subnet})]),
-                "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
-            }
-        });
-        let mut plugins = vec![bridge];
-        plugins.extend(self.chained.iter().cloned());
-        // One name for all: by name, host-local keeps the addresses it has given.
-        json!({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
+        let addresses = folder(setup.number).join("addresses");
+        containerd::network(&setup.bridge(), &setup.subnets(), &addresses, &self.chained)
     }
 }

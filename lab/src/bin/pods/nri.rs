@@ -2,8 +2,7 @@
 //! and the capabilities of deploy/cni/overlays/nri.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,21 +116,14 @@ impl Host<'_> {
         fs::read_to_string(self.world.node.folder.join("agent.log")).unwrap_or_default()
     }
 
-    /// The agent's answer; empty if there is no agent.
-    fn get(&self, path: &str) -> String {
-        let asked = || -> Result<String> {
-            let mut stream = TcpStream::connect(self.address)?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            Ok(answer)
-        };
-        asked().unwrap_or_default()
+    /// The agent's answer; an error if there is no agent, or if it says that something is wrong.
+    fn get(&self, path: &str) -> Result<String> {
+        let url = format!("http://{}{path}", self.address);
+        Command::new("curl").args(["--silent", "--fail", "--max-time", "5", &url]).read()
     }
 
     fn is_ready(&self) -> bool {
-        self.get("/readyz").contains(" 200 ")
+        self.get("/readyz").is_ok()
     }
 
     fn until_ready(&self) -> Result<()> {
@@ -139,7 +131,7 @@ impl Host<'_> {
     }
 
     fn metric(&self, name: &str) -> Option<String> {
-        let text = self.get("/metrics");
+        let text = self.get("/metrics").ok()?;
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
     }
 
