@@ -106,15 +106,13 @@ impl Memory {
 
     /// Writes no zeros where none but zeros can be: memory that is asked for in case it is needed costs nothing.
     fn allocate_zeroed(&mut self, layout: Layout) -> *mut u8 {
-        let is_zero = self.cut == self.touched;
+        let used_before = self.touched - self.cut;
         let Some(block) = self.cut_at(self.cut, layout) else {
             // SAFETY: dlmalloc takes any size, and a layout's alignment is a power of two.
             return unsafe { self.rest.calloc(layout.size(), layout.align()) };
         };
-        if !is_zero {
-            // SAFETY: the block was just cut, and has room for so much.
-            unsafe { block.write_bytes(0, layout.size()) };
-        }
+        // SAFETY: the block was just cut, and has room for so much.
+        unsafe { block.write_bytes(0, used_before.min(layout.size())) };
         block
     }
 
