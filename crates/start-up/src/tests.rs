@@ -135,6 +135,28 @@ fn zeroed_blocks_are_zeroed() {
     }
 }
 
+/// A small block that was freed makes no large one be cleared, which would touch all of its pages.
+#[test]
+fn zeros_are_written_only_where_something_was_in_use() {
+    static FIRST: First = First::new();
+    static ALLOCATOR: Allocator = Allocator::new(&FIRST);
+    let [small, large] = [64, 4096].map(|size| Layout::from_size_align(size, 8).unwrap());
+    // SAFETY: the size isn't 0.
+    let start = unsafe { ALLOCATOR.alloc(small) };
+    Block { start, layout: small, byte: 1 }.bytes().fill(1);
+    // SAFETY: it was allocated with this layout, and nobody looks at it again.
+    unsafe { ALLOCATOR.dealloc(start, small) };
+    let marked = start.wrapping_add(1024);
+    // SAFETY: the byte is of the same piece of memory, of which nothing is in use.
+    unsafe { marked.write(2) };
+    // SAFETY: the size isn't 0.
+    let block = unsafe { ALLOCATOR.alloc_zeroed(large) };
+    let block = Block { start: block, layout: large, byte: 0 };
+    assert_eq!(block.start, start);
+    assert_eq!(block.bytes()[1024], 2, "no zero was written there");
+    assert!(block.bytes()[..1024].iter().all(|byte| *byte == 0));
+}
+
 /// A growing vector that was cut last grows where it is.
 #[test]
 fn the_last_block_grows_where_it_is() {
