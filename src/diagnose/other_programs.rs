@@ -228,7 +228,7 @@ fn refusers(traces: &Traces) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use ruleset::testing::{chain, rule, table};
+    use ruleset::testing::{self, chain, rule, table};
 
     use super::*;
     use crate::config::{Config, Mode};
@@ -239,17 +239,7 @@ mod tests {
     }
 
     fn device(name: &str, kind: &str) -> Device {
-        Device {
-            index: 2,
-            is_up: true,
-            lower: None,
-            master: None,
-            has_neighbours: true,
-            group: 0,
-            hardware: 1,
-            name: Name::from(name),
-            kind: kind.into(),
-        }
+        Device { kind: kind.into(), ..testing::device(2, name) }
     }
 
     fn holding(name: &str, chains: &[&str]) -> Table {

@@ -236,19 +236,9 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::device;
 
     fn network() -> Network {
-        let device = |index, name: &str| Device {
-            index,
-            name: Name::from(name),
-            kind: Vec::new(),
-            is_up: true,
-            lower: None,
-            master: None,
-            has_neighbours: true,
-            group: 0,
-            hardware: 1,
-        };
         let of = |device, address: &str, prefix| Address {
             device,
             address: address.parse().unwrap(),

@@ -12,6 +12,7 @@ use crate::field::Field;
 use crate::hook::Hook;
 use crate::intervals::Intervals;
 use crate::name::Name;
+use crate::network::Device;
 use crate::rule::{Action, Case, Condition, Effect, Lookup, Nat, NatKind, Rule, Value};
 use crate::set::Set;
 use crate::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
@@ -87,6 +88,21 @@ pub fn not(condition: Condition) -> Condition {
 /// `tcp dport PORT`, without the condition on the protocol.
 pub fn to_port(port: u16) -> Condition {
     Condition::is(Field::DestinationPort, u128::from(port))
+}
+
+/// An Ethernet device that is up.
+pub fn device(index: u32, name: &str) -> Device {
+    Device {
+        index,
+        name: Name::from(name),
+        kind: Vec::new(),
+        is_up: true,
+        lower: None,
+        master: None,
+        has_neighbours: true,
+        group: 0,
+        hardware: 1,
+    }
 }
 
 /// Whatever arrives goes to this address; none: that isn't known.

@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::connections::names_except_lo;
 use crate::step::Matched;
-use ruleset::testing::{self, base, effect_of, not, rule, table, to_port};
+use ruleset::testing::{self, base, device, effect_of, not, rule, table, to_port};
 use ruleset::{Address, Device, Queue};
 use ruleset::{Bits, Chain, Condition, Effect, Kind, Label, NatKind, Rule, TCP, Table, Values, address, flags};
 
@@ -15,20 +15,6 @@ fn to_80(direction: Direction) -> Connections {
     match direction {
         Direction::Inbound => all,
         Direction::Outbound => all.narrowed(Field::OutInterface, &names_except_lo()),
-    }
-}
-
-fn device(index: u32, name: &str) -> Device {
-    Device {
-        index,
-        name: Name::from(name),
-        kind: vec![],
-        is_up: true,
-        lower: None,
-        master: None,
-        has_neighbours: true,
-        group: 0,
-        hardware: 1,
     }
 }
 
