@@ -57,48 +57,62 @@ pub fn content(socket: &impl Respondent, set: &Name) -> Result<Option<IpSet>, Re
 /// A set, as far as it was listed.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
-    kind: Vec<u8>,
-    family: u8,
+    /// What its elements are; none: something else, or that wasn't told yet.
+    of: Option<Elements>,
     numbers: Vec<(u128, u128)>,
     is_unknown: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Elements {
+    Addresses(Family),
+    Ports,
+}
+
+impl Elements {
+    /// Those of a type of sets, for a family (`NFPROTO_*`).
+    fn of(kind: &[u8], family: u8) -> Option<Self> {
+        match (kind, i32::from(family)) {
+            (b"hash:ip" | b"hash:net" | b"bitmap:ip", libc::AF_INET) => Some(Self::Addresses(Family::V4)),
+            (b"hash:ip" | b"hash:net", libc::AF_INET6) => Some(Self::Addresses(Family::V6)),
+            (b"bitmap:port", _) => Some(Self::Ports),
+            _ => None,
+        }
+    }
 }
 
 impl Listed {
     pub(crate) fn read(&mut self, message: &Message<'_>) -> Result<(), Malformed> {
         let set = message.attributes()?;
         if let Some(kind) = set.find(TYPE_NAME)? {
-            self.kind = string(kind)?.to_vec();
-            self.family = set.find(FAMILY)?.map_or(Ok(0), |family| u8_at(family, 0))?;
+            let family = set.find(FAMILY)?.map_or(Ok(0), |family| u8_at(family, 0))?;
+            self.of = Elements::of(string(kind)?, family);
             let made = Attributes(set.find(DATA)?.unwrap_or_default());
             // Elements stand for all addresses that are the same under a mask.
             self.is_unknown |= made.find(NETMASK)?.is_some() || made.find(BITMASK)?.is_some();
         }
+        let Some(of) = self.of else { return Ok(()) };
         for element in Attributes(set.find(ELEMENTS)?.unwrap_or_default()) {
             let element = Attributes(element?.1);
             let flags = element.find(FLAGS)?.map_or(0, number);
             self.is_unknown |= flags & u128::from(NO_MATCH) != 0 || self.numbers.len() == MOST;
             if !self.is_unknown {
-                let interval = if self.kind == b"bitmap:port" { port(element)? } else { addresses(element)? };
-                self.numbers.push(interval);
+                self.numbers.push(match of {
+                    Elements::Addresses(_) => addresses(element)?,
+                    Elements::Ports => port(element)?,
+                });
             }
         }
         Ok(())
     }
 
     fn finish(self) -> Option<IpSet> {
+        let of = self.of.filter(|_| !self.is_unknown)?;
         let numbers = Intervals::new(self.numbers);
-        let family = match i32::from(self.family) {
-            libc::AF_INET => Family::V4,
-            libc::AF_INET6 => Family::V6,
-            _ if self.kind != b"bitmap:port" => return None,
-            _ => Family::V4,
-        };
-        match self.kind.as_slice() {
-            _ if self.is_unknown => None,
-            b"hash:ip" | b"hash:net" | b"bitmap:ip" => Some(IpSet::Addresses(family, numbers)),
-            b"bitmap:port" => Some(IpSet::Ports(numbers)),
-            _ => None,
-        }
+        Some(match of {
+            Elements::Addresses(family) => IpSet::Addresses(family, numbers),
+            Elements::Ports => IpSet::Ports(numbers),
+        })
     }
 }
 
@@ -110,11 +124,9 @@ fn port(element: Attributes<'_>) -> Result<(u128, u128), Malformed> {
 /// An element's address, or its network.
 fn addresses(element: Attributes<'_>) -> Result<(u128, u128), Malformed> {
     let ip = Attributes(element.find(IP)?.unwrap_or_default());
-    let (address, bits) = match (ip.find(V4)?, ip.find(V6)?) {
-        (Some(v4), _) => (number(v4), 32u32),
-        (None, Some(v6)) => (number(v6), 128),
-        // An element of something else.
-        (None, None) => return Ok((0, 0)),
+    let (address, bits) = match ip.find(V4)? {
+        Some(v4) => (number(v4), 32u32),
+        None => (number(ip.get(V6)?), 128),
     };
     let prefix = element.find(PREFIX)?.map_or(Ok(bits), |prefix| u8_at(prefix, 0).map(u32::from))?;
     let free = bits.checked_sub(prefix).ok_or(Malformed)?;
@@ -188,7 +200,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(payload: Vec<u8>) {
-            let mut listed = Listed { kind: b"hash:ip".to_vec(), ..Listed::default() };
+            let mut listed = Listed { of: Some(Elements::Addresses(Family::V4)), ..Listed::default() };
             let _ = listed.read(&Message { kind: 0, flags: 0, sequence: 0, payload: &payload });
             listed.finish();
         }
