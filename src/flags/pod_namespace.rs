@@ -42,9 +42,10 @@ pub(super) fn path_of_address(address: &str) -> Result<PathBuf, String> {
     let address: IpAddr = address.parse().map_err(|_| format!("\"{address}\" is no IP address"))?;
     let mut having = Vec::new();
     for entry in fs::read_dir(NAMED).map_err(|error| format!("{NAMED}: {error}"))?.flatten() {
-        // One that is gone again, or that belongs to another kernel's feature, has no address.
+        // A name whose namespace is gone is an ordinary file.
         let Ok(namespace) = Namespace::open(entry.path()) else { continue };
-        if namespace.run(|| has(address)).map_err(|error| error.to_string())? {
+        let has_address = namespace.run(|| has(address)).map_err(|error| error.to_string())?;
+        if has_address.map_err(|errno| format!("{}: {errno}", entry.path().display()))? {
             having.push(entry.path());
         }
     }
@@ -65,10 +66,10 @@ fn only(paths: impl IntoIterator<Item = PathBuf>, none: &str, several: &str) -> 
 }
 
 /// True if a device of the current namespace has the address.
-fn has(address: IpAddr) -> bool {
+fn has(address: IpAddr) -> nix::Result<bool> {
     let of = |found: SockaddrStorage| match found.as_sockaddr_in() {
         Some(v4) => Some(IpAddr::V4(v4.ip())),
         None => found.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())),
     };
-    getifaddrs().is_ok_and(|mut devices| devices.any(|device| device.address.and_then(of) == Some(address)))
+    Ok(getifaddrs()?.any(|device| device.address.and_then(of) == Some(address)))
 }
