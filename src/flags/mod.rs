@@ -76,9 +76,10 @@ impl Subcommand {
 
     /// A mistake in its arguments, with where its help is.
     pub fn see_help(&self, mistake: &str) -> String {
-        match self.is_program() {
-            true => format!("{mistake} (see proxy-init --help)"),
-            false => format!("{mistake} (see proxy-init {} --help)", self.name),
+        if self.is_program() {
+            format!("{mistake} (see proxy-init --help)")
+        } else {
+            format!("{mistake} (see proxy-init {} --help)", self.name)
         }
     }
 }

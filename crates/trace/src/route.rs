@@ -517,9 +517,10 @@ fn send_rejection<'a>(
 fn ack<'a>(state: State<'a>, way: Way, around: &Environment<'_>) -> State<'a> {
     let mut ack = set_out(state.ack(around.network.settings.tracks_from_any), way);
     // The client routes it as it did the first packet, whichever way the reply went.
-    match way.is_from_here() {
-        true => ack.set(Field::OutInterface, ack.flow.sent_by.clone()),
-        false => ack.set(Field::InInterface, ack.flow.came_by.clone()),
+    if way.is_from_here() {
+        ack.set(Field::OutInterface, ack.flow.sent_by.clone());
+    } else {
+        ack.set(Field::InInterface, ack.flow.came_by.clone());
     }
     ack
 }

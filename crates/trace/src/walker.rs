@@ -682,10 +682,13 @@ impl<'a, 'g> Walker<'a, 'g> {
                     Some(_) => {}
                 }
             }
-            Action::Tproxy { port, is_xt } if !self.may_take_transparently(*port, &state) => match is_xt {
-                true => self.decide(&state, at, Treatment::Dropped),
-                false => visit.next.push(state),
-            },
+            Action::Tproxy { port, is_xt } if !self.may_take_transparently(*port, &state) => {
+                if *is_xt {
+                    self.decide(&state, at, Treatment::Dropped);
+                } else {
+                    visit.next.push(state);
+                }
+            }
             Action::NotUnderstood(_) | Action::Tproxy { .. } => {
                 self.leave_open(at, &mut state);
                 visit.next.push(state);

@@ -57,8 +57,7 @@ impl Checked {
             text += "         nothing listens for other hosts, except perhaps the proxy\n";
         }
         if self.outbound.is_empty() {
-            text += "  outbound      the pod has no address that other networks know
-";
+            text += "  outbound      the pod has no address that other networks know\n";
         } else {
             text += &row("  outbound      ", &self.outbound, page);
         }

@@ -991,9 +991,10 @@ fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8])
         }
         changes_hops |= family == Some(Family::V6) && place == IPV6_HOPS.1 && changed != 0;
     }
-    Some(match changes_hops {
-        true => Effect::Mark { field: Field::HopLimit, to: None },
-        false => Effect::Other(Label::expression("payload")),
+    Some(if changes_hops {
+        Effect::Mark { field: Field::HopLimit, to: None }
+    } else {
+        Effect::Other(Label::expression("payload"))
     })
 }
 

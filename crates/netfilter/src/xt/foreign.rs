@@ -444,9 +444,10 @@ mod tests {
             let entry = XtEntry { family: Family::V4, name: b"recent", revision: 0, info: &info };
             read_match(&mut rule, entry, &Numbered::default()).unwrap();
             let limit = Context::Limit { holds_below, of: Bound::Extension(Name::from("recent")) };
-            let want = match is_always {
-                true => Condition::Constant { of: extension(b"recent"), holds: holds_below },
-                false => Condition::Context(limit),
+            let want = if is_always {
+                Condition::Constant { of: extension(b"recent"), holds: holds_below }
+            } else {
+                Condition::Context(limit)
             };
             assert_eq!(rule.conditions, [want]);
         }
