@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::resume_unwind;
@@ -61,6 +62,31 @@ impl Namespace {
                 errno_of(&error),
                 "no thread can be started there: raise the limit on processes (ulimit -u, or the cgroup's pids.max)",
             )
+        })?
+    }
+
+    /// Checks if one of these addresses is the namespace's own. A socket can be bound to no other, and unlike a list of all
+    /// addresses, that is short whatever the namespace has.
+    ///
+    /// # Errors
+    /// [`Error::Netns`]: the namespace can't be entered, or doesn't tell.
+    pub fn has_any(&self, addresses: &[IpAddr]) -> Result<bool, Error> {
+        let has = |address: &IpAddr| match UdpSocket::bind((*address, 0)) {
+            Ok(_) => Ok(true),
+            Err(error) => match errno_of(&error) {
+                // All of its ports.
+                Errno::EADDRINUSE => Ok(true),
+                Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT => Ok(false),
+                errno => Err(entry_error(&self.path, errno, "no socket there says if an address is its own")),
+            },
+        };
+        self.run(|| {
+            for address in addresses {
+                if has(address)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         })?
     }
 

@@ -21,7 +21,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
-use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -176,9 +175,8 @@ impl Processes {
         if depth != usize::from(pod.has_own_users()) {
             return Err(Otherwise::Users);
         }
-        let has_address = network.run(|| has_any(pod.addresses()));
-        let has_address = has_address.map_err(|error| Otherwise::Failed(error.to_string()))?;
-        if has_address.map_err(|error| failed(&error))? { Ok(Some(network)) } else { Err(Otherwise::NoAddress) }
+        let has_address = network.has_any(pod.addresses()).map_err(|error| Otherwise::Failed(error.to_string()))?;
+        if has_address { Ok(Some(network)) } else { Err(Otherwise::NoAddress) }
     }
 }
 
@@ -193,20 +191,4 @@ fn uid(process: &File) -> Option<PodUid> {
     let mut text = String::new();
     File::from(cgroup).read_to_string(&mut text).ok()?;
     PodUid::in_cgroup(&text)
-}
-
-/// Checks if the thread's network namespace has one of these addresses. A socket can be bound to no other, and
-/// unlike a list of all addresses, that is short whatever a pod has.
-fn has_any(addresses: &[IpAddr]) -> io::Result<bool> {
-    for address in addresses {
-        match UdpSocket::bind((*address, 0)) {
-            Ok(_) => return Ok(true),
-            // All of its ports.
-            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(true),
-            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
-            Err(error) if error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(false)
 }

@@ -5,9 +5,6 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::SockaddrStorage;
-
 use crate::netns::Namespace;
 use crate::pod_uid::PodUid;
 
@@ -44,8 +41,7 @@ pub(super) fn path_of_address(address: &str) -> Result<PathBuf, String> {
     for entry in fs::read_dir(NAMED).map_err(|error| format!("{NAMED}: {error}"))?.flatten() {
         // A name whose namespace is gone is an ordinary file.
         let Ok(namespace) = Namespace::open(entry.path()) else { continue };
-        let has_address = namespace.run(|| has(address)).map_err(|error| error.to_string())?;
-        if has_address.map_err(|errno| format!("{}: {errno}", entry.path().display()))? {
+        if namespace.has_any(&[address]).map_err(|error| error.to_string())? {
             having.push(entry.path());
         }
     }
@@ -63,13 +59,4 @@ fn only(paths: impl IntoIterator<Item = PathBuf>, none: &str, several: &str) -> 
             Err(format!("{several}: name the right one, such as {} or {}", one.display(), other.display()))
         }
     }
-}
-
-/// True if a device of the current namespace has the address.
-fn has(address: IpAddr) -> nix::Result<bool> {
-    let of = |found: SockaddrStorage| match found.as_sockaddr_in() {
-        Some(v4) => Some(IpAddr::V4(v4.ip())),
-        None => found.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())),
-    };
-    Ok(getifaddrs()?.any(|device| device.address.and_then(of) == Some(address)))
 }
