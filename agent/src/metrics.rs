@@ -27,10 +27,6 @@ pub struct Metrics {
     pub repairs: Seconds,
     pub repair_failures: Counter,
     pub commands: Family<Labels<2>, Counter>,
-    pub deleted: Counter,
-    pub delete_latency: Seconds,
-    pub delete_errors: Counter,
-    pub delete_timeouts: Counter,
     pub event_latency: Seconds,
     pub event_errors: Counter,
     pub event_timeouts: Counter,
@@ -99,13 +95,6 @@ impl Metrics {
 
         // By the names and meanings of cni-repair-controller/src/lib.rs in linkerd2-proxy-init.
         let upstream = registry.sub_registry_with_prefix("linkerd_cni_repair_controller");
-        // The agent has no queue that could overflow: a pod that is due is looked at in its turn.
-        upstream.register("queue_overflow", "Always 0", Counter::<u64>::default());
-        upstream.register("pods_deleted", "Number of pods deleted", self.deleted.clone());
-        upstream.register("pods_delete_latency_seconds", "The time of each deletion", self.delete_latency.clone());
-        let help = "Deletions that the API server refused";
-        upstream.register("pods_delete_errors", help, self.delete_errors.clone());
-        upstream.register("pods_delete_timeout", "Deletions that took too long", self.delete_timeouts.clone());
         upstream.register("events_publish_latency_seconds", "The time of each event", self.event_latency.clone());
         upstream.register("events_publish_errors", "Events that the API server refused", self.event_errors.clone());
         upstream.register("events_publish_timeouts", "Events that took too long", self.event_timeouts.clone());

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
@@ -153,7 +152,6 @@ pub enum OnExit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RepairAction {
     InPlace,
-    Delete,
     Off,
 }
 
@@ -170,13 +168,7 @@ impl Settings {
     /// # Errors
     /// clap's, which prints itself; `--help` and `--version` are among them.
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let mut command = command();
-        let settings = Self::from_arg_matches(&command.try_get_matches_from_mut(arguments)?)?;
-        if settings.nri && settings.repair == RepairAction::Delete {
-            let reason = "--mode delete takes the API server, which --nri never asks: in-place or off";
-            return Err(command.error(ErrorKind::ArgumentConflict, reason));
-        }
-        Ok(settings)
+        Self::from_arg_matches(&command().try_get_matches_from(arguments)?)
     }
 
     /// Returns true if the agent only removes the plugin from the node.
@@ -411,7 +403,6 @@ mod tests {
             (["--on-exit", "never"], "auto, keep, remove"),
             (["--mode", "x"], "in-place"),
             (["--verify-every", "soon"], "'soon' for '--verify-every <SECONDS>'"),
-            (["--nri", "--mode=delete"], "in-place or off"),
             (["--remove-taint", "linkerd.io/cni-not-ready"], "--node-name"),
             (["--kubeconfig-name", "a/b"], "not the name of a file"),
         ] {

@@ -35,7 +35,6 @@ fn the_files_for_kustomize_are_made_from_the_chart() {
         ("base/config.yaml", "templates/config.yaml", json!({})),
         ("base/daemonset.yaml", "templates/daemonset.yaml", json!({})),
         ("components/api/role.yaml", "templates/api.yaml", json!({"agent.podInfo": "api"})),
-        ("components/delete-pods/role.yaml", "templates/delete-pods.yaml", json!({"agent.deletePods": true})),
         ("components/taint/role.yaml", "templates/taint.yaml", json!({"agent.removeTaint": true})),
         (
             "components/nri-events/role.yaml",

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, Sandbox};
 use crate::deploy;
 use crate::node::{CALICO, KUBECONFIG, Node, until_within};
-use crate::watch::{failed, rules, running, uid};
+use crate::watch::{rules, running, uid};
 
 /// A bound against hanging.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -113,13 +113,6 @@ fn asked(name: &str, objects: &[Value]) -> BTreeSet<Asked> {
     network.sh("iptables-nft -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT");
     has_noted("LinkerdCNIDrifted", 1);
     assert!(rules(&network).contains("--to-ports 4140"));
-    // Another one can't be reached.
-    if name == "delete-pods" {
-        cluster.pod_with("web-1", &uid(), failed(), |pod| {
-            pod["metadata"]["annotations"] = json!({"linkerd.io/proxy-version": "edge"});
-        });
-        until_within(LIMIT, "it is deleted", || !cluster.deletions().is_empty());
-    }
     if name == "taint" {
         until_within(LIMIT, "the taint is gone", || cluster.node()["taints"] == json!([]));
     }
@@ -138,7 +131,7 @@ fn asked(name: &str, objects: &[Value]) -> BTreeSet<Asked> {
 #[test]
 fn every_right_is_used_and_none_is_missing() {
     std::thread::scope(|scope| {
-        for name in ["base", "api", "delete-pods", "taint"] {
+        for name in ["base", "api", "taint"] {
             scope.spawn(move || {
                 let objects = if name == "base" { deploy::base() } else { deploy::with_component(name) };
                 let (rights, asked) = (rights(&objects), asked(name, &objects));
