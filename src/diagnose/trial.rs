@@ -1,14 +1,8 @@
 //! Asks the kernel which modes' rules it would take.
 
-use netfilter::netlink::{Generation, Socket};
-use netfilter::nf_tables::edit;
-use ruleset::Table;
-
 use crate::config::Mode;
 use crate::error::Error;
 use crate::install::choose::Reason;
-use crate::modes::install_edits;
-use crate::modes::refusal;
 
 /// The mode that would be used, and why, if this one is `first`. `check` says if the kernel would take the rules in a mode,
 /// and is asked only about modes that are to be tried.
@@ -28,53 +22,10 @@ pub fn choose(
     Ok((mode, reason))
 }
 
-/// Returns true if the kernel commits all of these modes' tables together, in a namespace without any earlier commit.
-/// If it doesn't, [`check_each`] finds out which of them it refuses.
-pub fn commits(wanted: &[(Mode, Vec<Table>)]) -> bool {
-    let lists = wanted.iter().map(|(mode, tables)| install_edits(*mode, &[], tables));
-    let Ok(lists) = lists.collect::<Result<Vec<_>, _>>() else {
-        return false;
-    };
-    let batch = edit::batch(&lists.into_iter().flatten().collect::<Vec<_>>(), Some(Generation::FRESH));
-    batch.is_ok_and(|batch| Socket::open().is_ok_and(|socket| socket.send_batch(&batch).is_ok()))
-}
-
-/// Asks if the kernel would accept each of these modes' tables. The kernel checks all of them in one batch as it would
-/// before a commit, but commits nothing. A message that fails has its own error, and the others are still checked;
-/// discarding the batch takes milliseconds, however many messages there are.
-pub fn check_each(wanted: &[(Mode, Vec<Table>)]) -> Vec<Result<(), Error>> {
-    let mut edits = Vec::new();
-    let mut parts = Vec::new();
-    for (mode, tables) in wanted {
-        let first = edits.len();
-        let list = install_edits(*mode, &[], tables).and_then(|list| refusal::refuse_outside(&list).map(|()| list));
-        parts.push(list.map(|list| {
-            edits.extend(list);
-            first..edits.len()
-        }));
-    }
-    let batch = edit::batch(&edits, None);
-    let socket = Socket::open();
-    let refused = match (&socket, &batch) {
-        (Ok(socket), Ok(batch)) if !edits.is_empty() => socket.send_batch(batch).err(),
-        _ => None,
-    };
-    let outcome = |part| {
-        let batch = batch.as_ref().map_err(refusal::unwritten_error)?;
-        let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
-        match refused.as_ref().and_then(|error| error.about_messages(part)) {
-            Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
-            None => Ok(()),
-        }
-    };
-    let outcomes = parts.into_iter().zip(wanted);
-    outcomes.map(|(part, (mode, _))| part.and_then(outcome).map_err(|error| error.in_mode(*mode))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use ruleset::Unseen;
-    use ruleset::{Action, Chain, Family, NAT, Name, Rule, Ruleset, Subsystem, TableFamily};
+    use ruleset::{Action, Chain, Family, NAT, Name, Rule, Ruleset, Subsystem, Table, TableFamily};
 
     use super::*;
     use crate::config::NATIVE;

@@ -46,8 +46,12 @@ pub fn batch(mode: Mode, config: &Config) -> Result<Vec<u8>, Error> {
 /// Asks if the kernel would take a config's rules in nft or native mode, without installing them; the error says what it
 /// lacks or refuses.
 pub(crate) fn try_out(mode: Mode, config: &Config) -> Result<(), Error> {
-    let wanted = expected(mode, config);
-    let edits = install_edits(mode, &[], &wanted);
+    try_tables(mode, &expected(mode, config))
+}
+
+/// The same of a mode's tables.
+pub(crate) fn try_tables(mode: Mode, wanted: &[Table]) -> Result<(), Error> {
+    let edits = install_edits(mode, &[], wanted);
     edits.and_then(|edits| commit::check(&edits)).map_err(|error| error.in_mode(mode))
 }
 

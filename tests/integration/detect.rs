@@ -3,7 +3,7 @@
 use lab::network::Namespace;
 use serde_json::Value;
 
-use crate::support::{Run, chart, chart_in, install};
+use crate::support::{chart, chart_in, install};
 use crate::verify::verify;
 
 pub(crate) fn detect(namespace: &Namespace) -> Value {
@@ -20,12 +20,9 @@ fn detect_tells_what_is_there_and_makes_nothing() {
     assert_eq!(namespace.sh("cat /proc/thread-self/net/ip_tables_names"), "");
 
     for line in [
-        "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY",
         "iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT",
         "ip6tables-legacy -t filter -A INPUT -j ACCEPT",
         "ip6tables-legacy -t filter -N EMPTY",
-        "iptables-nft -t mangle -N KUBE-IPTABLES-HINT",
-        "iptables-nft -t filter -N KUBE-FORWARD",
         "iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT",
     ] {
         namespace.sh(line);
@@ -38,14 +35,6 @@ fn detect_tells_what_is_there_and_makes_nothing() {
         let tables = report[backend]["tables"].as_array().unwrap();
         let ours: u64 = tables.iter().map(|table| table["rules"].as_u64().unwrap()).sum();
         assert_eq!(ours as usize, theirs, "{backend}");
-    }
-    let hints = report["kubernetes"].to_string();
-    for hint in [
-        "KUBE-KUBELET-CANARY in legacy table ip mangle",
-        "KUBE-IPTABLES-HINT in nf_tables table ip mangle",
-        "1 KUBE- chains in nf_tables table ip filter",
-    ] {
-        assert!(hints.contains(hint), "{hints}");
     }
     let text = install(&namespace, "detect");
     for words in ["--iptables-mode nft", "IPTABLES_MODE=nft", "proxyInit.iptablesMode", "both backends hold rules"] {
@@ -92,35 +81,8 @@ fn other_programs_are_named() {
     assert!(said.contains("\n      ISTIO_OUTPUT (Istio's)\n"), "{said}");
 }
 
-/// Discarding a batch takes milliseconds, so all features are tried in one. Where nothing is, a namespace of detect's own
-/// takes one that is committed.
 #[test]
-fn detect_tries_everything_in_one_batch() {
-    let namespace = Namespace::new();
-    let calls = Run::new("detect").calls(&namespace);
-    assert_eq!(calls.trials(), 0, "{}", calls.0);
-    assert_eq!(namespace.sh("nft list ruleset"), "");
-    let text = Run::new("detect").output(&namespace).success();
-    for run in [
-        Run::new("detect").failing("unshare", "EPERM"),
-        Run::new("detect").failing("clone,clone3", "EAGAIN"),
-        Run::new("detect").root_without("sys_admin"),
-    ] {
-        let said = run.clone().output(&namespace).success();
-        let features = |text: &str| text.lines().skip(1).take(3).map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(features(&said), features(&text));
-    }
-    let calls = Run::new("detect").root_without("sys_admin").calls(&namespace);
-    assert_eq!(calls.trials(), 1, "{}", calls.0);
-    namespace.sh("nft add table ip other");
-    let calls = Run::new("detect").calls(&namespace);
-    assert_eq!(calls.trials(), 1, "{}", calls.0);
-    assert_eq!(namespace.sh("nft list ruleset"), "table ip other {\n}\n");
-}
-
-/// A feature that fails is told from those that work in the same batch.
-#[test]
-fn detect_tells_features_apart() {
+fn detect_tells_modes_and_families_apart() {
     let namespace = Namespace::new();
     // A base chain that is not hooked as iptables' own, for IPv6 alone.
     namespace.sh("nft add table ip6 nat");
@@ -128,7 +90,7 @@ fn detect_tells_features_apart() {
     let report = detect(&namespace);
     for feature in report["features"].as_array().unwrap() {
         let name = feature["name"].as_str().unwrap();
-        let works = !name.starts_with("IPv6");
+        let works = name != "nft mode for IPv6";
         assert_eq!(feature["works"], works, "{feature}");
         if !works {
             let reason = feature["reason"].as_str().unwrap();

@@ -5,26 +5,23 @@ pub mod user_namespaces;
 
 use std::path::{Path, PathBuf};
 
-use netfilter::netlink::user_namespace::owns_network;
 use nix::errno::Errno;
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::utsname::uname;
-use ruleset::{Name, Subsystem};
-use ruleset::{Ruleset, Unseen};
+use ruleset::{Ruleset, Subsystem, Unseen};
 
 use crate::config::{Config, Mode, OwnerId, Port, PortRange};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
 use crate::diagnose::other_programs::{signs_in_namespace, signs_on_node};
 use crate::diagnose::ownership::has_rules;
 use crate::diagnose::snapshot::{self, network, traces, user_namespaces};
-use crate::diagnose::trial::{check_each, choose, commits};
+use crate::diagnose::trial::choose;
 use crate::error::{Error, ModeError};
 use crate::install::choose::{self, Reason};
-use crate::modes::try_out;
-use crate::netns::{self, on_a_thread};
+use crate::modes::{try_out, try_tables};
+use crate::netns;
 use crate::ownership::holders;
-use crate::plan::tables::{expected, nat};
-use crate::plan::{Purpose, plan};
+use crate::plan::plan;
+use crate::plan::tables::nat;
 
 /// The features of this kernel and the content of this network namespace. [`Display`](std::fmt::Display) writes it for
 /// people, [`Detected::json`] for machines.
@@ -33,12 +30,10 @@ use crate::plan::{Purpose, plan};
 pub struct Detected {
     /// The kernel's release, as `uname -r` prints it.
     pub kernel: String,
-    /// Each thing that nft and native mode need of the kernel.
+    /// Each mode, and family, that the kernel may support.
     pub features: Vec<Feature>,
     pub(crate) nft: HeldTables,
     pub(crate) legacy: HeldTables,
-    /// Hints from the names of Kubernetes' chains about the users of each backend.
-    pub(crate) hints: Vec<String>,
     /// Signs of other programs in the namespace, the kernel and the node.
     pub(crate) signs: Vec<String>,
     pub(crate) binaries: Vec<Binary>,
@@ -52,13 +47,13 @@ pub struct Detected {
     pub auto: Result<(Mode, Reason), Error>,
 }
 
-/// Something that a mode needs of the kernel.
+/// A mode's rules, which the kernel may support.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Feature {
-    /// The feature's name, with its family.
+    /// The mode's name, with the family.
     pub name: String,
-    /// Ok if the kernel has the feature; else the missing part.
+    /// Ok if the kernel has all that they need; else the first missing part.
     pub works: Result<(), Error>,
 }
 
@@ -75,8 +70,7 @@ pub struct Binary {
 }
 
 /// Looks around in the network namespace at `netns`, or in that of the calling thread. Nothing is changed: what the
-/// kernel supports is found by a transaction that is never committed, or that is committed to a new network namespace if
-/// nothing in this one can make a difference. No table is made.
+/// kernel supports is found by transactions that are never committed. No table is made.
 ///
 /// # Errors
 /// The namespace cannot be entered.
@@ -93,24 +87,14 @@ fn look_around() -> Detected {
             .map(|subsystem| Unseen { subsystem, not_permitted: false, reason: error.to_string() })
             .into(),
     });
-    // Does the kernel take the same rules here as in a new network namespace of this process?
-    let is_like_new = ruleset.tables.is_empty() && ruleset.not_known.is_empty() && owns_network() == Some(true);
-    let (features, mut nft) = try_features(&everything, is_like_new);
-    let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
-    let auto = choose::first(&ruleset, &ruleset).and_then(|first| {
-        choose(first, |mode| match (mode, nft.take()) {
-            (Mode::Nft, Some(result)) => result,
-            (Mode::Native, _) if native_works => Ok(()),
-            (mode, _) => try_out(mode, &everything),
-        })
-    });
+    let features = features(&everything);
+    let auto = choose::first(&ruleset, &ruleset).and_then(|first| choose(first, |mode| try_out(mode, &everything)));
     Detected {
         kernel: kernel.unwrap_or_default(),
         signs: signs(&ruleset, &features),
         features,
         nft: tables(&ruleset, Subsystem::NfTables),
         legacy: tables(&ruleset, Subsystem::Legacy),
-        hints: hints(&ruleset),
         binaries: binaries(),
         user_namespaces: user_namespaces(),
         installed: if has_rules(&ruleset) { holders(&ruleset).collect() } else { Vec::new() },
@@ -142,21 +126,6 @@ fn signs(ruleset: &Ruleset, features: &[Feature]) -> Vec<String> {
     signs
 }
 
-fn hints(ruleset: &Ruleset) -> Vec<String> {
-    let mut hints = Vec::new();
-    for table in &ruleset.tables {
-        let (backend, title) = (table.subsystem, format!("{} {}", table.family, table.name));
-        let has = |mark: &&str| table.chain(&Name::from(*mark)).is_some();
-        let count = table.chains.iter().filter(|chain| chain.name.as_bytes().starts_with(b"KUBE-")).count();
-        if let Some(mark) = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"].into_iter().find(has) {
-            hints.push(format!("{mark} in {backend} table {title}: kubelet uses {backend}"));
-        } else if count > 0 {
-            hints.push(format!("{count} KUBE- chains in {backend} table {title}"));
-        }
-    }
-    hints
-}
-
 /// A config with a rule of each kind that needs something of the kernel, for both families.
 pub(super) fn config_of_every_kind() -> Config {
     let [inbound, outbound] = [4143, 4140].map(|port| Port::new(port).unwrap_or(Port::LOWEST));
@@ -167,56 +136,16 @@ pub(super) fn config_of_every_kind() -> Config {
     config
 }
 
-/// The feature that stands for everything that native mode needs.
-const NATIVE: &str = "native mode";
-
-/// Asks the kernel for each feature that nft and native mode need, and for all of nft mode's rules together. One batch
-/// tries everything, because discarding a batch takes milliseconds. Committing one doesn't, so where a new namespace is
-/// like this one, committing is tried there first.
-fn try_features(everything: &Config, is_like_new: bool) -> (Vec<Feature>, Option<Result<(), Error>>) {
-    let mut names = Vec::new();
-    let mut parts = Vec::new();
+/// Asks the kernel for all that nft mode needs for each family, and for all that native mode needs.
+fn features(everything: &Config) -> Vec<Feature> {
+    let mut features = Vec::new();
     for plan in plan(everything) {
-        for (name, is_tried) in PARTS {
-            let mut part = plan.clone();
-            for chain in &mut part.chains {
-                chain.rules.retain(|planned| is_tried(&planned.purpose));
-            }
-            names.push(format!("{}: {name}", plan.family.title()));
-            parts.push((Mode::Nft, vec![nat(part, Subsystem::NfTables)]));
-        }
+        let name = format!("nft mode for {}", plan.family.title());
+        features.push(Feature { name, works: try_tables(Mode::Nft, &[nat(plan, Subsystem::NfTables)]) });
     }
-    names.push(NATIVE.to_owned());
-    let whole = [Mode::Native, Mode::Nft].map(|mode| (mode, expected(mode, everything)));
-    // Without the parts, which would replace what the whole has added: that makes the kernel wait.
-    let mut results: Vec<_> = if is_like_new && run_in_new(|| commits(&whole)) == Some(true) {
-        parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
-    } else {
-        parts.extend(whole);
-        check_each(&parts)
-    };
-    let nft = results.pop();
-    let features = names.into_iter().zip(results);
-    (features.map(|(name, works)| Feature { name, works }).collect(), nft)
+    features.push(Feature { name: "native mode".to_owned(), works: try_out(Mode::Native, everything) });
+    features
 }
-
-/// Runs `work` in a new network namespace, which ends with it and belongs to the user namespace that the process is in.
-/// None: there can't be one, which takes CAP_SYS_ADMIN. The kernel takes the namespace down after the process has gone
-/// on.
-fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
-    on_a_thread(|| unshare(CloneFlags::CLONE_NEWNET).ok().map(|()| work())).ok()?
-}
-
-/// Something that nft mode needs of the kernel for each family, and which rules need it.
-type Part = (&'static str, fn(&Purpose) -> bool);
-
-const PARTS: [Part; 5] = [
-    ("nat chains", |_| false),
-    ("multiport (xt_multiport)", |it| matches!(it, Purpose::IgnorePorts(_))),
-    ("owner (xt_owner)", |it| *it == Purpose::IgnoreUser),
-    ("REDIRECT (xt_REDIRECT)", |it| *it == Purpose::RedirectOutbound),
-    ("tcp (xt_tcpudp)", |it| matches!(it, Purpose::RedirectPort(_))),
-];
 
 fn binaries() -> Vec<Binary> {
     let names =

@@ -33,7 +33,6 @@ impl Detected {
             "both_backends_in_use": self.both_in_use(),
             "installed": strings(&self.installed),
             "not_known": strings(&self.not_known),
-            "kubernetes": self.hints,
             "neighbours": self.signs,
             "user_namespaces": self.user_namespaces.to_string(),
             "binaries": binaries.collect::<Vec<_>>(),
@@ -65,9 +64,10 @@ impl Detected {
             lacking => {
                 let mut lines = vec!["lacks:".to_owned()];
                 for (name, lack) in lacking {
-                    // An error of native mode begins with the mode's name, which is the feature's.
-                    let (reason, named) = (reason(*lack), format!("{name}: "));
-                    lines.push(format!("{named}{}", reason.strip_prefix(&named).unwrap_or(&reason)));
+                    // It begins with the mode, as the name does.
+                    let reason = reason(*lack);
+                    lines
+                        .push(format!("{name}: {}", reason.split_once(": ").map_or(reason.as_str(), |(_, lack)| lack)));
                 }
                 lines
             }
@@ -100,7 +100,6 @@ impl Detected {
         for mode in &self.installed {
             lines.push(("installed", format!("proxy-init's rules, in {mode} mode")));
         }
-        lines.extend(self.hints.iter().map(|hint| ("hint", hint.clone())));
         lines.extend(self.signs.iter().map(|sign| ("neighbour", sign.clone())));
         lines.push(("users", self.user_namespaces.to_string()));
         for Binary { name, path, kind } in &self.binaries {

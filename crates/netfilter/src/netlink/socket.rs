@@ -1,7 +1,6 @@
 //! The socket to nfnetlink: sends a batch or a request, and receives the kernel's answer.
 
 use std::cell::RefCell;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 
@@ -75,18 +74,6 @@ pub enum CommitError {
     Refused(Errno, String),
     /// These messages are bad; there is at least one.
     Messages(Vec<Failure>),
-}
-
-impl CommitError {
-    /// The part of the error about these messages, counted from 0; none if only others are bad.
-    pub fn about_messages(&self, messages: Range<usize>) -> Option<Self> {
-        let Self::Messages(failures) = self else {
-            return Some(self.clone());
-        };
-        let mut failures = failures.clone();
-        failures.retain(|failure| messages.contains(&(failure.sequence as usize).wrapping_sub(1)));
-        (!failures.is_empty()).then_some(Self::Messages(failures))
-    }
 }
 
 #[derive(Debug, Error)]
@@ -318,22 +305,6 @@ mod tests {
             let message = Messages(&bytes).next().unwrap().unwrap();
             assert_eq!(verdict(&message), Ok((sequence, errno, String::new())));
         }
-    }
-
-    #[test]
-    fn an_error_is_about_the_messages_that_failed() {
-        let failure = |sequence| Failure { sequence, errno: Errno::ENOENT, text: String::new() };
-        let failed = |messages| match CommitError::Messages(vec![failure(2), failure(5)]).about_messages(messages) {
-            Some(CommitError::Messages(failures)) => failures.iter().map(|failure| failure.sequence).collect(),
-            _ => Vec::new(),
-        };
-        // Message n is edit n, counted from 1.
-        assert_eq!(failed(0..1), [0; 0]);
-        assert_eq!(failed(1..4), [2]);
-        assert_eq!(failed(0..5), [2, 5]);
-        assert_eq!(failed(2..4), [0; 0]);
-        let whole = CommitError::Refused(Errno::EPERM, String::new());
-        assert!(matches!(whole.about_messages(0..0), Some(CommitError::Refused(Errno::EPERM, _))));
     }
 
     #[test]
