@@ -99,11 +99,10 @@ pub use diagnose::{
     explain::answer::{Connection, Verdict},
     explain::{Decider, Explained, explain},
     proxy::PodWarning,
-    recognize::{Recognized, recognize},
     show::{Shown, show},
     snapshot::user_namespaces,
     verify::finding::{Finding, FindingKind},
-    verify::{Verification, verify},
+    verify::{Verification, recognize, verify},
 };
 pub use error::Error;
 pub use install::choose::Reason;

@@ -28,9 +28,8 @@ use self::detect::detect;
 use self::explain::answer::Connection;
 use self::explain::{Expected, explain};
 pub use self::output::{Colour, Conclusion, Output, Page, error_json};
-use self::recognize::recognize;
 use self::show::show;
-use self::verify::verify;
+use self::verify::{Verification, recognize, verify};
 use crate::config::Mode;
 use crate::error::Error;
 use crate::install::Install;
@@ -102,15 +101,9 @@ impl Question {
                 let conclusion = Conclusion::of(expected.is_none_or(|expected| explained.is(expected)));
                 Printed { text, conclusion }
             }),
-            Self::Verify { install, is_strict } => {
-                let verified = verify(install)?;
-                let conclusion = verified.conclusion().strictly(*is_strict && verified.warns());
-                Ok(Printed { text: output.form(|| verified.text(page), || verified.json()), conclusion })
-            }
+            Self::Verify { install, is_strict } => Ok(print_verification(&verify(install)?, *is_strict, output, page)),
             Self::Recognize { netns, mode, is_strict } => {
-                let recognized = recognize(netns.as_deref(), *mode)?;
-                let conclusion = recognized.conclusion().strictly(*is_strict && recognized.warns());
-                Ok(Printed { text: output.form(|| recognized.text(page), || recognized.json()), conclusion })
+                Ok(print_verification(&recognize(netns.as_deref(), *mode)?, *is_strict, output, page))
             }
             Self::Detect { netns } => {
                 let detected = detect(netns.as_deref())?;
@@ -119,4 +112,9 @@ impl Question {
             }
         }
     }
+}
+
+fn print_verification(verified: &Verification, is_strict: bool, output: Output, page: &Page) -> Printed {
+    let conclusion = verified.conclusion().strictly(is_strict && verified.warns());
+    Printed { text: output.form(|| verified.text(page), || verified.json()), conclusion }
 }

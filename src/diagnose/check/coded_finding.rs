@@ -7,7 +7,7 @@ use crate::config::Mode;
 use crate::config::warnings::Warning;
 use crate::diagnose::output::words;
 use crate::diagnose::proxy::PodWarning;
-use crate::diagnose::recognize::config::NoConfig;
+use crate::diagnose::recognize::NoConfig;
 use crate::diagnose::verify::finding::{Finding, FindingKind};
 
 /// A finding's severity.

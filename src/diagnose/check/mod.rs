@@ -20,8 +20,8 @@ use crate::diagnose::explain::{Routing, Scene};
 use crate::diagnose::other_programs::{kube_proxy, signs_in_namespace};
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::words;
-use crate::diagnose::recognize::{self, Closest, Recognized};
 use crate::diagnose::snapshot::{self, facts};
+use crate::diagnose::verify::{Verification, recognize_in};
 use crate::error::Error;
 use crate::modes::must_see;
 use crate::netns;
@@ -79,19 +79,18 @@ pub fn check(netns: Option<&Path>) -> Result<Checked, Error> {
         must_see(&ruleset, Mode::Nft)?;
         let facts = facts(&ruleset, &routing.network, None);
         let network = Network { facts, ..routing.network.clone() };
-        let recognized = recognize::of(&ruleset, &network, None)?;
-        Ok(Checked::of(&routing, &ruleset, recognized))
+        Ok(Checked::of(&routing, &ruleset, &recognize_in(&ruleset, &network, None)?))
     })
 }
 
 impl Checked {
-    fn of(routing: &Routing, ruleset: &Ruleset, recognized: Recognized) -> Self {
+    fn of(routing: &Routing, ruleset: &Ruleset, recognized: &Verification) -> Self {
         let network = &routing.network;
         let scene = Scene::new(routing, ruleset);
-        let config = recognized.closest.as_ref().ok().map(|closest| closest.config.clone());
+        let config = recognized.closest.clone().and_then(Result::ok);
         let ports = ports(&scene, network, config.as_ref());
         let outbound = outbound(&scene, network, config.as_ref());
-        let mut findings = findings(&recognized, ruleset, network);
+        let mut findings = findings(recognized, ruleset, network);
         findings.extend(skipped_ports(&ports, config.as_ref()));
         // Whatever is wrong already explains what becomes of them.
         let explains =
@@ -182,15 +181,15 @@ fn outbound(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Ve
 }
 
 /// The defects of the rules, and those beside them.
-fn findings(recognized: &Recognized, ruleset: &Ruleset, network: &Network) -> Vec<CodedFinding> {
+fn findings(recognized: &Verification, ruleset: &Ruleset, network: &Network) -> Vec<CodedFinding> {
     let mut findings = Vec::new();
     match (&recognized.closest, &recognized.unseen) {
         (_, Some(unseen)) => findings.push(CodedFinding::unseen(unseen, Severity::NotKnown)),
-        (Err(lack), None) => findings.push(CodedFinding::lacking(lack)),
-        (Ok(Closest { verification, .. }), None) => {
-            findings.extend(verification.findings.iter().map(CodedFinding::of_finding));
-            findings.extend(verification.doubts.iter().map(CodedFinding::of_doubt));
-            findings.extend(verification.warnings.iter().map(CodedFinding::of_warning));
+        (Some(Err(lack)), None) => findings.push(CodedFinding::lacking(lack)),
+        _ => {
+            findings.extend(recognized.findings.iter().map(CodedFinding::of_finding));
+            findings.extend(recognized.doubts.iter().map(CodedFinding::of_doubt));
+            findings.extend(recognized.warnings.iter().map(CodedFinding::of_warning));
             findings.extend(ruleset.not_known.iter().map(|unseen| CodedFinding::unseen(unseen, Severity::Note)));
         }
     }
@@ -198,10 +197,7 @@ fn findings(recognized: &Recognized, ruleset: &Ruleset, network: &Network) -> Ve
         recognized.mode.zip(recognized.others.first()).map(|(first, second)| CodedFinding::two_modes(first, *second)),
     );
     findings.extend(kube_proxy(ruleset, &network.devices).map(CodedFinding::kube_proxy));
-    let signs = match &recognized.closest {
-        Ok(closest) => closest.verification.signs.clone(),
-        Err(_) => signs_in_namespace(ruleset, &network.devices),
-    };
+    let signs = signs_in_namespace(ruleset, &network.devices);
     findings.extend(signs.into_iter().map(CodedFinding::other_program));
     findings
 }

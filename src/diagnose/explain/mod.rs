@@ -20,7 +20,7 @@ use crate::diagnose::output::page::Page;
 use crate::diagnose::output::words;
 use crate::diagnose::ownership::{is_ours, mode_of};
 use crate::diagnose::proxy::{PodWarning, warnings};
-use crate::diagnose::recognize::config::config;
+use crate::diagnose::recognize::config;
 use crate::diagnose::snapshot::{self, facts, unread_tables};
 use crate::error::{Error, chain};
 use crate::modes::must_see;

@@ -119,15 +119,9 @@ impl Page {
 
 /// Puts parts on lines of this width, the first one after `start`, all others with this indent. Parts end with the blanks
 /// between them; lines don't.
-pub(in crate::diagnose) fn split_in_lines(
-    parts: &[impl AsRef<str>],
-    start: &str,
-    indent: usize,
-    width: usize,
-) -> Vec<String> {
+fn split_in_lines(parts: &[String], start: &str, indent: usize, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
-        let part = part.as_ref();
         match lines.last_mut() {
             Some(line) if length(&format!("{line}{part}")) <= width => *line += part,
             Some(_) => lines.push(format!("{:indent$}{part}", "")),
@@ -138,7 +132,7 @@ pub(in crate::diagnose) fn split_in_lines(
 }
 
 /// The number of columns that a text takes, without blanks at its end.
-pub(in crate::diagnose) fn length(text: &str) -> usize {
+fn length(text: &str) -> usize {
     text.trim_end().chars().count()
 }
 

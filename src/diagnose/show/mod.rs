@@ -5,8 +5,7 @@ mod print;
 
 use std::path::Path;
 
-use ruleset::{self, Action, Base, Chain, Direction, Family, Field, Hook, Policy, Subsystem, Table, TableFamily};
-use ruleset::{Line, Network, Rule, Ruleset, Unseen};
+use ruleset::{Action, Chain, Direction, Family, Line, Network, Policy, Ruleset, Table, TableFamily, Unseen};
 use trace::{Slot, chains_at, first_hooks};
 
 use crate::config::{Config, Mode};
@@ -17,12 +16,12 @@ use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::words;
 use crate::diagnose::ownership::{is_ours, leads_to};
 use crate::diagnose::proxy::{PodWarning, warnings};
-use crate::diagnose::recognize::config::config;
-use crate::diagnose::recognize::spell_flags;
+use crate::diagnose::recognize::config;
 use crate::diagnose::snapshot::Snapshot;
 use crate::diagnose::trial::choose;
 use crate::diagnose::verify::difference::differences;
 use crate::diagnose::verify::finding::Finding;
+use crate::diagnose::verify::spell_flags;
 use crate::error::Error;
 use crate::install::choose::{self, Reason};
 use crate::modes::try_out;
@@ -58,13 +57,13 @@ pub(crate) struct Backend<'a> {
     others: Vec<Finding>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
     chains: Vec<ShownChain<'a>>,
-    /// Other base chains that redirected connections or their replies pass, and that may drop them.
-    later: Vec<Slot<'a>>,
 }
 
 #[derive(Debug)]
 struct ShownChain<'a> {
     direction: Direction,
+    /// The family on whose way it was found first; none in native mode, whose table is for both.
+    family: Option<Family>,
     table: &'a Table,
     chain: &'a Chain,
     is_in_own_table: bool,
@@ -94,16 +93,8 @@ impl ShownChain<'_> {
 
     /// The chain's name; after the table's name, if the table isn't that of our rules.
     fn name(&self) -> String {
-        if self.is_in_own_table { self.chain.name.to_string() } else { full_name(self.table, self.chain) }
-    }
-
-    /// The same, without the family where each family may have a table of that name.
-    fn title(&self) -> String {
-        if self.is_in_own_table || !matches!(self.table.family, TableFamily::Ip(_)) {
-            return self.name();
-        }
-        let legacy = if self.table.subsystem == Subsystem::Legacy { "legacy " } else { "" };
-        format!("{legacy}{} {}", self.table.name, self.chain.name)
+        let (table, name) = (self.table, &self.chain.name);
+        if self.is_in_own_table { name.to_string() } else { format!("{table} {name}") }
     }
 }
 
@@ -176,16 +167,10 @@ impl<'a> Shown<'a> {
 
 fn backend<'a>(mode: Mode, ruleset: &'a Ruleset, network: &Network) -> Backend<'a> {
     let mut chains: Vec<ShownChain<'_>> = Vec::new();
-    let mut later: Vec<Slot<'_>> = Vec::new();
     for family in Family::ALL {
         let Some(ours) = mode.table_among(&ruleset.tables, family) else {
             continue;
         };
-        for slot in WAY_OF_REDIRECTED.iter().flat_map(|&hook| chains_at(ruleset, family, hook)) {
-            if !slot.table.is(ours) && may_drop(&slot) && !later.contains(&slot) {
-                later.push(slot);
-            }
-        }
         for direction in Direction::ALL {
             let mut way =
                 ChainWalk { ours, proxy: proxy_ports(std::slice::from_ref(ours)), direction, chains: Vec::new() };
@@ -202,43 +187,15 @@ fn backend<'a>(mode: Mode, ruleset: &'a Ruleset, network: &Network) -> Backend<'
             chains.extend(way.chains);
         }
     }
-    later.sort_by_key(|slot| (slot.base.hook, slot.order()));
-    later.retain(|slot| !chains.iter().any(|chain| chain.is(slot.table, slot.chain)));
     let config = config(mode, ruleset).ok();
     let findings = config.as_ref().map(|config| differences(mode, &expected(mode, config), ruleset, network));
     let others = findings.filter(|findings| findings.iter().all(|finding| finding.problem.is_about_others()));
     let flags = config.as_ref().filter(|_| others.is_some()).map(|config| spell_flags(config, mode));
-    Backend { mode, config, flags, others: others.unwrap_or_default(), chains, later }
+    Backend { mode, config, flags, others: others.unwrap_or_default(), chains }
 }
 
 /// The note on our own chain if no rule leads there.
 const UNUSED: &str = "unused: nothing leads here";
-
-/// The hooks that redirected connections and their replies pass.
-const WAY_OF_REDIRECTED: [Hook; 6] =
-    [Hook::Ingress, Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting, Hook::Egress];
-
-/// Returns true if a base chain, or a chain to which it leads, drops packets or has an unknown effect.
-fn may_drop(slot: &Slot<'_>) -> bool {
-    let table = slot.table;
-    let reached = table.reached_chains(&slot.chain.rules).into_iter().chain([slot.chain]);
-    let mut actions = reached.flat_map(|chain| &chain.rules).flat_map(Rule::possible_actions);
-    slot.base.policy == Policy::Drop
-        || actions.any(|action| {
-            matches!(action, Action::Drop | Action::Reject(_) | Action::Tproxy { .. } | Action::NotUnderstood(_))
-        })
-}
-
-fn full_name(table: &Table, chain: &Chain) -> String {
-    format!("{table} {}", chain.name)
-}
-
-/// A base chain's hook, its devices unless they are all, and its priority.
-fn hook_in_words(base: Base, chain: &Chain) -> String {
-    let field = if base.hook == Hook::Egress { Field::OutInterface } else { Field::InInterface };
-    let devices = chain.devices.as_ref().map(|devices| format!(", {}", words::numbers(field, devices)));
-    format!("{}{}, priority {}", base.hook, devices.unwrap_or_default(), base.priority)
-}
 
 /// Collects the chains that a direction's connections pass.
 struct ChainWalk<'a> {
@@ -301,6 +258,7 @@ impl<'a> ChainWalk<'a> {
             });
             self.chains.push(ShownChain {
                 direction: self.direction,
+                family: if let TableFamily::Ip(family) = self.ours.family { Some(family) } else { None },
                 table,
                 chain,
                 is_in_own_table: table.is(self.ours),

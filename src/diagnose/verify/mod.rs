@@ -4,12 +4,13 @@ pub mod difference;
 pub mod finding;
 
 use std::fmt;
+use std::path::Path;
 
-use ruleset::{Family, NAT, Numbered, Policy, Subsystem, Table, TableFamily};
-use ruleset::{Network, Ruleset, Unseen};
+use ruleset::{Family, Listener, NAT, Network, Numbered, Policy, Ruleset, Subsystem, Table, TableFamily, Unseen};
 use serde_json::Value;
 
-use crate::config::{Config, Mode, ModeChoice};
+use crate::config::settings::arguments;
+use crate::config::{Config, Mode, ModeChoice, OwnerId, Port};
 use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::Conclusion;
 use crate::diagnose::output::json::{object, strings};
@@ -17,7 +18,7 @@ use crate::diagnose::output::page::{Page, Style};
 use crate::diagnose::output::words;
 use crate::diagnose::ownership::has_rules;
 use crate::diagnose::proxy::{self, PodWarning, first_fatal, warnings};
-use crate::diagnose::recognize::config::config as closest_config;
+use crate::diagnose::recognize::{NoConfig, config as closest_config};
 use crate::diagnose::snapshot::Snapshot;
 use crate::diagnose::trial::choose;
 use crate::diagnose::verify::difference::differences;
@@ -36,8 +37,8 @@ use crate::plan::tables::expected;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The mode that was checked.
-    pub mode: Mode,
+    /// The mode that was checked; none if none was named, and none holds our rules.
+    pub mode: Option<Mode>,
     /// Every difference, and everything that certainly keeps connections from the proxy.
     pub findings: Vec<Finding>,
     /// Rules that may drop redirected connections, depending on something that isn't understood, and rules that keep
@@ -63,12 +64,26 @@ pub struct Verification {
     /// If the rules aren't in place, but are one complete, untouched installation of another config, such as an earlier
     /// one: that config. Removing a rule that a config may do without leaves such an installation too.
     pub other_config: Option<Config>,
+    /// Where no config was given: the one that comes closest to what was found, or the reason why too little was found to
+    /// tell one.
+    pub(crate) closest: Option<Result<Config, NoConfig>>,
 }
 
 impl Verification {
     /// Returns true if everything that could be seen is as expected.
     pub fn is_in_place(&self) -> bool {
-        self.findings.is_empty() && self.others.is_empty()
+        self.findings.is_empty() && self.others.is_empty() && self.lack().is_none()
+    }
+
+    /// The reason why the found rules tell no config.
+    fn lack(&self) -> Option<NoConfig> {
+        self.closest.as_ref().and_then(|closest| closest.as_ref().err().copied())
+    }
+
+    /// The flags of the config that comes closest to the found rules, where none was given.
+    pub fn flags(&self) -> Option<Vec<String>> {
+        let config = self.closest.as_ref()?.as_ref().ok()?;
+        self.mode.map(|mode| spell_flags(config, mode))
     }
 
     /// The finding that more undecided rules were found than are followed, if no other finding is certain.
@@ -95,19 +110,20 @@ impl Verification {
 
     /// For machines; docs/commands.md has the schema.
     pub fn json(&self) -> String {
-        object(self.pairs()).to_string()
-    }
-
-    pub(super) fn pairs(&self) -> Vec<(&'static str, Value)> {
-        vec![
+        let mut pairs = vec![
             ("schema", 1.into()),
             ("in_place", self.conclusion().in_json()),
-            ("mode", self.mode.to_string().into()),
+            ("mode", self.mode.map(|mode| mode.to_string()).into()),
             ("findings", self.findings.iter().map(finding_json).collect()),
             ("other_backends", strings(&self.others)),
             ("not_known", strings(&self.not_known)),
             ("warnings", self.all_warnings().into()),
-        ]
+        ];
+        if self.closest.is_some() {
+            pairs.push(("flags", self.flags().into()));
+        }
+        pairs.extend(self.lack().map(|lack| ("reason", lack.to_string().into())));
+        object(pairs).to_string()
     }
 
     fn all_warnings(&self) -> Vec<String> {
@@ -167,7 +183,9 @@ impl Verification {
             );
         }
         for subsystem in &self.not_known {
-            text += &if *subsystem == self.mode.subsystem() {
+            text += &if self.lack().is_some() {
+                format!("not known: whether {subsystem} tables hold proxy-init rules\n")
+            } else if self.mode.is_some_and(|mode| *subsystem == mode.subsystem()) {
                 format!("not known: what {subsystem} tables other than nat hold, which run before and after it\n")
             } else {
                 format!("not known: whether {subsystem} tables hold proxy-init rules too\n")
@@ -191,13 +209,26 @@ impl Verification {
             painted += &page.paint(style, line);
             painted.push('\n');
         }
+        if let Some(flags) = self.flags() {
+            painted += if self.is_in_place() {
+                "these flags install what was found:\n"
+            } else {
+                "the flags that come closest to what was found:\n"
+            };
+            painted += &page.wrap_flags(&flags);
+            painted.push('\n');
+        }
         painted
     }
 
     fn headline(&self) -> String {
-        let mode = self.mode;
         if let Some(unseen) = &self.unseen {
             return format!("{}\n", words::unseen(unseen));
+        }
+        let mode = self.mode.map_or(String::new(), |mode| mode.to_string());
+        if let Some(lack) = self.lack() {
+            let lack = if mode.is_empty() { lack.to_string() } else { lack.at(&format!("in {mode} mode")) };
+            return format!("not in place: {lack}\n");
         }
         if let (Some(unfollowed), None) = (self.unfollowed(), first_fatal(&self.warnings)) {
             let chain = &unfollowed.subject;
@@ -233,6 +264,57 @@ impl Verification {
 /// The kernel cannot be asked.
 pub fn verify(install: &Install) -> Result<Verification, Error> {
     netns::run_in(install.netns.as_deref(), || verify_here(install))
+}
+
+/// Checks if the rules in the network namespace at `netns`, or in the calling thread's, are one complete,
+/// untouched installation, whatever flags it was made with; `mode` is the mode to look at, if not the one that holds
+/// our rules.
+///
+/// # Errors
+/// The namespace cannot be entered, or the mode's tables cannot be read.
+pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Verification, Error> {
+    netns::run_in(netns, || {
+        let Snapshot { ruleset, network } = Snapshot::read()?;
+        recognize_in(&ruleset, &network, mode)
+    })
+}
+
+/// As [`recognize`], by what was read.
+pub(super) fn recognize_in(ruleset: &Ruleset, network: &Network, named: Option<Mode>) -> Result<Verification, Error> {
+    let mode = named.or_else(|| holders(ruleset).next());
+    let looked_at = mode.unwrap_or(Mode::Nft);
+    must_see(ruleset, looked_at)?;
+    let mut config = match closest_config(looked_at, ruleset) {
+        Ok(config) => config,
+        Err(lack) => {
+            return Ok(Verification {
+                mode,
+                unseen: ruleset.not_known.first().filter(|_| mode.is_none()).cloned(),
+                closest: Some(Err(lack)),
+                ..Verification::without_findings(looked_at, ruleset)
+            });
+        }
+    };
+    if config.proxy_uid.is_none() && config.proxy_gid.is_none() {
+        config.proxy_uid = user_who_listens(network, config.outbound_port);
+    }
+    let verification = verdict(looked_at, &expected(looked_at, &config), ruleset, network)?;
+    let verification = verification.with_signs(&config, ruleset, network);
+    Ok(Verification { closest: Some(Ok(config)), ..verification })
+}
+
+/// The only user who listens on this port, if that isn't root: where the rules exempt nobody, that is the proxy's user.
+fn user_who_listens(network: &Network, port: Port) -> Option<OwnerId> {
+    let mut uids = network.listeners.iter().filter(|listener| listener.port == port.get()).map(|listener| listener.uid);
+    let first = uids.next()?;
+    OwnerId::new(first).filter(|_| first != Listener::UNMAPPED && uids.all(|uid| uid == first))
+}
+
+/// The flags of a config, the mode first.
+pub(super) fn spell_flags(config: &Config, mode: Mode) -> Vec<String> {
+    let mut flags = vec![format!("--{}", ModeChoice::FLAG), mode.to_string()];
+    flags.extend(arguments(config));
+    flags
 }
 
 /// The mode that installing would use here, and why.
@@ -288,6 +370,24 @@ fn verify_here(install: &Install) -> Result<Verification, Error> {
 }
 
 impl Verification {
+    /// A verification of a mode that has found nothing.
+    fn without_findings(mode: Mode, ruleset: &Ruleset) -> Self {
+        Self {
+            mode: Some(mode),
+            findings: Vec::new(),
+            doubts: Vec::new(),
+            others: holders(ruleset).filter(|&other| other != mode).collect(),
+            not_known: ruleset.unseen_subsystems(),
+            warnings: Vec::new(),
+            signs: Vec::new(),
+            finds_rules: has_rules(ruleset),
+            is_alone: false,
+            unseen: None,
+            other_config: None,
+            closest: None,
+        }
+    }
+
     /// Adds facts that the rules alone don't show: defects of this config's proxy, and signs of other programs.
     pub(super) fn with_signs(mut self, config: &Config, ruleset: &Ruleset, network: &Network) -> Self {
         // Warnings are about the rules that are there.
@@ -312,19 +412,7 @@ pub(crate) fn verdict(
     let all = differences(mode, expected, ruleset, network);
     let is_alone = all.is_empty() && ruleset.not_known.is_empty() && !has_others(&ruleset.tables, expected);
     let (doubts, findings): (Vec<_>, Vec<_>) = all.into_iter().partition(|finding| finding.problem.is_warning());
-    Ok(Verification {
-        mode,
-        findings,
-        doubts,
-        others: holders(ruleset).filter(|&other| other != mode).collect(),
-        not_known: ruleset.unseen_subsystems(),
-        warnings: Vec::new(),
-        signs: Vec::new(),
-        finds_rules: has_rules(ruleset),
-        is_alone,
-        unseen: None,
-        other_config: None,
-    })
+    Ok(Verification { findings, doubts, is_alone, ..Verification::without_findings(mode, ruleset) })
 }
 
 /// Returns true if tables with all expected rules hold more: another rule, or a policy to drop.
@@ -342,72 +430,4 @@ fn complete_config(mode: Mode, ruleset: &Ruleset, network: &Network) -> Option<C
 }
 
 #[cfg(test)]
-mod tests {
-    use ruleset::{Action, Hook, Kind, testing};
-
-    use super::*;
-    use crate::config::OwnerId;
-
-    fn chart() -> Config {
-        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
-        config.proxy_uid = OwnerId::new(2102);
-        config.ignored_inbound_ports = ["4190", "4191"].map(|port| port.parse().unwrap()).into();
-        config
-    }
-
-    fn ruleset(tables: Vec<Table>) -> Ruleset {
-        Ruleset { tables, not_known: vec![] }
-    }
-
-    #[test]
-    fn rules_of_another_config_are_known_and_half_of_them_are_not() {
-        for (mode, ipv6) in Mode::ALL.iter().flat_map(|&mode| [(mode, true), (mode, false)]) {
-            let (mut wanted, mut earlier) = (chart(), chart());
-            (wanted.ipv6, earlier.ipv6) = (ipv6, ipv6);
-            wanted.ignored_outbound_ports = vec!["5432".parse().unwrap()];
-            for older in [earlier.clone(), Config { ipv6: !ipv6, ..earlier.clone() }] {
-                let held = ruleset(expected(mode, &older));
-                assert!(!verdict(mode, &expected(mode, &wanted), &held, &Network::default()).unwrap().is_in_place());
-                assert_eq!(complete_config(mode, &held, &Network::default()), Some(older), "{mode}");
-            }
-            let mut tables = expected(mode, &earlier);
-            let chain = tables[0].chains.iter_mut().find(|chain| chain.name == *"PROXY_INIT_OUTPUT").unwrap();
-            chain.rules.pop();
-            assert_eq!(complete_config(mode, &ruleset(tables), &Network::default()), None, "{mode}");
-            assert_eq!(complete_config(mode, &Ruleset::default(), &Network::default()), None);
-        }
-    }
-
-    #[test]
-    fn rules_are_alone_where_nothing_else_decides() {
-        let is_alone = |mode, tables| {
-            let verdict = verdict(mode, &expected(mode, &chart()), &ruleset(tables), &Network::default()).unwrap();
-            verdict.is_alone
-        };
-        let beside = |mode, table: &Table| [expected(mode, &chart()), vec![table.clone()]].concat();
-        let mut other = testing::table("inet other", vec![testing::chain("other", vec![])]);
-        let mut filter = testing::base("filter", Kind::Filter, Hook::Forward, 0, vec![]);
-        for mode in [Mode::Nft, Mode::Native] {
-            assert!(is_alone(mode, expected(mode, &chart())), "{mode}");
-            assert!(is_alone(mode, beside(mode, &other)), "{mode}");
-        }
-        other.chains[0].rules.push(testing::rule([], Action::Accept));
-        // The table sees none of the pod's connections.
-        filter.base.as_mut().unwrap().policy = Policy::Drop;
-        for other in [other, testing::table("inet filter", vec![filter])] {
-            assert!(!is_alone(Mode::Nft, beside(Mode::Nft, &other)), "{other}");
-        }
-        let mut less = expected(Mode::Nft, &chart());
-        less[0].chains[0].rules.pop();
-        assert!(!is_alone(Mode::Nft, less));
-        let mut unseen = ruleset(expected(Mode::Nft, &chart()));
-        unseen.not_known.push(Unseen { subsystem: Subsystem::Legacy, not_permitted: true, reason: String::new() });
-        assert!(!verdict(Mode::Nft, &expected(Mode::Nft, &chart()), &unseen, &Network::default()).unwrap().is_alone);
-    }
-
-    #[test]
-    fn rules_of_another_config_beside_a_second_mode_are_of_none() {
-        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &chart()));
-        assert_eq!(complete_config(Mode::Nft, &ruleset(both.concat()), &Network::default()), None);
-    }
-}
+mod tests;
