@@ -17,7 +17,6 @@ use crate::conflist::{Entry, PLUGIN};
 use crate::folder::{Content, Folder, LOCK, Lock, Stamp, Text};
 use crate::kubeconfig;
 use crate::plan::{self, Change, Files, Look, Step};
-use crate::plugin_log::PluginLog;
 use crate::settings::{Installation, Settings};
 use crate::status::Asked;
 use crate::tell::{self, Teller};
@@ -205,7 +204,6 @@ pub(crate) struct Keeper {
     kept: Option<Entry>,
     /// The facts that were told.
     told: BTreeSet<Fact>,
-    plugin_log: Option<PluginLog>,
     teller: Teller,
     /// The node's name, if it is known.
     node: Option<String>,
@@ -225,7 +223,6 @@ impl Keeper {
             idle_kubeconfig: None,
             kept: None,
             told: BTreeSet::new(),
-            plugin_log: settings.installation.plugin_log().map(|folder| PluginLog::new(&folder, health)),
             teller,
             node: settings.node.clone(),
             health: Arc::clone(health),
@@ -257,12 +254,6 @@ impl Keeper {
             state.facts.insert(failure.map_or_else(|| contested(&name), Fact::Failed));
             state.wait(rest);
         }
-        // The agent that owns the files has the socket, too.
-        if let Some(log) = self.plugin_log.as_mut().filter(|_| state.owns)
-            && let Err(reason) = log.keep()
-        {
-            state.failed(reason);
-        }
         self.tell(&state);
         state
     }
@@ -290,7 +281,6 @@ impl Keeper {
         let installation = &self.installation;
         let mut folders = vec![installation.net(), installation.bin(), installation.service_account.clone()];
         folders.extend(installation.authority().parent().map(Path::to_owned));
-        folders.extend(installation.plugin_log());
         folders.iter().try_for_each(|folder| self.watch.add(folder))
     }
 
@@ -473,9 +463,6 @@ impl Keeper {
         if !uninstalls {
             info!("the plugin stays on the node");
             return Ok(());
-        }
-        if let Some(log) = self.plugin_log {
-            log.remove();
         }
         // Another agent on the node takes the lock meanwhile.
         drop(self.lock.take());

@@ -4,9 +4,8 @@
 //! Pure functions decide: `conflist` and `plan` say which content a folder shall have, given its content; `settings` reads
 //! arguments and environment. `folder` reads and writes, `keeper` takes a folder from the one content to the other, and
 //! `install` does that whenever something changes. `pods` watches: `pod` says what a pod is to the agent, `netns` finds its
-//! network namespace, `rules` compares its rules with those of the plugin's own code, and `care` repairs them. `plugin_log`
-//! shows the plugin's lines, and `tell` makes a line and an event of a fact. `fate` decides if the plugin goes when the agent
-//! does.
+//! network namespace, `rules` compares its rules with those of the plugin's own code, and `care` repairs them. `tell`
+//! makes a line and an event of a fact. `fate` decides if the plugin goes when the agent does.
 //!
 //! `nri` has the same care without a plugin, files or an API server: the runtime itself tells of each pod.
 
@@ -28,7 +27,6 @@ mod metrics;
 mod netns;
 mod nri;
 mod plan;
-mod plugin_log;
 mod pod;
 mod pods;
 mod repeat;

@@ -89,7 +89,7 @@ impl Metrics {
 
         registry.sub_registry_with_prefix("linkerd_cni_plugin").register(
             "commands",
-            "Commands of the runtime's that the plugin has ended, by their code in docs/cni.md; 0: it did what was asked for",
+            "Pods that the runtime had set up by NRI, by the plugin's code for the outcome in docs/cni.md; 0: they have their rules",
             self.commands.clone(),
         );
 
@@ -109,13 +109,13 @@ impl Metrics {
         self.writes.get_or_create(&[("what", what.to_owned())]).inc_by(number);
     }
 
-    /// Commands of the plugin's are counted from here on: what Prometheus sees of a counter is how it grows from a value
+    /// Commands are counted from here on: what Prometheus sees of a counter is how it grows from a value
     /// that was there before.
     pub fn begin_commands(&self) {
         drop(self.commands.get_or_create(&[("command", "ADD".to_owned()), ("code", 0.to_string())]));
     }
 
-    /// Counts one of the plugin's commands.
+    /// Counts a command that the agent has done by NRI in the plugin's place.
     pub fn ended(&self, command: String, code: u32) {
         self.commands.get_or_create(&[("command", command), ("code", code.to_string())]).inc();
     }

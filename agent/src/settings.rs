@@ -12,9 +12,6 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::conflist::Entry;
 
-/// The socket's name in its folder.
-pub(crate) const LOG_SOCKET: &str = "log.sock";
-
 const AFTER_HELP: &str = "\
 Example: watch the pods of this node, and report those with other rules
   linkerd-cni-agent --node-name \"$NODE\" --mode off --on-exit keep
@@ -110,9 +107,6 @@ pub struct Installation {
     /// The API server's authority, unless that is the service account's
     #[arg(long = "ca-file", env = "KUBE_CA_FILE", value_name = "FILE")]
     authority: Option<PathBuf>,
-    /// A folder of the node, such as /run/linkerd-cni, in which the plugin finds a socket for its log
-    #[arg(long, env = "LINKERD_CNI_AGENT_PLUGIN_LOG", value_name = "FOLDER")]
-    plugin_log: Option<String>,
     /// The pod that the agent runs in; without it, the host's name
     #[arg(long = "controller-pod-name", env = "LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", value_name = "NAME")]
     #[arg(default_value_t = host_name(), hide_default_value = true)]
@@ -198,11 +192,6 @@ impl Installation {
         under(&self.mount_prefix, &self.net_on_node)
     }
 
-    /// The folder of the socket for the plugin's log, if there is to be one, as this container sees it.
-    pub fn plugin_log(&self) -> Option<PathBuf> {
-        self.plugin_log.as_ref().map(|folder| under(&self.mount_prefix, Path::new(folder)))
-    }
-
     /// The certificate of the API server's authority.
     pub fn authority(&self) -> PathBuf {
         self.authority.clone().unwrap_or_else(|| self.service_account.join("ca.crt"))
@@ -223,9 +212,6 @@ impl Installation {
     /// The reason why there is none.
     pub fn entry(&self) -> Result<Entry, String> {
         let mut entry = self.plain_entry()?;
-        if let Some(folder) = &self.plugin_log {
-            entry.set("log-socket", &format!("{folder}/{LOG_SOCKET}"));
-        }
         let namespace = self.namespace().unwrap_or_default();
         // The plugin doesn't ask about the pods of the agents' DaemonSet: the token that it asks with is worth nothing
         // once the agent's pod is gone, and the next agent has to start first.
@@ -343,7 +329,6 @@ mod tests {
             "admin-addr",
             "probe-addr",
             "service-account",
-            "plugin-log",
             "on-exit",
             "mode",
             "on-drift",

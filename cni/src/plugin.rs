@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -13,7 +13,6 @@ use pod::{Answers, Configuration, Decision, PodInfo, PodName};
 use proxy_init::error::Errno;
 use proxy_init::log::{Format, Level};
 use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces, verify};
-use serde_json::Value;
 
 use crate::api::Client;
 use crate::command::{Container, Environment, verb};
@@ -39,13 +38,14 @@ pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<
     let mut command = Command { log: Log::new(Level::Warning), version: Version::V1_1_0 };
     match command.run(environment, stdin) {
         Ok(stdout) => {
-            command.log.end(Level::Debug, 0, "done");
+            command.log.add(Level::Debug, "done");
             CommandResult { stdout, code: 0 }
         }
         Err(error) => {
             let details = error.details().map_or(String::new(), |details| format!(": {details}"));
             let message = format_args!("{}{details}", error.message());
-            command.log.end(Level::Error, error.code(), message);
+            command.log.about.push(("code", error.code().to_string()));
+            command.log.add(Level::Error, message);
             CommandResult { stdout: error.json(command.version), code: 1 }
         }
     }
@@ -112,9 +112,6 @@ impl Command {
         let configuration = Configuration::read(&stdin).inspect_err(|_| {
             let asked = version::asked(&stdin);
             self.version = asked.and_then(|name| Version::named(&name)).unwrap_or(self.version);
-            let value = serde_json::from_slice::<Value>(&stdin).unwrap_or_default();
-            let socket = value.pointer("/linkerd/log-socket").and_then(Value::as_str);
-            self.log.agent = socket.map(PathBuf::from);
         })?;
         // As upstream's.
         self.log.level = match configuration.log_level.as_deref().unwrap_or_default().to_ascii_lowercase().as_str() {
@@ -125,7 +122,6 @@ impl Command {
         if configuration.log_format.as_ref().is_some_and(|word| word.eq_ignore_ascii_case("json")) {
             self.log.format = Format::Json;
         }
-        self.log.agent.clone_from(&configuration.linkerd.log_socket);
         let asked = configuration.version.as_deref().unwrap_or_default();
         self.version = Version::named(asked).ok_or_else(|| Error::Version { asked: asked.to_owned() })?;
         if self.version < verb.since() {

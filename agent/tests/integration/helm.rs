@@ -245,7 +245,7 @@ fn each_of_linkerds_values_counts() {
     assert_eq!(pod["affinity"], json!({"nodeAffinity": affinity}));
     assert_eq!(pod["initContainers"], json!([init]));
     let volumes: Vec<_> = pod["volumes"].as_array().unwrap().iter().map(|volume| &volume["name"]).collect();
-    assert_eq!(json!(volumes), json!(["cni-bin-dir", "cni-net-dir", "log", "linkerd-tmp-dir"]));
+    assert_eq!(json!(volumes), json!(["cni-bin-dir", "cni-net-dir", "linkerd-tmp-dir"]));
     assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/var/lib/rancher/k3s/data/cni");
     let container = &pod["containers"][0];
     assert_eq!(container["imagePullPolicy"], "Always");
@@ -298,7 +298,7 @@ fn one_folder_is_mounted_once_and_a_privileged_agent_asks_for_no_capabilities() 
     objects.iter().for_each(is_of_kubernetes_schema);
     let container = set(&objects).spec.template.spec.unwrap().containers.remove(0);
     let paths: Vec<_> = container.volume_mounts.unwrap().into_iter().map(|mount| mount.mount_path).collect();
-    assert_eq!(paths, ["/host/cni", "/host/run/linkerd-cni"]);
+    assert_eq!(paths, ["/host/cni"]);
     let security = container.security_context.unwrap();
     assert_eq!(
         (security.privileged, security.capabilities, security.allow_privilege_escalation),

@@ -12,7 +12,6 @@ mod log;
 mod netns;
 mod node;
 mod nri;
-mod plugin_log;
 mod refused;
 mod rights;
 mod stay;

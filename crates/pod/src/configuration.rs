@@ -71,7 +71,6 @@ pub struct Linkerd {
     control_plane_namespace: Option<String>,
     api_server_ports: Option<Vec<Ports>>,
     agent: String,
-    pub log_socket: Option<PathBuf>,
 }
 
 /// Where the plugin learns about pods: `linkerd.pod-info`.
