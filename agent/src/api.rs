@@ -14,6 +14,7 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Config, Error, Resource};
 use pod::{Given, Object, ServiceSpec, bounded, wrong_in_json};
+use proxy_init::PortRange;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tower::limit::RateLimitLayer;
@@ -74,7 +75,7 @@ impl Server {
     }
 
     /// The ports and target ports of the service by which pods reach the API server.
-    pub(crate) async fn ports_of_api_server(&self) -> Result<Vec<u16>, String> {
+    pub(crate) async fn ports_of_api_server(&self) -> Result<Vec<PortRange>, String> {
         let path = "/api/v1/namespaces/default/services";
         let found: Object<ServiceSpec> = self.get(path, "kubernetes").await?;
         let ports = found.spec.ports();

@@ -165,7 +165,7 @@ impl fmt::Display for Meshed {
 /// Says which part the agent has in a pod.
 pub(crate) fn case(pod: &Meshed) -> Case {
     let (status, init) = (&pod.status, &pod.status.init_container_statuses);
-    if pod.metadata.is_going() {
+    if pod.metadata.deletion_timestamp.is_some() {
         return Case::Leave("it is being deleted");
     }
     if pod.spec.host_network {

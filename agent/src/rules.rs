@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use ::pod::{
-    Answers, Configuration, Decision, Error, PodInfo, PodName, bounded, by_annotations, by_pod, needs_api_server_ports,
-};
+use ::pod::{Configuration, Decision, Error, PodInfo, PodName, bounded, by_annotations, by_pod};
 use proxy_init::{Config, Finding, FindingKind, HostNetwork, Install, ModeChoice, Namespace, Stamp, Verification};
 use tracing::{debug, warn};
 
@@ -35,20 +33,20 @@ pub(crate) async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Resu
             }
             by_annotations(&configuration, &name, pod.metadata.annotations.clone())
         }
-        PodInfo::Api => match needs_api_server_ports(pod) {
-            Err(reason) => Ok(Decision::Leave(reason)),
-            Ok(needs_ports) => {
-                let namespace = server.annotations(name.namespace()).await?;
-                let mut answers = Answers { namespace, ..Answers::default() };
-                if needs_ports {
-                    match server.ports_of_api_server().await {
-                        Ok(ports) => answers.api_server_ports = Some(ports),
-                        Err(reason) => warn!("pod {name}: {reason}; 443 and 6443 are taken for its ports instead"),
-                    }
-                }
-                by_pod(&configuration, &name, pod, answers)
+        PodInfo::Api => {
+            if let Err(reason) = pod.proxy() {
+                return Ok(install(&configuration, &name, Decision::Leave(reason)));
             }
-        },
+            let namespace = server.annotations(name.namespace()).await?;
+            let mut ports = Vec::new();
+            if pod.is_control_plane() {
+                ports = server.ports_of_api_server().await.unwrap_or_else(|reason| {
+                    warn!("pod {name}: {reason}; linkerd.api-server-ports are taken instead");
+                    configuration.api_server_ports()
+                });
+            }
+            by_pod(&configuration, &name, pod, namespace, ports)
+        }
     };
     Ok(install(&configuration, &name, decision.map_err(words)?))
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pod::{Given, Object, Pod, PodName, ServiceSpec, one_line, shortened, wrong_in_json};
+use proxy_init::PortRange;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -120,7 +121,7 @@ impl Client {
     ///
     /// # Errors
     /// As of [`Client::pod`].
-    pub fn ports_of_api_server(&self) -> Result<Vec<u16>, Error> {
+    pub fn ports_of_api_server(&self) -> Result<Vec<PortRange>, Error> {
         let request = "service default/kubernetes";
         let path = "namespaces/default/services/kubernetes";
         let service: Object<ServiceSpec> = self.get("Service", request, path, "default", "kubernetes")?;

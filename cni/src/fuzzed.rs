@@ -62,7 +62,7 @@ pub fn read_all(input: &[u8]) {
 /// The answers of the API server.
 fn read_objects(input: &[u8]) {
     if let Ok(pod) = serde_json::from_slice::<Pod>(input) {
-        let _ = (pod.check(), pod::needs_api_server_ports(&pod));
+        let _ = (pod.check(), pod.proxy());
     }
     let _ = serde_json::from_slice::<Object>(input);
     let _ = serde_json::from_slice::<Object<ServiceSpec>>(input);

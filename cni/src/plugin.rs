@@ -9,7 +9,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::fstat;
-use pod::{Answers, Configuration, Decision, PodInfo, PodName};
+use pod::{Configuration, Decision, PodInfo, PodName};
 use proxy_init::error::Errno;
 use proxy_init::log::{Format, Level};
 use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces, verify};
@@ -169,18 +169,18 @@ impl Command {
     fn by_api(&self, configuration: &Configuration, name: &PodName) -> Result<Decision, Error> {
         let client = Client::new(kubeconfig(configuration)?);
         let pod = client.pod(name)?;
-        let needs_ports = match pod::needs_api_server_ports(&pod) {
-            Ok(needs_ports) => needs_ports,
-            Err(reason) => return Ok(Decision::Leave(reason)),
-        };
-        let mut answers = Answers { namespace: client.namespace(name)?, ..Answers::default() };
-        if needs_ports {
-            match client.ports_of_api_server() {
-                Ok(ports) => answers.api_server_ports = Some(ports),
-                Err(error) => self.log.add(Level::Warning, format_args!("{error}; 443 and 6443 are skipped instead")),
-            }
+        if let Err(reason) = pod.proxy() {
+            return Ok(Decision::Leave(reason));
         }
-        Ok(pod::by_pod(configuration, name, &pod, answers)?)
+        let namespace = client.namespace(name)?;
+        let mut ports = Vec::new();
+        if pod.is_control_plane() {
+            ports = client.ports_of_api_server().unwrap_or_else(|error| {
+                self.log.add(Level::Warning, format_args!("{error}; linkerd.api-server-ports are skipped instead"));
+                configuration.api_server_ports()
+            });
+        }
+        Ok(pod::by_pod(configuration, name, &pod, namespace, ports)?)
     }
 
     fn add(&mut self, configuration: &Configuration, container: &Container) -> Result<(), Error> {

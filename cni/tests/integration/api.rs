@@ -171,7 +171,7 @@ fn the_control_plane_skips_the_ports_of_the_api_servers_service() {
     let lab = Lab::new(&component);
     let finished = lab.add();
     finished.success();
-    assert!(finished.stderr().contains("443 and 6443"), "{}", finished.stderr());
+    assert!(finished.stderr().contains("linkerd.api-server-ports are skipped instead"), "{}", finished.stderr());
     assert_eq!(lab.saved(), outbound(&[443, 6443]));
 }
 
@@ -273,7 +273,7 @@ fn an_answer_that_is_not_the_pod_is_an_error() {
     let finished = lab.add();
     finished.success();
     let stderr = finished.stderr();
-    assert!(stderr.contains("no ports; 443 and 6443"), "{stderr}");
+    assert!(stderr.contains("no ports; linkerd.api-server-ports"), "{stderr}");
 }
 
 #[test]

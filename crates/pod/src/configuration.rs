@@ -121,12 +121,12 @@ impl Configuration {
         self.linkerd.control_plane_namespace.as_deref().unwrap_or("linkerd")
     }
 
-    /// The ports of the API server, where it isn't asked for them; if the configuration names none, those that
-    /// upstream's plugin takes.
-    pub(crate) fn api_server_ports(&self) -> Vec<PortRange> {
+    /// The ports of the API server, where it doesn't tell them; if the configuration names none, those that upstream's
+    /// plugin takes.
+    pub fn api_server_ports(&self) -> Vec<PortRange> {
         match &self.linkerd.api_server_ports {
             Some(items) => items.iter().flat_map(|ports| ports.0.iter().copied()).collect(),
-            None => api_server_ports_by_default(),
+            None => [443, 6443].into_iter().filter_map(|port| PortRange::new(port, port)).collect(),
         }
     }
 
@@ -221,11 +221,6 @@ impl TryFrom<String> for Ports {
     fn try_from(text: String) -> Result<Self, InvalidValue> {
         list_items(&text).map(str::parse).collect::<Result<_, _>>().map(Self)
     }
-}
-
-/// The ports that upstream's plugin takes for the API server's where it can't ask: 443 and 6443.
-pub(crate) fn api_server_ports_by_default() -> Vec<PortRange> {
-    [443, 6443].into_iter().filter_map(|port| PortRange::new(port, port)).collect()
 }
 
 /// The config of such rules.

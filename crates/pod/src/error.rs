@@ -4,6 +4,9 @@ use proxy_init::log::escaped;
 use serde_json::error::Category;
 use thiserror::Error;
 
+/// The most bytes of a text of others that an error repeats.
+const LONGEST: usize = 200;
+
 /// The reason why no rules can be told for a pod.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
@@ -40,20 +43,12 @@ pub fn bounded(mut text: String, longest: usize) -> String {
 
 /// A value in quotes, its hidden characters escaped: others chose it, and an annotation may be 256 KiB long.
 pub fn shortened(value: &str) -> String {
-    const LONGEST: usize = 200;
-    let start: String = value.chars().take(LONGEST).collect();
-    match value.len() - start.len() {
-        0 => format!("{start:?}"),
-        rest => format!("{start:?} (and {rest} bytes more)"),
-    }
+    bounded(format!("{value:?}"), LONGEST)
 }
 
-/// A reason, which may repeat a value that others chose, with its hidden characters escaped and of at most as many
-/// characters.
+/// A reason, which may repeat a value that others chose, with its hidden characters escaped.
 pub fn one_line(reason: &str) -> String {
-    const LONGEST: usize = 200;
-    let start: String = reason.chars().take(LONGEST).collect();
-    escaped(&start).into_owned()
+    bounded(escaped(reason).into_owned(), LONGEST)
 }
 
 /// The kind and the place of a mistake in JSON, without a word of the JSON: that may be somebody's secret.

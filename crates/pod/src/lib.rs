@@ -17,7 +17,7 @@ mod object;
 
 pub use annotations::{Given, keys};
 pub use configuration::{Configuration, PodInfo};
-pub use decision::{Answers, Decision, Reason, by_annotations, by_pod, needs_api_server_ports};
+pub use decision::{Decision, by_annotations, by_pod};
 pub use error::{Error, bounded, one_line, shortened, wrong_in_json};
 pub use name::PodName;
 pub use object::{Containers, Labels, Metadata, Object, Pod, PodSpec, Proxy, ServiceSpec, gather};

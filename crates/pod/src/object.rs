@@ -4,9 +4,10 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use proxy_init::PortRange;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::annotations::Given;
 
@@ -42,6 +43,24 @@ impl<T> Pod<T> {
         }
         Ok(())
     }
+
+    /// The pod's proxy.
+    ///
+    /// # Errors
+    /// Nothing failed: the pod stays as it is, for this reason.
+    pub fn proxy(&self) -> Result<Proxy, &'static str> {
+        if self.spec.init_containers.has_init {
+            return Err("the pod has an init container linkerd-init");
+        }
+        // A native sidecar is among the init containers.
+        let proxy = self.spec.containers.proxy.or(self.spec.init_containers.proxy);
+        proxy.ok_or("the pod has no container linkerd-proxy")
+    }
+
+    /// Returns true if the pod is one of Linkerd's control plane.
+    pub fn is_control_plane(&self) -> bool {
+        !self.metadata.labels.control_plane_component.is_empty()
+    }
 }
 
 /// The names of an object, and the notes on it.
@@ -53,20 +72,13 @@ pub struct Metadata {
     pub namespace: String,
     pub uid: String,
     pub resource_version: String,
-    deletion_timestamp: Option<IgnoredAny>,
+    pub deletion_timestamp: Option<IgnoredAny>,
     /// The annotations that count.
     #[serde(deserialize_with = "or_default")]
     pub annotations: Given,
     /// The labels that count.
     #[serde(deserialize_with = "or_default")]
     pub labels: Labels,
-}
-
-impl Metadata {
-    /// Returns true if the object is being deleted.
-    pub fn is_going(&self) -> bool {
-        self.deletion_timestamp.is_some()
-    }
 }
 
 /// The labels of a pod that count.
@@ -145,23 +157,17 @@ impl Extend<Container> for Containers {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceSpec {
-    ports: Option<Vec<ServicePort>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ServicePort {
-    port: Value,
-    /// Its number, or its name in the server's own pods.
-    target_port: Value,
+    #[serde(deserialize_with = "or_default")]
+    ports: Vec<Map<String, Value>>,
 }
 
 impl ServiceSpec {
-    /// The ports, and the target ports that are numbers. No service of the API server's has more than these.
-    pub fn ports(&self) -> Vec<u16> {
-        let ports = self.ports.iter().flatten().flat_map(|port| [&port.port, &port.target_port]);
-        let numbers = ports.filter_map(|port| u16::try_from(port.as_u64()?).ok()).filter(|number| *number > 0);
-        numbers.take(128).collect()
+    /// The ports, and the target ports that are numbers: others are names. No service of the API server's has more than
+    /// these.
+    pub fn ports(&self) -> Vec<PortRange> {
+        let ports = self.ports.iter().flat_map(|port| [port.get("port"), port.get("targetPort")]);
+        let numbers = ports.filter_map(|port| u16::try_from(port?.as_u64()?).ok());
+        numbers.filter_map(|number| PortRange::new(number, number)).take(128).collect()
     }
 }
 
