@@ -1,7 +1,6 @@
 //! The taint that keeps pods off a node until the plugin is there.
 
 use std::convert::Infallible;
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,19 +10,14 @@ use kube::api::{Patch, PatchParams};
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object};
 use kube::runtime::events::EventType;
-use kube::runtime::utils::Backoff as _;
-use kube::runtime::watcher::DefaultBackoff;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 use tracing::info;
 
 use crate::admin::Health;
 use crate::api::{self, Server};
+use crate::repeat::repeat_and_tell;
 use crate::tell::{self, Teller};
-
-/// The time after which it is tried again, in case that the pauses end.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A node, of which only the taints are kept. What else a taint has stays as it is.
 type Tainted = Object<Spec, NotUsed>;
@@ -38,36 +32,24 @@ struct Spec {
 /// The log and an event of the node say once that a taint stays; the metric counts each attempt.
 pub(crate) async fn run(key: &str, node: &str, server: &Server, health: &Arc<Health>) -> Infallible {
     let teller = Teller::new(Some(server), "linkerd-cni-agent", health);
-    let mut ready = health.ready.subscribe();
-    let mut pauses = DefaultBackoff::default();
-    let mut said = false;
-    loop {
-        if ready.wait_for(|ready| *ready).await.is_err() {
-            // Nobody is left who could say so.
-            return pending().await;
+    let work = async || {
+        let mut ready = health.ready.subscribe();
+        // The sender lives as long as this does.
+        let _ = ready.wait_for(|ready| *ready).await;
+        let removed = remove(key, node, server).await.map_err(|reason| {
+            health.metrics.taint_errors.inc();
+            format!("the taint {key} cannot be removed from the node, which gets no pods: {reason}")
+        })?;
+        if removed {
+            info!("removed the taint {key} from the node: pods can be set up");
         }
-        match remove(key, node, server).await {
-            Ok(removed) => {
-                if removed {
-                    info!("removed the taint {key} from the node: pods can be set up");
-                }
-                pauses.reset();
-                said = false;
-                // The next time is after it was not ready. That a sender is left was seen above.
-                let _ = ready.wait_for(|ready| !*ready).await;
-            }
-            Err(reason) => {
-                health.metrics.taint_errors.inc();
-                if !said {
-                    let words =
-                        format!("the taint {key} cannot be removed from the node, which gets no pods: {reason}");
-                    teller.tell(&tell::node(node), EventType::Warning, "LinkerdCNITaintStays", "Removing", &words);
-                    said = true;
-                }
-                sleep(pauses.next().unwrap_or(LONGEST_PAUSE)).await;
-            }
-        }
-    }
+        // The next time is after it was not ready.
+        let _ = ready.wait_for(|ready| !*ready).await;
+        Ok(())
+    };
+    let tell =
+        |reason: &str| teller.tell(&tell::node(node), EventType::Warning, "LinkerdCNITaintStays", "Removing", reason);
+    repeat_and_tell(Duration::ZERO, work, tell).await
 }
 
 /// Returns true if there was a taint.

@@ -145,7 +145,7 @@ impl Agent<'_> {
         let message =
             Message { connection: Connection::Runtime, stream: 1, kind: Kind::Request, body: request.encode_to_vec() };
         wire.send(&message).await?;
-        self.sandboxes.begin_list();
+        self.sandboxes.care.list();
         loop {
             // It may take long to list its pods: containerd first waits for whatever is under way, such as containers
             // that take as long to stop as their pods allow, and lets nothing else begin meanwhile (`BlockPluginSync`;
@@ -207,7 +207,7 @@ impl Agent<'_> {
                 let SynchronizeRequest { pods, more } = decoded(payload)?;
                 pods.into_iter().for_each(|pod| self.sandboxes.list(pod));
                 if !more {
-                    self.sandboxes.end_list();
+                    self.sandboxes.care.end_list();
                     self.is_registered.set(true);
                 }
                 return Ok(SynchronizeResponse { more }.encode_to_vec());
@@ -228,7 +228,7 @@ impl Agent<'_> {
             Event::RunPodSandbox => self.sandboxes.run(pod, patience).await,
             Event::CreateContainer => self.sandboxes.create(pod, patience).await,
             Event::RemovePodSandbox => {
-                self.sandboxes.remove(&pod.id);
+                self.sandboxes.care.remove(&pod.id);
                 Ok(())
             }
             Event::Unknown => Ok(()),

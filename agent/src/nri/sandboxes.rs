@@ -98,7 +98,7 @@ pub(crate) fn configuration(installation: &Installation) -> Result<Configuration
 
 /// All of the node's meshed pods.
 pub(crate) struct Sandboxes<'a> {
-    care: Care<'a, String, Sandbox>,
+    pub(crate) care: Care<'a, String, Sandbox>,
 }
 
 impl<'a> Sandboxes<'a> {
@@ -163,17 +163,7 @@ impl<'a> Sandboxes<'a> {
         outcome.inspect_err(|reason| error!("pod {name}: no container of it is made: {reason}"))
     }
 
-    /// The runtime has removed a sandbox.
-    pub(crate) fn remove(&self, id: &String) {
-        self.care.remove(id);
-    }
-
-    /// The runtime is about to list all of its pods.
-    pub(crate) fn begin_list(&self) {
-        self.care.list();
-    }
-
-    /// One of these. It is looked at, for the agent may have missed some change of it; its rules are still those of its
+    /// The runtime lists a pod. It is looked at, for the agent may have missed some change of it; its rules are still those of its
     /// start.
     pub(crate) fn list(&self, pod: PodSandbox) {
         match Sandbox::read(pod) {
@@ -181,11 +171,6 @@ impl<'a> Sandboxes<'a> {
             Ok(None) => {}
             Err(error) => warn!("{}", error.message()),
         }
-    }
-
-    /// There are no others.
-    pub(crate) fn end_list(&self) {
-        self.care.end_list();
     }
 
     /// Looks at pods as they are due, for ever.
