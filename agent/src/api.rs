@@ -48,9 +48,7 @@ pub(crate) struct Server {
 impl Server {
     /// By the service account's token, which is read again as it rotates, and the cluster's authority.
     pub(crate) fn new(installation: &Installation) -> Result<Self, String> {
-        let host = installation.host.trim_start_matches('[').trim_end_matches(']');
-        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        let url = format!("https://{host}:{}", installation.port);
+        let url = installation.api_server();
         let url = url.parse().map_err(|error| format!("KUBERNETES_SERVICE_HOST and _PORT make {url:?}: {error}"))?;
         let namespace =
             installation.namespace().map_err(|error| format!("the service account's namespace: {error}"))?;

@@ -1,7 +1,5 @@
 //! The kubeconfig that the plugin reads.
 
-use std::net::Ipv6Addr;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
@@ -24,10 +22,8 @@ pub(crate) fn text(installation: &Installation, token: &str, authority: &str) ->
             return Err(format!("no kubeconfig can be written: {name} is empty"));
         }
     }
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let host = if bare.parse::<Ipv6Addr>().is_ok() { format!("[{bare}]") } else { bare.to_owned() };
     let cluster = json!({
-        "server": format!("https://{host}:{port}"),
+        "server": installation.api_server(),
         "certificate-authority-data": STANDARD.encode(authority),
     });
     let config = json!({

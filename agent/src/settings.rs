@@ -197,6 +197,13 @@ impl Installation {
         self.authority.clone().unwrap_or_else(|| self.service_account.join("ca.crt"))
     }
 
+    /// Where the API server is, with brackets around an IPv6 address.
+    pub(crate) fn api_server(&self) -> String {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        format!("https://{host}:{}", self.port)
+    }
+
     /// The agent's own namespace.
     ///
     /// # Errors
