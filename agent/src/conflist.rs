@@ -9,7 +9,6 @@ use linkerd_cni::error::Error;
 use linkerd_cni::version::Version;
 use pod::Configuration;
 use serde_json::{Map, Value, from_str, json};
-use thiserror::Error;
 
 /// The plugin's type, which is the name of its program.
 pub(crate) const PLUGIN: &str = "linkerd-cni";
@@ -84,45 +83,29 @@ impl Entry {
     }
 }
 
-/// The reason why a file is left as it is.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum Unusable {
-    /// The file may be half written.
-    #[error("it is not JSON: {0}")]
-    NotJson(String),
-    #[error("it names no plugins")]
-    NoPlugins,
-    /// An element of the list, counted from 0.
-    #[error("its plugin {0} is not an object with a type")]
-    NotAPlugin(usize),
-    #[error("it has no name")]
-    NoName,
-    /// The list is for another version of the specification than those that the plugin knows; in the plugin's words.
-    #[error("{0}")]
-    Version(String),
-    #[error("its only plugin is {PLUGIN}, which makes no network")]
-    Alone,
-}
+const NO_PLUGINS: &str = "it names no plugins";
+const ALONE: &str = "its only plugin is linkerd-cni, which makes no network";
 
-/// A list of plugins, and those of them that aren't ours. There are some.
-fn read(text: &str) -> Result<(Map<String, Value>, Vec<Value>), Unusable> {
+/// A list of plugins, and those of them that aren't ours. There are some. An error says why a file is left as it is.
+fn read(text: &str) -> Result<(Map<String, Value>, Vec<Value>), String> {
     let file = object(text)?;
-    let plugins = file.get("plugins").and_then(Value::as_array).ok_or(Unusable::NoPlugins)?;
+    let plugins = file.get("plugins").and_then(Value::as_array).ok_or(NO_PLUGINS)?;
     if let Some(index) = plugins.iter().position(|plugin| plugin.get("type").is_none()) {
-        return Err(Unusable::NotAPlugin(index));
+        return Err(format!("its plugin {index} is not an object with a type"));
     }
     let others: Vec<Value> = plugins.iter().filter(|plugin| !is_entry(plugin)).cloned().collect();
     if others.is_empty() {
-        return Err(if plugins.is_empty() { Unusable::NoPlugins } else { Unusable::Alone });
+        return Err(if plugins.is_empty() { NO_PLUGINS } else { ALONE }.to_owned());
     }
     Ok((file, others))
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, Unusable> {
+fn object(text: &str) -> Result<Map<String, Value>, String> {
     match from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Unusable::NoPlugins),
-        Err(error) => Err(Unusable::NotJson(error.to_string())),
+        Ok(_) => Err(NO_PLUGINS.to_owned()),
+        // It may be half written.
+        Err(error) => Err(format!("it is not JSON: {error}")),
     }
 }
 
@@ -139,7 +122,7 @@ fn with(mut file: Map<String, Value>, plugins: Vec<Value>) -> Option<String> {
 
 /// Checks that the plugin knows the version in which runtimes call it: newer ones take one of `cniVersions`, if there are
 /// any, and without a version there is an empty one (`NetworkConfFromBytes` in containernetworking/cni).
-fn check_version(file: &Map<String, Value>) -> Result<(), Unusable> {
+fn check_version(file: &Map<String, Value>) -> Result<(), String> {
     let version = file.get("cniVersion").and_then(Value::as_str);
     let newer = file.get("cniVersions").and_then(Value::as_array).into_iter().flatten();
     let mut names = version.into_iter().chain(newer.filter_map(Value::as_str));
@@ -147,11 +130,11 @@ fn check_version(file: &Map<String, Value>) -> Result<(), Unusable> {
         return Ok(());
     }
     let asked = version.unwrap_or_default().to_owned();
-    Err(Unusable::Version(Error::Version { asked }.message()))
+    Err(Error::Version { asked }.message())
 }
 
 /// A list with the entry last in it; none if it is there already.
-pub(crate) fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusable> {
+pub(crate) fn chain(text: &str, entry: &Entry) -> Result<Option<String>, String> {
     let (file, mut plugins) = read(text)?;
     check_version(&file)?;
     plugins.push(entry.0.clone());
@@ -159,7 +142,7 @@ pub(crate) fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusabl
 }
 
 /// A list without the entry; none if it has none.
-pub(crate) fn unchain(text: &str) -> Result<Option<String>, Unusable> {
+pub(crate) fn unchain(text: &str) -> Result<Option<String>, String> {
     let (file, others) = read(text)?;
     Ok(with(file, others))
 }
@@ -168,11 +151,11 @@ pub(crate) fn unchain(text: &str) -> Result<Option<String>, Unusable> {
 /// internal/cni/conf.go of linkerd2-proxy-init), of version 0.3.1, with the entry after that plugin.
 ///
 /// Upstream takes a `.conf` without a type for a list, and so does this.
-pub(crate) fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
+pub(crate) fn list(text: &str, entry: &Entry) -> Result<String, String> {
     let mut file = object(text)?;
     match file.get("type").filter(|kind| !kind.is_null()) {
         None => Ok(chain(text, entry)?.unwrap_or_else(|| text.to_owned())),
-        Some(kind) if kind == PLUGIN => Err(Unusable::Alone),
+        Some(kind) if kind == PLUGIN => Err(ALONE.to_owned()),
         Some(_) => {
             file.shift_remove("cniVersion");
             let list = json!({"cniVersion": "0.3.1", "name": "k8s-pod-network", "plugins": [file, entry.0]});
@@ -183,15 +166,16 @@ pub(crate) fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
 
 /// Returns true if a text names the plugin.
 pub(crate) fn names_plugin(text: &str) -> bool {
-    matches!(unchain(text), Ok(Some(_)) | Err(Unusable::Alone))
+    let file = object(text).unwrap_or_default();
+    file.get("plugins").and_then(Value::as_array).is_some_and(|plugins| plugins.iter().any(is_entry))
 }
 
 /// Checks that a runtime with this list has the plugin set up pods. An error says why a runtime can't take it
 /// (`NetworkConfFromBytes` in containernetworking/cni), or why the plugin would fail.
-pub(crate) fn has_plugin(text: &str) -> Result<bool, Unusable> {
+pub(crate) fn has_plugin(text: &str) -> Result<bool, String> {
     let (file, others) = read(text)?;
     if !matches!(file.get("name"), Some(Value::String(_))) {
-        return Err(Unusable::NoName);
+        return Err("it has no name".to_owned());
     }
     check_version(&file)?;
     Ok(with(file, others).is_some())
@@ -269,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_left_alone_and_the_reason_is_told() {
-        let not_json = |text: &str| matches!(chain(text, &entry()), Err(Unusable::NotJson(_)));
+        let not_json = |text: &str| chain(text, &entry()).is_err_and(|reason| reason.starts_with("it is not JSON"));
         for text in [
             "",
             "{",
@@ -290,22 +274,21 @@ mod tests {
             r#"{"plugins": null}"#,
             r#"{"type": "a"}"#,
         ] {
-            assert_eq!(chain(text, &entry()), Err(Unusable::NoPlugins), "{text}");
+            assert_eq!(chain(text, &entry()), Err(NO_PLUGINS.to_owned()), "{text}");
         }
         for text in [r#"{"plugins": [1, 2]}"#, r#"{"plugins": [{}]}"#, r#"{"plugins": [["linkerd-cni"]]}"#] {
-            assert_eq!(chain(text, &entry()), Err(Unusable::NotAPlugin(0)), "{text}");
+            let reason = "its plugin 0 is not an object with a type".to_owned();
+            assert_eq!(chain(text, &entry()), Err(reason), "{text}");
         }
         let alone = r#"{"cniVersion": "1.0.0", "plugins": [{"type": "linkerd-cni"}]}"#;
-        assert_eq!(chain(alone, &entry()), Err(Unusable::Alone));
-        assert_eq!(unchain(alone), Err(Unusable::Alone));
+        assert_eq!(chain(alone, &entry()), Err(ALONE.to_owned()));
+        assert_eq!(unchain(alone), Err(ALONE.to_owned()));
     }
 
     #[test]
     fn a_list_of_a_version_that_the_plugin_does_not_know_is_left_alone() {
         let refused = |asked: &str| {
-            Err(Unusable::Version(format!(
-                "cniVersion {asked:?} is not supported: use one of 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"
-            )))
+            Err(format!("cniVersion {asked:?} is not supported: use one of 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"))
         };
         for (versions, asked) in [
             ("", ""),
@@ -342,8 +325,8 @@ mod tests {
             })
         );
         assert_eq!(chain(&text, &entry()).unwrap(), None);
-        assert_eq!(list(r#"{"type": "linkerd-cni"}"#, &entry()), Err(Unusable::Alone));
-        assert_eq!(list("{}", &entry()), Err(Unusable::NoPlugins));
+        assert_eq!(list(r#"{"type": "linkerd-cni"}"#, &entry()), Err(ALONE.to_owned()));
+        assert_eq!(list("{}", &entry()), Err(NO_PLUGINS.to_owned()));
         assert_eq!(
             types(&list(r#"{"cniVersion": "1.0.0", "plugins": [{"type": "a"}]}"#, &entry()).unwrap()),
             ["a", PLUGIN]

@@ -50,14 +50,8 @@ pub(crate) struct Folder {
     path: PathBuf,
 }
 
-/// The content of a name in a folder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// A regular file.
-    File(Text),
-    /// Something that can't be a configuration, and why.
-    Other(String),
-}
+/// The content of a name in a folder. An error says why it can't be a configuration.
+pub(crate) type Content = Result<Text, String>;
 
 /// A regular file's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,18 +60,6 @@ pub(crate) struct Text {
     pub(crate) bytes: Vec<u8>,
     /// Its permissions.
     pub(crate) mode: u32,
-}
-
-/// A file as it was at one moment: whoever changes it changes this.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp([i64; 7]);
-
-impl From<&Metadata> for Stamp {
-    /// Device, inode, size, and the times of the last change of content and of anything.
-    fn from(file: &Metadata) -> Self {
-        let [device, inode, size] = [file.dev(), file.ino(), file.size()].map(u64::cast_signed);
-        Self([device, inode, size, file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()])
-    }
 }
 
 fn flags(flags: OFlag) -> OFlag {
@@ -115,38 +97,35 @@ impl Folder {
             Ok(file) => File::from(file),
             Err(Errno::ENOENT) => return None,
             Err(Errno::ELOOP) => {
-                return Some(Content::Other("it is a symbolic link, which is not followed".to_owned()));
+                return Some(Err("it is a symbolic link, which is not followed".to_owned()));
             }
             // A socket, or a device without a driver.
-            Err(Errno::ENXIO) => return Some(Content::Other("it is no regular file".to_owned())),
-            Err(errno) => {
-                let reason = format!("it cannot be opened: {}", io::Error::from(errno));
-                return Some(Content::Other(reason));
-            }
+            Err(Errno::ENXIO) => return Some(Err("it is no regular file".to_owned())),
+            Err(errno) => return Some(Err(format!("it cannot be opened: {}", io::Error::from(errno)))),
         };
-        content(&file).unwrap_or_else(|error| Some(Content::Other(format!("it cannot be read: {error}"))))
+        content(&file).unwrap_or_else(|error| Some(Err(format!("it cannot be read: {error}"))))
     }
 
-    /// Compares a regular file of this name with `source`: its stamp if it has the same bytes, and these permissions.
-    /// A file that can't be opened hasn't.
-    pub(crate) fn same(&self, name: &str, source: impl io::Read, mode: u32) -> io::Result<Option<Stamp>> {
+    /// Returns true if this is the name of a regular file with the bytes of `source` and these permissions. A file that
+    /// can't be opened isn't.
+    pub(crate) fn is_same(&self, name: &str, source: impl io::Read, mode: u32) -> io::Result<bool> {
         let Ok(here) = openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) else {
-            return Ok(None);
+            return Ok(false);
         };
         let here = File::from(here);
         let metadata = here.metadata()?;
         if !metadata.is_file() || metadata.mode() & 0o7777 != mode {
-            return Ok(None);
+            return Ok(false);
         }
         let (mut one, mut other) = (BufReader::new(here), BufReader::new(source));
         loop {
             let (left, right) = (one.fill_buf()?, other.fill_buf()?);
             let length = left.len().min(right.len());
             if left.get(..length) != right.get(..length) || left.is_empty() != right.is_empty() {
-                return Ok(None);
+                return Ok(false);
             }
             if length == 0 {
-                return Ok(Some(Stamp::from(&metadata)));
+                return Ok(true);
             }
             one.consume(length);
             other.consume(length);
@@ -156,11 +135,6 @@ impl Folder {
     /// Returns true if there is something of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.metadata(name).is_some()
-    }
-
-    /// The stamp of what a name stands for; none if there is no such name.
-    pub(crate) fn stamp(&self, name: &str) -> Option<Stamp> {
-        self.metadata(name).as_ref().map(Stamp::from)
     }
 
     fn metadata(&self, name: &str) -> Option<Metadata> {
@@ -190,7 +164,7 @@ impl Folder {
             file.set_permissions(Permissions::from_mode(mode))?;
             file.sync_all()?;
             if let Some(expected) = expected
-                && self.read(name) != expected.clone().map(Content::File)
+                && self.read(name) != expected.clone().map(Ok)
             {
                 self.remove(&unfinished)?;
                 return Ok(false);
@@ -218,7 +192,7 @@ impl Folder {
     /// Removes a name, unless it stands for something else than expected: then it stays, and the result is false, for
     /// somebody else was faster.
     pub(crate) fn remove_expected(&self, name: &str, expected: &Text) -> io::Result<bool> {
-        let is_expected = self.read(name).is_none_or(|now| matches!(now, Content::File(now) if now == *expected));
+        let is_expected = self.read(name).is_none_or(|now| now.as_ref() == Ok(expected));
         if is_expected {
             self.remove(name)?;
         }
@@ -271,14 +245,14 @@ fn content(file: &File) -> io::Result<Option<Content>> {
         return Ok(None);
     }
     if !metadata.is_file() {
-        return Ok(Some(Content::Other("it is no regular file".to_owned())));
+        return Ok(Some(Err("it is no regular file".to_owned())));
     }
     let mut bytes = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST {
-        return Ok(Some(Content::Other("it is longer than a MiB".to_owned())));
+        return Ok(Some(Err("it is longer than a MiB".to_owned())));
     }
-    Ok(Some(Content::File(Text { bytes, mode: metadata.mode() & 0o7777 })))
+    Ok(Some(Ok(Text { bytes, mode: metadata.mode() & 0o7777 })))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::Health;
 use crate::conflist::{Entry, PLUGIN};
-use crate::folder::{Content, Folder, LOCK, Lock, Stamp, Text};
+use crate::folder::{Folder, LOCK, Lock, Text};
 use crate::kubeconfig;
 use crate::plan::{self, Change, Files, Look, Step};
 use crate::settings::{Installation, Settings};
@@ -172,7 +172,6 @@ impl Folders {
 /// The image's program.
 struct Source {
     path: PathBuf,
-    stamp: Stamp,
     mode: u32,
 }
 
@@ -182,7 +181,12 @@ impl Source {
         let metadata = path.metadata().map_err(|error| {
             format!("the image's plugin cannot be read: {}: {error}: is CONTAINER_CNI_BIN_DIR right?", path.display())
         })?;
-        Ok(Self { path, stamp: Stamp::from(&metadata), mode: metadata.mode() & 0o7777 })
+        Ok(Self { path, mode: metadata.mode() & 0o7777 })
+    }
+
+    /// Returns true if it is in its place.
+    fn is_in(&self, bin: &Folder) -> bool {
+        File::open(&self.path).and_then(|file| bin.is_same(PLUGIN, file, self.mode)).unwrap_or(false)
     }
 }
 
@@ -194,8 +198,6 @@ pub(crate) struct Keeper {
     watch: Watch,
     /// True if another agent had the lock when this one last tried to take it.
     stands_by: bool,
-    /// The image's program and the node's, when they were last found to have the same bytes.
-    known: Option<(Stamp, Stamp)>,
     throttle: Throttle,
     asked: Option<Asked>,
     /// Since when no entry needs the kubeconfig that is there.
@@ -217,7 +219,6 @@ impl Keeper {
             lock: None,
             watch: Watch::default(),
             stands_by: false,
-            known: None,
             throttle: Throttle::default(),
             asked: None,
             idle_kubeconfig: None,
@@ -363,20 +364,9 @@ impl Keeper {
         done
     }
 
-    /// Returns true if the image's program is in its place.
-    fn is_in_place(&mut self, bin: &Folder, source: &Source) -> bool {
-        let here = bin.stamp(PLUGIN);
-        if here.is_some() && self.known == here.map(|here| (source.stamp, here)) {
-            return true;
-        }
-        let same = File::open(&source.path).and_then(|file| bin.same(PLUGIN, file, source.mode));
-        self.known = same.unwrap_or_default().map(|here| (source.stamp, here));
-        self.known.is_some()
-    }
-
     /// Puts the image's program in its place. Returns true if the program is there.
     fn program(&mut self, state: &mut State, bin: &Folder, source: &Source) -> bool {
-        if self.is_in_place(bin, source) {
+        if source.is_in(bin) {
             return true;
         }
         let path = bin.path().join(PLUGIN);
@@ -396,7 +386,7 @@ impl Keeper {
         self.health.metrics.count("program", 1);
         info!("installed {}", path.display());
         // Somebody else may have been faster.
-        self.is_in_place(bin, source)
+        source.is_in(bin)
     }
 
     /// Removes the kubeconfig that no entry needs any more, once plugins that had started before are done.
@@ -427,8 +417,8 @@ impl Keeper {
             }
         };
         let name = self.installation.kubeconfig.clone();
-        let wanted = Content::File(Text { bytes: bytes.clone(), mode: KUBECONFIG_MODE });
-        if net.read(&name) == Some(wanted) {
+        let wanted = Text { bytes: bytes.clone(), mode: KUBECONFIG_MODE };
+        if net.read(&name) == Some(Ok(wanted)) {
             return;
         }
         let path = net.path().join(&name);

@@ -78,13 +78,9 @@ fn list_names(name: &str) -> Vec<String> {
 }
 
 fn text(content: &Content) -> Result<(&Text, &str), String> {
-    match content {
-        Content::Other(reason) => Err(reason.clone()),
-        Content::File(file) => {
-            let text = std::str::from_utf8(&file.bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
-            Ok((file, text))
-        }
-    }
+    let file = content.as_ref().map_err(Clone::clone)?;
+    let text = std::str::from_utf8(&file.bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
+    Ok((file, text))
 }
 
 fn text_of<'a>(files: &'a Files, name: &str) -> Option<(&'a Text, &'a str)> {
@@ -113,7 +109,7 @@ impl Look<'_> {
             plan.add(
                 name,
                 text(content).and_then(|(file, text)| {
-                    let chained = conflist::chain(text, self.entry).map_err(|unusable| unusable.to_string())?;
+                    let chained = conflist::chain(text, self.entry)?;
                     Ok(chained.map(|text| rewrite(name, text, file)).into_iter().collect())
                 }),
             );
@@ -129,7 +125,7 @@ impl Look<'_> {
     /// list that was made here is known by one of the two.
     fn promote(&self, name: &str, content: &Content, taken: &mut BTreeSet<String>) -> Result<Vec<Step>, String> {
         let (file, text) = text(content)?;
-        let list = conflist::list(text, self.entry).map_err(|unusable| unusable.to_string())?;
+        let list = conflist::list(text, self.entry)?;
         let names = list_names(name);
         let is_free = |name: &&String| !self.folder.contains_key(*name) && !taken.contains(*name);
         let list_name = self.made_list(name).or_else(|| names.iter().find(is_free).cloned());
@@ -227,7 +223,7 @@ fn rewrite(name: &str, text: String, before: &Text) -> Step {
 pub(crate) fn first(folder: &Files) -> Option<(&str, Result<bool, String>)> {
     let (name, content) = folder.first_key_value()?;
     let has_plugin = match text(content) {
-        Ok((_, text)) if is_list(name) => conflist::has_plugin(text).map_err(|unusable| unusable.to_string()),
+        Ok((_, text)) if is_list(name) => conflist::has_plugin(text),
         Ok(_) => Ok(false),
         Err(reason) => Err(reason),
     };
@@ -261,7 +257,7 @@ mod tests {
     }
 
     fn file(text: &str) -> Content {
-        Content::File(Text { bytes: text.into(), mode: 0o600 })
+        Ok(Text { bytes: text.into(), mode: 0o600 })
     }
 
     fn folder(files: &[(&str, &str)]) -> Files {
@@ -273,7 +269,7 @@ mod tests {
         let mut folder = folder.clone();
         for step in plan.changes.iter().flat_map(|change| &change.steps).take(steps) {
             match step.after.clone() {
-                Some(after) => drop(folder.insert(step.name.clone(), Content::File(after))),
+                Some(after) => drop(folder.insert(step.name.clone(), Ok(after))),
                 None => drop(folder.remove(&step.name)),
             }
         }
@@ -326,8 +322,8 @@ mod tests {
     fn every_usable_file_gets_the_entry_and_nothing_is_fatal() {
         let mut files =
             folder(&[("10-calico.conflist", CALICO), ("20-half.conflist", "{\"plugins\": ["), ("30-none.conf", "{}")]);
-        files.insert("40-link.conf".to_owned(), Content::Other("it is a symbolic link".to_owned()));
-        files.insert("50-bytes.conf".to_owned(), Content::File(Text { bytes: vec![0xff], mode: 0o644 }));
+        files.insert("40-link.conf".to_owned(), Err("it is a symbolic link".to_owned()));
+        files.insert("50-bytes.conf".to_owned(), Ok(Text { bytes: vec![0xff], mode: 0o644 }));
         let plan = plan(&files);
         let skipped: Vec<&str> = plan.skipped.keys().map(String::as_str).collect();
         assert_eq!(skipped, ["20-half.conflist", "30-none.conf", "40-link.conf", "50-bytes.conf"]);
@@ -400,7 +396,7 @@ mod tests {
             1 => Just(file(&OLD.replace("1.0.0", "9.9.9"))),
             1 => Just(file("{")),
             1 => Just(file("")),
-            1 => Just(Content::Other("it is a symbolic link".to_owned())),
+            1 => Just(Err("it is a symbolic link".to_owned())),
             1 => ".*".prop_map(|text| file(&text)),
         ]
     }
