@@ -110,25 +110,37 @@ pub(super) fn setting(name: &str) -> Option<i64> {
 /// route back to the other host leaves; without it, that is the only device that is up. What routing can't answer stays
 /// unknown.
 pub(super) fn facts(ruleset: &Ruleset, network: &Network, back: Option<Intervals>) -> Facts {
-    let ip_sets = ip_sets(ruleset);
+    let mut facts = Facts { ip_sets: ip_sets(ruleset), ..Facts::default() };
+    let mut contexts = ruleset.contexts();
+    if contexts.any(|context| matches!(context, Context::SocketClass { .. })) {
+        facts.has_no_classes = has_no_classes(&text("/proc/cgroups"));
+    }
     let mut contexts = ruleset.contexts();
     if !contexts.any(|context| matches!(context, Context::AddressType { .. } | Context::ReversePath { .. })) {
-        return Facts { ip_sets, ..Facts::default() };
+        return facts;
     }
     // Every packet arrives on the only device.
     let back = back.or_else(|| network.only_device().map(|_| Field::InInterface.any()));
-    let mut facts = Facts { back, ip_sets, ..Facts::default() };
+    let mut local = Vec::new();
     for family in Family::ALL {
         let Ok(entries) = route::local_table(family) else {
-            return Facts { ip_sets: facts.ip_sets, ..Facts::default() };
+            return facts;
         };
-        facts.local.extend(entries);
+        local.extend(entries);
     }
+    (facts.back, facts.local) = (back, local);
     // Some IPv6 addresses are added to the table only once it is certain that no other host has them.
     for known in &network.addresses {
-        facts.add_own(known.address);
+        facts.add_own(known.address, known.device);
     }
     facts
+}
+
+/// Returns true if no process can be in a cgroup with a class, by the kernel's list of controllers: their names, and the
+/// number of the hierarchy that each is mounted in (0: none).
+fn has_no_classes(controllers: &str) -> bool {
+    let mut lines = controllers.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>());
+    lines.any(|line| line == ["net_cls", "0"])
 }
 
 /// The content of ipset's sets that rules ask, as far as it is understood.
@@ -164,4 +176,20 @@ pub fn user_namespaces() -> UserNamespaces {
         maximum.ok().as_deref(),
         is_missing && fs::exists(format!("{thread}/ns/net")).unwrap_or_default(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_no_classes;
+
+    /// As Linux writes /proc/cgroups on a node that has mounted other controllers, and on one that has mounted this one too.
+    #[test]
+    fn sockets_have_no_classes_where_their_controller_is_not_mounted() {
+        let of = |hierarchy| {
+            format!("#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t4\t52\t1\nnet_cls\t{hierarchy}\t1\t1\n")
+        };
+        assert!(has_no_classes(&of(0)));
+        assert!(!has_no_classes(&of(7)));
+        assert!(!has_no_classes(""), "the file can't be read");
+    }
 }

@@ -18,15 +18,27 @@ fn always(holds: bool) -> Holding {
 /// The known facts beside packets on which conditions depend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The entries of the local table: the number of their type, and the addresses.
-    pub local: Vec<(u8, Family, (u128, u128))>,
+    pub local: Vec<LocalEntry>,
     /// The names of lo and of the device by which the route back to the other host leaves, if there is one. None: that isn't
     /// known.
     pub back: Option<Intervals>,
     /// The content of ipset's sets that rules ask, as far as it is understood.
     pub ip_sets: HashMap<Name, IpSet>,
+    /// Every socket's class is 0, as no process can have another; false: that isn't known.
+    pub has_no_classes: bool,
     /// No limit is reached; false: that isn't known.
     pub is_below_limits: bool,
+}
+
+/// An entry of the local table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalEntry {
+    /// `RTN_*`
+    pub kind: u8,
+    pub family: Family,
+    pub addresses: (u128, u128),
+    /// The number of its device.
+    pub device: u32,
 }
 
 /// The content of one of ipset's sets.
@@ -46,18 +58,23 @@ const ANYCAST: u8 = 4;
 const MULTICAST: u8 = 5;
 
 impl Facts {
-    /// Adds one of the namespace's own addresses.
-    pub fn add_own(&mut self, own: IpAddr) {
-        self.local.push((LOCAL, Family::of(own), (address(own), address(own))));
+    /// Adds an address of one of the namespace's devices.
+    pub fn add_own(&mut self, own: IpAddr, device: u32) {
+        let addresses = (address(own), address(own));
+        self.local.push(LocalEntry { kind: LOCAL, family: Family::of(own), addresses, device });
     }
 
-    /// The connections for which a condition holds; none: not known.
-    pub fn holding(&self, context: &Context) -> Option<Holding> {
+    /// The connections for which a condition holds, whose packets pass this device, if that is known; none: not known.
+    pub fn holding(&self, context: &Context, device: Option<u32>) -> Option<Holding> {
         match *context {
-            Context::AddressType { is_source, types, negated, is_xt } => {
+            Context::AddressType { is_source, types, negated, is_xt, of_device } => {
+                let device = match of_device {
+                    Some(_) => Some(device?),
+                    None => None,
+                };
                 let field = if is_source { Field::Source } else { Field::Destination };
                 let held = Family::ALL.into_iter().filter_map(|family| {
-                    let (field, addresses) = (field(family), self.of_types(family, types, is_xt)?);
+                    let (field, addresses) = (field(family), self.of_types(family, types, is_xt, device)?);
                     Some((field, if negated { field.any().without(&addresses) } else { addresses }))
                 });
                 Some(held.collect())
@@ -85,17 +102,27 @@ impl Facts {
                 };
                 Some(vec![(field, if negated { field.any().without(&held) } else { held })])
             }
+            Context::SocketClass { ref classes, negated } => {
+                let holds = self.has_no_classes.then(|| classes.contains(&0) != negated)?;
+                let ids = if holds { Field::Uid.any() } else { Intervals::default() };
+                // A packet without a socket has no class (`nft_meta_get_eval_cgroup` in net/netfilter/nft_meta.c,
+                // `cgroup_mt_v1` in net/netfilter/xt_cgroup.c).
+                Some([vec![(Field::Uid, ids)], always(false)].concat())
+            }
             Context::Limit { holds_below, .. } => self.is_below_limits.then(|| always(holds_below)),
         }
     }
 
-    /// The addresses that have one of these types; none if that depends on more than the local table.
-    fn of_types(&self, family: Family, types: u16, is_xt: bool) -> Option<Intervals> {
+    /// The addresses that have one of these types, by the entries of this device or of all; none if that depends on more
+    /// than the local table.
+    fn of_types(&self, family: Family, types: u16, is_xt: bool, device: Option<u32>) -> Option<Intervals> {
         let has = |kind: u8| types & 1 << kind != 0;
-        let table = |wanted: u8| {
-            let entries = self.local.iter().filter(|(kind, of, _)| (*kind, *of) == (wanted, family));
-            Intervals::new(entries.map(|(.., addresses)| *addresses))
+        let entries = |kind: u8, device: Option<u32>| {
+            let entries = self.local.iter().filter(move |entry| (entry.kind, entry.family) == (kind, family));
+            let entries = entries.filter(|entry| device.is_none_or(|device| device == entry.device));
+            Intervals::new(entries.map(|entry| entry.addresses))
         };
+        let table = |kind| entries(kind, device);
         let (unspecified, broadcast, multicast) = match family {
             // `__inet_dev_addr_type` in net/ipv4/fib_frontend.c
             Family::V4 => {
@@ -106,7 +133,7 @@ impl Facts {
         };
         let multicast = Intervals::new([multicast]);
         // Without an address of its own, the namespace takes no packet.
-        if table(LOCAL).without(&family.loopback()).is_empty() {
+        if entries(LOCAL, None).without(&family.loopback()).is_empty() {
             return None;
         }
         let anycast = table(ANYCAST);
@@ -148,7 +175,7 @@ mod tests {
     const OWN: u128 = 0x0a4d_0002;
 
     fn facts() -> Facts {
-        let entry = |kind, family, first: u128, last| (kind, family, (first, last));
+        let entry = |kind, family, first: u128, last| LocalEntry { kind, family, addresses: (first, last), device: 2 };
         let mut facts = Facts {
             local: vec![
                 entry(LOCAL, Family::V4, 127 << 24, (128 << 24) - 1),
@@ -160,7 +187,7 @@ mod tests {
             ],
             ..Facts::default()
         };
-        facts.add_own(ip(Family::V4, OWN).unwrap());
+        facts.add_own(ip(Family::V4, OWN).unwrap(), 3);
         facts
     }
 
@@ -171,8 +198,9 @@ mod tests {
             types: types.iter().fold(0, |types, kind| types | 1 << kind),
             negated,
             is_xt,
+            of_device: None,
         };
-        let holding = facts().holding(&context)?;
+        let holding = facts().holding(&context, None)?;
         let (_, numbers) = holding.into_iter().find(|(field, _)| *field == Field::Source(family))?;
         Some(numbers.meets(&[(address, address)]))
     }
@@ -230,9 +258,10 @@ mod tests {
     #[test]
     fn without_an_address_nothing_is_known() {
         let mut facts = facts();
-        facts.local.retain(|(_, _, (first, _))| *first != OWN);
-        let context = Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: false };
-        let fields = facts.holding(&context).into_iter().flatten().map(|(field, _)| field);
+        facts.local.retain(|entry| entry.addresses.0 != OWN);
+        let context =
+            Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: false, of_device: None };
+        let fields = facts.holding(&context, None).into_iter().flatten().map(|(field, _)| field);
         assert_eq!(fields.collect::<Vec<_>>(), [Field::Destination(Family::V6)]);
     }
 
@@ -242,7 +271,7 @@ mod tests {
         let holds = |back: &[u128], is_loose, negated, by: u128| {
             let facts =
                 Facts { back: (!back.is_empty()).then(|| Intervals::each(back.iter().copied())), ..Facts::default() };
-            let holding = facts.holding(&Context::ReversePath { is_loose, negated, xt_flags: None })?;
+            let holding = facts.holding(&Context::ReversePath { is_loose, negated, xt_flags: None }, None)?;
             Some(holding.iter().any(|(_, numbers)| numbers.meets(&[(by, by)])))
         };
         for (back, is_loose, by, want) in [
@@ -265,7 +294,7 @@ mod tests {
         let sets = [("addresses", IpSet::Addresses(Family::V4, one.clone())), ("ports", IpSet::Ports(ports.clone()))];
         let facts = Facts { ip_sets: sets.map(|(name, set)| (Name::from(name), set)).into(), ..Facts::default() };
         let holding = |set: &str, is_source, family, negated| {
-            facts.holding(&Context::IpSet { set: Name::from(set), are_sources: vec![is_source], family, negated })
+            facts.holding(&Context::IpSet { set: Name::from(set), are_sources: vec![is_source], family, negated }, None)
         };
         let v4 = Field::Source(Family::V4);
         assert_eq!(holding("addresses", true, Family::V4, false), Some(vec![(v4, one.clone())]));
@@ -282,19 +311,20 @@ mod tests {
         for holds_below in [true, false] {
             let limit = Context::Limit { holds_below, of: Bound::Bytes(9) };
             let facts = |is_below_limits| Facts { is_below_limits, ..Facts::default() };
-            assert_eq!(facts(false).holding(&limit), None);
-            assert_eq!(facts(true).holding(&limit), Some(always(holds_below)));
+            assert_eq!(facts(false).holding(&limit, None), None);
+            assert_eq!(facts(true).holding(&limit, None), Some(always(holds_below)));
         }
     }
 
     #[test]
     fn an_address_of_the_namespace_s_own_is_local() {
         let mut facts = Facts::default();
-        let local = Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: true };
-        assert_eq!(facts.holding(&local), Some(vec![]), "without an address, that isn't known");
+        let local =
+            Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: true, of_device: None };
+        assert_eq!(facts.holding(&local, None), Some(vec![]), "without an address, that isn't known");
         let own: IpAddr = "10.77.0.2".parse().unwrap();
-        facts.add_own(own);
+        facts.add_own(own, 2);
         let to_it = (Field::Destination(Family::V4), Intervals::one(address(own)));
-        assert_eq!(facts.holding(&local), Some(vec![to_it]));
+        assert_eq!(facts.holding(&local, None), Some(vec![to_it]));
     }
 }

@@ -38,6 +38,12 @@ pub enum Field {
     EtherType,
     /// For whom its frame is (`PACKET_*` in linux/if_packet.h).
     PacketType,
+    /// The source of its connection's first packet as the client sent it, before any translation (`ct original`); this
+    /// and the next three don't exist for a packet of no connection.
+    OriginalSource(Family),
+    OriginalDestination(Family),
+    OriginalSourcePort,
+    OriginalDestinationPort,
 }
 
 /// The facts about a field. Its place in a packet is in crates/netfilter/src/nf_tables/decode.rs.
@@ -70,6 +76,8 @@ pub enum IptablesOption {
     Port(&'static str),
     /// By `-m owner`.
     Owner(&'static str),
+    /// By `-m conntrack`.
+    Conntrack(&'static str),
     /// iptables-save has no words for it; ours are in brackets.
     None,
 }
@@ -110,6 +118,23 @@ const DESTINATION: FieldFacts = FieldFacts {
     except: Some("to any address except "),
     open: "the address to which it is translated",
     ..PLAIN
+};
+
+const ORIGINAL_SOURCE: FieldFacts = FieldFacts {
+    nft: "ct original ip saddr",
+    iptables: IptablesOption::Conntrack("--ctorigsrc"),
+    of: "originally from ",
+    except: None,
+    ..SOURCE
+};
+
+const ORIGINAL_DESTINATION: FieldFacts = FieldFacts {
+    nft: "ct original ip daddr",
+    iptables: IptablesOption::Conntrack("--ctorigdst"),
+    of: "originally to ",
+    except: None,
+    open: "the address to which it was before translation",
+    ..DESTINATION
 };
 
 impl Field {
@@ -251,6 +276,34 @@ impl Field {
                 open: "the type of the packet",
                 ..PLAIN
             },
+            Self::OriginalSource(Family::V4) => &ORIGINAL_SOURCE,
+            Self::OriginalDestination(Family::V4) => &ORIGINAL_DESTINATION,
+            Self::OriginalSource(Family::V6) => {
+                &FieldFacts { bits: 128, nft: "ct original ip6 saddr", ..ORIGINAL_SOURCE }
+            }
+            Self::OriginalDestination(Family::V6) => {
+                &FieldFacts { bits: 128, nft: "ct original ip6 daddr", ..ORIGINAL_DESTINATION }
+            }
+            Self::OriginalSourcePort => &FieldFacts {
+                bits: 16,
+                nft: "ct original proto-src",
+                iptables: IptablesOption::Conntrack("--ctorigsrcport"),
+                of: "originally from port ",
+                what: "original source port ",
+                any: "any source port",
+                open: "the source port",
+                ..PLAIN
+            },
+            Self::OriginalDestinationPort => &FieldFacts {
+                bits: 16,
+                nft: "ct original proto-dst",
+                iptables: IptablesOption::Conntrack("--ctorigdstport"),
+                of: "originally to port ",
+                what: "original port ",
+                any: "any port",
+                open: "the port to which it was before translation",
+                ..PLAIN
+            },
         }
     }
 
@@ -264,6 +317,28 @@ impl Field {
             Self::InInterface => Self::OutInterface,
             Self::OutInterface => Self::InInterface,
             other => other,
+        }
+    }
+
+    /// The field of the client's first packet whose number this one has.
+    pub fn of_first_packet(self) -> Option<Self> {
+        match self {
+            Self::OriginalSource(family) => Some(Self::Source(family)),
+            Self::OriginalDestination(family) => Some(Self::Destination(family)),
+            Self::OriginalSourcePort => Some(Self::SourcePort),
+            Self::OriginalDestinationPort => Some(Self::DestinationPort),
+            _ => None,
+        }
+    }
+
+    /// The family whose addresses its numbers are.
+    pub fn address_family(self) -> Option<Family> {
+        match self {
+            Self::Source(family)
+            | Self::Destination(family)
+            | Self::OriginalSource(family)
+            | Self::OriginalDestination(family) => Some(family),
+            _ => None,
         }
     }
 
@@ -326,6 +401,8 @@ mod tests {
                     | Field::ConnectionMark
                     | Field::IcmpType
                     | Field::HopLimit
+                    | Field::OriginalSourcePort
+                    | Field::OriginalDestinationPort
             );
             assert_eq!(!what.is_empty(), is_bare_number, "{field:?}");
         }

@@ -33,7 +33,7 @@ mod table;
 pub mod testing;
 pub mod xtables;
 
-pub use self::context::{Facts, IpSet};
+pub use self::context::{Facts, IpSet, LocalEntry};
 pub use self::direction::Direction;
 pub use self::family::Family;
 pub use self::field::{Field, FieldFacts, IptablesOption};

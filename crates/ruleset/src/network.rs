@@ -171,6 +171,16 @@ impl Network {
         devices.next().filter(|_| devices.next().is_none())
     }
 
+    /// The only device of those with these names, if there is one.
+    pub fn only_device_of(&self, names: &Intervals) -> Option<&Device> {
+        let is_one = |device: &&Device| {
+            let name = interface(device.name.as_bytes());
+            names.meets(&[(name, name)])
+        };
+        let mut devices = self.devices.iter().filter(is_one);
+        devices.next().filter(|_| devices.next().is_none())
+    }
+
     /// The names of the devices, as numbers; every name if only lo is known.
     pub fn device_names(&self) -> Intervals {
         if self.devices.iter().any(|device| device.index != LOOPBACK_INDEX) {

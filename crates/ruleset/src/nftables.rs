@@ -164,8 +164,15 @@ fn write_masked(f: &mut fmt::Formatter<'_>, field: Field, mask: u128, number: u1
 
 fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
     match context {
-        Context::AddressType { is_source, types, negated, .. } => {
-            let side = if *is_source { "saddr" } else { "daddr" };
+        Context::AddressType { is_source, types, negated, of_device, .. } => {
+            let side = match (is_source, of_device) {
+                (true, None) => "saddr",
+                (false, None) => "daddr",
+                (true, Some(Field::InInterface)) => "saddr . iif",
+                (false, Some(Field::InInterface)) => "daddr . iif",
+                (true, Some(_)) => "saddr . oif",
+                (false, Some(_)) => "daddr . oif",
+            };
             let not = if *negated { "!= " } else { "" };
             match address_types(*types).as_slice() {
                 [only] => write!(f, "fib {side} type {not}{only}"),
@@ -177,6 +184,14 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
             write!(f, "fib saddr{by} oif {}", if *negated { "missing" } else { "exists" })
         }
         Context::IpSet { .. } => write_xt_match(f, "set"),
+        Context::SocketClass { classes, negated } => {
+            let not = if *negated { "!= " } else { "" };
+            let list: Vec<String> = classes.iter().map(u32::to_string).collect();
+            match list.as_slice() {
+                [only] => write!(f, "meta cgroup {not}{only}"),
+                list => write!(f, "meta cgroup {not}{{ {} }}", list.join(", ")),
+            }
+        }
         Context::Limit { holds_below, of } => {
             let over = if *holds_below { "" } else { "over " };
             match of {
@@ -270,8 +285,10 @@ impl fmt::Display for NftEffect<'_> {
 pub fn element(field: Field, (first, last): (u128, u128)) -> String {
     match field {
         Field::InInterface | Field::OutInterface => format!("\"{}\"", interface_name(first, last)),
-        Field::Source(family) | Field::Destination(family) if first != last => {
-            subnet(family, (first, last)).map_or_else(|| set_element(field, (first, last)), |subnet| subnet.to_string())
+        _ if first != last
+            && let Some(subnet) = field.address_family().and_then(|family| subnet(family, (first, last))) =>
+        {
+            subnet.to_string()
         }
         _ => set_element(field, (first, last)),
     }
@@ -299,10 +316,10 @@ fn number(field: Field, number: u128) -> String {
             Some((_, name)) => name.to_owned(),
             None => number.to_string(),
         },
-        Field::Source(family) | Field::Destination(family) => {
-            ip(family, number).map_or_else(|| number.to_string(), |address| address.to_string())
-        }
-        _ => number.to_string(),
+        _ => match field.address_family().and_then(|family| ip(family, number)) {
+            Some(address) => address.to_string(),
+            None => number.to_string(),
+        },
     }
 }
 

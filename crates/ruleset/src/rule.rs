@@ -229,6 +229,8 @@ pub enum Context {
         negated: bool,
         /// True for xt's match, which finds the types of IPv6 addresses in another way than nft's.
         is_xt: bool,
+        /// The field with the device whose addresses alone count as the namespace's own; none: those of all devices.
+        of_device: Option<Field>,
     },
     /// The route back to the source leaves by the device on which the packet arrived or, if loose, by any.
     ReversePath {
@@ -239,6 +241,8 @@ pub enum Context {
     },
     /// A set of ipset's has the packet's addresses and ports, each of the source or of the destination.
     IpSet { set: Name, are_sources: Vec<bool>, family: Family, negated: bool },
+    /// The class of the socket's cgroup (`net_cls.classid`) is one of these or, if negated, none of them.
+    SocketClass { classes: Vec<u32>, negated: bool },
     /// A limit isn't reached yet or, unless it `holds_below`, is reached.
     Limit { holds_below: bool, of: Bound },
 }

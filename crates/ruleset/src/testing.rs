@@ -133,7 +133,7 @@ pub fn ports(name: &str, elements: &[(u128, u128)]) -> Set {
 
 impl Field {
     /// Every field, for which tests ask of other modules what the compiler asks of [`Field::facts`].
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 26] = [
         Self::Family,
         Self::Protocol,
         Self::Source(Family::V4),
@@ -154,5 +154,11 @@ impl Field {
         Self::HopLimit,
         Self::EtherType,
         Self::PacketType,
+        Self::OriginalSource(Family::V4),
+        Self::OriginalSource(Family::V6),
+        Self::OriginalDestination(Family::V4),
+        Self::OriginalDestination(Family::V6),
+        Self::OriginalSourcePort,
+        Self::OriginalDestinationPort,
     ];
 }

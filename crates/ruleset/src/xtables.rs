@@ -193,6 +193,10 @@ pub(crate) fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition)
         (IptablesOption::Owner(_), &[(0, last)]) if last == field.largest() => {
             write!(f, "-m owner {not}--socket-exists ")
         }
+        (IptablesOption::Conntrack(option), &[interval]) if field.address_family().is_some() => {
+            write!(f, "-m conntrack {not}{option} {} ", element(field, interval))
+        }
+        (IptablesOption::Conntrack(option), _) => write!(f, "-m conntrack {not}{option} {} ", numbers(list, ':')),
         (IptablesOption::Owner(option), _) => write!(f, "-m owner {not}{option} {} ", numbers(list, '-')),
         _ => match field {
             Field::State if let Some(question) = TrackingQuestion::of(list) => write_question(f, &question),
@@ -251,10 +255,15 @@ fn write_masked(
 
 fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
     match context {
-        Context::AddressType { is_source, types, negated, .. } => {
+        Context::AddressType { is_source, types, negated, of_device, .. } => {
             let side = if *is_source { "src" } else { "dst" };
             let types = address_types(*types).join(",").to_uppercase();
-            write!(f, "-m addrtype {}--{side}-type {types} ", not(*negated))
+            let limit = match of_device {
+                None => "",
+                Some(Field::InInterface) => "--limit-iface-in ",
+                Some(_) => "--limit-iface-out ",
+            };
+            write!(f, "-m addrtype {}--{side}-type {types} {limit}", not(*negated))
         }
         Context::ReversePath { xt_flags, .. } => {
             let options = [" --loose", " --validmark", " --accept-local", " --invert"].into_iter().enumerate();
@@ -265,6 +274,10 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
         Context::IpSet { set, are_sources, negated, .. } => {
             let sides: Vec<&str> = are_sources.iter().map(|is_source| if *is_source { "src" } else { "dst" }).collect();
             write!(f, "-m set {}--match-set {set} {} ", not(*negated), sides.join(","))
+        }
+        Context::SocketClass { classes, negated } => {
+            let classes: Vec<String> = classes.iter().map(u32::to_string).collect();
+            write!(f, "-m cgroup {}--cgroup {} ", not(*negated), classes.join(","))
         }
         Context::Limit { of: Bound::XtRate { period, burst }, .. } => {
             write!(f, "-m limit --limit {} --limit-burst {burst} ", rate(*period))
@@ -312,11 +325,10 @@ fn write_question(f: &mut fmt::Formatter<'_>, question: &TrackingQuestion) -> fm
 fn in_header(field: Field, (first, last): (u128, u128)) -> String {
     match field {
         Field::InInterface | Field::OutInterface => interface_name(first, last).replace('*', "+"),
-        Field::Source(family) | Field::Destination(family) => match subnet(family, (first, last)) {
+        _ => match field.address_family().and_then(|family| subnet(family, (first, last))) {
             Some(subnet) => subnet.to_string(),
             None => element(field, (first, last)),
         },
-        _ => element(field, (first, last)),
     }
 }
 

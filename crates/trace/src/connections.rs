@@ -171,14 +171,21 @@ impl Connections {
         Self { fields: others.cloned().collect() }
     }
 
-    /// Finds the connections that meet a condition of a rule of this table.
+    /// Finds the connections that meet a condition of a rule of this table. The packet doesn't tell what it was before its
+    /// translation.
     pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
+        if condition.field().and_then(Field::of_first_packet).is_some() {
+            return Meeting::NotUnderstood;
+        }
         meeting(condition.field().and_then(|field| self.get(field)), table, condition)
     }
 
     /// Returns true if obviously none of the connections meets a condition.
     pub(super) fn all_miss(&self, condition: &Condition) -> bool {
-        all_numbers_miss(condition.field().and_then(|field| self.get(field)), condition)
+        match condition.field() {
+            Some(field) if field.of_first_packet().is_some() => false,
+            field => all_numbers_miss(field.and_then(|field| self.get(field)), condition),
+        }
     }
 
     /// The packets that go the other way.
@@ -393,7 +400,8 @@ mod tests {
             let is_known = |family, direction| Connections::all(family, direction).get(field).is_some();
             let is_of = |family| Direction::ALL.into_iter().any(|direction| is_known(family, direction));
             // A packet of a connection that is tracked gets the connection's mark on its way; TCP's have no type.
-            let is_later = matches!(field, Field::ConnectionMark | Field::IcmpType);
+            let is_later =
+                matches!(field, Field::ConnectionMark | Field::IcmpType) || field.of_first_packet().is_some();
             let is_there = Family::ALL.into_iter().any(is_of) || is_later;
             assert!(is_there, "{field:?}");
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::connections::{Connections, Meeting, is_few, meeting, split as divide};
 use crate::state::State;
 use crate::step::Reason;
-use ruleset::{Condition, Context, Facts, Field, Holding, Hook, Intervals, Table};
+use ruleset::{Condition, Context, Field, Holding, Hook, Intervals, Network, Table};
 
 /// The way in which a rule's conditions divide connections, of which some may meet them all.
 #[derive(Default)]
@@ -51,13 +51,14 @@ impl<'a> Split<'a> {
 
 /// Where conditions hold that depend on more than the packet. Each is worked out once.
 pub(super) struct Holdings<'a, 'g> {
-    facts: &'g Facts,
-    known: HashMap<&'a Context, Option<Holding>>,
+    network: &'g Network,
+    /// By the context, and the device on which it depends.
+    known: HashMap<(&'a Context, Option<u32>), Option<Holding>>,
 }
 
 impl<'a, 'g> Holdings<'a, 'g> {
-    pub(super) fn new(facts: &'g Facts) -> Self {
-        Self { facts, known: HashMap::new() }
+    pub(super) fn new(network: &'g Network) -> Self {
+        Self { network, known: HashMap::new() }
     }
 
     /// The field of these connections that decides whether such a condition of a rule of this table holds at a hook,
@@ -74,7 +75,14 @@ impl<'a, 'g> Holdings<'a, 'g> {
         if matches!(context, Context::ReversePath { .. }) && !is_first {
             return None;
         }
-        let holding = self.known.entry(context).or_insert_with(|| self.facts.holding(context)).as_ref()?;
+        let device = match context {
+            Context::AddressType { of_device: Some(field), .. } => {
+                self.network.only_device_of(connections.get(*field)?)
+            }
+            _ => None,
+        };
+        let find = || self.network.facts.holding(context, device.map(|device| device.index));
+        let holding = self.known.entry((context, device.map(|device| device.index))).or_insert_with(find).as_ref()?;
         holding.iter().find(|(field, _)| connections.get(*field).is_some())
     }
 }
@@ -97,11 +105,13 @@ pub(super) fn split_by_conditions<'a>(
             Condition::Context(context) => holdings.of(context, hook, table, connections),
             _ => None,
         };
-        let field = held.map(|(field, _)| *field).or_else(|| condition.field());
-        let numbers = field.and_then(|field| connections.get(field));
-        let is_its = |(known, _): &&(Field, Intervals)| Some(*known) == field;
-        let narrowed = split.narrowed.iter().rev().chain(split.told_apart.iter().rev()).find(is_its);
-        let numbers = narrowed.map(|(_, numbers)| numbers).or(numbers);
+        let look = held.map(|(field, _)| *field).or_else(|| condition.field()).map(|field| state.look_at(field));
+        let field = look.as_ref().map(|look| look.field);
+        let narrowed = look.as_ref().filter(|look| look.numbers.is_some() && look.is_of_packet).and_then(|look| {
+            let mut narrowed = split.narrowed.iter().rev().chain(split.told_apart.iter().rev());
+            narrowed.find(|(known, _)| *known == look.field)
+        });
+        let numbers = narrowed.map(|(_, numbers)| numbers).or(look.as_ref().and_then(|look| look.numbers));
         let meeting = match (held, numbers) {
             (Some((_, held)), Some(numbers)) => divide(numbers, held, false),
             _ => meeting(numbers, table, condition),
@@ -110,7 +120,7 @@ pub(super) fn split_by_conditions<'a>(
         match (field, meeting) {
             (_, Meeting::All) => continue,
             (_, Meeting::None) => return Err(reason()),
-            (Some(field), Meeting::Some(held)) if is_few(&held) => {
+            (Some(field), Meeting::Some(held)) if is_few(&held) && look.is_some_and(|look| look.is_of_packet) => {
                 // Of two conditions on a field, the second holds for a part of the first one's.
                 split.told_apart.retain(|(known, _)| *known != field);
                 if state.are_told_apart_by(field) {
@@ -130,14 +140,16 @@ pub(super) fn split_by_conditions<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ruleset::testing::{rule, table};
-    use ruleset::{Action, Bound, Direction, Family, interface};
+    use crate::connections::names_except_lo;
+    use ruleset::testing::{device, rule, table};
+    use ruleset::{Action, Bound, Direction, Facts, Family, LocalEntry, interface};
 
     /// The inbound IPv4 connections that meet a condition in a context; none: not known.
-    fn held(name: &str, hook: Hook, context: &Context, facts: &Facts) -> Option<Option<(Field, Intervals)>> {
+    fn held(name: &str, hook: Hook, context: &Context, network: &Network) -> Option<Option<(Field, Intervals)>> {
         let rule = rule([Condition::Context(context.clone())], Action::Accept);
-        let state = State::new(Connections::all(Family::V4, Direction::Inbound), true);
-        match split_by_conditions(&table(name, vec![]), &rule.conditions, &state, hook, &mut Holdings::new(facts)) {
+        let all = Connections::all(Family::V4, Direction::Inbound);
+        let state = State::new(all.narrowed(Field::InInterface, &names_except_lo()), true);
+        match split_by_conditions(&table(name, vec![]), &rule.conditions, &state, hook, &mut Holdings::new(network)) {
             Ok(split) => (!split.is_open).then(|| split.told_apart.first().cloned()),
             Err(_) => Some(Some((Field::Family, Intervals::default()))),
         }
@@ -145,12 +157,22 @@ mod tests {
 
     #[test]
     fn what_depends_on_more_than_the_packet_is_looked_up() {
-        let facts = Facts { back: Some(Intervals::one(interface(b"eth0"))), is_below_limits: true, ..Facts::default() };
+        let network = |facts| Network { facts, ..Network::default() };
+        let back = Some(Intervals::one(interface(b"eth0")));
+        let facts = Facts { back, is_below_limits: true, has_no_classes: true, ..Facts::default() };
+        let known = network(facts);
+        let (all, none) = (Some(None), Some(Some((Field::Family, Intervals::default()))));
+        let at_input = |context: &Context, network: &Network| held("inet mine", Hook::Input, context, network);
         let limit = |holds_below| Context::Limit { holds_below, of: Bound::Connections(5) };
-        let at_input = |context: &Context, facts: &Facts| held("inet mine", Hook::Input, context, facts);
-        assert_eq!(at_input(&limit(true), &facts), Some(None), "all");
-        assert_eq!(at_input(&limit(false), &facts), Some(Some((Field::Family, Intervals::default()))), "none");
-        assert_eq!(at_input(&limit(true), &Facts::default()), None);
+        assert_eq!(at_input(&limit(true), &known), all);
+        assert_eq!(at_input(&limit(false), &known), none);
+        assert_eq!(at_input(&limit(true), &Network::default()), None);
+        // A packet that arrives has no socket.
+        for (classes, negated) in [(vec![0], false), (vec![0], true), (vec![5], false), (vec![5], true)] {
+            let of_class = Context::SocketClass { classes, negated };
+            assert_eq!(at_input(&of_class, &known), none);
+            assert_eq!(at_input(&of_class, &Network::default()), None);
+        }
         // nft's lookup of the route back is another one at input.
         let back = Context::ReversePath { is_loose: false, negated: false, xt_flags: None };
         for (name, hook, is_known) in [
@@ -160,13 +182,26 @@ mod tests {
             ("ip filter", Hook::Input, true),
         ] {
             let by_eth0 = (Field::InInterface, Intervals::one(interface(b"eth0")));
-            assert_eq!(held(name, hook, &back, &facts), is_known.then_some(Some(by_eth0)), "{name} {hook}");
+            assert_eq!(held(name, hook, &back, &known), is_known.then_some(Some(by_eth0)), "{name} {hook}");
         }
         // Of several fields, the one that the connections have counts.
-        let own =
-            Facts { local: vec![(2, Family::V6, (5, 5)), (2, Family::V4, (5 << 24, 5 << 24))], ..Facts::default() };
-        let to_own = Context::AddressType { is_source: false, types: 1 << 2, negated: false, is_xt: false };
-        let want = (Field::Destination(Family::V4), Intervals::one(5 << 24));
-        assert_eq!(at_input(&to_own, &own), Some(Some(want)));
+        let entry = |family, at: u128| LocalEntry { kind: 2, family, addresses: (at, at), device: 2 };
+        let local = vec![entry(Family::V6, 5), entry(Family::V4, 5 << 24)];
+        let mut own = network(Facts { local, ..Facts::default() });
+        let to_own = |of_device| {
+            let (is_source, types) = (false, 1 << 2);
+            Context::AddressType { is_source, types, negated: false, is_xt: false, of_device }
+        };
+        let want = Some(Some((Field::Destination(Family::V4), Intervals::one(5 << 24))));
+        assert_eq!(at_input(&to_own(None), &own), want);
+        // The only device by which they may arrive has the address, or another one has it.
+        let by_its_device = to_own(Some(Field::InInterface));
+        assert_eq!(at_input(&by_its_device, &own), None);
+        own.devices = vec![device(1, "lo"), device(2, "eth0")];
+        assert_eq!(at_input(&by_its_device, &own), want);
+        own.devices[1].index = 3;
+        assert_eq!(at_input(&by_its_device, &own), none);
+        own.devices.push(device(4, "eth1"));
+        assert_eq!(at_input(&by_its_device, &own), None);
     }
 }

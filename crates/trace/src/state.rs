@@ -74,6 +74,16 @@ pub(super) struct Flow {
     pub(super) via: Intervals,
 }
 
+/// The place in which a packet has the number at which a condition looks.
+pub(super) struct Look<'s> {
+    /// The field of the packet.
+    pub(super) field: Field,
+    /// None: the packet has no such number.
+    pub(super) numbers: Option<&'s Intervals>,
+    /// The packet's field has these numbers; false: it had them before its translation.
+    pub(super) is_of_packet: bool,
+}
+
 impl<'a> State<'a> {
     /// The first packet, of a family whose connections are tracked or not.
     pub(super) fn new(connections: Connections, is_tracked: bool) -> Self {
@@ -104,6 +114,29 @@ impl<'a> State<'a> {
             tracked: if is_tracked { CtState::Untracked } else { CtState::Invalid },
             ..Self::new(connections, is_tracked)
         }
+    }
+
+    /// Finds the numbers at which a condition on this field looks.
+    pub(super) fn look_at(&self, field: Field) -> Look<'_> {
+        let Some(of_client) = field.of_first_packet() else {
+            return Look { field, numbers: self.connections.get(field), is_of_packet: true };
+        };
+        let field = if self.is_reply(self.tracked) { of_client.reversed() } else { of_client };
+        let mut translated = self.flow.original.iter();
+        let before = translated.find(|(known, _)| *known == of_client).map(|(_, numbers)| numbers);
+        // What rejects a packet may have other things in its place.
+        let is_of_packet = before.is_none() && self.packet != Leg::Rejection;
+        // Only a packet with an entry has a connection's mark.
+        let has_entry = self.connections.get(Field::ConnectionMark).is_some();
+        let numbers = before.or_else(|| self.connections.get(field)).filter(|_| has_entry);
+        Look { field, numbers, is_of_packet }
+    }
+
+    /// Returns true if a packet with this state is one of the way back. A packet that is taken for a connection's first one
+    /// counts as original, whoever sends it.
+    fn is_reply(&self, state: CtState) -> bool {
+        let is_back = matches!(self.packet, Leg::Reply | Leg::Rejection);
+        state.has_entry() && is_back && state != CtState::New
     }
 
     pub(super) fn flow_mut(&mut self) -> &mut Flow {
@@ -309,9 +342,7 @@ impl<'a> State<'a> {
         }
         // `nft_ct_get_eval` in net/netfilter/nft_ct.c
         let state = if seen { self.tracked } else { CtState::Invalid };
-        // A packet that is taken for a connection's first one counts as original, whoever sends it.
-        let is_back = matches!(self.packet, Leg::Reply | Leg::Rejection);
-        let is_reply = state.has_entry() && is_back && state != CtState::New;
+        let is_reply = self.is_reply(state);
         let [snat, dnat] = if state.has_entry() { self.has_nat } else { [Some(false); 2] };
         let may_be = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
         let numbers = Tracked::all().filter(|tracked| {

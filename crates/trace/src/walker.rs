@@ -151,7 +151,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             steps: watched.is_none().then(steps),
             hook: Hook::Prerouting,
             packet: Leg::First,
-            holdings: Holdings::new(&network.facts),
+            holdings: Holdings::new(network),
             chains: ruleset
                 .tables
                 .iter()

@@ -514,6 +514,9 @@ fn question_in_words(open: &Open<'_>) -> Option<String> {
             Condition::Context(Context::IpSet { set, .. }) => {
                 return Some(format!("it depends on what ipset's set {set} has, because of {at}"));
             }
+            Condition::Context(Context::SocketClass { .. }) => {
+                return Some(format!("it depends on `{words}` in {at}, by the socket's cgroup, which is not asked"));
+            }
             Condition::Context(Context::AddressType { .. }) => {
                 return Some(format!("it depends on `{words}` in {at}, by routing, which cannot be asked"));
             }

@@ -228,6 +228,7 @@ fn context_in_words(context: &Context) -> (&'static str, &'static str) {
     match context {
         Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),
         Context::IpSet { .. } => ("by what ipset's set has", "what ipset's set has"),
+        Context::SocketClass { .. } => ("by the class of its socket", "which class its socket has"),
         Context::AddressType { .. } => ("its address is not of such a type", "of which type the address is"),
         Context::ReversePath { .. } => ("by the route back", "by which interface the route back leaves"),
     }

@@ -97,7 +97,7 @@ fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
     let mut names_others = false;
     for condition in &rule.conditions {
         if let Condition::Context(set @ Context::IpSet { .. }) = condition {
-            let mut held = network.facts.holding(set).into_iter().flatten();
+            let mut held = network.facts.holding(set, None).into_iter().flatten();
             names_others |= held.any(|(field, numbers)| {
                 [Field::Source(family), Field::Destination(family)].contains(&field) && !numbers.meets(own.as_slice())
             });

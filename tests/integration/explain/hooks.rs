@@ -583,6 +583,76 @@ fn lookups_of_more_than_one_number_are_followed() {
     check(&[&chain("output", 0, "iif != eth0 tcp sport 4143 drop")], Lost, Proxy);
 }
 
+/// Of a connection, rules ask for what it was before its translation, on its way there and back.
+#[test]
+fn connections_are_known_by_their_first_packet() {
+    let probe_both = |line: &str, inbound, outbound| {
+        println!("{line}");
+        let pod = pod(&chart_in("nft"), &[line]);
+        probe(&pod, INBOUND, inbound);
+        probe(&pod, OUTBOUND, outbound);
+    };
+    let input = |rules: &str| chain("input", 0, rules);
+    for (line, inbound, outbound) in [
+        (input("meta l4proto tcp iif eth0 ct original proto-dst 80 drop"), Lost, Proxy),
+        (input("meta l4proto tcp iif eth0 ct original proto-dst 4143 drop"), Proxy, Proxy),
+        (input("meta l4proto tcp iif eth0 ct original proto-dst != 80 drop"), Proxy, Proxy),
+        (input("iif lo ct original ip daddr 192.0.0.0/16 drop"), Proxy, Lost),
+        (input("iif lo ct original ip daddr 127.0.0.1 drop"), Proxy, Proxy),
+        (input("meta l4proto tcp ct original ip saddr 10.77.0.1 ct original proto-dst { 79-81 } drop"), Lost, Proxy),
+        (input("meta l4proto tcp ct original ip daddr . ct original proto-dst { 10.77.0.2 . 80 } drop"), Lost, Proxy),
+        (input("meta l4proto tcp ct original proto-dst vmap { 80 : jump x, 4140 : drop }"), Proxy, Proxy),
+        (input("ct original ip6 daddr ::/0 drop"), Proxy, Proxy),
+        // The answer leaves from where the first packet has arrived.
+        (chain("output", 0, "tcp sport 4143 ct original proto-dst 80 drop"), Lost, Proxy),
+        (chain("output", 0, "tcp sport 4143 ct original proto-src 80 drop"), Proxy, Proxy),
+        (chain("output", 0, "tcp sport 4143 ct original ip saddr 10.77.0.2 drop"), Proxy, Proxy),
+        (
+            chain(
+                "postrouting",
+                0,
+                "meta l4proto tcp oif eth0 ct original ip saddr != 10.77.0.1 ct original proto-dst 80 drop",
+            ),
+            Proxy,
+            Proxy,
+        ),
+        // Without an entry, there is nothing to compare.
+        (chain("prerouting", -300, "meta l4proto tcp iif eth0 ct original proto-dst 80 drop"), Proxy, Proxy),
+        (chain("prerouting", -300, "meta l4proto tcp iif eth0 ct original proto-dst != 9 drop"), Proxy, Proxy),
+        (chain("prerouting", -150, "iif eth0 tcp dport 80 ct original proto-dst 80 drop"), Lost, Proxy),
+    ] {
+        probe_both(&line, inbound, outbound);
+    }
+    let conntrack = "-m conntrack";
+    for (line, inbound, outbound) in [
+        (format!("INPUT -i eth0 -p tcp {conntrack} --ctorigdstport 80"), Lost, Proxy),
+        (format!("INPUT -i eth0 -p tcp {conntrack} --ctorigdstport 81:90"), Proxy, Proxy),
+        (format!("INPUT -i eth0 -p tcp {conntrack} ! --ctorigdstport 80"), Proxy, Proxy),
+        (format!("INPUT -p tcp {conntrack} --ctorigdst 192.0.0.0/16 --ctstate NEW"), Proxy, Lost),
+        (format!("INPUT -p tcp {conntrack} --ctorigsrc 10.77.0.1 --ctdir ORIGINAL"), Lost, Proxy),
+        (format!("OUTPUT -p tcp --sport 4143 {conntrack} --ctorigdst 10.77.0.2 --ctorigdstport 80"), Lost, Proxy),
+    ] {
+        for program in ["iptables-nft", "iptables-legacy"] {
+            probe_both(&format!("{program} -A {line} -j DROP"), inbound, outbound);
+        }
+    }
+}
+
+/// No cgroup here has a class, so each socket's is 0; what arrives has no socket.
+#[test]
+fn sockets_have_class_0() {
+    let lines = |rule: &str| [chain("output", 0, &format!("tcp sport 4143 meta cgroup {rule} drop"))];
+    for (rule, inbound) in [("0", Lost), ("5", Proxy), ("!= 5", Lost), ("{ 0, 7 }", Lost), ("!= { 0, 7 }", Proxy)] {
+        check(&lines(rule).each_ref().map(String::as_str), inbound, Proxy);
+    }
+    check(&[&chain("prerouting", -150, "iif eth0 meta cgroup != 5 drop")], Proxy, Proxy);
+    for program in ["iptables-nft", "iptables-legacy"] {
+        for (rule, inbound) in [("--cgroup 0", Lost), ("--cgroup 5", Proxy), ("! --cgroup 5", Lost)] {
+            check(&[&format!("{program} -A OUTPUT -p tcp --sport 4143 -m cgroup {rule} -j DROP")], inbound, Proxy);
+        }
+    }
+}
+
 /// Rules ask in several ways for what each packet of a living connection is.
 #[test]
 fn what_every_packet_is_is_known() {

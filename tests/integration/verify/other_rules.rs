@@ -163,9 +163,9 @@ fn jumps_gotos_and_negations_are_followed() {
 #[test]
 fn no_rule_is_judged_by_an_old_value() {
     for rule in [
-        "ip saddr 10.9.0.1 ct original ip daddr 10.9.0.2 drop",
-        "tcp dport 443 ct original proto-dst 444 drop",
-        "tcp dport 443 ct original proto-dst { 444, 445 } drop",
+        "ip saddr 10.9.0.1 ct reply ip daddr 10.9.0.2 drop",
+        "tcp dport 443 ct reply proto-dst 444 drop",
+        "tcp dport 443 ct reply proto-dst { 444, 445 } drop",
         "tcp dport 443 numgen random mod 2 == 0 drop",
         "tcp dport 443 jhash ip saddr mod 2 == 0 drop",
         "tcp dport 443 fib daddr type local drop",

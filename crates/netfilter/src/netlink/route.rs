@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use mnl::Bus;
 use nix::errno::Errno;
-use ruleset::{Address, Device};
+use ruleset::{Address, Device, LocalEntry};
 use ruleset::{Family, LOOPBACK_INDEX, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
@@ -234,9 +234,6 @@ pub fn rules(family: Family) -> Result<Vec<RoutingRule>, ReadError> {
     })
 }
 
-/// An entry of the local table: the number of its type (`RTN_*`), and the addresses for which it is.
-type LocalEntry = (u8, Family, (u128, u128));
-
 pub fn local_table(family: Family) -> Result<Vec<LocalEntry>, ReadError> {
     dump(libc::RTM_GETROUTE, family_number(family), RTMSG, |message| read_local_entry(message, family))
 }
@@ -255,7 +252,8 @@ fn read_local_entry(message: &Message<'_>, family: Family) -> Result<Option<Loca
     let to = attributes.find(libc::RTA_DST)?.map(address).transpose()?;
     let first = to.map_or(0, ruleset::address);
     let last = first | u128::MAX.checked_shr(128 - free).unwrap_or(0);
-    Ok(Some((kind, family, (first, last))))
+    let device = attributes.find(libc::RTA_OIF)?.map_or(Ok(0), |value| u32_at(value, 0))?;
+    Ok(Some(LocalEntry { kind, family, addresses: (first, last), device }))
 }
 
 /// Another host on a device's link, whose hardware address is known.
@@ -377,10 +375,20 @@ pub(crate) mod tests {
             answered(&header, attributes, |message| read_local_entry(message, of))
         };
         let to: (u16, &[u8]) = (libc::RTA_DST, &[127, 0, 0, 0]);
-        assert_eq!(entry(8, libc::RT_TABLE_LOCAL, &[to], v4), Ok(Some((2, v4, (127 << 24, (128 << 24) - 1)))));
-        assert_eq!(entry(32, libc::RT_TABLE_LOCAL, &[to], v4), Ok(Some((2, v4, (127 << 24, 127 << 24)))));
-        assert_eq!(entry(0, libc::RT_TABLE_LOCAL, &[], v4), Ok(Some((2, v4, (0, u32::MAX.into())))));
-        assert_eq!(entry(0, libc::RT_TABLE_LOCAL, &[], Family::V6), Ok(Some((2, Family::V6, (0, u128::MAX)))));
+        let device = 7u32.to_ne_bytes();
+        let by: (u16, &[u8]) = (libc::RTA_OIF, &device);
+        let local = |family, first, last, device| {
+            Ok(Some(LocalEntry { kind: libc::RTN_LOCAL, family, addresses: (first, last), device }))
+        };
+        let v6 = Family::V6;
+        for (length, attributes, of, want) in [
+            (8, &[to, by][..], v4, local(v4, 127 << 24, (128 << 24) - 1, 7)),
+            (32, &[to], v4, local(v4, 127 << 24, 127 << 24, 0)),
+            (0, &[], v4, local(v4, 0, u32::MAX.into(), 0)),
+            (0, &[by], v6, local(v6, 0, u128::MAX, 7)),
+        ] {
+            assert_eq!(entry(length, libc::RT_TABLE_LOCAL, attributes, of), want, "{length}");
+        }
         assert_eq!(entry(8, libc::RT_TABLE_MAIN, &[to], v4), Ok(None));
         assert_eq!(entry(33, libc::RT_TABLE_LOCAL, &[to], v4), Err(Malformed));
     }
@@ -474,7 +482,13 @@ pub(crate) mod tests {
             assert!(matches!(device(b"eth9"), Err(ReadError::Socket(Errno::ENODEV))));
             let own = IpAddr::from([127, 0, 0, 1]);
             assert!(addresses().unwrap().iter().any(|address| (address.address, address.prefix) == (own, 8)));
-            assert!(local_table(Family::V4).unwrap().contains(&(2, Family::V4, (127 << 24, (128 << 24) - 1))));
+            let lo = LocalEntry {
+                kind: libc::RTN_LOCAL,
+                family: Family::V4,
+                addresses: (127 << 24, (128 << 24) - 1),
+                device: LOOPBACK_INDEX,
+            };
+            assert!(local_table(Family::V4).unwrap().contains(&lo));
             // Those of the local, the main and the default table.
             let plain = RoutingRule { users: None, is_by_mark: false };
             assert_eq!(rules(Family::V4).unwrap(), [plain; 3]);

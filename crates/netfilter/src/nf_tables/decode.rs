@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
             Expression::Meta(meta) => self.load(meta.register, self.loaded_meta(meta.key)),
             Expression::Conntrack(conntrack) => {
                 self.rule.needs_tracking = true;
-                self.load(conntrack.register, self.loaded_conntrack(conntrack.key));
+                self.load(conntrack.register, self.loaded_conntrack(conntrack));
             }
             Expression::Payload(payload) => self.load(payload.register, self.loaded_payload(payload)),
             Expression::Value(constant) => self.load(constant.register, Loaded::Value(constant.value.0.to_vec())),
@@ -377,18 +377,30 @@ impl<'a> Reader<'a> {
             libc::NFT_META_OIFGROUP => Loaded::OfDevice(Field::OutInterface, DeviceKey::Group),
             libc::NFT_META_IIFTYPE => Loaded::OfDevice(Field::InInterface, DeviceKey::Hardware),
             libc::NFT_META_OIFTYPE => Loaded::OfDevice(Field::OutInterface, DeviceKey::Hardware),
+            libc::NFT_META_CGROUP => Loaded::SocketClass,
             _ => loaded_by("meta"),
         }
     }
 
-    fn loaded_conntrack(&self, key: i32) -> Loaded {
-        match key {
-            libc::NFT_CT_STATE => Loaded::State(u32::MAX),
-            libc::NFT_CT_STATUS => Loaded::Status(u32::MAX),
-            libc::NFT_CT_DIRECTION => Loaded::Direction,
-            libc::NFT_CT_MARK => self.loaded_field(Field::ConnectionMark),
-            _ => loaded_by("ct"),
-        }
+    fn loaded_conntrack(&self, expression::Conntrack { key, way, .. }: expression::Conntrack) -> Loaded {
+        /// `IP_CT_DIR_ORIGINAL`
+        const ORIGINAL: u8 = 0;
+        let field = match (key, way) {
+            (libc::NFT_CT_STATE, _) => return Loaded::State(u32::MAX),
+            (libc::NFT_CT_STATUS, _) => return Loaded::Status(u32::MAX),
+            (libc::NFT_CT_DIRECTION, _) => return Loaded::Direction,
+            (libc::NFT_CT_MARK, _) => Some(Field::ConnectionMark),
+            (libc::NFT_CT_SRC, Some(ORIGINAL)) => self.family.map(Field::OriginalSource),
+            (libc::NFT_CT_DST, Some(ORIGINAL)) => self.family.map(Field::OriginalDestination),
+            (libc::NFT_CT_SRC_IP, Some(ORIGINAL)) => Some(Field::OriginalSource(Family::V4)),
+            (libc::NFT_CT_DST_IP, Some(ORIGINAL)) => Some(Field::OriginalDestination(Family::V4)),
+            (libc::NFT_CT_SRC_IP6, Some(ORIGINAL)) => Some(Field::OriginalSource(Family::V6)),
+            (libc::NFT_CT_DST_IP6, Some(ORIGINAL)) => Some(Field::OriginalDestination(Family::V6)),
+            (libc::NFT_CT_PROTO_SRC, Some(ORIGINAL)) => Some(Field::OriginalSourcePort),
+            (libc::NFT_CT_PROTO_DST, Some(ORIGINAL)) => Some(Field::OriginalDestinationPort),
+            _ => None,
+        };
+        field.map_or_else(|| loaded_by("ct"), |field| self.loaded_field(field))
     }
 
     /// A whole field, as `meta` and `ct` load it.
@@ -446,7 +458,7 @@ impl<'a> Reader<'a> {
             &Loaded::Bytes(place, None) => return Some(Loaded::Bytes(place, Some(mask.to_vec()))),
             &Loaded::Bits(Bits { field, xor: 0, .. }) => field,
             &Loaded::Field(Part { field, bytes, host_order }) => match field {
-                Field::Source(_) | Field::Destination(_) if is_plain && mask.len() == bytes => {
+                _ if field.address_family().is_some() && is_plain && mask.len() == bytes => {
                     return Some(Loaded::Masked(field, mask.to_vec()));
                 }
                 Field::SourcePort | Field::DestinationPort => field,
@@ -499,7 +511,7 @@ impl<'a> Reader<'a> {
         let number = host_number(value);
         Some(match *loaded {
             Loaded::Masked(field, ref mask) => Condition::compare(field, network(field, value, mask)?, negated),
-            Loaded::AddressType { .. } | Loaded::OfDevice(..) | Loaded::State(_) => {
+            Loaded::AddressType { .. } | Loaded::OfDevice(..) | Loaded::State(_) | Loaded::SocketClass => {
                 self.membership_condition(loaded, &[number?], negated)?
             }
             // `missing` is 0: no device.
@@ -536,16 +548,20 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The condition that a state, an address type or a device is one of these or, if negated, none of them.
+    /// The condition that a state, an address type, a device or a class is one of these or, if negated, none of them.
     fn membership_condition(&self, loaded: &Loaded, numbers: &[u32], negated: bool) -> Option<Condition> {
         match *loaded {
             Loaded::State(mask) => Some(ct_state_condition(|state| numbers.contains(&(state.bit() & mask)) != negated)),
-            Loaded::AddressType { is_source } => {
+            Loaded::SocketClass => {
+                Some(Condition::Context(Context::SocketClass { classes: numbers.to_vec(), negated }))
+            }
+            Loaded::AddressType { is_source, of_device } => {
                 let mut types = 0;
                 for &number in numbers {
                     types |= 1u16.checked_shl(number)?;
                 }
-                Some(address_type_condition(is_source, types, negated))
+                let is_xt = false;
+                Some(Condition::Context(Context::AddressType { is_source, types, negated, is_xt, of_device }))
             }
             Loaded::OfDevice(field, key) => {
                 let mut names = Vec::new();
@@ -704,8 +720,11 @@ impl<'a> Reader<'a> {
             loaded => loaded,
         };
         match *loaded {
-            ref loaded @ (Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::OfDevice(..)) => {
-                // Numbers of states, types and devices are in the machine's order, as marks are.
+            ref loaded @ (Loaded::State(u32::MAX)
+            | Loaded::AddressType { .. }
+            | Loaded::OfDevice(..)
+            | Loaded::SocketClass) => {
+                // Numbers of states, types, devices and classes are in the machine's order, as marks are.
                 let numbers = set.numbers_of(Field::Mark)?;
                 let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
                 self.membership_condition(loaded, &numbers, negated)
@@ -918,27 +937,37 @@ fn loaded_by(expression: &str) -> Loaded {
     Loaded::Other(vec![Name::from(expression)])
 }
 
-/// The part of routing that `fib` loads: `fib daddr type`, or `fib saddr . iif oif`.
+/// The part of routing that `fib` loads: `fib daddr type`, `fib daddr . iif type`, or `fib saddr . iif oif`.
 fn loaded_by_routing(fib: expression::Fib) -> Loaded {
     // `NFTA_FIB_F_*`: by the source or the destination, the mark, the device of either way; and whether there is one.
     const SOURCE: u32 = 1;
     const DESTINATION: u32 = 2;
     const MARK: u32 = 4;
-    const SOURCE_BY_DEVICE: u32 = 9;
+    const ARRIVING: u32 = 8;
+    const LEAVING: u32 = 16;
+    const SOURCE_BY_DEVICE: u32 = SOURCE | ARRIVING;
     const PRESENT: u32 = 32;
     // Marks are 0 until a rule sets them, and then routing is not followed.
     match (fib.result, fib.flags & !MARK & !PRESENT) {
         // `NFT_FIB_RESULT_OIF` and `NFT_FIB_RESULT_ADDRTYPE`
         (1, SOURCE) => Loaded::ReversePath { is_loose: true },
         (1, SOURCE_BY_DEVICE) => Loaded::ReversePath { is_loose: false },
-        (3, SOURCE) => Loaded::AddressType { is_source: true },
-        (3, DESTINATION) => Loaded::AddressType { is_source: false },
+        (3, flags) => {
+            let is_source = match flags & !ARRIVING & !LEAVING {
+                SOURCE => true,
+                DESTINATION => false,
+                _ => return loaded_by("fib"),
+            };
+            let of_device = match flags & (ARRIVING | LEAVING) {
+                0 => None,
+                ARRIVING => Some(Field::InInterface),
+                LEAVING => Some(Field::OutInterface),
+                _ => return loaded_by("fib"),
+            };
+            Loaded::AddressType { is_source, of_device }
+        }
         _ => loaded_by("fib"),
     }
-}
-
-fn address_type_condition(is_source: bool, types: u16, negated: bool) -> Condition {
-    Condition::Context(Context::AddressType { is_source, types, negated, is_xt: false })
 }
 
 /// The condition that there is a route back, by the device on which the packet came or by any; if negated, that there

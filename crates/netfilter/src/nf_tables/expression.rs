@@ -116,8 +116,9 @@ expressions! {
         length: u32 = NFTA_BYTEORDER_LEN(4),
         size: u32 = NFTA_BYTEORDER_SIZE(5),
     }
-    /// `[ ct load KEY => reg REGISTER ]`; the key is one of `NFT_CT_*`.
-    Conntrack "ct" { register: u32 = NFTA_CT_DREG(1), key: i32 = NFTA_CT_KEY(2) }
+    /// `[ ct load KEY => reg REGISTER ]`; the key is one of `NFT_CT_*`. Of a connection's addresses and ports, those of its
+    /// packets of one way (`IP_CT_DIR_*`) are loaded.
+    Conntrack "ct" { register: u32 = NFTA_CT_DREG(1), key: i32 = NFTA_CT_KEY(2), way: Option<u8> = NFTA_CT_DIRECTION(3) }
     SetConntrack "ct" { register: u32 = NFTA_CT_SREG(4), key: i32 = NFTA_CT_KEY(2) }
     /// `[ nat dnat ip addr_min reg … proto_min reg … ]`, or `snat` (`NFT_NAT_*`): each with the first and the last. The
     /// family is one of `NFPROTO_*`, as libc has them; of other packets it does nothing.

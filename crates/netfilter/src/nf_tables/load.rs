@@ -25,7 +25,11 @@ pub(super) fn add_load(to: &mut NftnlRule<'_>, field: Field) -> Option<()> {
         | Field::IcmpType
         | Field::HopLimit
         | Field::EtherType
-        | Field::PacketType => return None,
+        | Field::PacketType
+        | Field::OriginalSource(_)
+        | Field::OriginalDestination(_)
+        | Field::OriginalSourcePort
+        | Field::OriginalDestinationPort => return None,
     }
     Some(())
 }

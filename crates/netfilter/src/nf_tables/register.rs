@@ -26,14 +26,18 @@ impl Part {
         if matches!(self.field, Field::InInterface | Field::OutInterface) {
             return devices(value);
         }
-        if value.len() != self.bytes || self.bytes > self.field.bytes() {
+        if value.is_empty() || value.len() > self.bytes || self.bytes > self.field.bytes() {
+            return None;
+        }
+        if self.host_order && value.len() != self.bytes {
             return None;
         }
         if self.host_order && cfg!(target_endian = "little") {
             let swapped: Vec<u8> = value.iter().rev().copied().collect();
             return Some((number(&swapped), number(&swapped)));
         }
-        let rest = 8 * (self.field.bytes() - self.bytes) as u32;
+        // nft compares only the bytes that a prefix covers, if it ends on a whole byte.
+        let rest = 8 * (self.field.bytes() - value.len()) as u32;
         let first = number(value).checked_shl(rest).unwrap_or(0);
         Some((first, first + 1u128.checked_shl(rest).unwrap_or(0).wrapping_sub(1)))
     }
@@ -73,7 +77,11 @@ pub(super) enum Loaded {
     /// The type that routing gives the source or the destination.
     AddressType {
         is_source: bool,
+        /// The field with the device to whose addresses this is limited.
+        of_device: Option<Field>,
     },
+    /// The class of the socket's cgroup.
+    SocketClass,
     /// The number of the device by which the route to the source leaves: the one on which the packet arrived or, if
     /// loose, any.
     ReversePath {
@@ -111,8 +119,13 @@ impl Loaded {
     pub(super) fn words(&self) -> &str {
         match self {
             Self::Field(Part { field, .. }) => field.facts().nft,
-            Self::AddressType { is_source: true } => "fib saddr type",
-            Self::AddressType { is_source: false } => "fib daddr type",
+            Self::AddressType { is_source: true, of_device: None } => "fib saddr type",
+            Self::AddressType { is_source: false, of_device: None } => "fib daddr type",
+            Self::AddressType { is_source: true, of_device: Some(Field::InInterface) } => "fib saddr . iif type",
+            Self::AddressType { is_source: false, of_device: Some(Field::InInterface) } => "fib daddr . iif type",
+            Self::AddressType { is_source: true, .. } => "fib saddr . oif type",
+            Self::AddressType { is_source: false, .. } => "fib daddr . oif type",
+            Self::SocketClass => "meta cgroup",
             Self::OfDevice(Field::InInterface, DeviceKey::Index) => "iif",
             Self::OfDevice(Field::InInterface, DeviceKey::Group) => "iifgroup",
             Self::OfDevice(Field::InInterface, DeviceKey::Hardware) => "iiftype",
@@ -131,12 +144,13 @@ impl Loaded {
         match self {
             Self::State(_) | Self::Status(_) | Self::Direction => "ct",
             Self::AddressType { .. } | Self::ReversePath { .. } => "fib",
-            Self::OfDevice(..) => "meta",
+            Self::OfDevice(..) | Self::SocketClass => "meta",
             Self::Chosen { expression, .. } => expression,
             Self::Mapped => "map",
             Self::Field(Part { field, .. }) | Self::Bits(Bits { field, .. }) => match field {
                 Field::Mark | Field::Uid | Field::Gid | Field::EtherType | Field::PacketType => "meta",
                 Field::ConnectionMark => "ct",
+                _ if field.of_first_packet().is_some() => "ct",
                 _ => "payload",
             },
             _ => "payload",
@@ -190,9 +204,11 @@ impl Registers {
             let length = match loaded {
                 Loaded::Field(part) if part.bytes == part.field.bytes() => part.bytes,
                 Loaded::OfDevice(_, DeviceKey::Hardware) => 2,
-                Loaded::State(u32::MAX) | Loaded::AddressType { .. } | Loaded::OfDevice(..) | Loaded::Chosen { .. } => {
-                    4
-                }
+                Loaded::State(u32::MAX)
+                | Loaded::AddressType { .. }
+                | Loaded::OfDevice(..)
+                | Loaded::SocketClass
+                | Loaded::Chosen { .. } => 4,
                 _ => return None,
             };
             parts.push((loaded.clone(), length));
@@ -328,7 +344,7 @@ mod tests {
             (field(Field::Uid), &["meta"]),
             (field(Field::ConnectionMark), &["ct"]),
             (field(Field::SourcePort), &["payload"]),
-            (Loaded::AddressType { is_source: true }, &["fib"]),
+            (Loaded::AddressType { is_source: true, of_device: None }, &["fib"]),
             (Loaded::Mapped, &["map"]),
             (Loaded::Bytes(Place::default(), None), &["payload"]),
             (Loaded::Bytes(Place::default(), Some(vec![1])), &["payload", "bitwise"]),
@@ -349,10 +365,13 @@ mod tests {
         let source = |bytes| Part { bytes, ..Part::whole(Field::Source(ruleset::Family::V4)) };
         assert_eq!(source(4).interval(&[10, 0, 0, 1]), Some((0x0a00_0001, 0x0a00_0001)));
         assert_eq!(source(1).interval(&[10]), Some((0x0a00_0000, 0x0aff_ffff)));
-        assert_eq!(source(2).interval(&[10]), None);
+        assert_eq!(source(4).interval(&[10]), Some((0x0a00_0000, 0x0aff_ffff)));
+        assert_eq!(source(1).interval(&[10, 0]), None, "more than was loaded");
+        assert_eq!(source(4).interval(&[]), None);
         assert_eq!(source(5).interval(&[10, 0, 0, 1, 2]), None);
         let uid = Part::whole(Field::Uid).interval(&2102u32.to_ne_bytes());
         assert_eq!(uid, Some((2102, 2102)));
+        assert_eq!(Part::whole(Field::Uid).interval(&[7]), None, "of the machine's order");
         let name = Part::whole(Field::OutInterface);
         assert_eq!(name.interval(b"eth"), Some(names_beginning_with(b"eth")));
         assert_eq!(name.interval(b"eth\0"), Some((interface(b"eth"), interface(b"eth"))));

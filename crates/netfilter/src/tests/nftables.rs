@@ -104,11 +104,25 @@ fn what_routing_and_counters_decide_is_what_is_named() {
             _ => None,
         });
         let back = |is_loose, negated| Context::ReversePath { is_loose, negated, xt_flags: None };
-        let types = |is_source, types, negated| Context::AddressType { is_source, types, negated, is_xt: false };
+        let types = |is_source, types, negated| Context::AddressType {
+            is_source,
+            types,
+            negated,
+            is_xt: false,
+            of_device: None,
+        };
         let want = match nft {
             "fib daddr type local accept" => vec![types(false, local, false)],
             "fib saddr type != local drop" => vec![types(true, local, true)],
             "fib daddr type { local, broadcast } accept" => vec![types(false, local | broadcast, false)],
+            "fib daddr . iif type local drop" => vec![Context::AddressType {
+                is_source: false,
+                types: local,
+                negated: false,
+                is_xt: false,
+                of_device: Some(Field::InInterface),
+            }],
+            "meta cgroup 5 drop" => vec![Context::SocketClass { classes: vec![5], negated: false }],
             "fib saddr . iif oif missing drop" => vec![back(false, true)],
             "fib saddr . iif oif exists accept" => vec![back(false, false)],
             "fib saddr oif != 0 accept" => vec![back(true, false)],
@@ -124,5 +138,5 @@ fn what_routing_and_counters_decide_is_what_is_named() {
         assert_eq!(limits.first().is_some_and(is_over), said.contains(" over ") && !nft.contains(" @dyn "), "{nft}");
         compared += want.len() + limits.len();
     }
-    assert_eq!(compared, 18);
+    assert_eq!(compared, 20);
 }

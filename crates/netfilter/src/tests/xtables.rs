@@ -194,10 +194,11 @@ fn what_routing_and_counters_decide_is_what_is_named() {
     for row in rows() {
         let mut want = Vec::new();
         for (option, is_source) in [("--src-type", true), ("--dst-type", false)] {
-            if let Some((listed, negated)) = row.option(option).filter(|_| !row.saved.contains("limit-iface")) {
+            if let Some((listed, negated)) = row.option(option) {
                 let places = listed.split(',').map(|kind| names.iter().position(|name| *name == kind).unwrap());
                 let types = places.map(|place| 1 << place).sum();
-                want.push(Context::AddressType { is_source, types, negated, is_xt: true });
+                let of_device = row.saved.contains("--limit-iface-in").then_some(Field::InInterface);
+                want.push(Context::AddressType { is_source, types, negated, is_xt: true, of_device });
             }
         }
         types += want.len();
@@ -240,7 +241,7 @@ fn what_routing_and_counters_decide_is_what_is_named() {
         contexts.retain(|context| !matches!(context, Context::Limit { .. }));
         assert_eq!(contexts, want, "{}", row.saved);
     }
-    assert_eq!((types, paths, limits), (15, 12, 35));
+    assert_eq!((types, paths, limits), (17, 12, 35));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use ruleset::{
 };
 
 use super::{XtEntry, extension, nat_ports, nat_range};
-use crate::netlink::message::{Malformed, address, u8_at, u16_at, u32_at};
+use crate::netlink::message::{Malformed, address, number, u8_at, u16_at, u32_at, under_mask};
 
 /// The conditions of a match of others; none if it isn't understood.
 pub(super) fn read_match(
@@ -18,7 +18,7 @@ pub(super) fn read_match(
     let XtEntry { family, name, revision, info } = entry;
     rule.needs_tracking |= needs_tracking(name);
     Ok(match (name, revision) {
-        (b"conntrack", 3) => read_conntrack(info)?,
+        (b"conntrack", 3) => read_conntrack(family, info)?,
         (b"icmp6", 0) => Some(vec![read_icmpv6(info)?]),
         (b"hl", 0) => read_hop_limit(info)?,
         (b"addrtype", 0 | 1) => read_address_type(revision, info)?,
@@ -33,6 +33,7 @@ pub(super) fn read_match(
             Some(vec![Condition::compare(Field::PacketType, kind, negated)])
         }
         (b"set", 1..=4) => read_set(entry, numbered)?.map(|condition| vec![condition]),
+        (b"cgroup", 0..=2) => read_class(revision, info)?.map(|condition| vec![condition]),
         (b"statistic", 0) => read_statistic(info)?,
         (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
         (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
@@ -43,6 +44,23 @@ pub(super) fn read_match(
         }
         _ => None,
     })
+}
+
+/// `struct xt_cgroup_info_v0` and the two after it (linux/netfilter/xt_cgroup.h): the class, and whether it is inverted. The
+/// later ones may ask for a path, which isn't understood; the second has room for both, the third for either.
+fn read_class(revision: u32, info: &[u8]) -> Result<Option<Condition>, Malformed> {
+    let (class, negated) = match revision {
+        0 => (u32_at(info, 0)?, u32_at(info, 4)? != 0),
+        _ => {
+            let (has_path, has_class) = (u8_at(info, 0)? != 0, u8_at(info, 1)? != 0);
+            if has_path || !has_class {
+                return Ok(None);
+            }
+            let place = if revision == 1 { 4 + 4096 } else { 4 };
+            (u32_at(info, place)?, u8_at(info, 3)? != 0)
+        }
+    };
+    Ok(Some(Condition::Context(Context::SocketClass { classes: vec![class], negated })))
 }
 
 /// `struct xt_statistic_info`: the mode, a flag that inverts it, and the probability, of which 2^31 is certainty. Only a
@@ -218,15 +236,19 @@ fn read_address_type(revision: u32, info: &[u8]) -> Result<Option<Vec<Condition>
         0 => u32::from(u32_at(info, 4)? != 0) + 2 * u32::from(u32_at(info, 8)? != 0),
         _ => u32_at(info, 4)?,
     };
-    // Some are limited to a device.
-    if flags & !3 != 0 {
-        return Ok(None);
-    }
+    // `XT_ADDRTYPE_LIMIT_IFACE_IN` and `XT_ADDRTYPE_LIMIT_IFACE_OUT`
+    let of_device = match flags & !3 {
+        0 => None,
+        4 => Some(Field::InInterface),
+        8 => Some(Field::OutInterface),
+        _ => return Ok(None),
+    };
+    let is_xt = true;
     let mut conditions = Vec::new();
     for (is_source, types, bit) in [(true, u16_at(info, 0)?, 1), (false, u16_at(info, 2)?, 2)] {
         if types != 0 {
             let negated = flags & bit != 0;
-            conditions.push(Condition::Context(Context::AddressType { is_source, types, negated, is_xt: true }));
+            conditions.push(Condition::Context(Context::AddressType { is_source, types, negated, is_xt, of_device }));
         }
     }
     Ok(Some(conditions))
@@ -292,23 +314,50 @@ fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
 }
 
 /// `struct xt_conntrack_mtinfo3`: what it compares, what of that is inverted, and the states; the direction is one of
-/// those that it inverts or not. Only `--ctstate` and `--ctdir` are understood.
-fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+/// those that it inverts or not. Only `--ctstate`, `--ctdir` and the addresses and ports of the first packet
+/// (`--ctorigsrc` and the three others) are understood.
+fn read_conntrack(family: Family, info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let (kinds, inverted, states) = (u16_at(info, 146)?, u16_at(info, 148)?, u16_at(info, 150)?);
-    // `XT_CONNTRACK_STATE` and `XT_CONNTRACK_DIRECTION`
+    // `XT_CONNTRACK_STATE` and the others
     const STATE: u16 = 1;
+    const ADDRESSES: [u16; 2] = [1 << 2, 1 << 3];
+    const PORTS: [u16; 2] = [1 << 8, 1 << 9];
     const DIRECTION: u16 = 1 << 12;
     // The same by another name: `-m state --state`.
     const STATE_ALIAS: u16 = 1 << 13;
+    const ORIGINAL: u16 = ADDRESSES[0] | ADDRESSES[1] | PORTS[0] | PORTS[1];
     let kinds = kinds & !STATE_ALIAS;
-    if kinds == 0 || kinds & !STATE & !DIRECTION != 0 {
+    if kinds == 0 || kinds & !STATE & !DIRECTION & !ORIGINAL != 0 {
         return Ok(None);
     }
     // `XT_CONNTRACK_STATE_SNAT` and the next two; the others' bits are those of [`State`].
     const SNAT: u16 = 1 << 6;
     const DNAT: u16 = 1 << 7;
     const UNTRACKED: u16 = 1 << 8;
+    // A packet without an entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
+    if kinds & STATE != 0 && kinds & ORIGINAL != 0 {
+        let without_entry = states & (CtState::Invalid.bit() as u16 | UNTRACKED);
+        let all = if inverted & STATE != 0 { CtState::Invalid.bit() as u16 | UNTRACKED } else { 0 };
+        if without_entry != all {
+            return Ok(None);
+        }
+    }
     let mut conditions = Vec::new();
+    for (index, bit) in ADDRESSES.into_iter().enumerate().filter(|(_, bit)| kinds & bit != 0) {
+        let field = if index == 0 { Field::OriginalSource(family) } else { Field::OriginalDestination(family) };
+        let held = |at: usize| info.get(at..at + field.bytes()).map(number).ok_or(Malformed);
+        let (number, mask) = (held(32 * index)?, held(32 * index + 16)?);
+        let negated = inverted & bit != 0;
+        conditions.push(match under_mask(field, number, mask) {
+            Some(numbers) => Condition::compare(field, numbers, negated),
+            None => Condition::Masked { field, mask, number, negated },
+        });
+    }
+    for (index, bit) in PORTS.into_iter().enumerate().filter(|(_, bit)| kinds & bit != 0) {
+        let field = if index == 0 { Field::OriginalSourcePort } else { Field::OriginalDestinationPort };
+        let ports = (u16_at(info, 138 + 2 * index)?.into(), u16_at(info, 154 + 2 * index)?.into());
+        conditions.push(Condition::compare(field, ports, inverted & bit != 0));
+    }
     if kinds & STATE != 0 {
         let negated = inverted & STATE != 0;
         conditions.push(tracking_condition(|tracked| {
@@ -326,7 +375,6 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     if kinds & DIRECTION != 0 {
         // Inverted, it is about the reply.
         let is_reply = inverted & DIRECTION != 0;
-        // A packet without an entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
         let passes = kinds & STATE != 0;
         let holds = |of: Tracked| if of.state.has_entry() { of.is_reply == is_reply } else { passes };
         conditions.push(tracking_condition(holds));

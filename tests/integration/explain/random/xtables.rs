@@ -55,7 +55,7 @@ pub(super) struct Rule {
     pub(super) target: &'static str,
 }
 
-const CONDITIONS: [&str; 54] = [
+const CONDITIONS: [&str; 56] = [
     "",
     "",
     "-p tcp",
@@ -82,6 +82,8 @@ const CONDITIONS: [&str; 54] = [
     "-m conntrack --ctstate DNAT",
     "-m conntrack --ctstate NEW,DNAT",
     "-m conntrack --ctdir ORIGINAL",
+    "-m conntrack --ctorigdstport 80",
+    "-m conntrack ! --ctorigsrc NEIGHBOUR",
     "-m conntrack --ctdir REPLY",
     "-m state --state NEW",
     "-m addrtype --dst-type LOCAL",
