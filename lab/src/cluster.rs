@@ -10,7 +10,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::scenario::only;
-use crate::shell::{Result, Run as _, need_root, target};
+use crate::shell::{Result, Run as _, need_root};
 use crate::{LayOut, apt, confined, containerd, helm, install, linkerd, rootfs};
 
 /// Kubernetes' programs, which the folder has to have, and the first version that runs here.
@@ -75,28 +75,19 @@ fn check(kubernetes: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts the programs that run there into `bin`, and each image's files into a folder of its name in `images`.
+/// Fills the folder: the programs that run there are in `bin`.
 fn fill(kubernetes: &Path, lay_out: LayOut) -> Result<PathBuf> {
-    let folder = target("cluster");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    let [bin, images] = ["bin", "images"].map(|name| folder.join(name));
-    for folder in [&bin, &images] {
-        fs::create_dir_all(folder)?;
-    }
+    let folder = containerd::fill("cluster", lay_out)?;
+    let bin = folder.join("bin");
     for program in PROGRAMS {
         symlink(kubernetes.join(program), bin.join(program))?;
     }
     for (package, program) in UNPACKED {
         link(&apt::unpack(containerd::RELEASE, package)?.join(program), &bin)?;
     }
-    containerd::add_node(&folder)?;
     link(&helm::program()?, &bin)?;
     fs::write(folder.join(VALUES), values().to_string())?;
-    lay_out(&images)?;
-    rootfs::add("iptables", &["iptables"], &images.join("legacy"))?;
-    add_linkerd_init(&images)?;
+    add_linkerd_init(&folder.join("images/linkerd-init"))?;
     Ok(folder)
 }
 
@@ -125,9 +116,8 @@ fn link(program: &Path, folder: &Path) -> Result<()> {
 
 /// A stand-in for linkerd-init's image: a shell, iptables-legacy, and the commands that linkerd-init runs in legacy
 /// mode.
-fn add_linkerd_init(images: &Path) -> Result<()> {
-    let folder = images.join("linkerd-init");
-    rootfs::add("linkerd-init", &["iptables", "busybox-static"], &folder)?;
+fn add_linkerd_init(folder: &Path) -> Result<()> {
+    rootfs::add("linkerd-init", &["iptables", "busybox-static"], folder)?;
     let commands: Vec<_> = linkerd::commands("legacy", true).iter().map(|words| words.join(" ")).collect();
     Ok(fs::write(folder.join("commands"), commands.join("\n"))?)
 }

@@ -1,7 +1,6 @@
 //! A program in namespaces and cgroups of its own, of which nothing is left, however it ends.
 //!
-//! The program is the one that calls [`main`], which starts it once more in there. `cargo xtask pods` and `cargo xtask
-//! cluster` run such programs.
+//! `cargo xtask pods` and `cargo xtask cluster` start such programs as a [`Program`]; in there, they call [`main`].
 
 use std::env::current_exe;
 use std::fs;
@@ -29,7 +28,10 @@ const HOLDING: &str = "holding";
 
 /// Such a program, from outside.
 #[derive(Debug)]
-pub struct Program(PathBuf);
+pub struct Program {
+    name: String,
+    file: PathBuf,
+}
 
 impl Program {
     /// Builds the laboratory's program of this name, with these further words for cargo.
@@ -38,24 +40,85 @@ impl Program {
             .args(words)
             .env("CARGO_TARGET_DIR", target(""))
             .run()?;
-        Ok(Self(target("debug").join(name)))
+        Ok(Self { name: name.to_owned(), file: target("debug").join(name) })
     }
 
-    /// Runs it, with the folder that was filled for it, and words for what it does.
+    /// Runs it, with the folder that was filled for it, and words for what it does. It is an error if the program fails, and
+    /// if anything is left of it.
     pub fn run(&self, folder: &Path, words: &[String]) -> Result<()> {
-        self.command("run", folder).args(words).run()
+        let mut run = self.start(folder, words, Stdio::inherit())?;
+        let status = run.child.wait()?;
+        let ended = run.end();
+        if !status.success() {
+            return Err(format!("{}: {status}", self.name).into());
+        }
+        ended
     }
 
     /// Starts it and kills it, as the kernel does when it is out of memory, and sees that nothing is left.
     pub fn kill(&self, folder: &Path) -> Result<()> {
-        self.command("kill", folder).run()
+        let mut run = self.start(folder, &[HOLD.to_owned()], Stdio::piped())?;
+        let mut lines = BufReader::new(run.child.stdout.take().ok_or("no stdout")?).lines();
+        let holds = lines.any(|line| line.is_ok_and(|line| line == HOLDING));
+        let before = left_behind(&run.name).len();
+        run.child.kill()?;
+        run.child.wait()?;
+        let begun = Instant::now();
+        run.end()?;
+        if !holds || before == 0 {
+            return Err("the run that was to be killed did not start".into());
+        }
+        println!(
+            "ok     killed with kill -9: of {before} processes and cgroups nothing is left after {:.1} s",
+            begun.elapsed().as_secs_f64()
+        );
+        Ok(())
     }
 
-    /// The command ends with this process.
-    fn command(&self, verb: &str, folder: &Path) -> Command {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(&self.0).arg(verb).arg(folder);
-        command
+    fn start(&self, folder: &Path, words: &[String], stdout: Stdio) -> Result<Run> {
+        let name = format!("proxy-init-{}-{}", self.name, std::process::id());
+        let sweeper = Command::new(&self.file)
+            .args(["sweep", &name])
+            .stdin(Stdio::piped())
+            // Ctrl-C is not for it.
+            .process_group(0)
+            .spawn()?;
+        // Whichever process of these dies, those after it do; the last is the first of its process namespace, and with
+        // it dies everything in there.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"])
+            .args(["--mount-proc", "--kill-child", "--propagation", "private"])
+            .arg(&self.file)
+            .arg("inside")
+            .arg(folder)
+            .arg(&name)
+            .args(words)
+            .env(VARIABLE, &name)
+            .stdout(stdout)
+            .spawn()?;
+        Ok(Run { name, child, sweeper })
+    }
+}
+
+/// In the environment of each process of a run but those in containers.
+const VARIABLE: &str = "PROXY_INIT_RUN";
+
+/// A program in network, mount and process namespaces of its own, with all that it has started.
+struct Run {
+    /// Of its cgroup, and in the environment of its processes.
+    name: String,
+    child: Child,
+    sweeper: Child,
+}
+
+impl Run {
+    /// Once the program has ended: has what outlives it removed, and sees that nothing is left.
+    fn end(mut self) -> Result<()> {
+        drop(self.sweeper.stdin.take());
+        self.sweeper.wait()?;
+        let is_gone = || left_behind(&self.name).is_empty().then_some(());
+        let left = || format!("left behind: {}", left_behind(&self.name).join(", ")).into();
+        wait::until(PATIENCE, is_gone).ok_or_else(left)
     }
 }
 
@@ -71,57 +134,35 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// True if it is to hold what it makes until it is killed.
-    pub fn holds(&self) -> bool {
-        self.words == [HOLD]
+    /// Holds what the program has made until it is killed, if it is to do so.
+    pub fn hold_if_asked(&self) {
+        if self.words == [HOLD] {
+            println!("{HOLDING}");
+            loop {
+                park();
+            }
+        }
     }
 }
 
-/// Does that.
-pub fn hold() -> ! {
-    println!("{HOLDING}");
-    loop {
-        park();
-    }
-}
-
-/// The whole of such a program, but for what it does in there:
-///
-/// - `run FOLDER WORD...` is [`Program::run`], and `kill FOLDER` is [`Program::kill`];
-/// - by the others it starts itself.
+/// The whole of such a program, but for what it does in there.
 pub fn main(inside: impl Fn(&Inside) -> Result<()>) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let outcome = match words.as_slice() {
-        ["run", folder, words @ ..] => Run::start(folder, words).and_then(Run::end),
-        ["kill", folder] => kill(folder),
-        ["sweep", name] => sweep(name),
-        ["inside", ..] if Pid::this().as_raw() == 1 => first_process(&arguments),
-        ["inside", folder, cgroup, words @ ..] => inside(&Inside {
-            folder: folder.into(),
-            cgroup: (*cgroup).to_owned(),
-            words: words.iter().map(|&word| word.to_owned()).collect(),
-        }),
+    let outcome = match arguments.as_slice() {
+        [verb, name] if verb == "sweep" => sweep(name),
+        [verb, ..] if verb == "inside" && Pid::this().as_raw() == 1 => first_process(&arguments),
+        [verb, folder, cgroup, words @ ..] if verb == "inside" => {
+            inside(&Inside { folder: folder.into(), cgroup: cgroup.clone(), words: words.to_vec() })
+        }
         _ => Err("cargo xtask runs this".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error}", own_name());
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
-}
-
-/// The name of the program's file.
-fn own_name() -> String {
-    let path = current_exe().unwrap_or_default();
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The name of the run that this process starts.
-fn name_of_run(process: u32) -> String {
-    format!("proxy-init-{}-{process}", own_name())
 }
 
 /// The first process of a process namespace inherits those whose parents have ended, such as containers' shims, and has
@@ -138,56 +179,6 @@ fn first_process(arguments: &[String]) -> Result<()> {
     }
 }
 
-/// A program in network, mount and process namespaces of its own, with all that it has started.
-struct Run {
-    /// Of its cgroup, and in the environment of its processes.
-    name: String,
-    child: Child,
-    sweeper: Child,
-}
-
-impl Run {
-    /// In the environment of each of its processes but those in containers.
-    const VARIABLE: &str = "PROXY_INIT_RUN";
-
-    /// Starts it with a folder and words.
-    fn start(folder: &str, words: &[&str]) -> Result<Self> {
-        let name = name_of_run(std::process::id());
-        let sweeper = Command::new(current_exe()?)
-            .args(["sweep", &name])
-            .stdin(Stdio::piped())
-            // Ctrl-C is not for it.
-            .process_group(0)
-            .spawn()?;
-        // Whichever process of these dies, those after it do; the last is the first of its process namespace, and with
-        // it dies everything in there.
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"])
-            .args(["--mount-proc", "--kill-child", "--propagation", "private"])
-            .arg(current_exe()?)
-            .args(["inside", folder, &name])
-            .args(words)
-            .env(Self::VARIABLE, &name)
-            .spawn()?;
-        Ok(Self { name, child, sweeper })
-    }
-
-    /// Waits for its end. It is an error if the program fails, and if anything is left of it.
-    fn end(mut self) -> Result<()> {
-        let status = self.child.wait()?;
-        drop(self.sweeper.stdin.take());
-        self.sweeper.wait()?;
-        let left = left_behind(&self.name);
-        if !status.success() {
-            return Err(format!("{}: {status}", self.name).into());
-        }
-        if !left.is_empty() {
-            return Err(format!("left behind: {}", left.join(", ")).into());
-        }
-        Ok(())
-    }
-}
-
 /// `sweep`: waits for the end of the process that holds the other end of stdin, then removes what outlives processes.
 /// It is a process of its own, so that it does so however that one ends.
 fn sweep(name: &str) -> Result<()> {
@@ -199,27 +190,6 @@ fn sweep(name: &str) -> Result<()> {
         }
         cgroups(name).is_empty().then_some(())
     });
-    Ok(())
-}
-
-fn kill(folder: &str) -> Result<()> {
-    let mut holding = Command::new(current_exe()?).args(["run", folder, HOLD]).stdout(Stdio::piped()).spawn()?;
-    let mut lines = BufReader::new(holding.stdout.take().ok_or("no stdout")?).lines();
-    let name = name_of_run(holding.id());
-    let holds = lines.any(|line| line.is_ok_and(|line| line == HOLDING));
-    let before = left_behind(&name).len();
-    holding.kill()?;
-    holding.wait()?;
-    if !holds || before == 0 {
-        return Err("the run that was to be killed did not start".into());
-    }
-    let begun = Instant::now();
-    let is_gone = || left_behind(&name).is_empty().then_some(());
-    wait::until(PATIENCE, is_gone).ok_or_else(|| format!("left after kill -9: {}", left_behind(&name).join(", ")))?;
-    println!(
-        "ok     killed with kill -9: of {before} processes and cgroups nothing is left after {:.1} s",
-        begun.elapsed().as_secs_f64()
-    );
     Ok(())
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::scenario::only;
-use crate::shell::{Result, Run as _, need_root, target};
-use crate::{LayOut, Skipped, apt, confined, containerd, install, rootfs, tried};
+use crate::shell::{Result, Run as _, need_root};
+use crate::{LayOut, Skipped, apt, confined, containerd, install, tried};
 
 /// The programs that the scenarios run on this machine, and Debian's packages of them.
 const NEEDS: [(&str, &str); 2] = [("setcap", "libcap2-bin"), ("protoc", "protobuf-compiler")];
@@ -40,13 +40,7 @@ fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result
         return Ok(Some(format!("containerd is a Debian package, and {error}")));
     }
     install::programs(&NEEDS)?;
-    let folder = target("pods");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    lay_out(&folder)?;
-    add_iptables(&folder)?;
-    containerd::add_node(&folder)?;
+    let folder = containerd::fill("pods", lay_out)?;
     let protocol = apt::unpack(containerd::RELEASE, "golang-k8s-cri-api-dev")?;
     let protocol = apt::find(&protocol, "api.proto").ok_or("golang-k8s-cri-api-dev has no api.proto")?;
     // Debian stable's protoc doesn't know this option, which is for logs.
@@ -60,22 +54,11 @@ fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result
         }
         let mut archive = Command::new("tar");
         archive.arg("-C").arg(layout);
-        archive.arg("-cf").arg(folder.join("scratch.oci.tar"));
+        archive.arg("-cf").arg(folder.join("images/scratch.oci.tar"));
         archive.arg(".").run()?;
     }
     let program = confined::Program::build("pods", &["--features", "pods"])?;
     program.run(&folder, words)?;
     program.kill(&folder)?;
     Ok(None)
-}
-
-/// Adds iptables to the image `legacy`, and makes of it one in which it has file capabilities.
-fn add_iptables(images: &Path) -> Result<()> {
-    let [legacy, file_capabilities] = ["legacy", "file-capabilities"].map(|name| images.join(name));
-    rootfs::add("iptables", &["iptables"], &legacy)?;
-    Command::new("cp").arg("--archive").arg(&legacy).arg(&file_capabilities).run()?;
-    Command::new("setcap")
-        .arg("cap_net_admin,cap_net_raw+eip")
-        .arg(file_capabilities.join("usr/sbin/xtables-legacy-multi"))
-        .run()
 }

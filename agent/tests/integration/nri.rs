@@ -1,5 +1,5 @@
 //! The agent by NRI, with a double of the runtime: one as it should be, and others that are hostile or deaf. A real one
-//! is in `cargo xtask pods --newer`.
+//! is in `cargo xtask pods`.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};

@@ -5,17 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lab::connections::{Client, Connection};
+use lab::containerd::NETWORK;
+use lab::images;
+use lab::machine::{NETWORKS, PLUGINS};
+use lab::manifests::{self, injected, restricted, validated, validator, with_own_users};
 use lab::shell::{Result, Run as _, root};
+use lab::wait::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::images;
 use crate::kubectl::{Space, TIMEOUT};
-use crate::machine::{NETWORKS, PLUGINS};
-use crate::pod::{self, Pod};
+use crate::pod::Pod;
 use crate::rollout::workload;
-use crate::services::{NETWORK, wait_for};
 use crate::world::{Scenario, World};
 
 /// The namespace that deploy/cni makes.
@@ -158,9 +160,7 @@ fn try_kinds(world: &World<'_>) -> Result<()> {
     proxy["restartPolicy"] = json!("Always");
     sidecar["spec"]["initContainers"] = json!([validator(), proxy]);
     world.start_meshed(&sidecar)?;
-    let mut own_users = injected("own-users");
-    own_users["spec"]["hostUsers"] = json!(false);
-    world.start_meshed(&own_users)?;
+    world.start_meshed(&with_own_users(injected("own-users")))?;
     // Without an init container that needs NET_ADMIN, a pod is admitted at the strictest level.
     world.restrict(true)?;
     world.start_meshed(&restricted(validated("restricted")))?;
@@ -223,7 +223,7 @@ fn live_by_nri(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
 
 /// The API server is killed, and comes back. The agent's watches may be back only half a minute later.
 fn restart_api_server(world: &World<'_>) -> Result<()> {
-    world.cluster.kill_service("kube-apiserver")?;
+    world.cluster.services.kill("kube-apiserver")?;
     world.cluster.start_service("kube-apiserver")?;
     world.cluster.wait_for_api()?;
     world.start_meshed(&injected("after-the-api-server")).map(drop)
@@ -252,7 +252,7 @@ fn check_api_reader(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     // kubelet asks for a new token when it starts.
     let kubeconfig = Path::new(NETWORKS).join("ZZZ-linkerd-cni-kubeconfig");
     let old = fs::read(&kubeconfig)?;
-    world.cluster.kill_service("kubelet")?;
+    world.cluster.services.kill("kubelet")?;
     world.cluster.start_service("kubelet")?;
     wait_for("a new token", || fs::read(&kubeconfig).is_ok_and(|new| new != old))?;
     world.start_meshed(&injected("new-token"))?;
@@ -481,35 +481,10 @@ fn network() -> Result<Value> {
 
 /// Starts a pod that the injector has left alone: the plugin tells by the proxy's container.
 fn unmeshed(world: &World<'_>, name: &str) -> Result<()> {
-    let mut object = pod::plain(name);
+    let mut object = manifests::plain(name);
     object["spec"]["containers"][0]["name"] = json!("other");
     let pod = world.space.start(&object)?;
     pod.try_connections(&world.neighbour, &pod.connections(&world.neighbour, false)?, ["app", "other"])
-}
-
-/// A pod as the injector makes it where `cniEnabled` is set, but for the validator.
-pub(crate) fn injected(name: &str) -> Value {
-    let mut object = pod::plain(name);
-    object["metadata"]["labels"]["linkerd.io/control-plane-ns"] = json!("linkerd");
-    object["metadata"]["annotations"] = json!({"linkerd.io/proxy-version": "edge-1"});
-    object
-}
-
-/// The same, with the validator.
-pub(crate) fn validated(name: &str) -> Value {
-    let mut object = injected(name);
-    object["spec"]["initContainers"] = json!([validator()]);
-    object
-}
-
-/// The same pod as Pod Security's level `restricted` wants it.
-pub(crate) fn restricted(mut object: Value) -> Value {
-    for container in object["spec"]["containers"].as_array_mut().into_iter().flatten() {
-        let user = container["securityContext"]["runAsUser"].take();
-        container["securityContext"] = validator()["securityContext"].take();
-        container["securityContext"]["runAsUser"] = user;
-    }
-    object
 }
 
 /// The annotation of inbound ports that bypass the proxy.
@@ -520,25 +495,4 @@ fn annotated(name: &str) -> Value {
     let mut object = injected(name);
     object["metadata"]["annotations"][SKIPS] = json!("8080");
     object
-}
-
-/// proxy-init in the place of Linkerd's network validator, as the chart runs that.
-pub(crate) fn validator() -> Value {
-    json!({
-        "name": "linkerd-network-validator",
-        "image": images::PROXY_INIT,
-        "command": ["/usr/lib/linkerd/linkerd2-network-validator"],
-        "args": [
-            "--log-format", "plain", "--log-level", "debug", "--connect-addr", "1.1.1.1:20001",
-            "--listen-addr", "[::]:4140", "--timeout", "10s"
-        ],
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": true,
-            "runAsNonRoot": true,
-            "runAsUser": 65534,
-            "seccompProfile": {"type": "RuntimeDefault"}
-        }
-    })
 }

@@ -3,20 +3,19 @@
 use std::fs;
 use std::process::Command;
 
+use lab::images;
+use lab::machine::ADDRESS;
+use lab::manifests::{self, INIT};
 use lab::shell::{Result, Run as _, root};
+use lab::wait::wait_for;
 use serde_json::{Value, json};
 
-use crate::images;
-use crate::machine::ADDRESS;
-use crate::pod::{self, INIT, Pod};
-use crate::services::wait_for;
+use crate::pod::Pod;
 use crate::world::{Scenario, World};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         Scenario::new("deploy/pod.yaml", as_deployed),
-        Scenario::new("scratch image, auto mode", |world| in_mode(world, images::PROXY_INIT, "auto", "nft")),
-        Scenario::new("legacy image, legacy mode", |world| in_mode(world, images::LEGACY, "legacy", "legacy")),
         Scenario::new("refused: a port that does not exist", refused),
         Scenario::new("--timeout-close-wait-secs, privileged", close_wait),
         Scenario::new("hostNetwork, on a node like kind's", on_the_node).alone(),
@@ -42,22 +41,10 @@ fn as_deployed(world: &World<'_>) -> Result<String> {
     Ok(format!("{}; {}", applied.trim(), last_line(&log)))
 }
 
-/// The chart's pod: its init container succeeds, all connections arrive where they must, and kubelet has nothing to warn of.
-fn in_mode(world: &World<'_>, image: &str, mode: &str, comes_to: &str) -> Result<String> {
-    let pod = world.space.make(&pod::meshed("web", &in_chart(image, mode)))?;
-    let last = installed(&pod)?;
-    if !last.contains(&format!("in {comes_to} mode")) {
-        return Err(last.into());
-    }
-    world.try_meshed(&pod)?;
-    no_warnings(&pod)?;
-    Ok(last)
-}
-
 /// The pod does not start; kubectl shows why, and nothing is left in its network namespace.
 fn refused(world: &World<'_>) -> Result<String> {
     const PORT: &str = "99999";
-    let mut object = pod::meshed("web", &in_chart(images::PROXY_INIT, "nft"));
+    let mut object = manifests::meshed("web", &in_chart());
     add_flags(&mut object["spec"], &["--inbound-ports-to-ignore", PORT]);
     let pod = world.space.make(&object)?;
     let ended = pod.ended(INIT)?;
@@ -85,9 +72,9 @@ fn refused(world: &World<'_>) -> Result<String> {
 
 /// As the chart runs it where `proxyInit.closeWaitTimeoutSecs` is set.
 fn close_wait(world: &World<'_>) -> Result<String> {
-    let mut init = in_chart(images::PROXY_INIT, "nft");
+    let mut init = in_chart();
     init["securityContext"] = json!({"privileged": true, "runAsUser": 0, "runAsNonRoot": false});
-    let mut object = pod::meshed("web", &init);
+    let mut object = manifests::meshed("web", &init);
     add_flags(&mut object["spec"], &["--timeout-close-wait-secs", "300"]);
     let pod = world.space.make(&object)?;
     installed(&pod)?;
@@ -112,7 +99,7 @@ fn on_the_node(world: &World<'_>) -> Result<String> {
         Ok(seen == format!("{expected}, sent to {to}\n"))
     };
     let redirect = || -> Result<()> {
-        let mut object = pod::meshed("web", &in_chart(images::PROXY_INIT, "nft"));
+        let mut object = manifests::meshed("web", &in_chart());
         object["spec"]["hostNetwork"] = json!(true);
         let pod = world.space.make(&object)?;
         installed(&pod)?;
@@ -130,7 +117,7 @@ fn on_the_node(world: &World<'_>) -> Result<String> {
     // Other scenarios are to find the node as it was, whatever has failed.
     remove_from_node(world)?;
     redirected?;
-    let mut unmeshed = pod::plain("unmeshed");
+    let mut unmeshed = manifests::plain("unmeshed");
     unmeshed["spec"]["hostNetwork"] = json!(true);
     let unmeshed = world.space.start(&unmeshed)?;
     if !sent(&format!("{ADDRESS}:8080"), "port 8080")? {
@@ -165,9 +152,9 @@ fn remove_from_node(world: &World<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The chart's init container in this mode.
-fn in_chart(image: &str, mode: &str) -> Value {
-    pod::init(image, &["--iptables-mode", mode])
+/// The chart's init container.
+fn in_chart() -> Value {
+    manifests::init(images::PROXY_INIT, &["--iptables-mode", "nft"])
 }
 
 fn add_flags(spec: &mut Value, flags: &[&str]) {

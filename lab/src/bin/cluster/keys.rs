@@ -4,10 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use lab::machine::ADDRESS;
 use lab::shell::{Result, Run as _};
 use serde_json::json;
-
-use crate::machine::ADDRESS;
 
 /// The range of services' addresses, and the one where pods find the API server.
 pub(crate) const SERVICES: &str = "10.96.0.0/16";

@@ -5,12 +5,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use lab::images;
+use lab::machine::NODE;
 use lab::shell::{Result, root};
+use lab::wait::wait_for;
 use serde_json::Value;
 
-use crate::images;
 use crate::pod::Pod;
-use crate::services::wait_for;
 
 /// The time that kubectl waits for what it has begun, on a machine that others use too.
 pub(crate) const TIMEOUT: &str = "--timeout=300s";
@@ -94,17 +95,9 @@ impl<'a> Space<'a> {
 
 /// kubectl as the cluster's administrator.
 #[derive(Debug)]
-pub(crate) struct Kubectl {
-    program: PathBuf,
-    node: PathBuf,
-}
+pub(crate) struct Kubectl(pub(crate) PathBuf);
 
 impl Kubectl {
-    /// The program, and the folder with the node's files.
-    pub(crate) fn new(program: &Path, node: &Path) -> Self {
-        Self { program: program.to_owned(), node: node.to_owned() }
-    }
-
     /// Runs a command, and returns what it prints. It is an error if it fails.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<String> {
         self.run_with("", arguments)
@@ -137,7 +130,7 @@ impl Kubectl {
 
     /// Starts a command, whose stdin is held.
     pub(crate) fn start(&self, arguments: &[&str]) -> Result<Child> {
-        let mut kubectl = Command::new(&self.program);
+        let mut kubectl = Command::new(&self.0);
         kubectl
             .envs(self.environment())
             .args(arguments)
@@ -149,15 +142,15 @@ impl Kubectl {
 
     /// The variables with which a shell runs this kubectl and its plugin, for this cluster.
     pub(crate) fn environment(&self) -> [(&'static str, OsString); 4] {
-        let mut path = self.program.parent().unwrap_or(Path::new("/")).as_os_str().to_owned();
+        let mut path = self.0.parent().unwrap_or(Path::new("/")).as_os_str().to_owned();
         path.push(":");
         path.push(root().join("deploy/kubectl"));
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
         [
-            ("KUBECONFIG", self.node.join("keys/admin.conf").into()),
+            ("KUBECONFIG", format!("{NODE}/keys/admin.conf").into()),
             // Where it keeps what the API server can do.
-            ("HOME", self.node.clone().into()),
+            ("HOME", NODE.into()),
             ("PATH", path),
             ("PROXY_INIT_IMAGE", images::PROXY_INIT.into()),
         ]

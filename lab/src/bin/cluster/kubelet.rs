@@ -6,15 +6,15 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use lab::images;
+use lab::manifests::{self, injected, validated};
 use lab::samples::{self, Samples};
 use lab::shell::Result;
+use lab::wait::PATIENCE;
 use serde_json::Value;
 
-use crate::cni::{self, BASE, NRI, injected, validated};
-use crate::images;
-use crate::pod;
+use crate::cni::{self, BASE, NRI};
 use crate::rollout::linkerd_init;
-use crate::services::PATIENCE;
 use crate::world::{Scenario, World};
 
 /// The word by which it is asked for: it measures for minutes, and is no test.
@@ -35,9 +35,9 @@ type Kind = (&'static str, fn(&str) -> Value);
 
 fn measure(world: &World<'_>) -> Result<String> {
     let kinds: [Kind; 5] = [
-        (NONE, pod::plain),
-        ("init container: linkerd-init's commands", |name| pod::meshed(name, &linkerd_init())),
-        ("init container: proxy-init", |name| pod::meshed(name, &pod::init(images::PROXY_INIT, &[]))),
+        (NONE, manifests::plain),
+        ("init container: linkerd-init's commands", |name| manifests::meshed(name, &linkerd_init())),
+        ("init container: proxy-init", |name| manifests::meshed(name, &manifests::init(images::PROXY_INIT, &[]))),
         ("CNI", injected),
         ("CNI, and a validator", validated),
     ];

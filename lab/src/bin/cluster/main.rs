@@ -7,12 +7,10 @@
 //! namespace of Kubernetes for its pods.
 
 mod cni;
-mod images;
 mod init;
 mod keys;
 mod kubectl;
 mod kubelet;
-mod machine;
 mod moves;
 mod plugin;
 mod pod;
@@ -25,6 +23,7 @@ use std::thread::park;
 use std::time::Instant;
 
 use lab::confined::{self, Inside};
+use lab::machine;
 use lab::shell::Result;
 
 use services::Cluster;
@@ -41,9 +40,7 @@ fn run(inside: &Inside) -> Result<()> {
     // It lasts as long as this process.
     let cluster: &Cluster = Box::leak(Box::new(Cluster::start(folder, cgroup)?));
     println!("Ready after {:.0} s", begun.elapsed().as_secs_f64());
-    if inside.holds() {
-        confined::hold();
-    }
+    inside.hold_if_asked();
     let words = &inside.words;
     if *words == ["--keep"] {
         println!("{}", cluster.how_to_reach());
@@ -64,7 +61,7 @@ fn run(inside: &Inside) -> Result<()> {
         try_scenario(cluster, &neighbour, scenario)
     });
     if outcome.is_err() {
-        cluster.keep_logs(&folder.join("logs"))?;
+        cluster.services.keep_logs()?;
     }
     outcome
 }

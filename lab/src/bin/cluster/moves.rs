@@ -4,16 +4,16 @@ use std::process::{Child, Command};
 use std::time::Instant;
 
 use lab::cluster::VALUES;
+use lab::images;
+use lab::machine::NODE;
+use lab::manifests::{self, injected, validated, validator};
 use lab::shell::{Result, Run as _, root, target};
+use lab::wait::wait_for;
 use serde_json::{Value, json};
 
-use crate::cni::{AGENTS, Agent, BASE, NRI, injected, kill_agent, skips_8080, validated, validator, with_agent};
-use crate::images;
+use crate::cni::{AGENTS, Agent, BASE, NRI, kill_agent, skips_8080, with_agent};
 use crate::kubectl::{Space, TIMEOUT};
-use crate::machine::NODE;
-use crate::pod;
 use crate::rollout::{Load, REPLICAS, check, workload};
-use crate::services::wait_for;
 use crate::world::{Scenario, World};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
@@ -99,7 +99,7 @@ fn by_kustomize(world: &World<'_>) -> Result<String> {
         restart(world)?;
         // It is sent by way of kubelet.
         let before = load.end()?;
-        world.cluster.kill_service("kubelet")?;
+        world.cluster.services.kill("kubelet")?;
         kill_agent()?;
         cni.space.delete(&[cni.way.daemonset, "--cascade=orphan"])?;
         cni.space.delete(&["pod", "--selector=k8s-app=linkerd-cni", "--force", "--grace-period=0"])?;
@@ -146,13 +146,13 @@ fn try_injector(world: &World<'_>, beside: &Space<'_>, agent: &Agent<'_>) -> Res
     world.kubectl().run(&["label", "namespace", &world.space.name, &format!("{LABEL}=true")])?;
     // The API server has the policy and the webhook in its cache only a moment later.
     wait_for("a pod without init containers", || {
-        let pod = world.space.make(&pod::plain("first")).and_then(|pod| pod.object());
+        let pod = world.space.make(&manifests::plain("first")).and_then(|pod| pod.object());
         let is_so = pod.is_ok_and(|pod| is_injected(&pod) && init_containers(&pod).is_empty());
         world.space.delete(&["pod", "first"]).is_ok() && is_so
     })?;
     let start = |space: &Space<'_>, expected: &[&str]| -> Result<f64> {
         let begun = Instant::now();
-        let pod = space.start(&pod::plain("web"))?;
+        let pod = space.start(&manifests::plain("web"))?;
         let took = begun.elapsed().as_secs_f64();
         let object = pod.object()?;
         if !is_injected(&object) || init_containers(&object) != expected {
@@ -162,10 +162,10 @@ fn try_injector(world: &World<'_>, beside: &Space<'_>, agent: &Agent<'_>) -> Res
         Ok(took)
     };
     let without = start(&world.space, &[])?;
-    let with = start(beside, &[pod::INIT, "linkerd-network-validator"])?;
+    let with = start(beside, &[manifests::INIT, "linkerd-network-validator"])?;
     // While no agent is there, such a pod starts outside of the mesh.
     agent.space.delete(&[agent.way.daemonset, "--cascade=foreground"])?;
-    let early = world.space.start(&pod::plain("early"))?;
+    let early = world.space.start(&manifests::plain("early"))?;
     early.try_injected(&world.neighbour, false)?;
     agent.apply()?;
     early.has_event("LinkerdCNIRepaired")?;
@@ -194,7 +194,7 @@ const INJECTOR: &str = "linkerd-proxy-injector-webhook-config";
 fn start_injector(world: &World<'_>, beside: &Space<'_>) -> Result<Child> {
     const PORT: &str = "8443";
     let injected = injected("");
-    let init = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
+    let init = manifests::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
     let patch = json!([
         {"op": "add", "path": "/metadata/annotations", "value": injected["metadata"]["annotations"]},
         {"op": "add", "path": "/metadata/labels", "value": injected["metadata"]["labels"]},

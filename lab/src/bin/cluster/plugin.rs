@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
+use lab::images;
+use lab::manifests;
 use lab::shell::Result;
 use serde_json::Value;
 
-use crate::images;
-use crate::pod;
 use crate::rollout;
 use crate::world::{Scenario, World};
 
@@ -16,7 +16,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 
 /// The answers of show, verify and explain about a running pod, each with its exit code and without a line of kubectl's own.
 fn asked(world: &World<'_>) -> Result<String> {
-    let object = pod::meshed("web", &pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]));
+    let object = manifests::meshed("web", &manifests::init(images::PROXY_INIT, &["--iptables-mode", "nft"]));
     world.space.create(&rollout::workload("Deployment", 1, &object))?;
     let pod = world.space.start(&object)?;
     world.space.rolled("deployment/web")?;

@@ -1,4 +1,4 @@
-//! Pods as Linkerd's injector makes them, and what kubectl shows of them.
+//! What kubectl shows of pods.
 
 use std::fs;
 use std::net::IpAddr;
@@ -6,19 +6,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use lab::connections::{self, Client, Connection};
-use lab::linkerd;
+use lab::manifests::{APP, PROXY};
 use lab::shell::{Result, Run as _};
-use lab::wait;
-use serde_json::{Value, json};
+use lab::wait::{self, PATIENCE};
+use serde_json::Value;
 
-use crate::images;
 use crate::kubectl::Space;
-use crate::services::PATIENCE;
-
-/// The init container that installs rules, and those that run on.
-pub(crate) const INIT: &str = "linkerd-init";
-const PROXY: &str = "linkerd-proxy";
-const APP: &str = "app";
 
 /// A pod that was made.
 #[derive(Debug, Clone)]
@@ -52,65 +45,6 @@ pub(crate) struct Ended {
     pub(crate) reason: String,
     /// The message that `kubectl describe` shows: the end of its log, if it failed.
     pub(crate) message: String,
-}
-
-/// proxy-init as Linkerd's chart runs it (charts/partials/templates/_proxy-init.tpl): its flags, security context,
-/// limits and volume.
-pub(crate) fn init(image: &str, flags: &[&str]) -> Value {
-    let args = [flags, &linkerd::CHART_ARGUMENTS].concat();
-    json!({
-        "name": INIT,
-        "image": image,
-        "args": args,
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": {"add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"]},
-            "readOnlyRootFilesystem": true,
-            "runAsNonRoot": true,
-            "runAsUser": 65534,
-            "seccompProfile": {"type": "RuntimeDefault"}
-        },
-        "resources": {
-            "limits": {"cpu": "100m", "memory": "20Mi"},
-            "requests": {"cpu": "10m", "memory": "10Mi"}
-        },
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": "linkerd-proxy-init-xtables-lock", "mountPath": "/run"}]
-    })
-}
-
-/// A pod with this init container, a proxy and an application.
-pub(crate) fn meshed(name: &str, init: &Value) -> Value {
-    let mut pod = plain(name);
-    pod["spec"] = specification(&[init]);
-    pod
-}
-
-/// A pod with a proxy and an application, and without an init container.
-pub(crate) fn plain(name: &str) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": specification(&[])
-    })
-}
-
-/// The specification of a pod with these init containers, a proxy and an application.
-pub(crate) fn specification(init: &[&Value]) -> Value {
-    json!({
-        "terminationGracePeriodSeconds": 0,
-        "initContainers": init,
-        "containers": [
-            {
-                "name": PROXY,
-                "image": images::PROXY,
-                "securityContext": {"runAsUser": Client::Proxy.user(), "allowPrivilegeEscalation": false}
-            },
-            {"name": APP, "image": images::APP, "securityContext": {"runAsUser": Client::App.user()}}
-        ],
-        "volumes": [{"name": "linkerd-proxy-init-xtables-lock", "emptyDir": {}}]
-    })
 }
 
 impl Pod<'_> {

@@ -1,10 +1,11 @@
 //! From linkerd-init to proxy-init and back, as docs/rollout.md does it, while connections are made all the time.
 
+use lab::images;
+use lab::manifests::{self, INIT};
 use lab::shell::Result;
 use serde_json::{Value, json};
 
-use crate::images;
-use crate::pod::{self, INIT, Started};
+use crate::pod::Started;
 use crate::world::{Scenario, World};
 
 /// The number of pods that serve.
@@ -23,8 +24,8 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 /// linkerd-init in legacy mode, proxy-init in nft mode, and linkerd-init again.
 fn rolled(world: &World<'_>, kind: &str) -> Result<String> {
     let linkerd = linkerd_init();
-    let ours = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
-    let with = |init: &Value| workload(kind, REPLICAS, &pod::meshed("web", init));
+    let ours = manifests::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
+    let with = |init: &Value| workload(kind, REPLICAS, &manifests::meshed("web", init));
     world.space.create(&with(&linkerd))?;
     let name = format!("{kind}/web");
     world.space.rolled(&name)?;

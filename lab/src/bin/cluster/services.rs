@@ -1,73 +1,47 @@
 //! The programs that make a node and its cluster, from etcd to kubelet, and their logs.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::fs;
+use std::path::Path;
 
 use lab::cgroups;
 use lab::confined;
-use lab::containerd;
+use lab::containerd::{self, SOCKET};
+use lab::machine::{ADDRESS, NODE};
+use lab::services::Services;
 use lab::shell::Result;
-use lab::wait;
+use lab::wait::wait_for;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use crate::images;
 use crate::keys;
 use crate::kubectl::Kubectl;
-use crate::machine::{ADDRESS, BRIDGE, NETWORKS, NODE, PLUGINS, PODS};
 
-/// A cluster of one node. Its programs end with the process namespace.
+/// A cluster of one node.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// The folder that `cargo xtask cluster` has filled.
-    folder: PathBuf,
+    pub(crate) services: Services,
     cgroup: String,
-    running: Mutex<Vec<(&'static str, Child)>>,
     pub(crate) kubectl: Kubectl,
 }
-
-/// The time limit for any of it to be there, on a machine that others use too.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
-
-/// The network configuration of all pods, in the folder of these.
-pub(crate) const NETWORK: &str = "/etc/cni/net.d/10-pods.conflist";
-
-/// The socket of containerd.
-const SOCKET: &str = "/run/containerd/containerd.sock";
 
 impl Cluster {
     /// Starts all of it, and waits until the node is ready.
     pub(crate) fn start(folder: &Path, cgroup: &str) -> Result<Self> {
         let node = Path::new(NODE);
         keys::make(&node.join("keys"))?;
-        fs::create_dir_all(node.join("logs"))?;
-        let network = containerd::network(BRIDGE, &PODS, &node.join("addresses"), &[]);
-        fs::write(NETWORK, network.to_string())?;
         fs::write(node.join("kubelet.json"), kubelet_configuration(cgroup).to_string())?;
-        let socket = Path::new(SOCKET);
-        fs::write(
-            node.join("containerd.toml"),
-            containerd::configuration(node, socket, &images::pause(), Path::new(PLUGINS), Path::new(NETWORKS)),
-        )?;
         let cluster = Self {
-            folder: folder.to_owned(),
+            services: Services::new(folder),
             cgroup: cgroup.to_owned(),
-            running: Mutex::default(),
-            kubectl: Kubectl::new(&folder.join("bin/kubectl"), node),
+            kubectl: Kubectl(folder.join("bin/kubectl")),
         };
-        for service in ["etcd", "containerd", "kube-apiserver"] {
+        for service in ["etcd", "kube-apiserver"] {
             cluster.start_service(service)?;
         }
         // While the API server starts.
-        wait_for("containerd", || socket.exists())?;
-        for image in images::all()? {
-            image.import(&folder.join("images"), socket, node)?;
-        }
+        containerd::begin(&cluster.services, "")?;
         cluster.wait_for_api()?;
         for service in ["kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"] {
             cluster.start_service(service)?;
@@ -81,31 +55,9 @@ impl Cluster {
         wait_for("the API server", || self.kubectl.run(&["get", "--raw", "/readyz"]).is_ok())
     }
 
-    /// Starts one of the programs.
+    /// Starts one of the programs but containerd.
     pub(crate) fn start_service(&self, name: &'static str) -> Result<()> {
-        let log = File::options().create(true).append(true).open(Path::new(NODE).join("logs").join(name))?;
-        let own = self.folder.join("bin").join(name);
-        let program = if own.exists() { own } else { name.into() };
-        let child = Command::new(program)
-            .args(self.arguments(name))
-            .env("AWS_EC2_METADATA_DISABLED", "true")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .map_err(|error| format!("{name}: {error}"))?;
-        self.running().push((name, child));
-        Ok(())
-    }
-
-    /// Kills one of the programs as the kernel does when it is out of memory.
-    pub(crate) fn kill_service(&self, name: &str) -> Result<()> {
-        let mut running = self.running();
-        let position = running.iter().position(|(running, _)| *running == name);
-        let (_, mut child) = running.remove(position.ok_or_else(|| format!("{name} does not run"))?);
-        child.kill()?;
-        child.wait()?;
-        Ok(())
+        self.services.start(name, &arguments(name))
     }
 
     /// Reboots the node as if its power had failed. Its programs and all processes of its pods are killed, and what is
@@ -114,7 +66,7 @@ impl Cluster {
     pub(crate) fn reboot(&self) -> Result<()> {
         const NODES: [&str; 3] = ["kubelet", "kube-proxy", "containerd"];
         for service in NODES {
-            self.kill_service(service)?;
+            self.services.kill(service)?;
         }
         // All that this process namespace has else: containers and their shims, whose ends let new ones begin.
         wait_for("the node's end", || self.kill_others().is_ok_and(|killed| killed == 0))?;
@@ -140,16 +92,15 @@ impl Cluster {
             fs::create_dir(folder)?;
         }
         // kubelet ends where there is no runtime.
-        self.start_service("containerd")?;
-        wait_for("containerd", || Path::new(SOCKET).exists())?;
+        containerd::start(&self.services)?;
         self.start_service("kube-proxy")?;
         self.start_service("kubelet")
     }
 
-    /// Kills every process that is neither this one, nor the first, nor a program that [`Self::start_service`] started,
+    /// Kills every process that is neither this one, nor the first, nor one of the programs,
     /// and says how many there were.
     fn kill_others(&self) -> Result<usize> {
-        let mut spared: Vec<u32> = self.running().iter().map(|(_, child)| child.id()).collect();
+        let mut spared = self.services.processes();
         spared.extend([1, std::process::id()]);
         let mut killed = 0;
         for entry in fs::read_dir("/proc")?.flatten() {
@@ -174,90 +125,76 @@ impl Cluster {
              --target $node --net --mount --pid env HOME={NODE} KUBECONFIG={NODE}/keys/admin.conf {kubectl}'\n    kubectl apply -f \
              {checkout}/deploy/pod.yaml\n    kubectl get pods\n\nCtrl-C ends it, and nothing is left.",
             cgroup = self.cgroup,
-            kubectl = self.folder.join("bin/kubectl").display(),
+            kubectl = self.services.folder.join("bin/kubectl").display(),
             checkout = lab::shell::root().display(),
         )
     }
+}
 
-    /// Copies the programs' logs to where they outlast the run.
-    pub(crate) fn keep_logs(&self, to: &Path) -> Result<()> {
-        fs::create_dir_all(to)?;
-        for log in fs::read_dir(Path::new(NODE).join("logs"))?.flatten() {
-            fs::copy(log.path(), to.join(log.file_name()))?;
-        }
-        eprintln!("cluster: the logs of its programs are in {}", to.display());
-        Ok(())
-    }
-
-    fn running(&self) -> std::sync::MutexGuard<'_, Vec<(&'static str, Child)>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn arguments(&self, service: &str) -> Vec<String> {
-        let keys = format!("{NODE}/keys");
-        let own = format!("{NODE}/{service}");
-        let kubeconfig = format!("--kubeconfig={keys}/admin.conf");
-        match service {
-            "etcd" => vec![
-                format!("--data-dir={own}"),
-                "--listen-client-urls=http://127.0.0.1:2379".to_owned(),
-                "--advertise-client-urls=http://127.0.0.1:2379".to_owned(),
-                "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),
-                "--unsafe-no-fsync".to_owned(),
-            ],
-            "containerd" => vec![format!("--config={NODE}/containerd.toml")],
-            "kube-apiserver" => vec![
-                "--etcd-servers=http://127.0.0.1:2379".to_owned(),
-                "--secure-port=443".to_owned(),
-                "--bind-address=0.0.0.0".to_owned(),
-                format!("--advertise-address={ADDRESS}"),
-                format!("--service-cluster-ip-range={}", keys::SERVICES),
-                format!("--client-ca-file={keys}/ca.crt"),
-                format!("--tls-cert-file={keys}/apiserver.crt"),
-                format!("--tls-private-key-file={keys}/apiserver.key"),
-                format!("--kubelet-client-certificate={keys}/kubelet-client.crt"),
-                format!("--kubelet-client-key={keys}/kubelet-client.key"),
-                "--kubelet-preferred-address-types=InternalIP".to_owned(),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                format!("--service-account-signing-key-file={keys}/sa.key"),
-                format!("--service-account-key-file={keys}/sa.pub"),
-                "--service-account-extend-token-expiration=false".to_owned(),
-                "--authorization-mode=Node,RBAC".to_owned(),
-                "--allow-privileged".to_owned(),
-                format!("--cert-dir={own}"),
-            ],
-            "kube-controller-manager" => vec![
-                kubeconfig,
-                format!("--service-account-private-key-file={keys}/sa.key"),
-                format!("--root-ca-file={keys}/ca.crt"),
-                "--use-service-account-credentials".to_owned(),
-                "--leader-elect=false".to_owned(),
-                format!("--cluster-signing-cert-file={keys}/ca.crt"),
-                format!("--cluster-signing-key-file={keys}/ca.key"),
-                format!("--flex-volume-plugin-dir={own}/volumes"),
-                format!("--cert-dir={own}"),
-            ],
-            "kube-scheduler" => vec![kubeconfig, "--leader-elect=false".to_owned(), format!("--cert-dir={own}")],
-            "kube-proxy" => vec![
-                kubeconfig,
-                "--proxy-mode=iptables".to_owned(),
-                // Pods are on one bridge, where an answer would not come back through the node otherwise.
-                "--masquerade-all".to_owned(),
-                "--hostname-override=node".to_owned(),
-                // Its settings of conntrack are the whole machine's.
-                "--conntrack-max-per-core=0".to_owned(),
-                "--conntrack-tcp-timeout-established=0".to_owned(),
-                "--conntrack-tcp-timeout-close-wait=0".to_owned(),
-            ],
-            _ => vec![
-                kubeconfig,
-                format!("--config={NODE}/kubelet.json"),
-                format!("--root-dir={own}"),
-                format!("--cert-dir={own}/keys"),
-                "--hostname-override=node".to_owned(),
-                format!("--node-ip={ADDRESS}"),
-            ],
-        }
+/// The words after a program's name.
+fn arguments(service: &str) -> Vec<String> {
+    let keys = format!("{NODE}/keys");
+    let own = format!("{NODE}/{service}");
+    let kubeconfig = format!("--kubeconfig={keys}/admin.conf");
+    match service {
+        "etcd" => vec![
+            format!("--data-dir={own}"),
+            "--listen-client-urls=http://127.0.0.1:2379".to_owned(),
+            "--advertise-client-urls=http://127.0.0.1:2379".to_owned(),
+            "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),
+            "--unsafe-no-fsync".to_owned(),
+        ],
+        "kube-apiserver" => vec![
+            "--etcd-servers=http://127.0.0.1:2379".to_owned(),
+            "--secure-port=443".to_owned(),
+            "--bind-address=0.0.0.0".to_owned(),
+            format!("--advertise-address={ADDRESS}"),
+            format!("--service-cluster-ip-range={}", keys::SERVICES),
+            format!("--client-ca-file={keys}/ca.crt"),
+            format!("--tls-cert-file={keys}/apiserver.crt"),
+            format!("--tls-private-key-file={keys}/apiserver.key"),
+            format!("--kubelet-client-certificate={keys}/kubelet-client.crt"),
+            format!("--kubelet-client-key={keys}/kubelet-client.key"),
+            "--kubelet-preferred-address-types=InternalIP".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-signing-key-file={keys}/sa.key"),
+            format!("--service-account-key-file={keys}/sa.pub"),
+            "--service-account-extend-token-expiration=false".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--allow-privileged".to_owned(),
+            format!("--cert-dir={own}"),
+        ],
+        "kube-controller-manager" => vec![
+            kubeconfig,
+            format!("--service-account-private-key-file={keys}/sa.key"),
+            format!("--root-ca-file={keys}/ca.crt"),
+            "--use-service-account-credentials".to_owned(),
+            "--leader-elect=false".to_owned(),
+            format!("--cluster-signing-cert-file={keys}/ca.crt"),
+            format!("--cluster-signing-key-file={keys}/ca.key"),
+            format!("--flex-volume-plugin-dir={own}/volumes"),
+            format!("--cert-dir={own}"),
+        ],
+        "kube-scheduler" => vec![kubeconfig, "--leader-elect=false".to_owned(), format!("--cert-dir={own}")],
+        "kube-proxy" => vec![
+            kubeconfig,
+            "--proxy-mode=iptables".to_owned(),
+            // Pods are on one bridge, where an answer would not come back through the node otherwise.
+            "--masquerade-all".to_owned(),
+            "--hostname-override=node".to_owned(),
+            // Its settings of conntrack are the whole machine's.
+            "--conntrack-max-per-core=0".to_owned(),
+            "--conntrack-tcp-timeout-established=0".to_owned(),
+            "--conntrack-tcp-timeout-close-wait=0".to_owned(),
+        ],
+        _ => vec![
+            kubeconfig,
+            format!("--config={NODE}/kubelet.json"),
+            format!("--root-dir={own}"),
+            format!("--cert-dir={own}/keys"),
+            "--hostname-override=node".to_owned(),
+            format!("--node-ip={ADDRESS}"),
+        ],
     }
 }
 
@@ -293,10 +230,4 @@ fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
         },
         "imageGCHighThresholdPercent": 100,
     })
-}
-
-/// Waits until it is so.
-pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
-    let answer = wait::until(PATIENCE, || is_so().then_some(()));
-    answer.ok_or_else(|| format!("{what} is not ready").into())
 }

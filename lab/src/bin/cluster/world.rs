@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lab::connections::Connection;
+use lab::manifests;
 use lab::shell::Result;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::images;
 use crate::kubectl::{Kubectl, Space};
 use crate::pod::Pod;
 use crate::services::Cluster;
@@ -57,14 +57,7 @@ impl<'a> World<'a> {
 pub(crate) fn make_neighbour(cluster: &Cluster) -> Result<Pod<'_>> {
     let space = Space::new(&cluster.kubectl, "default");
     space.wait_for_account()?;
-    space.start(&json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "neighbour"},
-        "spec": {"containers": [
-            {"name": "client", "image": images::CLIENT, "args": ["serve", "8080", "4567"]}
-        ]}
-    }))
+    space.start(&manifests::neighbour())
 }
 
 /// Tries a scenario in a namespace of its own, which is deleted after it.

@@ -1,42 +1,28 @@
 //! Pods and their containers, as kubelet asks the runtime for them.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, mem};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lab::cgroups;
-use lab::containerd::Image;
-use lab::shell::Result;
-use lab::wait;
+use lab::manifests::validator;
+use lab::shell::{Result, Run as _};
+use lab::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 
 use crate::node::Node;
 
-/// A pod's metadata.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Meta {
-    /// A number is added.
-    pub(crate) name: String,
-    pub(crate) namespace: String,
-    pub(crate) labels: HashMap<String, String>,
-    pub(crate) annotations: HashMap<String, String>,
-    /// `hostUsers: false`
-    pub(crate) own_users: bool,
-}
-
 /// A sandbox; it is removed with this.
 #[derive(Debug)]
-pub(crate) struct Pod<'a> {
-    node: &'a Node,
-    pub(crate) name: String,
-    pub(crate) uid: String,
-    cgroup: String,
+pub(crate) struct Pod {
+    node: &'static Node,
+    /// Kubernetes' object.
+    object: Value,
+    pub(crate) cgroup: String,
     id: String,
     config: Value,
     /// The mappings of the pod's ids to those of the node, if it has users of its own.
@@ -46,32 +32,16 @@ pub(crate) struct Pod<'a> {
     pub(crate) addresses: Vec<IpAddr>,
     /// Where its network namespace can be opened.
     pub(crate) netns: PathBuf,
-    /// The ids of its containers.
-    containers: Mutex<Vec<String>>,
+    containers: Mutex<Vec<Container>>,
     gone: bool,
 }
 
-/// A container, as a pod's manifest has it.
+/// A container that has been started.
 #[derive(Debug, Clone)]
-pub(crate) struct Container<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) image: &'a Image,
-    /// In place of the image's entry point, if not empty.
-    pub(crate) command: &'a [&'a str],
-    pub(crate) args: &'a [&'a str],
-    /// Else the image's.
-    pub(crate) user: Option<u32>,
-    pub(crate) add: &'a [&'a str],
-    pub(crate) drop: &'a [&'a str],
-    /// `allowPrivilegeEscalation: false`
-    pub(crate) no_new_privs: bool,
-    pub(crate) read_only_root: bool,
-    /// `seccompProfile: {type: RuntimeDefault}`
-    pub(crate) seccomp: bool,
-    /// Of a processor's time, in thousandths, and of memory, in bytes.
-    pub(crate) limits: Option<(u32, u32)>,
-    /// Where emptyDir volumes are mounted. Containers share those of the same path.
-    pub(crate) empty_dirs: &'a [&'a str],
+pub(crate) struct Container {
+    pub(crate) id: String,
+    name: String,
+    log: PathBuf,
 }
 
 /// The exit code and the output of a container or command that has ended.
@@ -94,17 +64,6 @@ impl Ended {
     }
 }
 
-/// A container that has been started.
-#[derive(Debug)]
-pub(crate) struct Running<'a> {
-    node: &'a Node,
-    /// Its pod's.
-    cgroup: String,
-    id: String,
-    log: PathBuf,
-    name: String,
-}
-
 /// The paths that kubelet has masked in each container that isn't privileged (pkg/securitycontext/util.go).
 const MASKED: [&str; 11] = [
     "/proc/asound",
@@ -122,37 +81,37 @@ const MASKED: [&str; 11] = [
 /// And those that it has made read-only.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// The time limit of a container that ends by itself.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-impl<'a> Pod<'a> {
-    /// Makes a sandbox on one of the node's networks.
-    pub(crate) fn start(node: &'a Node, network: &str, meta: &Meta) -> Result<Self> {
+impl Pod {
+    /// Makes the sandbox of a pod on one of the node's networks. A number is added to its name.
+    pub(crate) fn start(node: &'static Node, network: &str, object: &Value) -> Result<Self> {
         let number = node.next();
-        let name = format!("{}-{number}", meta.name);
+        let name = format!("{}-{number}", text(object, "/metadata/name")?);
         let folder = node.pod_folder(&name)?;
         let uid = format!("00000000-0000-4000-8000-{number:012}");
         // As kubelet gives them: as many ids as 16 bits have, and to each pod others.
         let mapping = json!({"host_id": (number + 1) << 16, "container_id": 0, "length": 1 << 16});
-        let users = if meta.own_users { vec![mapping] } else { vec![] };
+        let users = if object["spec"]["hostUsers"] == false { vec![mapping] } else { vec![] };
         // As kubelet names it.
         let cgroup = format!("{}/pod{uid}", node.cgroup);
-        let config = json!({
-            "metadata": {"name": name, "uid": uid, "namespace": meta.namespace},
+        let mut config = json!({
+            "metadata": {"name": name, "uid": uid, "namespace": "shop"},
             "hostname": name,
             "log_directory": folder,
-            "labels": meta.labels,
-            "annotations": meta.annotations,
+            "labels": object["metadata"]["labels"],
+            // kubelet's own.
+            "annotations": {"kubernetes.io/config.source": "api"},
             "linux": {
                 "cgroup_parent": format!("/{cgroup}"),
                 "security_context": {"namespace_options": namespaces(&users), "seccomp": {"profile_type": "RuntimeDefault"}},
             },
         });
+        for (key, value) in object["metadata"]["annotations"].as_object().into_iter().flatten() {
+            config["annotations"][key] = value.clone();
+        }
         let made = node.client.call("RunPodSandbox", json!({"config": config, "runtime_handler": network}))?;
         let mut pod = Self {
             node,
-            name,
-            uid,
+            object: object.clone(),
             cgroup,
             id: text(&made, "/pod_sandbox_id")?,
             config,
@@ -177,11 +136,40 @@ impl<'a> Pod<'a> {
         Ok(pod)
     }
 
-    /// Starts a container.
-    pub(crate) fn start_container(&self, container: &Container<'_>) -> Result<Running<'a>> {
-        let log = format!("{}-{}.log", container.name, self.node.next());
+    /// Starts those of the pod's containers that run on.
+    pub(crate) fn start_containers(&self) -> Result<()> {
+        for container in self.object["spec"]["containers"].as_array().into_iter().flatten() {
+            self.start_container(container)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a container, as a manifest has it.
+    pub(crate) fn start_container(&self, container: &Value) -> Result<Container> {
+        let (name, number) = (text(container, "/name")?, self.node.next());
+        let log = format!("{name}-{number}.log");
+        let config = json!({
+            "metadata": {"name": name, "attempt": number},
+            "image": {"image": container["image"]},
+            "command": container["command"],
+            "args": container["args"],
+            "mounts": self.mounts(container)?,
+            "log_path": log,
+            "linux": self.linux(container),
+        });
+        let request = json!({"pod_sandbox_id": self.id, "config": config, "sandbox_config": self.config});
+        let id = text(&self.node.client.call("CreateContainer", request)?, "/container_id")?;
+        let started = Container { id, name, log: self.folder.join(log) };
+        self.containers().push(started.clone());
+        self.node.client.call("StartContainer", json!({"container_id": started.id}))?;
+        Ok(started)
+    }
+
+    /// The mounts of a container, each of which is an empty directory. Containers share those of the same path.
+    fn mounts(&self, container: &Value) -> Result<Vec<Value>> {
         let mut mounts = Vec::new();
-        for path in container.empty_dirs {
+        for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+            let path = text(mount, "/mountPath")?;
             let folder = self.folder.join("volumes").join(path.trim_start_matches('/'));
             fs::create_dir_all(&folder)?;
             // As kubelet makes them.
@@ -190,39 +178,83 @@ impl<'a> Pod<'a> {
                 "container_path": path, "host_path": folder, "uidMappings": self.users, "gidMappings": self.users,
             }));
         }
-        let config = json!({
-            "metadata": {"name": container.name, "attempt": self.node.next()},
-            "image": {"image": container.image.reference()},
-            "command": container.command,
-            "args": container.args,
-            "mounts": mounts,
-            "log_path": log,
-            "linux": container.linux(&self.users),
+        Ok(mounts)
+    }
+
+    fn linux(&self, container: &Value) -> Value {
+        let context = &container["securityContext"];
+        // Linkerd's chart has no others: 100m and 20Mi.
+        let resources = container["resources"]["limits"].is_object().then(|| {
+            json!({"cpu_period": 100_000, "cpu_quota": 10_000, "memory_limit_in_bytes": 20 << 20, "oom_score_adj": 1000})
         });
-        let sandbox = json!({"pod_sandbox_id": self.id, "config": config, "sandbox_config": self.config});
-        let id = text(&self.node.client.call("CreateContainer", sandbox)?, "/container_id")?;
-        let mut containers = self.containers.lock().unwrap_or_else(PoisonError::into_inner);
-        containers.push(id.clone());
-        drop(containers);
-        self.node.client.call("StartContainer", json!({"container_id": id}))?;
-        Ok(Running {
-            node: self.node,
-            cgroup: self.cgroup.clone(),
-            id,
-            log: self.folder.join(log),
-            name: container.name.to_owned(),
+        let capabilities = &context["capabilities"];
+        let is_confined = context["seccompProfile"]["type"] == "RuntimeDefault";
+        json!({
+            "resources": resources,
+            "security_context": {
+                "capabilities": {"add_capabilities": capabilities["add"], "drop_capabilities": capabilities["drop"]},
+                "namespace_options": namespaces(&self.users),
+                "run_as_user": context["runAsUser"].as_u64().map(|user| json!({"value": user})),
+                "readonly_rootfs": context["readOnlyRootFilesystem"],
+                "no_new_privs": context["allowPrivilegeEscalation"] == false,
+                "masked_paths": MASKED,
+                "readonly_paths": READ_ONLY,
+                "seccomp": {"profile_type": if is_confined { "RuntimeDefault" } else { "Unconfined" }},
+            },
         })
     }
 
     /// Runs a container to its end.
-    pub(crate) fn run(&self, container: &Container<'_>) -> Result<Ended> {
-        self.start_container(container)?.wait()
+    pub(crate) fn run(&self, container: &Value) -> Result<Ended> {
+        let Container { id, name, log } = self.start_container(container)?;
+        let ended = || -> Result<_> {
+            let answer = self.node.client.call("ContainerStatus", json!({"container_id": id}))?;
+            let status = &answer["status"];
+            Ok((status["state"] == "CONTAINER_EXITED").then(|| status.clone()))
+        };
+        let too_late = || Err(format!("container {name} does not end").into());
+        let status = until(PATIENCE, || ended().transpose()).unwrap_or_else(too_late)?;
+        let (stdout, mut stderr) = read_log(&fs::read_to_string(&log).unwrap_or_default());
+        if status["reason"] == "OOMKilled" {
+            stderr += "OOMKilled";
+        }
+        Ok(Ended { code: status["exit_code"].as_i64().unwrap_or(0), stdout, stderr })
+    }
+
+    /// Runs the network validator, which takes connections here, connects there and waits so long.
+    pub(crate) fn validate(&self, listen: &str, connect: &str, timeout: &str) -> Result<Ended> {
+        let mut validator = validator();
+        validator["args"] = json!(["--listen-addr", listen, "--connect-addr", connect, "--timeout", timeout]);
+        self.run(&validator)
+    }
+
+    /// Runs a command in the container of this name, as its user.
+    pub(crate) fn exec(&self, container: &str, command: &[&str]) -> Result<Ended> {
+        let id = self.containers().iter().find(|running| running.name == container).map(|running| running.id.clone());
+        let request = json!({"container_id": id, "cmd": command, "timeout": 30});
+        let answer = self.node.client.call("ExecSync", request)?;
+        let said = |stream: &str| -> Result<String> {
+            Ok(String::from_utf8(STANDARD.decode(answer[stream].as_str().unwrap_or_default())?)?)
+        };
+        let code = answer["exit_code"].as_i64().unwrap_or(0);
+        Ok(Ended { code, stdout: said("stdout")?, stderr: said("stderr")? })
+    }
+
+    /// Lists all rules in its network namespace.
+    pub(crate) fn rules(&self, options: &[&str]) -> Result<String> {
+        let mut nft = Command::new("nsenter");
+        nft.arg(format!("--net={}", self.netns.display())).arg("nft").args(options).args(["list", "ruleset"]);
+        nft.read()
+    }
+
+    pub(crate) fn has_no_rules(&self) -> Result<()> {
+        let rules = self.rules(&[])?;
+        if rules.is_empty() { Ok(()) } else { Err(format!("it has rules: {rules}").into()) }
     }
 
     /// Stops the sandbox, as often as kubelet may: the CNI plugins get a DEL each time.
     pub(crate) fn stop(&self) -> Result<()> {
-        self.node.client.call("StopPodSandbox", json!({"pod_sandbox_id": self.id}))?;
-        Ok(())
+        self.node.client.call("StopPodSandbox", json!({"pod_sandbox_id": self.id})).map(drop)
     }
 
     /// Removes the sandbox and its containers, in kubelet's order. containerd would remove the containers with the sandbox,
@@ -235,15 +267,18 @@ impl<'a> Pod<'a> {
 
     fn try_remove(&self) -> Result<()> {
         self.stop()?;
-        for id in mem::take(&mut *self.containers.lock().unwrap_or_else(PoisonError::into_inner)) {
-            self.node.client.call("RemoveContainer", json!({"container_id": id}))?;
+        for container in mem::take(&mut *self.containers()) {
+            self.node.client.call("RemoveContainer", json!({"container_id": container.id}))?;
         }
-        self.node.client.call("RemovePodSandbox", json!({"pod_sandbox_id": self.id}))?;
-        Ok(())
+        self.node.client.call("RemovePodSandbox", json!({"pod_sandbox_id": self.id})).map(drop)
+    }
+
+    fn containers(&self) -> MutexGuard<'_, Vec<Container>> {
+        self.containers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Pod<'_> {
+impl Drop for Pod {
     fn drop(&mut self) {
         // Of a scenario that has failed.
         if !self.gone
@@ -251,81 +286,6 @@ impl Drop for Pod<'_> {
         {
             eprintln!("{error}");
         }
-    }
-}
-
-impl<'a> Container<'a> {
-    /// A container that asks for nothing in particular.
-    pub(crate) fn new(name: &'a str, image: &'a Image) -> Self {
-        Self {
-            name,
-            image,
-            command: &[],
-            args: &[],
-            user: None,
-            add: &[],
-            drop: &[],
-            no_new_privs: false,
-            read_only_root: false,
-            seccomp: true,
-            limits: None,
-            empty_dirs: &[],
-        }
-    }
-
-    fn linux(&self, users: &[Value]) -> Value {
-        let resources = self.limits.map(|(thousandths, memory)| {
-            json!({
-                "cpu_period": 100_000, "cpu_quota": thousandths * 100, "memory_limit_in_bytes": memory, "oom_score_adj": 1000,
-            })
-        });
-        json!({
-            "resources": resources,
-            "security_context": {
-                "capabilities": {"add_capabilities": self.add, "drop_capabilities": self.drop},
-                "namespace_options": namespaces(users),
-                "run_as_user": self.user.map(|user| json!({"value": user})),
-                "readonly_rootfs": self.read_only_root,
-                "no_new_privs": self.no_new_privs,
-                "masked_paths": MASKED,
-                "readonly_paths": READ_ONLY,
-                "seccomp": {"profile_type": if self.seccomp { "RuntimeDefault" } else { "Unconfined" }},
-            },
-        })
-    }
-}
-
-impl Running<'_> {
-    /// Waits for its end.
-    pub(crate) fn wait(&self) -> Result<Ended> {
-        let ended = || -> Result<_> {
-            let answer = self.node.client.call("ContainerStatus", json!({"container_id": self.id}))?;
-            let status = &answer["status"];
-            Ok((status["state"] == "CONTAINER_EXITED").then(|| status.clone()))
-        };
-        let too_late = || Err(format!("container {} does not end", self.name).into());
-        let status = wait::until(PATIENCE, || ended().transpose()).unwrap_or_else(too_late)?;
-        let (stdout, mut stderr) = read_log(&fs::read_to_string(&self.log).unwrap_or_default());
-        if status["reason"] == "OOMKilled" {
-            stderr += "OOMKilled";
-        }
-        Ok(Ended { code: status["exit_code"].as_i64().unwrap_or(0), stdout, stderr })
-    }
-
-    /// Its limits, if they are the chart's.
-    pub(crate) fn limits_of_chart(&self) -> Result<String> {
-        cgroups::limits_of_chart(&self.cgroup, &self.id)
-    }
-
-    /// Runs a command in it, as its user.
-    pub(crate) fn exec(&self, command: &[&str]) -> Result<Ended> {
-        let request = json!({"container_id": self.id, "cmd": command, "timeout": 30});
-        let answer = self.node.client.call("ExecSync", request)?;
-        let said = |stream: &str| -> Result<String> {
-            Ok(String::from_utf8(STANDARD.decode(answer[stream].as_str().unwrap_or_default())?)?)
-        };
-        let code = answer["exit_code"].as_i64().unwrap_or(0);
-        Ok(Ended { code, stdout: said("stdout")?, stderr: said("stderr")? })
     }
 }
 
@@ -352,7 +312,7 @@ fn namespaces(users: &[Value]) -> Value {
     json!({"pid": "CONTAINER", "userns_options": if users.is_empty() { Value::Null } else { own }})
 }
 
-/// A text in an answer of the runtime.
+/// A text in an object or an answer of the runtime.
 fn text(answer: &Value, pointer: &str) -> Result<String> {
     let text = answer.pointer(pointer).and_then(Value::as_str);
     Ok(text.ok_or_else(|| format!("{pointer} is missing in {answer}"))?.to_owned())

@@ -5,18 +5,19 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use lab::cgroups::hierarchies;
-use lab::confined::{cover, mount_on};
-use lab::containerd::{lay_over_usr, link_plugins};
-use lab::shell::{Result, Run as _};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// Where the node's files are.
-pub(crate) const NODE: &str = "/run/node";
+use crate::cgroups::hierarchies;
+use crate::confined::{cover, mount_on};
+use crate::containerd::{lay_over_usr, link_plugins};
+use crate::shell::{Result, Run as _};
 
-/// Where the node is reached, and where pods' addresses are.
-pub(crate) const ADDRESS: &str = "10.88.0.1";
-pub(crate) const PODS: [&str; 2] = ["10.88.0.0/16", "fd88::/64"];
+/// Where the node's files are.
+pub const NODE: &str = "/run/node";
+
+/// Where the node is reached, and where its pods' addresses are.
+pub const ADDRESS: &str = "10.88.0.1";
+pub(crate) const SUBNETS: [&str; 2] = ["10.88.0.0/16", "fd88::/64"];
 
 /// The bridge that all pods are on.
 pub(crate) const BRIDGE: &str = "cni0";
@@ -25,8 +26,8 @@ pub(crate) const BRIDGE: &str = "cni0";
 const BRIDGES_MAC: &str = "02:00:0a:58:00:01";
 
 /// Where the node looks for network plugins and their configurations; whoever adds one does so there.
-pub(crate) const PLUGINS: &str = "/opt/cni/bin";
-pub(crate) const NETWORKS: &str = "/etc/cni/net.d";
+pub const PLUGINS: &str = "/opt/cni/bin";
+pub const NETWORKS: &str = "/etc/cni/net.d";
 
 /// The kernel's settings that kubelet writes unless they have these values already (setupKernelTunables in
 /// pkg/kubelet/cm/container_manager_linux.go). They are the whole machine's, so kubelet gets files in their place.
@@ -40,7 +41,7 @@ const SETTINGS: [(&str, &str); 6] = [
 ];
 
 /// Makes all of it, with the node's programs from this folder.
-pub(crate) fn prepare(folder: &Path, cgroup: &str) -> Result<()> {
+pub fn prepare(folder: &Path, cgroup: &str) -> Result<()> {
     // Files that are written there vanish with the mount namespace.
     cover(&["/etc", "/opt", "/var"])?;
     lay_over_usr(folder)?;
@@ -79,7 +80,7 @@ pub(crate) fn prepare(folder: &Path, cgroup: &str) -> Result<()> {
 /// The bridge, with the node's address on it, and routes to what is nowhere: a service's address is replaced after
 /// routing.
 fn network() -> Result<()> {
-    link_plugins(Path::new(PLUGINS))?;
+    link_plugins()?;
     // One that looks for multicast routers sends reports of its own, which the pods' rules would count. One without a MAC address
     // of its own takes the lowest of its pods', and other pods go on sending to a former one for a while.
     for line in [
