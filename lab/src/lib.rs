@@ -32,7 +32,6 @@ pub mod rootfs;
 pub mod samples;
 pub mod scenario;
 pub mod services;
-pub mod settings;
 pub mod shell;
 pub mod wait;
 

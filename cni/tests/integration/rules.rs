@@ -5,7 +5,6 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use lab::network::{Namespace, seed};
-use lab::settings::VALUES;
 use lab::shell::PROGRAMS_TO_TEST;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -13,6 +12,23 @@ use proxy_init::{Form, SETTINGS};
 use serde_json::{Value, json};
 
 use crate::support::{PLUGIN, Run, by_annotations, saved};
+
+/// A value, which isn't the default, of each setting but for the proxy's ports and IPv6, as the setting's flag has it.
+const VALUES: [(&str, &str); 13] = [
+    ("proxy-uid", "2103"),
+    ("proxy-gid", "2104"),
+    ("ports-to-redirect", "80,443"),
+    ("inbound-ports-to-ignore", "4190,8000-8100"),
+    ("outbound-ports-to-ignore", "443"),
+    ("inbound-subnets-to-ignore", "10.0.0.0/8,fd00::/8"),
+    ("outbound-subnets-to-ignore", "169.254.169.254/32,2001:db8::/32"),
+    ("outbound-ports-to-redirect", "80,8000-8100"),
+    ("outbound-subnets-to-redirect", "10.0.0.0/8"),
+    ("skip-uid", "0,1000-1999"),
+    ("skip-gid", "7"),
+    ("inbound-interfaces-to-ignore", "net1,k6t-eth0"),
+    ("outbound-interfaces-to-ignore", "tun0"),
+];
 
 /// The init program, built like the plugin: of the checkout as it is now.
 fn proxy_init() -> &'static Path {
