@@ -1,6 +1,5 @@
 //! A double of Kubernetes' API server: HTTPS with a certificate of its own authority, the objects that a test gives it,
-//! and the failures that a test plans. Objects can be listed and watched, pods deleted, nodes patched, and events
-//! published.
+//! and the failures that a test plans. Objects can be listed and watched, nodes patched, and events published.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, BufWriter, Read as _, Write};
@@ -56,7 +55,6 @@ struct State {
     /// In their order. An object's version is the number of its last change.
     changes: Vec<Change>,
     notes: Vec<Value>,
-    deletions: Vec<(String, Value)>,
 }
 
 #[derive(Debug)]
@@ -266,9 +264,9 @@ impl ApiServer {
         self.state().objects.get(&full(path)).cloned()
     }
 
-    /// The pods that were deleted: the path and the preconditions of each.
-    pub fn deletions(&self) -> Vec<(String, Value)> {
-        self.state().deletions.clone()
+    /// What somebody has asked it to delete, which it refuses.
+    pub fn deletions(&self) -> Vec<Asked> {
+        self.asked().into_iter().filter(|asked| asked.verb == "delete").collect()
     }
 
     /// Where it listens.
@@ -409,20 +407,6 @@ impl State {
                 changed.notify_all();
                 (200, node)
             }
-            "DELETE" if path.contains("/pods/") => {
-                let preconditions = request.body["preconditions"].clone();
-                self.deletions.push((path.to_owned(), preconditions));
-                let Some(pod) = self.objects.get(path).cloned() else {
-                    return failure(404);
-                };
-                let version = &request.body["preconditions"]["resourceVersion"];
-                if !version.is_null() && *version != pod["metadata"]["resourceVersion"] {
-                    return failure(409);
-                }
-                self.remove(path);
-                changed.notify_all();
-                (200, pod)
-            }
             _ => failure(403),
         }
     }
@@ -496,7 +480,7 @@ impl Request {
         let selected = selected.as_deref().and_then(|it| it.strip_prefix("metadata.name="));
         let verb = match self.method.as_str() {
             "GET" if name.is_some() => "get",
-            "GET" if self.parameter("watch") == Some("true") => "watch",
+            "GET" if self.is_watch() => "watch",
             "GET" => "list",
             "POST" => "create",
             other => &other.to_ascii_lowercase(),
