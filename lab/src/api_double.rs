@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, BufWriter, Read as _, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -77,8 +76,6 @@ pub struct ApiServer {
     address: SocketAddr,
     authority: String,
     tls: Arc<ServerConfig>,
-    /// Ends the thread that takes connections.
-    listening: Mutex<Option<(Arc<AtomicBool>, JoinHandle<()>)>>,
 }
 
 impl ApiServer {
@@ -120,7 +117,6 @@ impl ApiServer {
             address,
             authority: authority.pem(),
             tls: Arc::new(tls),
-            listening: Mutex::new(None),
         }
     }
 
@@ -133,29 +129,14 @@ impl ApiServer {
 
     /// Takes connections from here on.
     pub fn listen(&self, listener: TcpListener) {
-        let (shared, tls, ends) = (self.shared.clone(), self.tls.clone(), Arc::new(AtomicBool::new(false)));
-        let end = ends.clone();
-        let thread = thread::spawn(move || {
+        let (shared, tls) = (self.shared.clone(), self.tls.clone());
+        thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if ends.load(Ordering::Relaxed) {
-                    break;
-                }
                 let (shared, tls) = (shared.clone(), tls.clone());
                 // A client that goes away is its own affair.
                 thread::spawn(move || serve(stream, &shared, tls));
             }
         });
-        *self.listening.lock().unwrap() = Some((end, thread));
-    }
-
-    /// Lets connections be refused until it listens again. To be called in the network namespace that it listens in.
-    pub fn go_away(&self) {
-        if let Some((end, thread)) = self.listening.lock().unwrap().take() {
-            end.store(true, Ordering::Relaxed);
-            // It waits for a connection.
-            let _ = TcpStream::connect(self.address);
-            let _ = thread.join();
-        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

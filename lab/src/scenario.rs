@@ -1,6 +1,5 @@
 //! Scenarios: several are tried at a time, and each is said with what became of it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
@@ -117,21 +116,4 @@ pub fn each<T: Sync, R: Send>(at_a_time: usize, items: &[T], work: impl Fn(&T) -
     });
     done.sort_by_key(|(number, _)| *number);
     done.into_iter().map(|(_, result)| result).collect()
-}
-
-/// Does `work` while `other` runs on a thread of its own, until the flag that it is given says that `work` is over. The
-/// results of both.
-pub fn beside<T: Send, R>(
-    other: impl FnOnce(&AtomicBool) -> Result<T> + Send,
-    work: impl FnOnce() -> Result<R>,
-) -> Result<(T, R)> {
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let other = scope.spawn(|| other(&over));
-        let outcome = work();
-        over.store(true, Ordering::Relaxed);
-        let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // The other's error may be the reason of this one's.
-        Ok((other?, outcome?))
-    })
 }

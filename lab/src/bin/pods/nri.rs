@@ -3,13 +3,12 @@
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use lab::linkerd;
 use lab::manifests::{injected, with_own_users};
-use lab::scenario::{beside, each};
+use lab::scenario::each;
 use lab::shell::{Result, Run as _};
 use lab::wait::wait_for;
 use nix::sys::signal::{Signal, kill};
@@ -209,31 +208,30 @@ fn storm(world: &World) -> Result<String> {
     for pod in early {
         pod.remove()?;
     }
-    let killer = |over: &AtomicBool| -> Result<usize> {
-        let mut killed = 0;
-        while !over.load(Ordering::Relaxed) {
+    let start_pod = |&(): &()| -> Result<usize> {
+        let pod = start_meshed(world)?;
+        let mut waited = 0;
+        while !is_redirected(&pod)? {
+            waited += 1;
+        }
+        if !is_redirected(&pod)? {
+            return Err("an application started without rules".into());
+        }
+        has_rules(&pod)?;
+        pod.remove()?;
+        Ok(waited)
+    };
+    let mut killed = 0;
+    let waited = thread::scope(|scope| -> Result<usize> {
+        let pods = scope.spawn(|| each(6, &[(); PODS], start_pod));
+        while !pods.is_finished() {
             sleep(Duration::from_millis(1500));
             drop(agent);
             killed += 1;
             sleep(Duration::from_millis(700));
             agent = Agent::ready(world, "nft")?;
         }
-        Ok(killed)
-    };
-    let (killed, waited) = beside(killer, || -> Result<usize> {
-        let outcomes = each(6, &[(); PODS], |()| -> Result<usize> {
-            let pod = start_meshed(world)?;
-            let mut waited = 0;
-            while !is_redirected(&pod)? {
-                waited += 1;
-            }
-            if !is_redirected(&pod)? {
-                return Err("an application started without rules".into());
-            }
-            has_rules(&pod)?;
-            pod.remove()?;
-            Ok(waited)
-        });
+        let outcomes = pods.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         outcomes.into_iter().sum()
     })?;
     if killed < 3 {
