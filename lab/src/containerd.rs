@@ -1,60 +1,23 @@
 //! containerd: how it is configured and started, and images for it from folders that hold their files.
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::architecture::Architecture;
-use crate::confined::mount_on;
+use crate::images;
 use crate::machine::{BRIDGE, NETWORKS, NODE, PLUGINS, SUBNETS};
 use crate::services::Services;
-use crate::shell::{Result, Run as _, root, target};
+use crate::shell::{Result, Run as _, root};
 use crate::wait::wait_for;
-use crate::{LayOut, apt, images, rootfs};
-
-/// The programs of a node, and the release of Debian that has a containerd by which pods have users of their own (2.0 or
-/// later).
-const PROGRAMS: [&str; 3] = ["containerd", "runc", "containernetworking-plugins"];
-pub(crate) const RELEASE: &str = "sid";
-
-/// A link to the /usr of the node's programs, with their C library, in the folder that is filled for scenarios.
-const USR: &str = "node-usr";
 
 /// The socket of containerd.
 pub const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// The network configuration of all pods for which no other one is chosen.
 pub const NETWORK: &str = "/etc/cni/net.d/10-pods.conflist";
-
-/// Fills a folder for scenarios: a node's programs, for [`lay_over_usr`], and in `images` each image's files in a folder of its
-/// name.
-pub(crate) fn fill(name: &str, lay_out: LayOut) -> Result<PathBuf> {
-    let folder = target(name);
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    fs::create_dir_all(folder.join("bin"))?;
-    let images = folder.join("images");
-    lay_out(&images)?;
-    let [legacy, file_capabilities] = ["legacy", "file-capabilities"].map(|name| images.join(name));
-    rootfs::add("iptables", &["iptables"], &legacy)?;
-    Command::new("cp").arg("--archive").arg(&legacy).arg(&file_capabilities).run()?;
-    let program = file_capabilities.join("usr/sbin/xtables-legacy-multi");
-    Command::new("setcap").arg("cap_net_admin,cap_net_raw+eip").arg(program).run()?;
-    symlink(apt::unpack_all(RELEASE, "node", &PROGRAMS)?.join("usr"), folder.join(USR))?;
-    Ok(folder)
-}
-
-/// Lays the node's programs over this mount namespace's /usr, after [`cover`](crate::confined::cover). All programs in here
-/// use their C library, which runs programs that were built for older ones too.
-pub(crate) fn lay_over_usr(folder: &Path) -> Result<()> {
-    // This link's name has no colon, which would end it in the option.
-    symlink(folder.join(USR), "/run/newer")?;
-    mount_on("overlay", "/usr", Some("lowerdir=/run/newer:/usr"))
-}
 
 /// A container runs one of these.
 #[derive(Debug)]
@@ -152,19 +115,26 @@ impl Image {
     }
 }
 
+/// All images.
+fn all_images() -> Result<Vec<Image>> {
+    Ok(vec![
+        Image::running(images::PAUSE, "peer", &["/peer"]),
+        Image::running(images::CLIENT, "peer", &["/peer"]),
+        Image::running(images::PROXY, "peer", &["/peer", "serve", "4143", "4140", "4191"]),
+        Image::running(images::APP, "peer", &["/peer", "serve", "8080"]),
+        Image::of_dockerfile(images::PROXY_INIT, "scratch")?,
+        Image::of_dockerfile(images::LEGACY, "legacy")?,
+        Image::of_dockerfile(images::FILE_CAPABILITIES, "file-capabilities")?,
+        Image::running(images::AGENT, "cni", &["/usr/bin/linkerd2-cni-install"]),
+        Image::running(images::LINKERD_INIT, "linkerd-init", &["/bin/busybox", "sh", "-e", "/commands"]),
+    ])
+}
+
 /// containerd's own client, in the CRI's namespace.
 fn ctr() -> Command {
     let mut command = Command::new("ctr");
     command.args(["--address", SOCKET, "--namespace", "k8s.io"]);
     command
-}
-
-/// Links the plugins that [`network`] names, of Debian's containernetworking-plugins, to where they are looked for.
-pub(crate) fn link_plugins() -> Result<()> {
-    for plugin in ["bridge", "host-local", "loopback"] {
-        symlink(Path::new("/usr/lib/cni").join(plugin), Path::new(PLUGINS).join(plugin))?;
-    }
-    Ok(())
 }
 
 /// A list of network configurations: the node's bridge, and what is chained after it.
@@ -211,7 +181,7 @@ conf_dir = "{NETWORKS}"
     );
     fs::write(Path::new(NODE).join("containerd.toml"), configuration)?;
     start(services)?;
-    for image in images::all()? {
+    for image in all_images()? {
         image.import(&services.folder.join("images"))?;
     }
     Ok(())

@@ -1,8 +1,5 @@
 //! The images that pods are made of, under the names that deploy/pod.yaml has.
 
-use crate::containerd::Image;
-use crate::shell::Result;
-
 /// proxy-init alone, as the Dockerfile's last target has it.
 pub const PROXY_INIT: &str = "registry.example/proxy-init:VERSION";
 /// The Dockerfile's target `legacy`: iptables-legacy beside it.
@@ -22,18 +19,3 @@ pub const APP: &str = "registry.example/app:1";
 pub const FILE_CAPABILITIES: &str = "registry.example/proxy-init:file-capabilities";
 /// A sandbox's, which has to do nothing, for ever.
 pub(crate) const PAUSE: &str = "registry.example/pause:1";
-
-/// All of them.
-pub(crate) fn all() -> Result<Vec<Image>> {
-    Ok(vec![
-        Image::running(PAUSE, "peer", &["/peer"]),
-        Image::running(CLIENT, "peer", &["/peer"]),
-        Image::running(PROXY, "peer", &["/peer", "serve", "4143", "4140", "4191"]),
-        Image::running(APP, "peer", &["/peer", "serve", "8080"]),
-        Image::of_dockerfile(PROXY_INIT, "scratch")?,
-        Image::of_dockerfile(LEGACY, "legacy")?,
-        Image::of_dockerfile(FILE_CAPABILITIES, "file-capabilities")?,
-        Image::running(AGENT, "cni", &["/usr/bin/linkerd2-cni-install"]),
-        Image::running(LINKERD_INIT, "linkerd-init", &["/bin/busybox", "sh", "-e", "/commands"]),
-    ])
-}

@@ -2,6 +2,7 @@
 //! with the namespaces.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -9,7 +10,6 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::cgroups::hierarchies;
 use crate::confined::{cover, mount_on};
-use crate::containerd::{lay_over_usr, link_plugins};
 use crate::shell::{Result, Run as _};
 
 /// Where the node's files are.
@@ -28,6 +28,9 @@ const BRIDGES_MAC: &str = "02:00:0a:58:00:01";
 /// Where the node looks for network plugins and their configurations; whoever adds one does so there.
 pub const PLUGINS: &str = "/opt/cni/bin";
 pub const NETWORKS: &str = "/etc/cni/net.d";
+
+/// A link to the /usr of the node's programs, with their C library, in the folder that is filled for scenarios.
+pub const USR: &str = "node-usr";
 
 /// The kernel's settings that kubelet writes unless they have these values already (setupKernelTunables in
 /// pkg/kubelet/cm/container_manager_linux.go). They are the whole machine's, so kubelet gets files in their place.
@@ -94,6 +97,22 @@ fn network() -> Result<()> {
         Command::new("ip").args(line.split(' ')).run()?;
     }
     Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "1")?)
+}
+
+/// Lays the node's programs over this mount namespace's /usr, after [`cover`]. All programs in here
+/// use their C library, which runs programs that were built for older ones too.
+fn lay_over_usr(folder: &Path) -> Result<()> {
+    // This link's name has no colon, which would end it in the option.
+    symlink(folder.join(USR), "/run/newer")?;
+    mount_on("overlay", "/usr", Some("lowerdir=/run/newer:/usr"))
+}
+
+/// Links the plugins that networks name, of Debian's containernetworking-plugins, to where they are looked for.
+fn link_plugins() -> Result<()> {
+    for plugin in ["bridge", "host-local", "loopback"] {
+        symlink(Path::new("/usr/lib/cni").join(plugin), Path::new(PLUGINS).join(plugin))?;
+    }
+    Ok(())
 }
 
 fn bind(from: &str, to: &str) -> Result<()> {

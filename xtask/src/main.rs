@@ -1,27 +1,28 @@
 //! `cargo xtask`: everything a person does with the checkout.
 
-use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
 
 mod bench;
 mod build;
 mod c_libraries;
+mod cluster;
 mod commit;
 mod demo;
 mod image;
+mod kernels;
 mod licences;
 mod mutants;
+mod node;
 mod order;
+mod pods;
 mod release;
+mod rootfs;
 mod rust;
 mod setup;
 mod test;
 
 use lab::architecture::Architecture;
-use lab::kernels::{self, Programs};
 use lab::shell::{self, Result, Run as _, cargo};
-use lab::{cluster, pods};
 
 const HELP: &str = "\
 Usage: cargo xtask COMMAND
@@ -112,11 +113,9 @@ fn main() -> ExitCode {
         ("image", [flag, folder]) if flag == "--layout" => {
             setup::for_build().and_then(|()| image::lay_out(folder.as_ref(), Architecture::here()?))
         }
-        ("kernels", arguments) => setup::for_tests().and_then(|()| kernels::run(arguments, build_for_guests)),
-        ("cluster", arguments) => setup::for_tests().and_then(|()| cluster::run(arguments, lay_out)),
-        ("pods", arguments) => {
-            setup::for_tests().and_then(|()| pods::run(arguments, lay_out, &release::layout("proxy-init")))
-        }
+        ("kernels", arguments) => setup::for_tests().and_then(|()| kernels::run(arguments)),
+        ("cluster", arguments) => setup::for_tests().and_then(|()| cluster::run(arguments)),
+        ("pods", arguments) => setup::for_tests().and_then(|()| pods::run(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("order", []) => setup::for_tests().and_then(|()| order::run()),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
@@ -155,24 +154,6 @@ fn build_all(arguments: &[String]) -> Result<()> {
         println!("{}", build::to_dist("proxy-init-bench")?.display());
     }
     Ok(())
-}
-
-/// Lays out the programs for the laboratory's containers.
-fn lay_out(folder: &Path) -> Result<()> {
-    let here = Architecture::here()?;
-    image::lay_out(folder, here)?;
-    let peer = folder.join("peer");
-    fs::create_dir_all(&peer)?;
-    fs::copy(build::of_lab("peer", here)?, peer.join("peer"))?;
-    Ok(())
-}
-
-/// Builds the programs for the laboratory's guests.
-fn build_for_guests(architecture: Architecture) -> Result<Programs> {
-    Ok(Programs {
-        proxy_init: build::program("proxy-init", architecture)?,
-        guest: build::of_lab("guest", architecture)?,
-    })
 }
 
 /// The corpus is read, and what is found goes to target/.

@@ -8,9 +8,8 @@ use std::thread;
 use lab::architecture::Architecture;
 use lab::install::find;
 use lab::shell::{PROGRAMS_TO_TEST, Result, Run as _, cargo, need_root, target};
-use lab::{kernels, pods};
 
-use crate::{bench, build, build_for_guests, lay_out};
+use crate::{bench, build, kernels, pods};
 
 /// Random tests read the seed of their cases from this variable.
 const SEED_NAME: &str = "PROPTEST_RNG_SEED";
@@ -85,14 +84,14 @@ pub(crate) fn slow() -> Result<()> {
     tests.run()?;
     // Each benchmark once; no time decides anything.
     skipped.extend(bench::try_once()?);
-    if let Some(reason) = pods::check(lay_out)? {
+    if let Some(reason) = pods::check()? {
         skipped.push(format!("pods: {reason}"));
     }
     // Each kernel whole, and one with each module missing. All of them, and those of another architecture, take minutes
     // more: see CONTRIBUTING.md.
     let here = Architecture::here()?;
     for word in ["nothing", "6.12"] {
-        if let Some(reason) = kernels::check(here, &[word], build_for_guests)? {
+        if let Some(reason) = kernels::check(here, &[word])? {
             skipped.push(format!("kernels of {} ({word}): {reason}", here.name()));
         }
     }

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::kernels::variant::{ExpectedView, LEFT_BEHIND, MODES, PARAMETER, REFUSED, RESULT, VARIANTS};
 use lab::linkerd;
 use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
+use lab::variant::{ExpectedView, LEFT_BEHIND, MODES, PARAMETER, REFUSED, RESULT, VARIANTS};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use serde_json::{Value, json};

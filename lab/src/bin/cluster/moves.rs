@@ -3,7 +3,7 @@
 use std::process::{Child, Command};
 use std::time::Instant;
 
-use lab::cluster::VALUES;
+use lab::VALUES;
 use lab::images;
 use lab::machine::NODE;
 use lab::manifests::{self, injected, validated, validator};

@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use lab::confined::Inside;
 use lab::containerd::{self, SOCKET};
-use lab::linkerd;
 use lab::machine::{NODE, PLUGINS};
-use lab::pods::INTERFACE;
 use lab::services::Services;
 use lab::shell::Result;
 use lab::wait::wait_for;
+use lab::{INTERFACE, linkerd};
 use serde_json::{Value, json};
 
 use crate::cri::Client;

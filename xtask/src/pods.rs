@@ -7,41 +7,40 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::scenario::only;
-use crate::shell::{Result, Run as _, need_root};
-use crate::{LayOut, Skipped, apt, confined, containerd, install, tried};
+use lab::scenario::{Skipped, only, tried};
+use lab::shell::{Result, Run as _, need_root};
+use lab::{INTERFACE, apt, confined, install};
+
+use crate::{node, release};
 
 /// The programs that the scenarios run on this machine, and Debian's packages of them.
 const NEEDS: [(&str, &str); 2] = [("setcap", "libcap2-bin"), ("protoc", "protobuf-compiler")];
 
-/// protoc's description of the container runtime interface, in the folder that is filled for scenarios.
-pub const INTERFACE: &str = "cri.descriptors";
-
-/// `cargo xtask pods [--release] [--only WORD...]`. `release` is the layout of a release's image.
-pub fn run(arguments: &[String], lay_out: LayOut, release: &Path) -> Result<()> {
+/// `cargo xtask pods [--release] [--only WORD...]`
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (release, rest) = match arguments {
-        [flag, rest @ ..] if flag == "--release" => (Some(release), rest),
+        [flag, rest @ ..] if flag == "--release" => (Some(release::layout("proxy-init")), rest),
         rest => (None, rest),
     };
     let words = only(rest, "usage: cargo xtask pods [--release] [--only WORD...]")?;
-    tried(try_with(release, words, lay_out)?)
+    tried(try_with(release.as_deref(), words)?)
 }
 
 /// Runs all scenarios.
-pub fn check(lay_out: LayOut) -> Result<Skipped> {
-    try_with(None, &[], lay_out)
+pub(crate) fn check() -> Result<Skipped> {
+    try_with(None, &[])
 }
 
 /// Runs the scenarios whose names have all of these words, with the image of this OCI layout if it is given, and checks
 /// that nothing is left, also after a kill -9.
-fn try_with(release: Option<&Path>, words: &[String], lay_out: LayOut) -> Result<Skipped> {
+fn try_with(release: Option<&Path>, words: &[String]) -> Result<Skipped> {
     need_root("cargo xtask pods", "to make network namespaces")?;
     if let Err(error) = apt::mirror() {
         return Ok(Some(format!("containerd is a Debian package, and {error}")));
     }
     install::programs(&NEEDS)?;
-    let folder = containerd::fill("pods", lay_out)?;
-    let protocol = apt::unpack(containerd::RELEASE, "golang-k8s-cri-api-dev")?;
+    let folder = node::fill("pods")?;
+    let protocol = apt::unpack(node::RELEASE, "golang-k8s-cri-api-dev")?;
     let protocol = apt::find(&protocol, "api.proto").ok_or("golang-k8s-cri-api-dev has no api.proto")?;
     // Debian stable's protoc doesn't know this option, which is for logs.
     let protocol = fs::read_to_string(protocol)?.replace("[debug_redact = true]", "");

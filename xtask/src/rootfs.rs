@@ -5,14 +5,14 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use crate::apt;
-use crate::shell::{Result, Run as _};
+use lab::apt;
+use lab::shell::{Result, Run as _};
 
 /// A release whose packages run on every kernel that guests have.
 const RELEASE: &str = "bookworm";
 
 /// Adds packages, all of one architecture, and what they depend on to a root. `name` tells this set of packages from others.
-pub fn add(name: &str, packages: &[&str], root: &Path) -> Result<()> {
+pub(crate) fn add(name: &str, packages: &[&str], root: &Path) -> Result<()> {
     let unpacked = apt::unpack_all(RELEASE, name, packages)?;
     fs::create_dir_all(root)?;
     Command::new("cp").arg("--archive").arg(unpacked.join(".")).arg(root).run()?;

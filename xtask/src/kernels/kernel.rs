@@ -6,19 +6,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
-use crate::architecture::Architecture;
-use crate::shell::{Result, Run as _, target};
-use crate::{apt, rootfs};
+use lab::apt;
+use lab::architecture::Architecture;
+use lab::shell::{Result, Run as _, target};
+use lab::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
 
-/// The programs that are built for an architecture's guests, statically.
-#[derive(Debug)]
-pub struct Programs {
-    /// proxy-init.
-    pub proxy_init: PathBuf,
-    /// `guest`.
-    pub guest: PathBuf,
-}
+use crate::rootfs;
 
 /// Modules that the modes may ask for; those that they depend on come with them.
 const MODULES: [&str; 18] = [
@@ -52,10 +45,12 @@ pub(crate) fn version(release: &str, architecture: Architecture) -> Result<Strin
     Ok(package.trim_start_matches(PACKAGE).to_owned())
 }
 
-/// The programs that run in a guest.
+/// The programs that run in a guest, which are linked statically.
 pub(crate) struct Guest {
     pub(crate) architecture: Architecture,
-    pub(crate) programs: Programs,
+    pub(crate) proxy_init: PathBuf,
+    /// The laboratory's program of that name.
+    pub(crate) guest: PathBuf,
 }
 
 pub(crate) struct Kernel {
@@ -110,8 +105,8 @@ impl Kernel {
         for folder in ["proc", "sys", "dev", "run", "tmp"] {
             fs::create_dir_all(root.join(folder))?;
         }
-        fs::copy(&guest.programs.proxy_init, root.join("bin/proxy-init"))?;
-        fs::copy(&guest.programs.guest, root.join("init"))?;
+        fs::copy(&guest.proxy_init, root.join("bin/proxy-init"))?;
+        fs::copy(&guest.guest, root.join("init"))?;
         for link in ["bin/sh", "bin/cat", "bin/mkdir", "bin/sleep", "sbin/modprobe"] {
             let link = root.join(link);
             // Packages of the root have some of them.

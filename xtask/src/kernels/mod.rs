@@ -4,36 +4,33 @@
 //! modules, and the program `guest` as init: bin/guest.rs is what happens in there. Downloads are kept in target/.
 
 mod kernel;
-pub mod variant;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::thread;
 
-use crate::architecture::Architecture;
-use crate::scenario::{each, only};
-use crate::shell::Result;
-use crate::{Skipped, apt, install, tried};
-pub use kernel::Programs;
+use lab::architecture::Architecture;
+use lab::scenario::{Skipped, each, only, tried};
+use lab::shell::Result;
+use lab::variant::Expected::{Fails, FallsBack};
+use lab::variant::{MODES, VARIANTS, Variant};
+use lab::{apt, install};
+
+use crate::build;
 use kernel::{Guest, Kernel};
-use variant::Expected::{Fails, FallsBack};
-use variant::{MODES, VARIANTS, Variant};
 
 /// Debian's releases with the kernels that they have: 5.10, 6.1, 6.12, and the newest.
 const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 
-/// Builds them.
-pub type Build = fn(Architecture) -> Result<Programs>;
-
 /// `cargo xtask kernels [--arch amd64|arm64] [--only WORD...]`, on this machine's architecture unless another is named:
 /// tries everything, and prints the table of docs/kernels.md; or the kernels and variants whose name has all of these words.
-pub fn run(arguments: &[String], build: Build) -> Result<()> {
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (architecture, rest) = match arguments {
         [flag, name, rest @ ..] if flag == "--arch" => (Architecture::named(name)?, rest),
         rest => (Architecture::here()?, rest),
     };
     let words = only(rest, "usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]")?;
-    tried(check(architecture, words, build)?)
+    tried(check(architecture, words)?)
 }
 
 /// The table of docs/kernels.md: kernels that did the same have a row together.
@@ -62,7 +59,7 @@ fn table(trials: &[Trial<'_>], results: &[Vec<String>]) -> String {
 }
 
 /// Boots everything whose name has all of these words, and prints the table of what each kernel did in each mode.
-pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Skipped> {
+pub(crate) fn check(architecture: Architecture, words: &[impl AsRef<str>]) -> Result<Skipped> {
     if let Err(error) = apt::mirror() {
         return Ok(Some(format!("the kernels are Debian's packages, and {error}")));
     }
@@ -77,7 +74,11 @@ pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build
         ("cpio", "cpio"),
         ("xz", "xz-utils"),
     ])?;
-    let guest = Guest { architecture, programs: build(architecture)? };
+    let guest = Guest {
+        architecture,
+        proxy_init: build::program("proxy-init", architecture)?,
+        guest: build::of_lab("guest", architecture)?,
+    };
     let is_wanted = |version: &str, variant: &Variant| {
         let name = name(version, variant);
         words.iter().all(|word| name.contains(word.as_ref()))

@@ -5,35 +5,29 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::scenario::only;
-use crate::shell::{Result, Run as _, need_root};
-use crate::{LayOut, apt, confined, containerd, helm, install, linkerd, rootfs};
+use lab::scenario::only;
+use lab::shell::{Result, need_root};
+use lab::{VALUES, apt, confined, helm, install, linkerd};
 
-/// Kubernetes' programs, which the folder has to have, and the first version that runs here.
+use crate::{node, rootfs};
+
+/// Kubernetes' programs, which the folder has to have.
 const PROGRAMS: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
-const FIRST_VERSION: u32 = 30;
 
 /// Debian's other programs that the cluster runs, of the release of its containerd: they are unpacked and not installed.
 const UNPACKED: [(&str, &str); 2] = [("etcd-server", "usr/bin/etcd"), ("kubectl", "usr/bin/kubectl")];
 
 /// The programs that run on this machine, and Debian's packages of them.
-const NEEDS: [(&str, &str); 5] = [
-    ("openssl", "openssl"),
-    // kube-proxy runs it before 1.32.
-    ("conntrack", "conntrack"),
-    ("setcap", "libcap2-bin"),
-    ("xtables-legacy-multi", "iptables"),
-    ("pip3", "python3-pip"),
-];
+const NEEDS: [(&str, &str); 4] =
+    [("openssl", "openssl"), ("setcap", "libcap2-bin"), ("xtables-legacy-multi", "iptables"), ("pip3", "python3-pip")];
 
 const USAGE: &str = "usage: cargo xtask cluster --kubernetes FOLDER [--keep | --only WORD...]";
 
 /// `cargo xtask cluster --kubernetes FOLDER [--keep | --only WORD...]`
-pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (kubernetes, rest) = match arguments {
         [flag, folder, rest @ ..] if flag == "--kubernetes" => (Path::new(folder), rest),
         _ => return Err(USAGE.into()),
@@ -45,7 +39,7 @@ pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
     need_root("cargo xtask cluster", "to make network namespaces")?;
     check(kubernetes)?;
     install::programs(&NEEDS)?;
-    let folder = fill(&kubernetes.canonicalize()?, lay_out)?;
+    let folder = fill(&kubernetes.canonicalize()?)?;
     let program = confined::Program::build("cluster", &[])?;
     program.run(&folder, words)?;
     if words.is_empty() {
@@ -54,45 +48,37 @@ pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless the folder has Kubernetes' programs, of a version that runs here.
+/// Fails unless the folder has Kubernetes' programs.
 fn check(kubernetes: &Path) -> Result<()> {
-    let needs = format!("--kubernetes takes a folder with {}, of 1.{FIRST_VERSION} or later", PROGRAMS.join(", "));
-    if !kubernetes.is_dir() {
-        return Err(format!("{} is no folder: {needs}", kubernetes.display()).into());
-    }
     let is_missing = |program: &&str| !kubernetes.join(program).exists();
     let missing: Vec<&str> = PROGRAMS.into_iter().filter(is_missing).collect();
-    if !missing.is_empty() {
-        return Err(format!("{} has no {}: {needs}", kubernetes.display(), missing.join(", ")).into());
+    if missing.is_empty() {
+        return Ok(());
     }
-    for program in PROGRAMS {
-        let said = Command::new(kubernetes.join(program)).arg("--version").read()?;
-        let minor = said.trim().strip_prefix("Kubernetes v1.").and_then(|rest| rest.split('.').next());
-        if minor.and_then(|minor| minor.parse().ok()).is_none_or(|minor: u32| minor < FIRST_VERSION) {
-            return Err(format!("{program} says that it is {:?}: {needs}", said.trim()).into());
-        }
-    }
-    Ok(())
+    Err(format!(
+        "{} has no {}: --kubernetes takes a folder with {}, of 1.32 or later",
+        kubernetes.display(),
+        missing.join(", "),
+        PROGRAMS.join(", ")
+    )
+    .into())
 }
 
 /// Fills the folder: the programs that run there are in `bin`.
-fn fill(kubernetes: &Path, lay_out: LayOut) -> Result<PathBuf> {
-    let folder = containerd::fill("cluster", lay_out)?;
+fn fill(kubernetes: &Path) -> Result<PathBuf> {
+    let folder = node::fill("cluster")?;
     let bin = folder.join("bin");
     for program in PROGRAMS {
         symlink(kubernetes.join(program), bin.join(program))?;
     }
     for (package, program) in UNPACKED {
-        link(&apt::unpack(containerd::RELEASE, package)?.join(program), &bin)?;
+        link(&apt::unpack(node::RELEASE, package)?.join(program), &bin)?;
     }
     link(&helm::program()?, &bin)?;
     fs::write(folder.join(VALUES), values().to_string())?;
     add_linkerd_init(&folder.join("images/linkerd-init"))?;
     Ok(folder)
 }
-
-/// The values for deploy/helm, below target/cluster.
-pub const VALUES: &str = "values.json";
 
 /// The values of a user of linkerd2-cni's newest version, for the connections that are tried, and with the image that there is.
 fn values() -> Value {
