@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use derive_more::Display;
-use ipnet::IpNet;
-use ruleset::{Device, Direction, Family, Intervals, Listener, Name, Network, Queue, address};
+use ruleset::{Direction, Family, Intervals, Name, address};
+use ruleset::{Listener, Network, Queue};
 use trace::names_except_lo;
 
 use crate::config::warnings::{Warning as OfFlags, warnings as of_flags};
 use crate::config::{Config, OwnerId, Port, Subnet};
 use crate::diagnose::explain::answer::{Connection, Verdict};
-use crate::diagnose::snapshot::setting;
 
 /// Probable defects of the connections, beside correct rules.
 #[derive(Debug, Clone, PartialEq, Eq, Display)]
@@ -92,6 +91,14 @@ pub enum PodWarning {
         /// The user.
         uid: u32,
     },
+    /// No packet can go where the rules send it, or none can come or leave.
+    #[display("{reason}")]
+    NoWay {
+        /// The reason, in words.
+        reason: String,
+        /// The redirected connections are lost, and no others.
+        is_of_redirected: bool,
+    },
     /// The namespace forwards packets from a bridge, whose connections the rules redirect as if they came from outside.
     #[display(
         "{device} is a bridge, and this network namespace forwards: connections of what is behind it are redirected to the \
@@ -107,6 +114,14 @@ pub enum PodWarning {
     /// The listeners could not be seen; the text says why.
     #[display("not known: whether the proxy listens ({_0})")]
     NotKnown(String),
+    /// The kernel's routing could not be asked.
+    #[display("not known: what is routed over {family} ({reason})")]
+    RoutesNotKnown {
+        /// About this family.
+        family: Family,
+        /// For this reason.
+        reason: String,
+    },
 }
 
 /// Says that connections of these families are refused, if they aren't all.
@@ -125,7 +140,12 @@ fn refused_families(families: &[Family]) -> String {
 impl PodWarning {
     /// Returns true if connections are certainly lost, however complete the rules are.
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::OtherPort { .. } | Self::OtherUser { is_outbound: true, .. })
+        matches!(
+            self,
+            Self::OtherPort { .. }
+                | Self::OtherUser { is_outbound: true, .. }
+                | Self::NoWay { is_of_redirected: true, .. }
+        )
     }
 
     /// Returns true if the proxy's port refuses the connections that the warning is about.
@@ -149,7 +169,8 @@ impl PodWarning {
                 *verdict == Verdict::Proxy(*port) || (!is_outbound && connection.to.port() == *port)
             }
             Self::AppAsProxy { .. } => is_outbound && connection.uid.is_none(),
-            Self::Bridge { .. } => false,
+            // The connection's own route says so.
+            Self::NoWay { .. } | Self::Bridge { .. } | Self::RoutesNotKnown { .. } => false,
             Self::Config(_) | Self::NotKnown(_) => true,
         }
     }
@@ -169,7 +190,6 @@ pub fn warnings(config: &Config, network: &Network) -> Vec<PodWarning> {
     let skipped = Direction::ALL.into_iter().filter(|&direction| skips_everything(config, direction));
     warnings.extend(skipped.map(PodWarning::EverythingSkipped));
     warnings.extend(address_without_rules(config, network));
-    warnings.extend(network.devices.iter().filter_map(|device| forwarding_bridge(config, network, device)));
     if let Some(reason) = &network.listeners_not_known {
         warnings.push(PodWarning::NotKnown(format!("sock_diag: {reason}")));
         return warnings;
@@ -238,24 +258,6 @@ fn address_without_rules(config: &Config, network: &Network) -> Option<PodWarnin
     let family = Family::ALL.into_iter().find(|family| !config.families().contains(family))?;
     let address = network.wide_addresses(family).next()?.address;
     Some(PodWarning::NoRulesFor { family, address })
-}
-
-/// The warning about a bridge from which the namespace forwards, unless the rules exempt it.
-fn forwarding_bridge(config: &Config, network: &Network, device: &Device) -> Option<PodWarning> {
-    let name = &device.name;
-    let forwards = |family: &str| setting(&format!("{family}/conf/{name}/forwarding")) == Some(1);
-    let mut ignored = config.ignored_inbound_interfaces.iter();
-    if device.kind != b"bridge" || !(forwards("ipv4") || forwards("ipv6")) || ignored.any(|one| *name == *one.as_str())
-    {
-        return None;
-    }
-    let mut own = network.wide_addresses(Family::V4).filter(|known| known.device == device.index);
-    let own = own.next().and_then(|known| IpNet::new(known.address, known.prefix).ok());
-    let is_exempt = |own: &IpNet| config.ignored_inbound_subnets.iter().any(|subnet| subnet.net().contains(own));
-    if own.as_ref().is_some_and(is_exempt) {
-        return None;
-    }
-    Some(PodWarning::Bridge { device: name.clone(), subnet: own.map(|own| own.trunc().to_string()) })
 }
 
 /// The ports on which the user listens that the rules exempt as the proxy's, beside the proxy's two ports and those that

@@ -4,16 +4,23 @@ use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
+use ipnet::IpNet;
 use netfilter::netlink::listeners::listeners;
+use netfilter::netlink::route::RouteKind;
 use netfilter::netlink::user_namespace::owns_network;
-use netfilter::netlink::{Socket, ip_set, route, sockopt};
+use netfilter::netlink::{ReadError, Socket, ip_set, route, sockopt};
 use netfilter::nf_tables;
-use ruleset::{Context, Facts, Family, Field, Intervals, IpSet, Name, Network, Numbered, Ruleset, Settings};
+use nix::errno::Errno;
+use ruleset::{Address, Device, Network, Numbered, Ruleset, Settings};
+use ruleset::{Context, Facts, Family, Field, Intervals, IpSet, Name, address, ip};
 
+use crate::config::{Config, OwnerId};
 use crate::diagnose::detect::user_namespaces::UserNamespaces;
 use crate::diagnose::other_programs::Traces;
+use crate::diagnose::proxy::{self, PodWarning};
 use crate::error::Error;
 use crate::kernel::proc_of_thread;
 use crate::modes::{self, legacy};
@@ -104,6 +111,105 @@ fn settings() -> Settings {
 pub(super) fn setting(name: &str) -> Option<i64> {
     let read = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
     read.trim().parse().ok()
+}
+
+/// The devices on which hosts have to find each other before they connect over this family: they have an address beyond
+/// the link, and no permanent neighbour.
+pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<&Device>, String> {
+    if let Some(reason) = &network.links_not_known {
+        return Err(reason.clone());
+    }
+    let known = route::neighbours(family).map_err(|error| error.to_string())?;
+    let asking = network.devices.iter().filter(|device| {
+        let mut own = network.wide_addresses(family);
+        let is_pinned = known.iter().any(|neighbour| neighbour.device == device.index && neighbour.is_pinned);
+        device.has_neighbours && device.is_up && !is_pinned && own.any(|known| known.device == device.index)
+    });
+    Ok(asking.collect())
+}
+
+/// Probable defects of the connections, beside the rules of this config: of the proxy, and of links and routes.
+pub(super) fn warnings(config: &Config, network: &Network) -> Vec<PodWarning> {
+    let mut warnings = proxy::warnings(config, network);
+    for &family in config.families() {
+        match no_way(network, family, config.proxy_uid.map(OwnerId::get)) {
+            Ok(no_way) => warnings.extend(no_way),
+            Err(error) => {
+                warnings.push(PodWarning::RoutesNotKnown { family, reason: format!("rtnetlink: {error}") });
+            }
+        }
+    }
+    warnings.extend(network.devices.iter().filter_map(|device| forwarding_bridge(config, network, device)));
+    warnings
+}
+
+/// The warning about a bridge from which the namespace forwards, unless the rules exempt it.
+fn forwarding_bridge(config: &Config, network: &Network, device: &Device) -> Option<PodWarning> {
+    let name = &device.name;
+    let forwards = |family: &str| setting(&format!("{family}/conf/{name}/forwarding")) == Some(1);
+    let mut ignored = config.ignored_inbound_interfaces.iter();
+    if device.kind != b"bridge" || !(forwards("ipv4") || forwards("ipv6")) || ignored.any(|one| *name == *one.as_str())
+    {
+        return None;
+    }
+    let mut own = network.wide_addresses(Family::V4).filter(|known| known.device == device.index);
+    let own = own.next().and_then(|known| IpNet::new(known.address, known.prefix).ok());
+    let is_exempt = |own: &IpNet| config.ignored_inbound_subnets.iter().any(|subnet| subnet.net().contains(own));
+    if own.as_ref().is_some_and(is_exempt) {
+        return None;
+    }
+    Some(PodWarning::Bridge { device: name.clone(), subnet: own.map(|own| own.trunc().to_string()) })
+}
+
+/// The warning that no packet can arrive or leave over this family, or none that is redirected on its way out, whatever
+/// the rules say; none if some may, or if there is no address.
+fn no_way(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<PodWarning>, ReadError> {
+    let warning = |reason: String| Ok(Some(PodWarning::NoWay { reason, is_of_redirected: false }));
+    let own: Vec<&Address> = network.wide_addresses(family).collect();
+    let is_up = |known: &&Address| network.device(known.device).is_none_or(|device| device.is_up);
+    if own.is_empty() {
+        return Ok(None);
+    }
+    if !own.iter().any(is_up) {
+        return warning(format!("no interface with an {family} address is up"));
+    }
+    let route = |from: Option<IpAddr>, to: IpAddr| {
+        let to = SocketAddr::new(to, 80);
+        route::route(route::Packet { to, from, from_port: None, uid, device: None })
+    };
+    let lost = |why: String| {
+        let reason = format!("{why}: outbound {family} connections that are redirected are lost");
+        Ok(Some(PodWarning::NoWay { reason, is_of_redirected: true }))
+    };
+    if network.is_lo_down() {
+        return lost("lo is down".to_owned());
+    }
+    if !route(None, family.localhost())?.is_ok_and(|route| route.kind == RouteKind::Local) {
+        return lost(format!("there is no local route to {}", family.localhost()));
+    }
+    let mut refused = None;
+    for known in own {
+        // The other address of the smallest network, and an address for documentation (RFC 5737, RFC 3849).
+        let neighbour = ip(family, address(known.address) ^ 1);
+        let distant = match family {
+            Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+            Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        };
+        match route(Some(known.address), distant)? {
+            Ok(_) => return Ok(None),
+            // There is no default route, but there is one to the neighbour.
+            Err(Errno::ENETUNREACH) if route(Some(known.address), neighbour.unwrap_or(distant))?.is_ok() => {
+                return Ok(None);
+            }
+            Err(errno) => refused = Some(errno),
+        }
+    }
+    match refused {
+        Some(errno) => {
+            warning(format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})"))
+        }
+        None => Ok(None),
+    }
 }
 
 /// The facts beside packets on which conditions of these rules depend. `back` has the names of the device by which the

@@ -173,27 +173,6 @@ fn a_pod_without_a_default_route_is_well() {
     assert!(matches!(reached, Reached::Server { port: 4140, .. }), "{reached:?}");
 }
 
-/// Whole rules don't help where no packet comes or goes.
-#[test]
-fn connections_that_routing_loses_are_named() {
-    for (line, words) in [
-        ("ip link set eth0 down", "outbound over IPv4: there is no route to other networks (ENETUNREACH"),
-        ("ip route replace blackhole default", "outbound over IPv4: there is no route to other networks (EINVAL"),
-        ("ip rule add uidrange 2102-2102 unreachable", "outbound over IPv4: from the proxy: dropped: "),
-        ("ip link set lo down", "outbound over IPv4: dropped: it is redirected to 127.0.0.1, and lo is down"),
-        ("ip address del 127.0.0.1/8 dev lo", "to which this network namespace has no local route"),
-    ] {
-        let lab = Lab::new();
-        install(&lab.pod, &chart_in("nft"));
-        let _proxy = listen(&lab.pod, 2102, &PROXY);
-        lab.pod.sh(line);
-        let checked = Run::new("check").output(&lab.pod);
-        assert_eq!(checked.code(), Some(3), "{line}: {}", checked.said());
-        let text = unfolded(&checked.stdout());
-        assert!(text.contains(&format!("connections-lost: {words}")) || text.contains(words), "{line}: {text}");
-    }
-}
-
 /// Exceptions alone would say nothing.
 #[test]
 fn a_pod_without_addresses_has_a_line_for_outbound_connections() {
@@ -253,6 +232,11 @@ fn the_proxys_own_connections_are_followed_too() {
         let explained = Run::new(&format!("explain {line} --expect proxy")).output(&lab.pod);
         assert!(explained.stdout().lines().next().unwrap().ends_with(words), "{}", explained.said());
         assert_eq!(explained.code(), Some(3), "{}", explained.said());
+        let verified = Run::new("verify").output(&lab.pod);
+        assert_eq!(verified.code(), Some(3), "{}", verified.said());
+        let port = if hook == "input" { 8080 } else { 5432 };
+        let words = format!("inet late c: dropped: the rule marked + drops connections from the proxy: to port {port}");
+        assert!(unfolded(&verified.stdout()).contains(&words), "{}", verified.said());
         if hook == "input" {
             // The client gets to the proxy, and the proxy to nobody.
             let reached = connect(&lab.outside, ROOT, (POD[0], 8080).into());

@@ -123,12 +123,15 @@ impl CodedFinding {
                 Severity::Lost,
                 "run the app as another user (runAsUser), or the proxy (proxy.uid in Linkerd's chart)".to_owned(),
             ),
+            PodWarning::NoWay { .. } => {
+                ("no-way", Severity::Lost, "see `ip address` and `ip route` in the pod, and the node's CNI plugin".to_owned())
+            }
             PodWarning::Bridge { device, .. } => (
                 "bridge",
                 Severity::Lost,
                 format!("install the rules with --inbound-interfaces-to-ignore {device}, or with its subnet ignored"),
             ),
-            PodWarning::NotKnown(_) => {
+            PodWarning::NotKnown(_) | PodWarning::RoutesNotKnown { .. } => {
                 ("not-known", Severity::NotKnown, "allow what refuses it: a seccomp filter, or a sandbox".to_owned())
             }
         };

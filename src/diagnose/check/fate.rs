@@ -6,7 +6,7 @@ use ruleset::Family;
 use crate::diagnose::explain::answer::Verdict;
 use crate::diagnose::explain::{Explained, Onward};
 use crate::diagnose::proxy::PodWarning;
-use crate::error::{Errno, Error, chain};
+use crate::error::{Error, chain};
 
 #[derive(Debug)]
 pub(super) struct FamilyFate {
@@ -37,8 +37,7 @@ impl FamilyFate {
         let (fate, words) = match followed {
             Ok(explained) => fate_of(&explained),
             Err(Error::NoRoute { errno, .. }) => {
-                let fate = if errno == Errno::ENETUNREACH { Fate::NoRoute } else { Fate::Lost };
-                (fate, format!("there is no route to other networks ({errno})"))
+                (Fate::NoRoute, format!("there is no route to other networks ({errno})"))
             }
             Err(error) => (Fate::NotKnown, format!("not known: {}", chain(&error))),
         };

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use ruleset::{Direction, Family, Network, Ruleset, address, ip};
+use ruleset::{Direction, Family, Network, Ruleset};
 
 use self::coded_finding::{CodedFinding, Severity};
-use self::fate::{FamilyFate, Fate};
+use self::fate::FamilyFate;
 use crate::config::settings::arguments;
 use crate::config::{Config, Mode};
 use crate::diagnose::explain::answer::Connection;
@@ -164,18 +164,10 @@ fn outbound(scene: &Scene<'_>, network: &Network, config: Option<&Config>) -> Ve
             Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
             Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
         };
-        let Some(own) = network.wide_addresses(family).next() else {
-            continue;
-        };
-        let follow = |to| scene.follow(&Connection::new(Direction::Outbound, SocketAddr::new(to, port)));
-        let mut fate = FamilyFate::of(family, follow(distant));
-        // A pod may be for its own network alone, in which there is at least the next address.
-        let neighbour = ip(family, address(own.address) ^ 1);
-        let is_alone = || neighbour.is_some_and(|to| matches!(follow(to), Err(Error::NoRoute { .. })));
-        if fate.fate == Fate::NoRoute && is_alone() {
-            fate.fate = Fate::Lost;
+        if network.wide_addresses(family).next().is_some() {
+            let connection = Connection::new(Direction::Outbound, SocketAddr::new(distant, port));
+            fates.push(FamilyFate::of(family, scene.follow(&connection)));
         }
-        fates.push(fate);
     }
     fates
 }

@@ -8,11 +8,13 @@ use std::collections::HashMap;
 
 use ruleset::nftables::{family_condition, set_element};
 use ruleset::{
-    Action, Chain, Condition, Context, Direction, Family, Field, Line, Network, Rule, Ruleset, Set, Table, TableFamily,
-    set_field,
+    Action, Chain, Condition, Context, Direction, Effect, Family, Field, Intervals, LOOPBACK, Rule, Set, Subsystem,
+    Table, TableFamily, interface, set_field,
 };
+use ruleset::{Device, Line, Network, Ruleset};
 use trace::{
-    Connections, Environment, Leg, Meeting, Outcome, Place, Treatment, Watched, names_except_lo, there_and_back,
+    Connections, Environment, Leg, Meeting, Neighbours, Outcome, Place, Treatment, Watched, discovery, names_except_lo,
+    there_and_back,
 };
 
 use crate::config::Mode;
@@ -21,12 +23,83 @@ use crate::diagnose::ownership::{leads_to, own_lines, without_time};
 use crate::diagnose::verify::finding::{Finding, Problem, Subject};
 use crate::plan::{ChainName, chain_of};
 
+/// The rules that keep neighbours on these devices from finding each other.
+pub fn discovery_findings(ruleset: &Ruleset, network: &Network, family: Family, devices: &[&Device]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (direction, &device) in
+        Direction::ALL.into_iter().flat_map(|direction| devices.iter().map(move |device| (direction, device)))
+    {
+        let neighbours = Neighbours {
+            family,
+            direction,
+            devices: Device::names([device]),
+            asking: Neighbours::unicast(),
+            asked: Neighbours::unicast(),
+        };
+        let walk = discovery(ruleset, network, &neighbours);
+        if !walk.arrived.is_empty() {
+            continue;
+        }
+        for outcome in walk.decisions.iter().filter(|outcome| outcome.treatment == Treatment::Dropped) {
+            let Some(at) = outcome.at.filter(|_| outcome.is_certain()) else {
+                continue;
+            };
+            let finding = Finding {
+                family: TableFamily::Ip(family),
+                subject: Subject::Other(at.table().to_string(), at.chain().name.clone()),
+                problem: Problem::Undiscovered {
+                    family,
+                    by: name_of_place(at),
+                    admit: admitting_command(at, family, outcome.packet),
+                    packet: outcome.packet,
+                    direction,
+                },
+            };
+            if !findings.contains(&finding) {
+                findings.push(finding);
+            }
+        }
+    }
+    findings
+}
+
 /// A rule, or the policy of a chain.
 fn name_of_place(at: Place<'_>) -> String {
     match at {
         Place::Rule(line) => line.to_string(),
         Place::Policy(_) => format!("policy drop of {} {}", at.table(), at.chain().name),
     }
+}
+
+/// The command that lets packets of neighbour discovery past a place that drops them; none if it loses them by changing
+/// their hop limit.
+fn admitting_command(at: Place<'_>, family: Family, packet: Leg) -> Option<String> {
+    let mut effects = at.rule().into_iter().flat_map(|rule| &rule.effects);
+    if effects.any(|effect| matches!(effect, Effect::Mark { field: Field::HopLimit, .. })) {
+        return None;
+    }
+    let (table, chain) = (at.table(), &at.chain().name);
+    if family == Family::V4 {
+        let arp = match (table.family, packet) {
+            (TableFamily::Netdev, _) => "meta protocol arp",
+            (_, Leg::Advertisement) => "arp operation reply",
+            _ => "arp operation request",
+        };
+        return Some(format!("nft insert rule {table} {chain} {arp} accept"));
+    }
+    let (nft, iptables) = match packet {
+        Leg::Advertisement => ("nd-neighbor-advert", "neighbour-advertisement"),
+        _ => ("nd-neighbor-solicit", "neighbour-solicitation"),
+    };
+    if !table.is_xtables() {
+        return Some(format!("nft insert rule {table} {chain} icmpv6 type {nft} accept"));
+    }
+    let command = match table.subsystem {
+        Subsystem::Legacy => "ip6tables-legacy",
+        Subsystem::NfTables => "ip6tables",
+    };
+    let name = &table.name;
+    Some(format!("{command} -t {name} -I {chain} -p ipv6-icmp --icmpv6-type {iptables} -j ACCEPT"))
 }
 
 /// The differences, in a mode's tables, between the rules that it would install and those found in this network.
@@ -53,9 +126,86 @@ pub fn differences(mode: Mode, expected: &[Table], ruleset: &Ruleset, network: &
             for direction in Direction::ALL {
                 others.extend(shadows(table, family, direction, ruleset, &around, &findings));
             }
+            // Where rules are missing, connections don't get to the proxy.
+            if findings.is_empty() {
+                let mut onward = onward_losses(table, family, ruleset, &around);
+                // Once is enough for a rule that drops connections to the proxy too.
+                onward.retain(|one| {
+                    let (_, by) = one.problem.sides();
+                    !others.iter().any(|known| known.family == one.family && known.problem.sides().1 == by)
+                });
+                others.extend(onward);
+            }
         }
     }
     findings.extend(one_for_each_rule(others));
+    findings
+}
+
+/// The rules that lose connections which the proxy makes: by lo to the ports on which the pod's programs listen, and to
+/// other hosts.
+fn onward_losses(expected: &Table, family: Family, ruleset: &Ruleset, around: &Environment<'_>) -> Vec<Finding> {
+    let network = around.network;
+    if around.uids.is_empty() {
+        return Vec::new();
+    }
+    let own = network.own_addresses(family).without(&network.broadcasts(family));
+    let lo = Intervals::one(interface(LOOPBACK));
+    let there = network.device_names().without(&lo).without(&network.port_names());
+    let to = Field::Destination(family);
+    let mut proxys = Connections::living(family, Direction::Outbound).narrowed(Field::Uid, &around.uids);
+    if !around.gids.is_empty() {
+        proxys = proxys.narrowed(Field::Gid, &around.gids);
+    }
+    let listening = network.listeners.iter().filter(|listener| listener.accepts(Direction::Inbound, family));
+    let ports = Intervals::each(listening.map(|listener| listener.port)).without(&around.ports);
+    let to_apps = proxys
+        .narrowed(Field::OutInterface, &lo)
+        .narrowed(Field::Source(family), &own)
+        .narrowed(to, &own)
+        .narrowed(Field::DestinationPort, &ports);
+    let loopback = match family {
+        Family::V4 => Intervals::new([(0x7f00_0000, 0x7fff_ffff)]),
+        Family::V6 => Intervals::one(1),
+    };
+    let others = to.any().without(&own).without(&network.broadcasts(family)).without(&loopback);
+    let mut to_others = proxys.narrowed(Field::OutInterface, &there).narrowed(to, &others);
+    let from = if own.is_empty() { Field::Source(family).any() } else { own.clone() };
+    to_others = to_others.narrowed(Field::Source(family), &from.without(&loopback));
+    let mut findings = Vec::new();
+    for connections in [to_apps, to_others] {
+        if [to, Field::DestinationPort, Field::OutInterface]
+            .iter()
+            .any(|&field| connections.get(field).is_none_or(Intervals::is_empty))
+        {
+            continue;
+        }
+        let given = connections.get(to).cloned();
+        let walk = there_and_back(ruleset, family, Direction::Outbound, connections, around, None);
+        for outcome in walk.decisions.iter().filter(|outcome| outcome.treatment == Treatment::Dropped) {
+            let Some(at) = outcome.at.filter(|_| around.could_live(&outcome.connections, family, Direction::Outbound))
+            else {
+                continue;
+            };
+            // A finding of its own is about these policies.
+            if matches!(at, Place::Policy(_)) && at.table().is(expected) {
+                continue;
+            }
+            // The proxy's connections have these anyway.
+            let mut unsaid = vec![Field::Uid, Field::Gid, Field::OutInterface, Field::Source(family)];
+            unsaid.extend((outcome.connections.get(to) == given.as_ref()).then_some(to));
+            let connections = outcome.connections.without_fields(&unsaid).to_string();
+            let (by, certain) = (name_of_place(at), outcome.is_certain());
+            let problem = if certain && bars_others(at, family, network) {
+                Problem::Barred { by, connections }
+            } else {
+                let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
+                Problem::Dropped { by, connections, packet, certain, is_onward: true }
+            };
+            let subject = Subject::Other(at.table().to_string(), at.chain().name.clone());
+            findings.push(Finding { family: TableFamily::Ip(family), subject, problem });
+        }
+    }
     findings
 }
 
@@ -372,7 +522,7 @@ fn shadows(
             Problem::Shadowed { jump, by, treatment: outcome.treatment, connections, certain }
         } else if is_lost {
             let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
-            Problem::Dropped { by, connections, packet, certain }
+            Problem::Dropped { by, connections, packet, certain, is_onward: false }
         } else if is_broken && outcome.treatment == Treatment::Accepted {
             continue;
         } else {

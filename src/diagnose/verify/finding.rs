@@ -3,7 +3,7 @@
 use std::fmt;
 
 use derive_more::Display;
-use ruleset::{Name, TableFamily};
+use ruleset::{Direction, Family, Name, TableFamily};
 use trace::{Leg, Treatment};
 
 /// One difference between expected and found rules. Rules are in iptables' syntax, those of native mode in nft's.
@@ -120,11 +120,23 @@ pub(crate) enum Problem {
         /// The client's, or the reply.
         packet: Leg,
         certain: bool,
+        /// The connections are those that the proxy makes.
+        is_onward: bool,
     },
     /// Another rule drops packets from or to hosts that it names, as a firewall does that keeps these out.
     Barred {
         by: String,
         connections: String,
+    },
+    /// Another rule drops packets of neighbour discovery, before the first packet of any connection.
+    Undiscovered {
+        family: Family,
+        by: String,
+        /// The command that lets them through; none if a rule loses them by changing them.
+        admit: Option<String>,
+        packet: Leg,
+        /// The direction of the question: inbound, the neighbour asks.
+        direction: Direction,
     },
 }
 
@@ -142,7 +154,7 @@ impl Problem {
             Problem::Doubled(_) => FindingKind::Doubled,
             Problem::Shadowed { .. } => FindingKind::Shadowed,
             Problem::Policy => FindingKind::Policy,
-            Problem::Dropped { .. } | Problem::Barred { .. } => FindingKind::Dropped,
+            Problem::Dropped { .. } | Problem::Barred { .. } | Problem::Undiscovered { .. } => FindingKind::Dropped,
         }
     }
 
@@ -188,6 +200,7 @@ impl Problem {
             }
             Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
             Problem::Dropped { by, .. } | Problem::Barred { by, .. } => (vec![], vec![by]),
+            Problem::Undiscovered { by, admit, .. } => (admit.iter().map(String::as_str).collect(), vec![by]),
         }
     }
 
@@ -220,22 +233,52 @@ impl Problem {
                 };
                 return format!("{does}: {connections}");
             }
+            Problem::Undiscovered { family, packet, direction, .. } => {
+                let what = match (family, packet) {
+                    (Family::V4, Leg::Advertisement) => "ARP's replies",
+                    (Family::V4, _) => "ARP's requests",
+                    (Family::V6, Leg::Advertisement) => "neighbour advertisements (ICMPv6 136)",
+                    (Family::V6, _) => "neighbour solicitations (ICMPv6 135)",
+                };
+                let so = match direction {
+                    Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
+                    Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
+                };
+                return format!("{rule} drops {what}, so {so}");
+            }
             Problem::Barred { connections, .. } => {
                 return format!("{rule} keeps out hosts that it names: {connections}");
             }
-            Problem::Dropped { connections, packet, certain, .. } => {
-                let what = if *packet == Leg::Reply { "the replies to connections" } else { "connections" };
-                return format!("{} {what} that were redirected: {connections}", does("drop", certain));
+            Problem::Dropped { connections, packet, certain, is_onward, .. } => {
+                let what = match (packet, is_onward) {
+                    (Leg::Reply, false) => "the replies to connections that were redirected",
+                    (Leg::Reply, true) => "the replies to connections from the proxy",
+                    (_, false) => "connections that were redirected",
+                    (_, true) => "connections from the proxy",
+                };
+                return format!("{} {what}: {connections}", does("drop", certain));
             }
         };
         words.to_owned()
     }
 
-    /// The same, with the kind before the other program's deed.
-    fn in_full(&self, rule: &str) -> String {
+    /// The same, with the remedy, if there is one.
+    fn with_remedy(&self, rule: &str) -> String {
         let words = self.words(rule);
         match self {
-            Problem::Shadowed { .. } | Problem::Dropped { .. } => format!("{}: {words}", self.kind()),
+            Problem::Undiscovered { admit: Some(_), .. } => format!("{words}; the command marked - lets them through"),
+            Problem::Undiscovered { admit: None, .. } => format!("{words}; they need a hop limit of 255"),
+            _ => words,
+        }
+    }
+
+    /// The same, with the kind before the other program's deed.
+    fn in_full(&self, rule: &str) -> String {
+        let words = self.with_remedy(rule);
+        match self {
+            Problem::Shadowed { .. } | Problem::Dropped { .. } | Problem::Undiscovered { .. } => {
+                format!("{}: {words}", self.kind())
+            }
             _ => words,
         }
     }
@@ -250,7 +293,7 @@ impl Finding {
 
     /// The same, without the kind, for where that is said already.
     pub(crate) fn without_kind(&self) -> String {
-        self.sentence(&self.problem.words("a rule"))
+        self.sentence(&self.problem.with_remedy("a rule"))
     }
 
     fn sentence(&self, defect: &str) -> String {
@@ -292,8 +335,6 @@ impl fmt::Display for Finding {
 
 #[cfg(test)]
 mod tests {
-    use ruleset::Family;
-
     use super::*;
 
     #[test]
@@ -355,7 +396,13 @@ mod tests {
         let of = |packet, certain| Finding {
             family: TableFamily::Ip(Family::V4),
             subject: Subject::Other("ip mine".to_owned(), Name::from("late")),
-            problem: Problem::Dropped { by: "drop".to_owned(), connections: "to port 80".to_owned(), packet, certain },
+            problem: Problem::Dropped {
+                by: "drop".to_owned(),
+                connections: "to port 80".to_owned(),
+                packet,
+                certain,
+                is_onward: false,
+            },
         };
         for (packet, certain, words) in [
             (Leg::First, true, "drops connections that were redirected"),

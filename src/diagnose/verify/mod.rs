@@ -17,11 +17,11 @@ use crate::diagnose::output::json::{object, strings};
 use crate::diagnose::output::page::{Page, Style};
 use crate::diagnose::output::words;
 use crate::diagnose::ownership::has_rules;
-use crate::diagnose::proxy::{self, PodWarning, first_fatal, warnings};
+use crate::diagnose::proxy::{self, PodWarning, first_fatal};
 use crate::diagnose::recognize::{NoConfig, config as closest_config};
-use crate::diagnose::snapshot::Snapshot;
+use crate::diagnose::snapshot::{Snapshot, devices_that_ask, unread_tables, warnings};
 use crate::diagnose::trial::choose;
-use crate::diagnose::verify::difference::differences;
+use crate::diagnose::verify::difference::{differences, discovery_findings};
 use crate::diagnose::verify::finding::{Finding, Problem};
 use crate::error::Error;
 use crate::install::Install;
@@ -51,7 +51,7 @@ pub struct Verification {
     pub not_known: Vec<Subsystem>,
     /// Probable defects of the proxy, beside correct rules.
     pub warnings: Vec<PodWarning>,
-    /// Signs of other programs.
+    /// Signs of other influences on connections: other programs, links, routes.
     pub signs: Vec<String>,
     /// True if any mode holds a rule of ours.
     pub finds_rules: bool,
@@ -155,6 +155,9 @@ fn finding_json(finding: &Finding) -> Value {
         pairs.push(("connections", connections.as_str().into()));
         pairs.push(("certain", (*certain).into()));
     }
+    if let Problem::Dropped { is_onward: true, .. } = &finding.problem {
+        pairs.push(("from_proxy", true.into()));
+    }
     object(pairs)
 }
 
@@ -244,13 +247,13 @@ impl Verification {
             return format!("not in place: rules complete in {mode} mode, but {fatal}\n");
         }
         let seen = if !self.not_known.is_empty() {
-            "nothing that could be seen before or after them drops connections to the proxy"
+            "nothing that could be seen before or after them drops connections to the proxy or from it"
         } else if self.doubts.iter().any(Finding::is_barring) {
-            "nothing before or after them drops connections to the proxy, except those of hosts that rules name"
+            "nothing before or after them drops connections to the proxy or from it, except those of hosts that rules name"
         } else if !self.doubts.is_empty() {
-            "nothing before or after them certainly drops connections to the proxy"
+            "nothing before or after them certainly drops connections to the proxy or from it"
         } else {
-            "nothing before or after them drops connections to the proxy"
+            "nothing before or after them drops connections to the proxy or from it"
         };
         let proxy = proxy::listening_in_words(&self.warnings);
         format!("in place in {mode} mode: rules complete, {seen}; {proxy}\n")
@@ -394,6 +397,19 @@ impl Verification {
         let installed = self.other_config.as_ref().unwrap_or(config);
         self.warnings = warnings(installed, network);
         self.signs = signs_in_namespace(ruleset, &network.devices);
+        for &family in config.families() {
+            match devices_that_ask(network, family) {
+                Ok(devices) => {
+                    let whose = unread_tables(network, family == Family::V4 && !devices.is_empty());
+                    let unread = whose.map(|whose| format!("not known: what {whose}'s tables drop over {family}"));
+                    self.signs.extend(unread);
+                    self.findings.extend(discovery_findings(ruleset, network, family, &devices));
+                }
+                Err(error) => self
+                    .signs
+                    .push(format!("not known: whether neighbours find each other over {family} (rtnetlink: {error})")),
+            }
+        }
         self
     }
 }

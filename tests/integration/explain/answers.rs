@@ -246,6 +246,11 @@ fn where_routing_cannot_be_asked_the_answer_is_not_known() {
         let verify = Run::new("verify").failing("socket", errno);
         assert_eq!(verify.output(&lab.pod).code(), Some(1), "{errno}");
     }
+    let said = Run::new("verify").inject("socket", "error=EPERM:when=3+").output(&lab.pod).success();
+    assert!(
+        unfolded(&said).contains("not known: whether neighbours find each other over IPv4 (rtnetlink: EPERM"),
+        "{said}"
+    );
 }
 
 /// A list of addresses that changes while the kernel makes it is asked for again.

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 
 use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{Lab, NEIGHBOUR, Owner, POD, ROOT, families};
+use serde_json::Value;
 
-use crate::support::{Run, chart_in, install, nft};
+use crate::support::{Run, chart_in, install, nft, unfolded};
 
 /// Another program's rules, and who finds whom beside them.
 struct Firewall {
@@ -110,7 +111,7 @@ fn is_answered(lab: &Lab, handshakes: &Handshakes, family: usize, is_inbound: bo
     matches!(handshakes.connect(namespace, &client, to), Outcome::Answered { .. })
 }
 
-/// What explain says and whether a connection lives are the same: of ARP and of neighbour discovery.
+/// What explain says, what verify does, and whether a connection lives are the same: of ARP and of neighbour discovery.
 #[test]
 fn neighbours_find_each_other_where_the_answer_says() {
     let of_v4 = OF_ARP.iter().map(|firewall| (0, firewall));
@@ -130,11 +131,49 @@ fn neighbours_find_each_other_where_the_answer_says() {
                 format!("explain outbound --to {} --uid 2102", at(NEIGHBOUR[family], 80))
             };
             let said = Run::new(&line).output(&lab.pod).success();
+            let flags = ["--ipv6=false", ""][family];
+            let verified = Run::new(&format!("verify {} {flags}", chart_in("nft"))).output(&lab.pod);
             let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
             let lives = *if is_inbound { is_found } else { finds };
             assert_eq!(is_answered(&lab, &handshakes, family, is_inbound), lives, "{what}: {said}");
             let lost = ["dropped: the ARP ", "dropped: the neighbour "][family];
             assert_eq!(said.starts_with(lost), !lives, "{what}: {said}");
+            if family == 0 {
+                assert_eq!(verified.stdout().contains("ARP"), !(*is_found && *finds), "{what}: {}", verified.said());
+            } else {
+                let code = if *is_found && *finds { 0 } else { 3 };
+                assert_eq!(verified.code(), Some(code), "{what}: {}", unfolded(&verified.stdout()));
+            }
+        }
+    }
+}
+
+/// The command that verify names is one that the kernel takes, and it helps.
+#[test]
+fn what_verify_names_lets_neighbours_find_each_other() {
+    if families() < 2 {
+        return;
+    }
+    let firewalls = FIREWALLS.iter().filter(|firewall| !(firewall.is_found && firewall.finds));
+    for firewall in firewalls.filter(|firewall| !firewall.rules.contains("HL")) {
+        let rules = firewall.rules;
+        let lab = Lab::new();
+        install(&lab.pod, &chart_in("nft"));
+        firewall.apply(&lab);
+        let verify = format!("verify {} --output json", chart_in("nft"));
+        // One may be dropped in two places.
+        for _ in 0..2 {
+            let report: Value = serde_json::from_str(&Run::new(&verify).output(&lab.pod).stdout()).unwrap();
+            for finding in report["findings"].as_array().unwrap() {
+                assert_eq!(finding["kind"], "dropped", "{rules}: {report:#}");
+                let command = finding["wanted"][0].as_str().unwrap_or_else(|| panic!("{rules}: {finding:#}"));
+                lab.pod.sh(command);
+            }
+        }
+        assert_eq!(Run::new(&verify).output(&lab.pod).code(), Some(0), "{rules}");
+        let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
+        for is_inbound in [true, false] {
+            assert!(is_answered(&lab, &handshakes, 1, is_inbound), "{rules}");
         }
     }
 }

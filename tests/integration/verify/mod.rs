@@ -39,7 +39,7 @@ fn what_was_installed_is_in_place() {
                 (
                     0,
                     format!(
-                        "in place in {mode} mode: rules complete, nothing before or after them drops\n  connections to the proxy; the proxy \
+                        "in place in {mode} mode: rules complete, nothing before or after them drops\n  connections to the proxy or from it; the proxy \
                          does not listen\nwarning: nothing listens on port 4143\nwarning: nothing listens on port 4140\n"
                     )
                 ),

@@ -222,8 +222,10 @@ fn sets_maps_and_other_hooks_are_understood() {
         ("iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack", &["shadowed"]),
         ("iptables-legacy -t raw -A PREROUTING -p tcp --dport 22 -j DROP", &["shadowed"]),
         ("iptables-nft -t mangle -A PREROUTING -p tcp -j MARK --set-mark 1", &[]),
-        // After the redirection, from the proxy on, which is check's question.
-        ("iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -j DROP", &[]),
+        // After the redirection, from the proxy on.
+        ("iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -j DROP", &["dropped"]),
+        ("iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -d 192.0.2.1 -j DROP", &[]),
+        ("iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -m owner ! --uid-owner 2102 -j DROP", &[]),
         ("iptables-nft -t filter -P INPUT DROP", &["dropped"]),
         // As fail2ban bans a host.
         ("iptables-nft -t filter -A INPUT -s 192.0.2.1 -j REJECT", &[]),

@@ -45,6 +45,38 @@ fn warnings(namespace: &Namespace, question: &str) -> Value {
     serde_json::from_str::<Value>(&said.stdout()).unwrap()["warnings"].clone()
 }
 
+/// Rules are in place where no packet comes or goes.
+#[test]
+fn routes_and_devices_by_which_nothing_comes_or_goes_are_named() {
+    let routes_none = "the kernel routes no packet of the proxy's over IPv4";
+    let down = "no interface with an IPv4 address is up";
+    let lo_down = "lo is down: outbound IPv4 connections that are redirected are lost";
+    let no_localhost = "there is no local route to 127.0.0.1: outbound IPv4 connections that are redirected are lost";
+    for (line, want) in [
+        ("true", None),
+        ("ip route delete default", None),
+        ("ip link set eth0 down", Some(down)),
+        ("ip route replace blackhole default", Some(routes_none)),
+        ("ip route replace prohibit default", Some(routes_none)),
+        ("ip rule add uidrange 2102-2102 unreachable", Some(routes_none)),
+        ("ip rule add uidrange 1000-1000 unreachable", None),
+        ("ip route flush table main", Some(routes_none)),
+        ("ip address flush dev eth0", None),
+        ("ip link set lo down", Some(lo_down)),
+        ("ip address del 127.0.0.1/8 dev lo", Some(no_localhost)),
+    ] {
+        let lab = Lab::new();
+        install(&lab.pod, &chart_in("nft"));
+        lab.pod.sh(line);
+        for question in [QUESTIONS[1].to_owned(), format!("verify {}", chart_in("nft")), "show".to_owned()] {
+            let said = warnings(&lab.pod, &question).to_string();
+            for warning in [routes_none, down, lo_down, no_localhost] {
+                assert_eq!(said.contains(warning), want == Some(warning), "{line}: {said}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_port_on_which_nothing_listens_is_named() {
     let port = |port: u16| format!("nothing listens on port {port}");

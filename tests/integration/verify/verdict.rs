@@ -14,24 +14,33 @@ const L: &str = "-u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 --outboun
 /// Whole rules by which every connection is lost, or none goes to the proxy.
 #[test]
 fn certain_loss_is_not_in_place() {
-    for (flags, words) in [
+    for (flags, after, words) in [
+        (
+            format!("-p 4143 -o 4140 {L}"),
+            &["ip link set lo down"][..],
+            "but lo is down: outbound IPv4 connections that are redirected are lost",
+        ),
         (
             format!("-p 4144 -o 4140 {L}"),
+            &[],
             "but nothing listens on port 4144, so connections are refused: user 2102, the proxy's by the rules, listens on 4143",
         ),
         (
             "-p 4143 -o 4140 -u 1337".to_owned(),
+            &[],
             "but what listens on port 4140 is user 2102, and the rules exempt user 1337: what it sends is redirected back to it",
         ),
-        ("-p 4143 -o 4140".to_owned(), "but what listens on port 4140 is user 2102, and the rules exempt nobody"),
+        ("-p 4143 -o 4140".to_owned(), &[], "but what listens on port 4140 is user 2102, and the rules exempt nobody"),
         (
             "-p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 1-65535 --outbound-ports-to-ignore 1-65535".to_owned(),
+            &[],
             "but the rules skip every inbound connection: none goes to the proxy",
         ),
     ] {
         let lab = Lab::new();
         install(&lab.pod, &format!("--iptables-mode nft {flags}"));
         let _proxy = listen(&lab.pod, 2102, &PROXY);
+        after.iter().for_each(|line| drop(lab.pod.sh(line)));
         for question in [format!("verify {flags}"), "verify".to_owned()] {
             let verified = Run::new(&question).output(&lab.pod);
             let text = unfolded(&verified.stdout());
