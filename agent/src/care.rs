@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::admin::Health;
 use crate::rules;
-use crate::settings::{OnDrift, RepairAction, Settings};
+use crate::settings::{Repair, Settings};
 use crate::tell::{Subject, Teller};
 
 /// The most bytes of all pods that are kept: some thousands of pods, unless their annotations are long. kubelet runs 110
@@ -271,8 +271,12 @@ impl<'a, K: Ord + Clone, P: Subject> Care<'a, K, P> {
             return Ok(Standing::InPlace);
         };
         tracked.whole = None;
-        let is_mended = failed.is_some() || drift.is_loss || self.settings.on_drift == OnDrift::Repair;
-        if !is_mended || self.settings.repair != RepairAction::InPlace {
+        let is_mended = match self.settings.repair {
+            Repair::Nothing => false,
+            Repair::Missing => failed.is_some() || drift.is_loss,
+            Repair::All => true,
+        };
+        if !is_mended {
             if tracked.told.tells(&drift.reason, false, Instant::now()) {
                 let words = format!("other rules ({}): {}", drift.reason, drift.words);
                 self.tell(pod, EventType::Warning, "LinkerdCNIDrifted", "Verifying", &words);

@@ -49,7 +49,7 @@ use tracing::{error, info, warn};
 pub use crate::conflist::Entry;
 pub use crate::metrics::Metrics;
 pub use crate::nri::message;
-pub use crate::settings::{Installation, LogFormat, OnDrift, OnExit, RepairAction, Settings};
+pub use crate::settings::{Installation, LogFormat, OnExit, Repair, Settings};
 
 use crate::admin::{Health, Served};
 use crate::api::Server;

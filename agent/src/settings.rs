@@ -14,7 +14,7 @@ use crate::conflist::Entry;
 
 const AFTER_HELP: &str = "\
 Example: watch the pods of this node, and report those with other rules
-  linkerd-cni-agent --node-name \"$NODE\" --mode off --on-exit keep
+  linkerd-cni-agent --node-name \"$NODE\" --repair nothing --on-exit keep
 
 Exit codes:
   0  a signal ended the agent
@@ -50,13 +50,9 @@ pub struct Settings {
     /// auto: remove the plugin if it is being uninstalled; keep: never; remove: always, as Linkerd's installer does
     #[arg(long, env = "LINKERD_CNI_AGENT_ON_EXIT", value_enum, default_value_t = OnExit::Auto, value_name = "WHAT")]
     pub on_exit: OnExit,
-    /// What happens to a pod that lacks rules, or some of them
-    #[arg(long = "mode", env = "LINKERD_CNI_AGENT_MODE", value_name = "WHAT")]
-    #[arg(value_enum, default_value_t = RepairAction::InPlace)]
-    pub repair: RepairAction,
-    /// What happens to a running pod in which somebody changed rules, or added some
-    #[arg(long, env = "LINKERD_CNI_AGENT_ON_DRIFT", value_enum, default_value_t = OnDrift::Report, value_name = "WHAT")]
-    pub on_drift: OnDrift,
+    /// What is put right in running pods: nothing; missing rules; or all, also where somebody changed rules or added some
+    #[arg(long, env = "LINKERD_CNI_AGENT_REPAIR", value_enum, default_value_t = Repair::Missing, value_name = "WHAT")]
+    pub repair: Repair,
     /// How often every meshed pod's rules are compared with what they should be; 0: never
     #[arg(long, env = "LINKERD_CNI_AGENT_VERIFY_EVERY", value_name = "SECONDS", default_value_t = 30)]
     verify_every: u32,
@@ -142,18 +138,12 @@ pub enum OnExit {
     Remove,
 }
 
-/// The repair of a pod that started without rules.
+/// The repair of running pods whose rules aren't those that they should have; the rest is only reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RepairAction {
-    InPlace,
-    Off,
-}
-
-/// The treatment of a running pod whose rules somebody changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OnDrift {
-    Report,
-    Repair,
+pub enum Repair {
+    Nothing,
+    Missing,
+    All,
 }
 
 impl Settings {
@@ -305,7 +295,7 @@ mod tests {
         assert_eq!(installation.source, Path::new("/opt/cni/bin"));
         assert_eq!(installation.authority(), Path::new("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"));
         assert!(installation.entry().unwrap_err().contains("CNI_NETWORK_CONFIG"));
-        assert_eq!((settings.on_exit, settings.repair), (OnExit::Auto, RepairAction::InPlace));
+        assert_eq!((settings.on_exit, settings.repair), (OnExit::Auto, Repair::Missing));
         assert_eq!(settings.verify_every(), Some(Duration::from_secs(30)));
         assert!(!settings.uninstalls() && read(&["uninstall"]).unwrap().uninstalls());
     }
@@ -337,8 +327,7 @@ mod tests {
             "probe-addr",
             "service-account",
             "on-exit",
-            "mode",
-            "on-drift",
+            "repair",
             "verify-every",
             "remove-taint",
             "nri",
@@ -393,7 +382,7 @@ mod tests {
             (["--admin-addr", "here"], "'here' for '--admin-addr <ADDRESS:PORT>'"),
             (["--probe-addr", "9991"], "'9991' for '--probe-addr <ADDRESS:PORT>'"),
             (["--on-exit", "never"], "auto, keep, remove"),
-            (["--mode", "x"], "in-place"),
+            (["--repair", "x"], "nothing, missing, all"),
             (["--verify-every", "soon"], "'soon' for '--verify-every <SECONDS>'"),
             (["--remove-taint", "linkerd.io/cni-not-ready"], "--node-name"),
             (["--kubeconfig-name", "a/b"], "not the name of a file"),

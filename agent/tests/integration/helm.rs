@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use lab::helm::template;
 use lab::linkerd::CHARTS;
 use lab::shell::{root, target};
-use linkerd_cni_agent::{LogFormat, RepairAction};
+use linkerd_cni_agent::{LogFormat, Repair};
 use proxy_init::{Form, SETTINGS};
 use serde_json::{Value, json};
 
@@ -136,7 +136,7 @@ fn linkerds_own_values_are_taken() {
         without_configuration([&mut ours, &mut expected]);
         let container = pod(&mut expected).containers.first_mut().unwrap();
         container.image = Some(format!("registry.example/proxy-init-cni:{}", env!("CARGO_PKG_VERSION")));
-        container.args.as_mut().unwrap().push("--mode=off".to_owned());
+        container.args.as_mut().unwrap().push("--repair=nothing".to_owned());
         pod(&mut expected).priority_class_name = None;
         assert_eq!(json!(ours), json!(expected), "{version}");
         // Helm replaces objects of these names, and can't change what the DaemonSet selects nor which role is bound.
@@ -252,7 +252,7 @@ fn each_of_linkerds_values_counts() {
     assert_eq!(container["resources"], json!({"limits": {"cpu": "100m"}, "requests": {"memory": "32Mi"}}));
     let settings = settings(&set.spec.template.spec.unwrap().containers[0]);
     assert_eq!(settings.admin.unwrap().to_string(), "[::]:9990");
-    assert_eq!((settings.repair, settings.log_format), (RepairAction::InPlace, LogFormat::Json));
+    assert_eq!((settings.repair, settings.log_format), (Repair::Missing, LogFormat::Json));
 }
 
 /// A value of each setting of rules, as the chart has it and as the plugin's configuration has it.

@@ -46,7 +46,7 @@ fn what_others_chose_shows_as_it_is() {
         let node = Node::with_calico();
         node.write(&format!("20-{TURNS}.conflist"), "{}");
         let cluster = Cluster::start(&node);
-        let flags = ["--mode", "off", "--log-format", format];
+        let flags = ["--repair", "nothing", "--log-format", format];
         let agent = node.agent_of(&cluster, &flags);
         let (network, uid) = (Namespace::new(), crate::watch::uid());
         network.sh("iptables-nft -t nat -N PROXY_INIT_REDIRECT");

@@ -312,7 +312,7 @@ fn pods_that_started_while_the_agent_was_away_are_healed_before_they_get_a_conta
     // A sandbox that was stopped, and is still listed.
     pods.push(pod("stopped", Path::new("/var/run/netns/stopped")));
     // One that only tells.
-    let telling = agent(&node, &["--mode", "off"]);
+    let telling = agent(&node, &["--repair", "nothing"]);
     let mut plugin = runtime.registered(pods.clone());
     plugin.on_pod("CreateContainer", &pods[0]).unwrap();
     until("all are told", || node.metric(r#"linkerd_cni_agent_pods_drifted{reason="none"}"#).as_deref() == Some("20"));

@@ -137,7 +137,7 @@ fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
 #[test]
 fn rules_that_somebody_added_are_told_in_verifys_words_and_removed_only_if_asked_for() {
     for repairs in [false, true] {
-        let flags = ["--verify-every", "1", "--on-drift", if repairs { "repair" } else { "report" }];
+        let flags = ["--verify-every", "1", "--repair", if repairs { "all" } else { "missing" }];
         let watched = Watched::start(&flags);
         let pod = watched.pod("web-0", running());
         until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
@@ -198,8 +198,8 @@ impl Connection {
 
 #[test]
 fn rules_that_are_partly_gone_are_put_back_and_no_connection_breaks() {
-    for mode in ["in-place", "off"] {
-        let watched = Watched::start(&["--verify-every", "1", "--mode", mode]);
+    for repair in ["missing", "nothing"] {
+        let watched = Watched::start(&["--verify-every", "1", "--repair", repair]);
         let (lab, uid) = (Lab::new(), uid());
         install(&lab.pod, |_| ());
         let _sandbox = Sandbox::of(&uid, &lab.pod);
@@ -215,7 +215,7 @@ fn rules_that_are_partly_gone_are_put_back_and_no_connection_breaks() {
         let (mut before, index) = connect();
         assert_eq!(index, 0, "to the proxy");
         lab.pod.sh("iptables-nft -t nat -F PROXY_INIT_OUTPUT");
-        if mode == "off" {
+        if repair == "nothing" {
             until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
             let (_, index) = connect();
             assert_eq!(index, 1, "past the proxy");
@@ -245,7 +245,7 @@ fn install(network: &Namespace, change: impl FnOnce(&mut Config)) {
 
 #[test]
 fn rules_of_an_earlier_configuration_are_nobodys_trouble_until_they_change() {
-    let watched = Watched::start(&["--verify-every", "1", "--on-drift", "repair"]);
+    let watched = Watched::start(&["--verify-every", "1", "--repair", "all"]);
     let mut sandboxes = Vec::new();
     let mut pods = Vec::new();
     for (name, change) in [
@@ -285,7 +285,7 @@ fn rules_of_an_earlier_configuration_are_nobodys_trouble_until_they_change() {
 #[test]
 fn a_pod_that_its_own_linkerd_init_sets_up_is_left_alone() {
     let entry = ENTRY.replace(r#""iptables-mode""#, r#""pod-info": "annotations", "iptables-mode""#);
-    let watched = Watched::start_with_entry(&entry, &["--verify-every", "1", "--on-drift", "repair"]);
+    let watched = Watched::start_with_entry(&entry, &["--verify-every", "1", "--repair", "all"]);
     let mut pods = Vec::new();
     for (name, is_plugins, mode) in [
         ("legacy", false, Some("legacy")),
@@ -374,7 +374,7 @@ fn a_pod_that_is_nobodys_business_is_left_alone() {
 
 #[test]
 fn each_pod_is_counted_once() {
-    let watched = Watched::start(&["--mode", "off"]);
+    let watched = Watched::start(&["--repair", "nothing"]);
     let networks: Vec<Namespace> = (0..2).map(|_| Namespace::new()).collect();
     let mut sandboxes = Vec::new();
     for (name, network) in [("drifted", &networks[0]), ("too", &networks[1]), ("liar", &watched.node.network)] {
@@ -393,7 +393,7 @@ fn each_pod_is_counted_once() {
 
 #[test]
 fn off_is_off() {
-    let watched = Watched::start(&["--mode", "off"]);
+    let watched = Watched::start(&["--repair", "nothing"]);
     let pod = watched.pod("web-0", failed());
     until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
     assert!(!rules(&pod.network).contains("PROXY_INIT"));
