@@ -10,23 +10,23 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-/// Names, each with its value.
-type Labels<const N: usize> = [(&'static str, String); N];
+/// A name with its value.
+type Label = [(&'static str, String); 1];
 
 /// Every metric; [`Metrics::text`] says what each of them is.
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "the text that Prometheus reads is their documentation")]
 pub struct Metrics {
     pub ready: Gauge,
-    pub writes: Family<Labels<1>, Counter>,
+    pub writes: Family<Label, Counter>,
     pub contested: Gauge,
     pub pass: Seconds,
-    pub pods: Family<Labels<1>, Gauge>,
-    pub drifts: Family<Labels<1>, Gauge>,
+    pub pods: Family<Label, Gauge>,
+    pub drifts: Family<Label, Gauge>,
     pub round: Seconds,
     pub repairs: Seconds,
     pub repair_failures: Counter,
-    pub commands: Family<Labels<2>, Counter>,
+    pub sandboxes: Family<Label, Counter>,
     pub event_latency: Seconds,
     pub event_errors: Counter,
     pub event_timeouts: Counter,
@@ -86,12 +86,8 @@ impl Metrics {
         own.register("repair_failures", help, self.repair_failures.clone());
         let help = "Attempts to remove the taint of --remove-taint from the node that failed";
         own.register("taint_errors", help, self.taint_errors.clone());
-
-        registry.sub_registry_with_prefix("linkerd_cni_plugin").register(
-            "commands",
-            "Pods that the runtime had set up by NRI, by the plugin's code for the outcome in docs/cni.md; 0: they have their rules",
-            self.commands.clone(),
-        );
+        let help = "Pods that the runtime had set up by NRI, by the code in docs/cni.md; 0: they have their rules";
+        own.register("sandboxes", help, self.sandboxes.clone());
 
         // By the names and meanings of cni-repair-controller/src/lib.rs in linkerd2-proxy-init.
         let upstream = registry.sub_registry_with_prefix("linkerd_cni_repair_controller");
@@ -109,14 +105,9 @@ impl Metrics {
         self.writes.get_or_create(&[("what", what.to_owned())]).inc_by(number);
     }
 
-    /// Commands are counted from here on: what Prometheus sees of a counter is how it grows from a value
-    /// that was there before.
-    pub fn begin_commands(&self) {
-        drop(self.commands.get_or_create(&[("command", "ADD".to_owned()), ("code", 0.to_string())]));
-    }
-
-    /// Counts a command that the agent has done by NRI in the plugin's place.
-    pub fn ended(&self, command: String, code: u32) {
-        self.commands.get_or_create(&[("command", command), ("code", code.to_string())]).inc();
+    /// Sandboxes are counted from here on: what Prometheus sees of a counter is how it grows from a value that was there
+    /// before.
+    pub fn begin_sandboxes(&self) {
+        drop(self.sandboxes.get_or_create(&[("code", 0.to_string())]));
     }
 }

@@ -81,7 +81,7 @@ pub(crate) async fn run(
         can_set_up: Cell::new(false),
         patience: Cell::new(DEADLINE),
     };
-    health.metrics.begin_commands();
+    health.metrics.begin_sandboxes();
     Ok(tokio::select! {
         never = agent.serve(socket) => never,
         never = agent.sandboxes.watch() => never,

@@ -115,7 +115,7 @@ impl<'a> Sandboxes<'a> {
             Err(error) => Err(error),
         };
         let code = outcome.as_ref().map_or_else(Error::code, |()| 0);
-        self.care.health.metrics.ended("ADD".to_owned(), code);
+        self.care.health.metrics.sandboxes.get_or_create(&[("code", code.to_string())]).inc();
         let outcome = outcome.map_err(|error| error.message());
         outcome.inspect_err(|reason| error!("pod {name}: its sandbox fails: {reason}"))
     }

@@ -296,7 +296,7 @@ fn described() -> BTreeSet<String> {
         drop(family.get_or_create(&[("label", "value".to_owned())]));
     }
     metrics.count("configuration", 0);
-    metrics.begin_commands();
+    metrics.begin_sandboxes();
     let text = metrics.text();
     let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     names.map(str::to_owned).collect()

@@ -227,7 +227,7 @@ fn a_pod_has_its_rules_when_the_runtime_is_answered_however_it_tells_of_the_pod(
         assert_eq!(plugin.on_pod("CreateContainer", &pod), Ok(Vec::new()));
     }
     assert_eq!(node.pods("in_place").unwrap(), "2");
-    assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="0"}"#).unwrap(), "2");
+    assert_eq!(node.metric(r#"linkerd_cni_agent_sandboxes_total{code="0"}"#).unwrap(), "2");
     // Sandboxes that are gone.
     for answer in [
         plugin.state_change(REMOVE, &pod("before", Path::new("/nowhere"))),
@@ -298,7 +298,7 @@ fn a_sandbox_fails_with_the_reason_and_nothing_is_changed() {
     for network in [&network, &node.network] {
         assert!(!has_rules(network));
     }
-    assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="102"}"#).unwrap(), "2");
+    assert_eq!(node.metric(r#"linkerd_cni_agent_sandboxes_total{code="102"}"#).unwrap(), "2");
     agent.terminate();
 }
 
@@ -446,7 +446,7 @@ fn the_agent_answers_before_the_runtime_gives_it_up() {
     let pod = pod("web-0", &network.path());
     let said = plugin.on_pod("RunPodSandbox", &pod).unwrap_err();
     assert!(said.contains("took longer than 750ms; try again later"), "{said}");
-    assert_eq!(node.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="11"}"#).unwrap(), "1");
+    assert_eq!(node.metric(r#"linkerd_cni_agent_sandboxes_total{code="11"}"#).unwrap(), "1");
     agent.terminate();
 }
 

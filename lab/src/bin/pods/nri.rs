@@ -179,7 +179,7 @@ fn at_once(world: &World) -> Result<String> {
     });
     let mut took = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
     took.sort_unstable();
-    let ended = metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="0"}"#);
+    let ended = metric(r#"linkerd_cni_agent_sandboxes_total{code="0"}"#);
     if ended.as_deref() != Some("60") {
         return Err(format!("the agent counts {ended:?} pods").into());
     }
