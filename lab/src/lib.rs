@@ -3,6 +3,7 @@
 //!
 //! Functions for tests panic with the reason of a failure.
 
+pub mod agent;
 #[cfg(feature = "api-double")]
 pub mod api_double;
 pub mod apt;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lab::agent;
 use lab::connections::{Client, Connection};
 use lab::containerd::NETWORK;
 use lab::images;
@@ -240,7 +241,7 @@ fn check_api_reader(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     // With the same annotation of its namespace's, which the injector would have copied.
     annotate(&format!("{SKIPS}=8080"))?;
     world.start_but(&injected("of-namespace"), skips_8080)?;
-    wait_for("a look at each pod", || agent.in_place() == Some(4))?;
+    wait_for("a look at each pod", || agent::in_place(agent.way.port) == Some(4))?;
     annotate(&format!("{SKIPS}-"))?;
     // The control plane's pods have to reach the API server without a proxy.
     let mut destination = injected("destination");
@@ -344,7 +345,7 @@ fn outlive(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     // Many pods at once: the plugin sets each of them up, and none has to be healed.
     world.space.create(&workload("Deployment", MANY, &injected("many")))?;
     world.space.rolled("deployment/web")?;
-    wait_for("a look at each of many pods", || agent.in_place() == Some(MANY))?;
+    wait_for("a look at each of many pods", || agent::in_place(agent.way.port) == Some(MANY))?;
     never_repaired("many pods started at once")?;
     world.space.delete(&["deployment", "web"])?;
     let meshed = world.start_meshed(&injected("meshed"))?;
@@ -434,15 +435,7 @@ impl<'a> Agent<'a> {
 
     /// One of the agent's metrics.
     fn metric(&self, name: &str) -> Option<usize> {
-        let metrics = format!("http://127.0.0.1:{}/metrics", self.way.port);
-        let text = Command::new("curl").args(["--silent", &metrics]).read().ok()?;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-        value.trim().parse().ok()
-    }
-
-    /// The number of pods that the agent has found in place.
-    fn in_place(&self) -> Option<usize> {
-        self.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
+        agent::metric(self.way.port, name)
     }
 
     /// The agent leaves the node as it was.

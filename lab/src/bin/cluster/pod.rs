@@ -151,13 +151,6 @@ impl Pod<'_> {
         self.try_connections(neighbour, &self.connections(neighbour, meshed)?, [APP, PROXY])
     }
 
-    /// Those of a pod with other rules: `differs` changes what is expected with the chart's.
-    pub(crate) fn try_injected_but(&self, neighbour: &Pod<'_>, differs: impl Fn(&mut Connection)) -> Result<()> {
-        let mut connections = self.connections(neighbour, true)?;
-        connections.iter_mut().for_each(differs);
-        self.try_connections(neighbour, &connections, [APP, PROXY])
-    }
-
     /// Where its network namespace can be opened: the one of the node's that has its address.
     pub(crate) fn netns(&self) -> Result<PathBuf> {
         let address = format!(" {}/", self.addresses()?[0]);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lab::connections::Connection;
-use lab::manifests;
+use lab::manifests::{self, APP, PROXY};
 use lab::shell::Result;
 use serde_json::Value;
 
@@ -49,7 +49,10 @@ impl<'a> World<'a> {
 
     /// Starts one with other rules: `differs` changes what is expected with the chart's.
     pub(crate) fn start_but(&self, object: &Value, differs: impl Fn(&mut Connection)) -> Result<()> {
-        self.space.start(object)?.try_injected_but(&self.neighbour, differs)
+        let pod = self.space.start(object)?;
+        let mut connections = pod.connections(&self.neighbour, true)?;
+        connections.iter_mut().for_each(differs);
+        pod.try_connections(&self.neighbour, &connections, [APP, PROXY])
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lab::confined::Inside;
@@ -79,12 +79,5 @@ cni_conf_dir = "{folder}"
     pub(crate) fn next(&self) -> u32 {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         NUMBER.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// A folder for a pod's logs and volumes.
-    pub(crate) fn pod_folder(&self, name: &str) -> Result<PathBuf> {
-        let folder = Path::new(NODE).join("pods").join(name);
-        fs::create_dir_all(&folder)?;
-        Ok(folder)
     }
 }

@@ -6,11 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use lab::linkerd;
 use lab::manifests::{injected, with_own_users};
 use lab::scenario::each;
-use lab::shell::{Result, Run as _};
+use lab::shell::Result;
 use lab::wait::wait_for;
+use lab::{agent, linkerd};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -83,7 +83,7 @@ impl Agent {
             .args(["--mount", "--propagation", "slave", "/usr/bin/setpriv", "--no-new-privs"])
             .args(["--bounding-set=-all,+sys_admin,+net_admin,+net_raw", "--inh-caps=-all"])
             .arg(world.node.services.folder.join("images/cni/usr/lib/linkerd/linkerd-cni-agent"))
-            .args(["--nri", "--admin-addr", ADDRESS])
+            .args(["--nri", "--admin-addr", &format!("127.0.0.1:{PORT}")])
             .env_clear()
             .env("CNI_NETWORK_CONFIG", entry.to_string())
             .stdin(Stdio::null())
@@ -97,7 +97,7 @@ impl Agent {
 }
 
 /// Where the agent answers.
-const ADDRESS: &str = "127.0.0.1:9992";
+const PORT: u16 = 9992;
 
 /// What the last agent says.
 const LOG: &str = "/run/node/logs/agent";
@@ -106,28 +106,12 @@ fn said() -> String {
     fs::read_to_string(LOG).unwrap_or_default()
 }
 
-/// The agent's answer; an error if there is no agent, or if it says that something is wrong.
-fn get(path: &str) -> Result<String> {
-    let url = format!("http://{ADDRESS}{path}");
-    Command::new("curl").args(["--silent", "--fail", "--max-time", "5", &url]).read()
-}
-
 fn is_ready() -> bool {
-    get("/readyz").is_ok()
+    agent::get(PORT, "/readyz").is_ok()
 }
 
 fn until_ready() -> Result<()> {
     wait_for("a ready agent", is_ready)
-}
-
-fn metric(name: &str) -> Option<String> {
-    let text = get("/metrics").ok()?;
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
-}
-
-/// The number of pods that the agent has found in place.
-fn in_place() -> Option<String> {
-    metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
 }
 
 fn start_meshed(world: &World) -> Result<Pod> {
@@ -179,8 +163,8 @@ fn at_once(world: &World) -> Result<String> {
     });
     let mut took = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
     took.sort_unstable();
-    let ended = metric(r#"linkerd_cni_agent_sandboxes_total{code="0"}"#);
-    if ended.as_deref() != Some("60") {
+    let ended = agent::metric(PORT, r#"linkerd_cni_agent_sandboxes_total{code="0"}"#);
+    if ended != Some(PODS) {
         return Err(format!("the agent counts {ended:?} pods").into());
     }
     let slow = said().lines().filter(|line| line.contains("the runtime waited")).count();
@@ -291,7 +275,7 @@ fn hanging(world: &World) -> Result<String> {
         return Err(format!("the first sandbox took {took:?}, the next {next:?}").into());
     }
     agent.signal(Signal::SIGCONT)?;
-    wait_for("the agent's registration", || is_ready() && in_place().as_deref() == Some("2"))?;
+    wait_for("the agent's registration", || is_ready() && agent::in_place(PORT) == Some(2))?;
     for pod in [pod, other] {
         if !is_redirected(&pod)? {
             return Err("a pod isn't healed".into());
@@ -326,7 +310,7 @@ fn of_the_plugin(world: &World) -> Result<String> {
     let list = || pod.rules(&["--handle", "--stateless"]);
     let before = list()?;
     let _agent = Agent::ready(world, "nft")?;
-    wait_for("the agent's look", || in_place().as_deref() == Some("1"))?;
+    wait_for("the agent's look", || agent::in_place(PORT) == Some(1))?;
     if list()? != before {
         return Err("the agent changed rules that the plugin had made".into());
     }

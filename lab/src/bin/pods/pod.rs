@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, mem};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use lab::machine::NODE;
 use lab::manifests::validator;
 use lab::shell::{Result, Run as _};
 use lab::wait::{PATIENCE, until};
@@ -27,6 +28,7 @@ pub(crate) struct Pod {
     config: Value,
     /// The mappings of the pod's ids to those of the node, if it has users of its own.
     users: Vec<Value>,
+    /// For its logs and volumes.
     folder: PathBuf,
     /// IPv4's, then IPv6's.
     pub(crate) addresses: Vec<IpAddr>,
@@ -86,7 +88,8 @@ impl Pod {
     pub(crate) fn start(node: &'static Node, network: &str, object: &Value) -> Result<Self> {
         let number = node.next();
         let name = format!("{}-{number}", text(object, "/metadata/name")?);
-        let folder = node.pod_folder(&name)?;
+        let folder = Path::new(NODE).join("pods").join(&name);
+        fs::create_dir_all(&folder)?;
         let uid = format!("00000000-0000-4000-8000-{number:012}");
         // As kubelet gives them: as many ids as 16 bits have, and to each pod others.
         let mapping = json!({"host_id": (number + 1) << 16, "container_id": 0, "length": 1 << 16});
