@@ -189,7 +189,7 @@ fn backend<'a>(mode: Mode, ruleset: &'a Ruleset, network: &Network) -> Backend<'
     }
     let config = config(mode, ruleset).ok();
     let findings = config.as_ref().map(|config| differences(mode, &expected(mode, config), ruleset, network));
-    let others = findings.filter(|findings| findings.iter().all(|finding| finding.problem.is_about_others()));
+    let others = findings.filter(|findings| findings.iter().all(|finding| finding.is_about_others()));
     let flags = config.as_ref().filter(|_| others.is_some()).map(|config| spell_flags(config, mode));
     Backend { mode, config, flags, others: others.unwrap_or_default(), chains }
 }

@@ -203,7 +203,7 @@ impl Backend<'_> {
             String::new()
         };
         if !deeds.is_empty() {
-            let may = if self.others.iter().all(|finding| finding.problem.is_warning()) { "may " } else { "" };
+            let may = if self.others.iter().all(Finding::is_warning) { "may " } else { "" };
             let interfere = format!("rules of other programs {may}interfere (see proxy-init verify)");
             text += &page.paragraph(Style::Trouble, &interfere, 2);
         }

@@ -20,7 +20,7 @@ use trace::{
 use crate::config::Mode;
 use crate::diagnose::explain::answer::proxy;
 use crate::diagnose::ownership::{leads_to, own_lines, without_time};
-use crate::diagnose::verify::finding::{Finding, Problem, Subject};
+use crate::diagnose::verify::finding::{Finding, FindingKind, Interference, Subject, deed};
 use crate::plan::{ChainName, chain_of};
 
 /// The rules that keep neighbours on these devices from finding each other.
@@ -44,16 +44,24 @@ pub fn discovery_findings(ruleset: &Ruleset, network: &Network, family: Family, 
             let Some(at) = outcome.at.filter(|_| outcome.is_certain()) else {
                 continue;
             };
+            let what = match (family, outcome.packet) {
+                (Family::V4, Leg::Advertisement) => "ARP's replies",
+                (Family::V4, _) => "ARP's requests",
+                (Family::V6, Leg::Advertisement) => "neighbour advertisements (ICMPv6 136)",
+                (Family::V6, _) => "neighbour solicitations (ICMPv6 135)",
+            };
+            let so = match direction {
+                Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
+                Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
+            };
+            let admitting = admitting_command(at, family, outcome.packet);
             let finding = Finding {
-                family: TableFamily::Ip(family),
-                subject: Subject::Other(at.table().to_string(), at.chain().name.clone()),
-                problem: Problem::Undiscovered {
-                    family,
-                    by: name_of_place(at),
-                    admit: admitting_command(at, family, outcome.packet),
-                    packet: outcome.packet,
-                    direction,
+                remedy: match admitting {
+                    Some(_) => "; the command marked - lets them through",
+                    None => "; they need a hop limit of 255",
                 },
+                wanted: admitting.into_iter().collect(),
+                ..dropped(at, family, format!("drops {what}, so {so}"), None)
             };
             if !findings.contains(&finding) {
                 findings.push(finding);
@@ -61,6 +69,27 @@ pub fn discovery_findings(ruleset: &Ruleset, network: &Network, family: Family, 
         }
     }
     findings
+}
+
+/// A rule that names other hosts, in words after it.
+const BARS: &str = "keeps out hosts that it names";
+
+/// The finding that a place of another program certainly drops connections, or packets before them.
+fn dropped(at: Place<'_>, family: Family, words: String, connections: Option<String>) -> Finding {
+    let subject = Subject::Other(at.table().to_string(), at.chain().name.clone());
+    Finding {
+        family: TableFamily::Ip(family),
+        words,
+        found: vec![name_of_place(at)],
+        interference: Some(Interference {
+            connections,
+            is_certain: true,
+            is_unfollowed: false,
+            is_barring: false,
+            is_from_proxy: false,
+        }),
+        ..Finding::new(at.table(), subject, FindingKind::Dropped)
+    }
 }
 
 /// A rule, or the policy of a chain.
@@ -114,10 +143,7 @@ pub fn differences(mode: Mode, expected: &[Table], ruleset: &Ruleset, network: &
     }
     if mode != Mode::Native {
         let unwanted = ruleset.nat_tables(mode.subsystem()).filter(|held| !expected.iter().any(|table| table.is(held)));
-        for line in unwanted.flat_map(own_lines) {
-            let subject = Subject::Chain(line.chain.name.clone());
-            findings.push(finding(line.table, subject, Problem::Unexpected(line.to_string())));
-        }
+        findings.extend(unwanted.flat_map(own_lines).map(unexpected));
     }
     let mut others: Vec<Finding> = Vec::new();
     for table in expected {
@@ -130,10 +156,8 @@ pub fn differences(mode: Mode, expected: &[Table], ruleset: &Ruleset, network: &
             if findings.is_empty() {
                 let mut onward = onward_losses(table, family, ruleset, &around);
                 // Once is enough for a rule that drops connections to the proxy too.
-                onward.retain(|one| {
-                    let (_, by) = one.problem.sides();
-                    !others.iter().any(|known| known.family == one.family && known.problem.sides().1 == by)
-                });
+                onward
+                    .retain(|one| !others.iter().any(|known| (known.family, &known.found) == (one.family, &one.found)));
                 others.extend(onward);
             }
         }
@@ -195,15 +219,22 @@ fn onward_losses(expected: &Table, family: Family, ruleset: &Ruleset, around: &E
             let mut unsaid = vec![Field::Uid, Field::Gid, Field::OutInterface, Field::Source(family)];
             unsaid.extend((outcome.connections.get(to) == given.as_ref()).then_some(to));
             let connections = outcome.connections.without_fields(&unsaid).to_string();
-            let (by, certain) = (name_of_place(at), outcome.is_certain());
-            let problem = if certain && bars_others(at, family, network) {
-                Problem::Barred { by, connections }
+            let is_certain = outcome.is_certain();
+            let is_barring = is_certain && bars_others(at, family, network);
+            let what = if outcome.packet == Leg::Reply { "the replies to connections" } else { "connections" };
+            let words = if is_barring {
+                BARS.to_owned()
             } else {
-                let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
-                Problem::Dropped { by, connections, packet, certain, is_onward: true }
+                deed(Treatment::Dropped, is_certain, &format!("{what} from the proxy"))
             };
-            let subject = Subject::Other(at.table().to_string(), at.chain().name.clone());
-            findings.push(Finding { family: TableFamily::Ip(family), subject, problem });
+            let interference = Interference {
+                connections: Some(connections),
+                is_certain,
+                is_unfollowed: false,
+                is_barring,
+                is_from_proxy: true,
+            };
+            findings.push(Finding { interference: Some(interference), ..dropped(at, family, words, None) });
         }
     }
     findings
@@ -216,7 +247,7 @@ fn one_for_each_rule(findings: Vec<Finding>) -> Vec<Finding> {
     let mut sets: HashMap<Finding, Vec<String>> = HashMap::new();
     let mut kept = Vec::new();
     for mut finding in findings {
-        let connections = finding.problem.connections_mut().map(std::mem::take);
+        let connections = finding.interference.as_mut().and_then(|known| known.connections.take());
         let said = sets.entry(finding.clone()).or_insert_with(|| {
             kept.push(finding);
             Vec::new()
@@ -225,11 +256,11 @@ fn one_for_each_rule(findings: Vec<Finding>) -> Vec<Finding> {
     }
     for finding in &mut kept {
         let mut said = sets.remove(finding).unwrap_or_default();
-        if let Some(connections) = finding.problem.connections_mut() {
+        if let Some(Interference { connections, .. }) = &mut finding.interference {
             if said.len() > MOST {
                 said.splice(MOST.., ["...".to_owned()]);
             }
-            *connections = said.join("; ");
+            *connections = Some(said.join("; "));
         }
     }
     kept
@@ -278,26 +309,21 @@ fn is_for_family(table: &Table, family: Family) -> bool {
 /// Compares a family's nat table, which other programs use too.
 fn compare_xtables(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
     let Some(held) = held.filter(|table| own_lines(table).next().is_some()) else {
-        return vec![table_finding(expected, Problem::NoRules(expected.rules().count()))];
+        let words = format!("all {} rules are missing", expected.rules().count());
+        return vec![Finding { words, ..of_table(expected, FindingKind::NoRules) }];
     };
     let mut findings = compare_chains(expected, held, true);
-    for line in own_lines(held).filter(|line| expected.chain(&line.chain.name).is_none()) {
-        findings.push(finding(
-            expected,
-            Subject::Chain(line.chain.name.clone()),
-            Problem::Unexpected(line.to_string()),
-        ));
-    }
-    findings.extend(held.dormant.then(|| table_finding(expected, Problem::Dormant)));
+    findings.extend(own_lines(held).filter(|line| expected.chain(&line.chain.name).is_none()).map(unexpected));
+    findings.extend(held.dormant.then(|| of_table(expected, FindingKind::Dormant)));
     findings
 }
 
 /// Compares native mode's table, which is ours alone.
 fn compare_native(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
     let Some(held) = held else {
-        return vec![table_finding(expected, Problem::NoTable)];
+        return vec![of_table(expected, FindingKind::NoChain)];
     };
-    let mut findings = Vec::from_iter(held.dormant.then(|| table_finding(expected, Problem::Dormant)));
+    let mut findings = Vec::from_iter(held.dormant.then(|| of_table(expected, FindingKind::Dormant)));
     findings.extend(compare_chains(expected, held, false));
     findings.extend(compare_sets(expected, held));
     findings
@@ -306,48 +332,48 @@ fn compare_native(expected: &Table, held: Option<&Table>) -> Vec<Finding> {
 fn compare_chains(expected: &Table, held: &Table, is_shared: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for chain in &expected.chains {
+        let of = |kind| Finding::new(expected, Subject::Chain(chain.name.clone()), kind);
         let held_chain = held.chain(&chain.name);
         let found = held_chain.map(|chain| lines(held, chain)).unwrap_or_default();
-        let mut problems = match held_chain {
-            None if is_shared && chain.base.is_none() => vec![Problem::NoChain],
-            Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &found),
-            _ => compare_lists(&lines(expected, chain), &found),
-        };
+        findings.extend(match held_chain {
+            None if is_shared && chain.base.is_none() => vec![of(FindingKind::NoChain)],
+            Some(_) if is_shared && chain.base.is_some() => compare_jumps(&lines(expected, chain), &found, of),
+            _ => compare_lists(&lines(expected, chain), &found, of),
+        });
         let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
         // Our own chain sees connections nevertheless if it is hooked; no jump can lead to it.
         if chain.base.is_some() && held_chain.is_some_and(|held| hook(held) != hook(chain)) {
-            problems.push(Problem::NotHooked);
+            findings.push(of(FindingKind::NotHooked));
         }
-        findings
-            .extend(problems.into_iter().map(|problem| finding(expected, Subject::Chain(chain.name.clone()), problem)));
     }
     findings
 }
 
 fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let of = |set: &Set, kind| Finding::new(expected, Subject::Set(set.name.clone()), kind);
     for set in &held.sets {
         let what = match expected.set(&set.name) {
             None => "the set",
             Some(_) if set.expires => "elements that expire",
             Some(_) => continue,
         };
-        findings.push(finding(expected, Subject::Set(set.name.clone()), Problem::Unexpected(what.to_owned())));
+        findings.push(Finding { found: vec![what.to_owned()], ..of(set, FindingKind::Unexpected) });
     }
     for set in &expected.sets {
         let found = held.set(&set.name).map(elements).unwrap_or_default();
-        let problems = compare_lists(&elements(set), &found).into_iter();
-        findings.extend(problems.map(|problem| finding(expected, Subject::Set(set.name.clone()), problem)));
+        findings.extend(compare_lists(&elements(set), &found, |kind| of(set, kind)));
     }
     findings
 }
 
-fn table_finding(table: &Table, problem: Problem) -> Finding {
-    finding(table, Subject::Table(table.to_string()), problem)
+fn of_table(table: &Table, kind: FindingKind) -> Finding {
+    Finding::new(table, Subject::Table(table.to_string()), kind)
 }
 
-fn finding(table: &Table, subject: Subject, problem: Problem) -> Finding {
-    Finding { family: table.family, subject, problem }
+fn unexpected(line: Line<'_>) -> Finding {
+    let of_chain = Finding::new(line.table, Subject::Chain(line.chain.name.clone()), FindingKind::Unexpected);
+    Finding { found: vec![line.to_string()], ..of_chain }
 }
 
 /// Something that is compared: a rule, or a set's element.
@@ -387,8 +413,12 @@ fn elements(set: &Set) -> Vec<Comparable<'_>> {
     texts.map(|text| Comparable { rule: None, text }).collect()
 }
 
-/// Compares two lists.
-fn compare_lists(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem> {
+/// Compares two lists; `of` makes a finding about them.
+fn compare_lists(
+    expected: &[Comparable<'_>],
+    found: &[Comparable<'_>],
+    of: impl Fn(FindingKind) -> Finding,
+) -> Vec<Finding> {
     if expected.len() == found.len() && expected.iter().zip(found).all(|(expected, found)| expected.is(found)) {
         return Vec::new();
     }
@@ -400,38 +430,42 @@ fn compare_lists(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<P
             None => missing.push(rule),
         }
     }
-    let texts = |list: &[Comparable<'_>]| list.iter().map(|line| line.text.clone()).collect();
     if missing.is_empty() && extra.is_empty() {
-        return vec![Problem::OutOfOrder { expected: texts(expected), found: texts(found) }];
+        let texts = |list: &[Comparable<'_>]| list.iter().map(|line| line.text.clone()).collect();
+        return vec![Finding { wanted: texts(expected), found: texts(found), ..of(FindingKind::OutOfOrder) }];
     }
-    let mut problems = Vec::new();
+    let mut findings = Vec::new();
     for rule in missing {
-        match extra.iter().position(|found| found.is_named_like(rule)) {
-            Some(index) => problems
-                .push(Problem::Different { expected: rule.text.clone(), found: extra.remove(index).text.clone() }),
-            None => problems.push(Problem::Missing(rule.text.clone())),
-        }
+        let like = extra.iter().position(|found| found.is_named_like(rule)).map(|index| extra.remove(index));
+        let kind = if like.is_some() { FindingKind::Different } else { FindingKind::Missing };
+        let found = like.into_iter().map(|like| like.text.clone()).collect();
+        findings.push(Finding { wanted: vec![rule.text.clone()], found, ..of(kind) });
     }
-    problems.extend(extra.into_iter().map(|line| Problem::Unexpected(line.text.clone())));
-    problems
+    let extra = extra.into_iter().map(|line| line.text.clone());
+    findings.extend(extra.map(|text| Finding { found: vec![text], ..of(FindingKind::Unexpected) }));
+    findings
 }
 
 /// Compares the jumps to our chain among the rules of a base chain.
-fn compare_jumps(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem> {
-    let mut problems = Vec::new();
+fn compare_jumps(
+    expected: &[Comparable<'_>],
+    found: &[Comparable<'_>],
+    of: impl Fn(FindingKind) -> Finding,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
     for jump in expected {
         match found.iter().filter(|line| line.is(jump)).count() {
-            0 => problems.push(Problem::Missing(jump.text.clone())),
+            0 => findings.push(Finding { wanted: vec![jump.text.clone()], ..of(FindingKind::Missing) }),
             1 => {}
-            _ => problems.push(Problem::Doubled(jump.text.clone())),
+            _ => findings.push(Finding { found: vec![jump.text.clone()], ..of(FindingKind::Doubled) }),
         }
         for line in found.iter().filter(|line| !line.is(jump)) {
             if line.rule.as_ref().is_some_and(|rule| leads_to(rule).is_some()) {
-                problems.push(Problem::Unexpected(line.text.clone()));
+                findings.push(Finding { found: vec![line.text.clone()], ..of(FindingKind::Unexpected) });
             }
         }
     }
-    problems
+    findings
 }
 
 /// Finds everything that keeps one direction's connections from our chain, apart from earlier findings.
@@ -460,9 +494,10 @@ fn shadows(
     let base = base.map(|base| Subject::Chain(base.name.clone()));
     // If the way to the chain is broken, every connection bypasses it, and no other rule is to blame for that.
     let mut known = known.iter().filter(|finding| finding.family == expected.family);
-    let is_broken = known.any(|finding| match finding.problem {
-        Problem::NoRules(_) | Problem::NoTable | Problem::Dormant => true,
-        Problem::NotHooked | Problem::Missing(_) => base.as_ref() == Some(&finding.subject),
+    let is_broken = known.any(|finding| match finding.kind {
+        FindingKind::NoRules | FindingKind::Dormant => true,
+        FindingKind::NoChain => matches!(finding.subject, Subject::Table(_)),
+        FindingKind::NotHooked | FindingKind::Missing => base.as_ref() == Some(&finding.subject),
         _ => false,
     });
     let is_unfollowed = |outcome: &Outcome<'_>| outcome.treatment == Treatment::Unfollowed;
@@ -491,7 +526,8 @@ fn shadows(
             // Chains after ours see the connections that bypass the proxy, and may decide about them. The policy
             // of the base chain with our jump is the exception: it counts as part of the rules.
             if base.as_ref() == Some(&subject) && matches!(at, Place::Policy(_)) {
-                findings.push(Finding { family: TableFamily::Ip(family), subject, problem: Problem::Policy });
+                let policy = Finding::new(table, subject, FindingKind::Policy);
+                findings.push(Finding { family: TableFamily::Ip(family), ..policy });
             }
             continue;
         }
@@ -514,21 +550,38 @@ fn shadows(
         let ends = [end, end.reversed()].into_iter();
         unsaid.extend(ends.filter(|field| outcome.connections.get(*field) == here.as_ref()));
         let connections = outcome.connections.without_fields(&unsaid).to_string();
-        let (by, certain) = (name_of_place(at), outcome.is_certain());
-        let problem = if outcome.treatment == Treatment::Dropped && certain && bars_others(at, family, around.network) {
-            Problem::Barred { by, connections }
-        } else if is_unfollowed(outcome) {
-            let jump = jump.clone().filter(|_| !is_lost);
-            Problem::Shadowed { jump, by, treatment: outcome.treatment, connections, certain }
-        } else if is_lost {
-            let packet = if outcome.packet == Leg::Reply { Leg::Reply } else { Leg::First };
-            Problem::Dropped { by, connections, packet, certain, is_onward: false }
-        } else if is_broken && outcome.treatment == Treatment::Accepted {
+        let is_certain = outcome.is_certain();
+        let is_barring =
+            outcome.treatment == Treatment::Dropped && is_certain && bars_others(at, family, around.network);
+        if !is_barring && !is_lost && is_broken && outcome.treatment == Treatment::Accepted {
             continue;
+        }
+        let (kind, words) = if is_barring {
+            (FindingKind::Dropped, BARS.to_owned())
+        } else if is_lost && !is_unfollowed(outcome) {
+            let of_reply = if outcome.packet == Leg::Reply { "the replies to " } else { "" };
+            let what = format!("{of_reply}connections that were redirected");
+            (FindingKind::Dropped, deed(Treatment::Dropped, is_certain, &what))
         } else {
-            Problem::Shadowed { jump: jump.clone(), by, treatment: outcome.treatment, connections, certain }
+            (FindingKind::Shadowed, deed(outcome.treatment, is_certain, "connections"))
         };
-        findings.push(Finding { family: TableFamily::Ip(family), subject, problem });
+        let is_before = kind == FindingKind::Shadowed && !is_lost;
+        findings.push(Finding {
+            family: TableFamily::Ip(family),
+            subject,
+            kind,
+            words,
+            wanted: jump.clone().filter(|_| is_before).into_iter().collect(),
+            found: vec![name_of_place(at)],
+            remedy: "",
+            interference: Some(Interference {
+                connections: Some(connections),
+                is_certain,
+                is_unfollowed: is_unfollowed(outcome),
+                is_barring,
+                is_from_proxy: false,
+            }),
+        });
     }
     findings
 }

@@ -3,16 +3,27 @@
 use std::fmt;
 
 use derive_more::Display;
-use ruleset::{Direction, Family, Name, TableFamily};
-use trace::{Leg, Treatment};
+use ruleset::{Name, Table, TableFamily};
+use trace::Treatment;
 
-/// One difference between expected and found rules. Rules are in iptables' syntax, those of native mode in nft's.
+/// One difference between expected and found rules, or another program's rule in the way of ours. Rules are in iptables'
+/// syntax, those of native mode in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Finding {
     pub(crate) family: TableFamily,
     pub(crate) subject: Subject,
-    pub(crate) problem: Problem,
+    pub(crate) kind: FindingKind,
+    /// The difference in words; of another program's rule, what it does.
+    pub(crate) words: String,
+    /// The rules that are expected; beside another program's rule, the jump to our chain, before which it runs.
+    pub(crate) wanted: Vec<String>,
+    /// The rules that were found instead; of another program, its rule or its policy.
+    pub(crate) found: Vec<String>,
+    /// The connections with which another program's rule interferes.
+    pub(crate) interference: Option<Interference>,
+    /// The cure, in words that end the difference's.
+    pub(crate) remedy: &'static str,
 }
 
 /// The subject of a [`Finding`].
@@ -31,26 +42,18 @@ pub(crate) enum Subject {
     Other(String, Name),
 }
 
-impl Finding {
-    /// The family of the table: `IPv4`, `IPv6`, or native mode's `inet`.
-    pub fn family(&self) -> String {
-        self.family.title()
-    }
-
-    /// The chain, or native mode's set or table.
-    pub fn chain(&self) -> String {
-        self.subject.to_string()
-    }
-
-    /// The kind of the difference.
-    pub fn kind(&self) -> FindingKind {
-        self.problem.kind()
-    }
-
-    /// Returns true if the finding is about hosts that a rule keeps out.
-    pub(crate) fn is_barring(&self) -> bool {
-        matches!(self.problem, Problem::Barred { .. })
-    }
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Interference {
+    /// None if there is no connection before it: then the finding's words say all.
+    pub(crate) connections: Option<String>,
+    /// If it isn't certain, it depends on something that isn't understood.
+    pub(crate) is_certain: bool,
+    /// The rule leads to more undecided rules than are followed.
+    pub(crate) is_unfollowed: bool,
+    /// The rule drops packets from or to hosts that it names, as a firewall does that keeps these out.
+    pub(crate) is_barring: bool,
+    /// The connections are those that the proxy makes.
+    pub(crate) is_from_proxy: bool,
 }
 
 /// The kind of a [`Finding`]'s difference. Its text is the word that docs/commands.md explains.
@@ -84,222 +87,118 @@ pub enum FindingKind {
     Dropped,
 }
 
-/// The difference and its subject, by [`FindingKind`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Problem {
-    /// With how many are expected.
-    NoRules(usize),
-    NoTable,
-    NoChain,
-    Dormant,
-    NotHooked,
-    Missing(String),
-    Unexpected(String),
-    Different {
-        expected: String,
-        found: String,
-    },
-    OutOfOrder {
-        expected: Vec<String>,
-        found: Vec<String>,
-    },
-    Doubled(String),
-    /// `by` is the other rule, or the policy. If it isn't certain, it depends on something that isn't understood.
-    Shadowed {
-        /// The jump to our chain; none if there is none.
-        jump: Option<String>,
-        by: String,
-        treatment: Treatment,
-        connections: String,
-        certain: bool,
-    },
-    Policy,
-    Dropped {
-        by: String,
-        connections: String,
-        /// The client's, or the reply.
-        packet: Leg,
-        certain: bool,
-        /// The connections are those that the proxy makes.
-        is_onward: bool,
-    },
-    /// Another rule drops packets from or to hosts that it names, as a firewall does that keeps these out.
-    Barred {
-        by: String,
-        connections: String,
-    },
-    /// Another rule drops packets of neighbour discovery, before the first packet of any connection.
-    Undiscovered {
-        family: Family,
-        by: String,
-        /// The command that lets them through; none if a rule loses them by changing them.
-        admit: Option<String>,
-        packet: Leg,
-        /// The direction of the question: inbound, the neighbour asks.
-        direction: Direction,
-    },
+impl FindingKind {
+    /// The words of a difference that need no more than its kind.
+    fn words(self) -> &'static str {
+        match self {
+            Self::NoRules => "all rules are missing",
+            Self::NoChain => "not found",
+            Self::Dormant => "the table is dormant: none of its chains is hooked",
+            Self::NotHooked => "the chain is not hooked where it should be, so it sees no connection",
+            Self::Missing => "missing",
+            Self::Unexpected => "unexpected",
+            Self::Different => "different",
+            Self::OutOfOrder => "out of order",
+            Self::Doubled => "found more than once",
+            Self::Shadowed => "takes connections away",
+            Self::Policy => "the chain's policy drops the connections that bypass the proxy",
+            Self::Dropped => "drops connections",
+        }
+    }
 }
 
-impl Problem {
-    pub fn kind(&self) -> FindingKind {
-        match self {
-            Problem::NoRules(_) => FindingKind::NoRules,
-            Problem::NoTable | Problem::NoChain => FindingKind::NoChain,
-            Problem::Dormant => FindingKind::Dormant,
-            Problem::NotHooked => FindingKind::NotHooked,
-            Problem::Missing(_) => FindingKind::Missing,
-            Problem::Unexpected(_) => FindingKind::Unexpected,
-            Problem::Different { .. } => FindingKind::Different,
-            Problem::OutOfOrder { .. } => FindingKind::OutOfOrder,
-            Problem::Doubled(_) => FindingKind::Doubled,
-            Problem::Shadowed { .. } => FindingKind::Shadowed,
-            Problem::Policy => FindingKind::Policy,
-            Problem::Dropped { .. } | Problem::Barred { .. } | Problem::Undiscovered { .. } => FindingKind::Dropped,
+/// A treatment of connections by another program's rule, in words after the rule.
+pub(crate) fn deed(treatment: Treatment, is_certain: bool, what: &str) -> String {
+    let (verb, end) = match treatment {
+        Treatment::NotUnderstood => return format!("may take {what} away (it is not understood)"),
+        Treatment::Unfollowed => return format!("may take {what} away (it leads to too many undecided rules)"),
+        Treatment::Accepted => ("let", " pass by"),
+        Treatment::Translated => ("redirect", ""),
+        Treatment::Dropped => ("drop", ""),
+        Treatment::Untracked => ("keep", " from being redirected"),
+    };
+    if is_certain { format!("{verb}s {what}{end}") } else { format!("may {verb} {what}{end}") }
+}
+
+impl Finding {
+    /// A finding about a table of our rules.
+    pub(super) fn new(table: &Table, subject: Subject, kind: FindingKind) -> Self {
+        Self {
+            family: table.family,
+            subject,
+            kind,
+            words: kind.words().to_owned(),
+            wanted: Vec::new(),
+            found: Vec::new(),
+            interference: None,
+            remedy: "",
         }
     }
 
+    /// The family of the table: `IPv4`, `IPv6`, or native mode's `inet`.
+    pub fn family(&self) -> String {
+        self.family.title()
+    }
+
+    /// The chain, or native mode's set or table.
+    pub fn chain(&self) -> String {
+        self.subject.to_string()
+    }
+
+    /// The kind of the difference.
+    pub fn kind(&self) -> FindingKind {
+        self.kind
+    }
+
+    /// Returns true if the finding is about hosts that a rule keeps out.
+    pub(crate) fn is_barring(&self) -> bool {
+        self.interference.as_ref().is_some_and(|interference| interference.is_barring)
+    }
+
     /// Returns true if the finding is about other programs' rules, while ours are as they should be.
-    pub fn is_about_others(&self) -> bool {
-        matches!(self.kind(), FindingKind::Shadowed | FindingKind::Policy | FindingKind::Dropped)
+    pub(crate) fn is_about_others(&self) -> bool {
+        matches!(self.kind, FindingKind::Shadowed | FindingKind::Policy | FindingKind::Dropped)
     }
 
     /// Returns true if the finding is only a warning: connections reach the proxy, except perhaps by something unknown,
     /// or from hosts that a rule keeps out.
-    pub fn is_warning(&self) -> bool {
-        matches!(self, Problem::Dropped { certain: false, .. } | Problem::Barred { .. })
-    }
-
-    /// Returns true if the finding is that more undecided rules were found than are followed.
-    pub(super) fn is_unfollowed(&self) -> bool {
-        matches!(self, Problem::Shadowed { treatment: Treatment::Unfollowed, .. })
-    }
-
-    pub fn connections_mut(&mut self) -> Option<&mut String> {
-        match self {
-            Problem::Shadowed { connections, .. }
-            | Problem::Dropped { connections, .. }
-            | Problem::Barred { connections, .. } => Some(connections),
-            _ => None,
-        }
-    }
-
-    /// The rules that are expected, and those that were found instead.
-    pub fn sides(&self) -> (Vec<&str>, Vec<&str>) {
-        match self {
-            Problem::NoRules(_)
-            | Problem::NoTable
-            | Problem::NoChain
-            | Problem::Dormant
-            | Problem::NotHooked
-            | Problem::Policy => (vec![], vec![]),
-            Problem::Missing(rule) => (vec![rule], vec![]),
-            Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
-            Problem::Different { expected, found } => (vec![expected], vec![found]),
-            Problem::OutOfOrder { expected, found } => {
-                (expected.iter().map(String::as_str).collect(), found.iter().map(String::as_str).collect())
-            }
-            Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
-            Problem::Dropped { by, .. } | Problem::Barred { by, .. } => (vec![], vec![by]),
-            Problem::Undiscovered { by, admit, .. } => (admit.iter().map(String::as_str).collect(), vec![by]),
-        }
+    pub(crate) fn is_warning(&self) -> bool {
+        let is_doubtful = |interference: &Interference| !interference.is_certain || interference.is_barring;
+        self.kind == FindingKind::Dropped && self.interference.as_ref().is_some_and(is_doubtful)
     }
 
     /// The difference in words; `rule` stands for the other program's rule.
     fn words(&self, rule: &str) -> String {
-        let does = |verb: &str, certain: &bool| {
-            if *certain { format!("{rule} {verb}s") } else { format!("{rule} may {verb}") }
-        };
-        let words = match self {
-            Problem::NoRules(rules) => return format!("all {rules} rules are missing"),
-            Problem::NoTable | Problem::NoChain => "not found",
-            Problem::Dormant => "the table is dormant: none of its chains is hooked",
-            Problem::NotHooked => "the chain is not hooked where it should be, so it sees no connection",
-            Problem::Missing(_) => "missing",
-            Problem::Unexpected(_) => "unexpected",
-            Problem::Different { .. } => "different",
-            Problem::OutOfOrder { .. } => "out of order",
-            Problem::Doubled(_) => "found more than once",
-            Problem::Policy => "the chain's policy drops the connections that bypass the proxy",
-            Problem::Shadowed { treatment, connections, certain, .. } => {
-                let does = match treatment {
-                    Treatment::NotUnderstood => format!("{rule} may take connections away (it is not understood)"),
-                    Treatment::Unfollowed => {
-                        format!("{rule} may take connections away (it leads to too many undecided rules)")
-                    }
-                    Treatment::Accepted => does("let", certain) + " connections pass by",
-                    Treatment::Translated => does("redirect", certain) + " connections",
-                    Treatment::Dropped => does("drop", certain) + " connections",
-                    Treatment::Untracked => does("keep", certain) + " connections from being redirected",
-                };
-                return format!("{does}: {connections}");
+        match &self.interference {
+            Some(Interference { connections: Some(connections), .. }) => {
+                format!("{rule} {}: {connections}", self.words)
             }
-            Problem::Undiscovered { family, packet, direction, .. } => {
-                let what = match (family, packet) {
-                    (Family::V4, Leg::Advertisement) => "ARP's replies",
-                    (Family::V4, _) => "ARP's requests",
-                    (Family::V6, Leg::Advertisement) => "neighbour advertisements (ICMPv6 136)",
-                    (Family::V6, _) => "neighbour solicitations (ICMPv6 135)",
-                };
-                let so = match direction {
-                    Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
-                    Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
-                };
-                return format!("{rule} drops {what}, so {so}");
-            }
-            Problem::Barred { connections, .. } => {
-                return format!("{rule} keeps out hosts that it names: {connections}");
-            }
-            Problem::Dropped { connections, packet, certain, is_onward, .. } => {
-                let what = match (packet, is_onward) {
-                    (Leg::Reply, false) => "the replies to connections that were redirected",
-                    (Leg::Reply, true) => "the replies to connections from the proxy",
-                    (_, false) => "connections that were redirected",
-                    (_, true) => "connections from the proxy",
-                };
-                return format!("{} {what}: {connections}", does("drop", certain));
-            }
-        };
-        words.to_owned()
-    }
-
-    /// The same, with the remedy, if there is one.
-    fn with_remedy(&self, rule: &str) -> String {
-        let words = self.words(rule);
-        match self {
-            Problem::Undiscovered { admit: Some(_), .. } => format!("{words}; the command marked - lets them through"),
-            Problem::Undiscovered { admit: None, .. } => format!("{words}; they need a hop limit of 255"),
-            _ => words,
+            Some(Interference { connections: None, .. }) => format!("{rule} {}", self.words),
+            None => self.words.clone(),
         }
     }
 
-    /// The same, with the kind before the other program's deed.
+    /// The same with the remedy, and with the kind before the other program's deed.
     fn in_full(&self, rule: &str) -> String {
-        let words = self.with_remedy(rule);
-        match self {
-            Problem::Shadowed { .. } | Problem::Dropped { .. } | Problem::Undiscovered { .. } => {
-                format!("{}: {words}", self.kind())
-            }
-            _ => words,
-        }
+        let kind =
+            if self.interference.is_some() && !self.is_barring() { format!("{}: ", self.kind) } else { String::new() };
+        format!("{kind}{}{}", self.words(rule), self.remedy)
     }
-}
 
-impl Finding {
     /// As a sentence: the place, the defect, and the rules that were found or, if there are none, those that are
     /// missing.
     pub fn in_a_line(&self) -> String {
-        self.sentence(&self.problem.in_full("a rule"))
+        self.sentence(&self.in_full("a rule"))
     }
 
     /// The same, without the kind, for where that is said already.
     pub(crate) fn without_kind(&self) -> String {
-        self.sentence(&self.problem.with_remedy("a rule"))
+        self.sentence(&(self.words("a rule") + self.remedy))
     }
 
     fn sentence(&self, defect: &str) -> String {
         let text = format!("{}, {}: {defect}", self.family(), self.subject);
-        let (expected, found) = self.problem.sides();
-        let rules = if found.is_empty() { expected } else { found };
+        let rules = if self.found.is_empty() { &self.wanted } else { &self.found };
         if rules.is_empty() {
             return text;
         }
@@ -308,25 +207,23 @@ impl Finding {
 
     /// The effect of another program's rule on connections, without the rule; none if the finding is about our rules.
     pub(crate) fn interference(&self) -> Option<String> {
-        let is_about_others = self.problem.is_about_others();
-        is_about_others.then(|| format!("{}, {}: {}", self.family(), self.subject, self.problem.words("a rule")))
+        self.is_about_others().then(|| format!("{}, {}: {}", self.family(), self.subject, self.words("a rule")))
     }
 }
 
 /// As a diff: missing rules after `-`, the rules found instead after `+`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, {}: {}", self.family(), self.subject, self.problem.in_full("the rule marked +"))?;
-        let (expected, found) = self.problem.sides();
-        let is_before = matches!(self.problem, Problem::Shadowed { .. });
-        for rule in expected.iter().filter(|_| !is_before) {
+        writeln!(f, "{}, {}: {}", self.family(), self.subject, self.in_full("the rule marked +"))?;
+        // The jump before which another program's rule runs isn't missing.
+        let is_before = self.kind == FindingKind::Shadowed;
+        for rule in self.wanted.iter().filter(|_| !is_before) {
             writeln!(f, "  - {rule}")?;
         }
-        for rule in found {
+        for rule in &self.found {
             writeln!(f, "  + {rule}")?;
         }
-        // That rule isn't missing.
-        for rule in expected.iter().filter(|_| is_before) {
+        for rule in self.wanted.iter().filter(|_| is_before) {
             writeln!(f, "  before {rule}")?;
         }
         Ok(())
@@ -335,46 +232,13 @@ impl fmt::Display for Finding {
 
 #[cfg(test)]
 mod tests {
+    use ruleset::{Family, testing};
+
     use super::*;
 
     #[test]
-    fn problems_have_names_and_sides_and_words() {
-        let text = |text: &str| text.to_owned();
-        let shadowed = |jump: Option<&str>, treatment, certain| Problem::Shadowed {
-            jump: jump.map(text),
-            by: text("b"),
-            treatment,
-            connections: text("to port 80"),
-            certain,
-        };
-        let different = Problem::Different { expected: text("a"), found: text("b") };
-        let order = Problem::OutOfOrder { expected: vec![text("a"), text("b")], found: vec![text("b"), text("a")] };
-        let (a, b) = (vec!["a"], vec!["b"]);
-        for (problem, kind, expected, found) in [
-            (Problem::NoChain, "no-chain", vec![], vec![]),
-            (Problem::Dormant, "dormant", vec![], vec![]),
-            (Problem::NotHooked, "not-hooked", vec![], vec![]),
-            (Problem::Policy, "policy", vec![], vec![]),
-            (Problem::Missing(text("a")), "missing", a.clone(), vec![]),
-            (Problem::Unexpected(text("b")), "unexpected", vec![], b.clone()),
-            (Problem::Doubled(text("b")), "doubled", vec![], b.clone()),
-            (different, "different", a.clone(), b.clone()),
-            (order, "out-of-order", vec!["a", "b"], vec!["b", "a"]),
-            (shadowed(Some("a"), Treatment::Accepted, true), "shadowed", a, b.clone()),
-            (shadowed(None, Treatment::Accepted, true), "shadowed", vec![], b),
-        ] {
-            assert_eq!(problem.kind().to_string(), kind);
-            assert_eq!(problem.sides(), (expected, found), "{kind}");
-        }
-        let of_others: Vec<FindingKind> =
-            [shadowed(None, Treatment::Dropped, true), Problem::Policy, Problem::NoChain, Problem::NoRules(6)]
-                .iter()
-                .filter(|problem| problem.is_about_others())
-                .map(Problem::kind)
-                .collect();
-        assert_eq!(of_others, [FindingKind::Shadowed, FindingKind::Policy]);
-        assert_eq!(Problem::NoRules(6).kind().to_string(), "no-rules");
-        for (treatment, certain, does) in [
+    fn deeds_are_told_by_treatment_and_certainty() {
+        for (treatment, is_certain, words) in [
             (Treatment::Accepted, true, "lets connections pass by"),
             (Treatment::Translated, true, "redirects connections"),
             (Treatment::Dropped, true, "drops connections"),
@@ -386,44 +250,42 @@ mod tests {
             (Treatment::Dropped, false, "may drop connections"),
             (Treatment::Untracked, false, "may keep connections from being redirected"),
         ] {
-            let words = shadowed(None, treatment, certain).words("the rule marked +");
-            assert_eq!(words, format!("the rule marked + {does}: to port 80"));
+            assert_eq!(deed(treatment, is_certain, "connections"), words);
         }
     }
 
     #[test]
     fn what_drops_redirected_connections_is_a_finding_or_only_a_warning() {
-        let of = |packet, certain| Finding {
-            family: TableFamily::Ip(Family::V4),
-            subject: Subject::Other("ip mine".to_owned(), Name::from("late")),
-            problem: Problem::Dropped {
-                by: "drop".to_owned(),
-                connections: "to port 80".to_owned(),
-                packet,
-                certain,
-                is_onward: false,
-            },
-        };
-        for (packet, certain, words) in [
-            (Leg::First, true, "drops connections that were redirected"),
-            (Leg::Ack, true, "drops connections that were redirected"),
-            (Leg::Reply, true, "drops the replies to connections that were redirected"),
-            (Leg::First, false, "may drop connections that were redirected"),
-            (Leg::Reply, false, "may drop the replies to connections that were redirected"),
-        ] {
-            let finding = of(packet, certain);
-            let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
-            assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
-            let in_a_line = said.replace("the rule marked +", "a rule");
-            assert_eq!(finding.in_a_line(), format!("{in_a_line} (drop)"));
-            let of = |problem| Finding { problem, ..finding.clone() };
-            let missing = of(Problem::Missing("return".to_owned())).in_a_line();
-            assert_eq!(missing, "IPv4, ip mine late: missing (return)");
-            assert_eq!(of(Problem::NoChain).in_a_line(), "IPv4, ip mine late: not found");
-            assert_eq!(finding.kind(), FindingKind::Dropped);
-            assert_eq!(finding.problem.is_warning(), !certain);
-            assert!(finding.problem.is_about_others());
+        let table = testing::table("ip mine", vec![]);
+        for is_certain in [true, false] {
+            let interference = Interference {
+                connections: Some("to port 80".to_owned()),
+                is_certain,
+                is_unfollowed: false,
+                is_barring: false,
+                is_from_proxy: false,
+            };
+            let finding = Finding {
+                words: deed(Treatment::Dropped, is_certain, "connections that were redirected"),
+                found: vec!["drop".to_owned()],
+                interference: Some(interference),
+                ..Finding::new(&table, Subject::Other("ip mine".to_owned(), Name::from("late")), FindingKind::Dropped)
+            };
+            let does = if is_certain { "drops" } else { "may drop" };
+            let said = format!("{does} connections that were redirected: to port 80");
+            let place = format!("{}, ip mine late: dropped:", Family::V4);
+            assert_eq!(finding.to_string(), format!("{place} the rule marked + {said}\n  + drop\n"));
+            assert_eq!(finding.in_a_line(), format!("{place} a rule {said} (drop)"));
+            assert_eq!(finding.is_warning(), !is_certain);
+            assert!(finding.is_about_others());
         }
-        assert!(!Problem::NoChain.is_warning());
+        let chain = || Subject::Chain(Name::from("OUTPUT"));
+        let missing =
+            Finding { wanted: vec!["return".to_owned()], ..Finding::new(&table, chain(), FindingKind::Missing) };
+        assert_eq!(missing.in_a_line(), "IPv4, OUTPUT: missing (return)");
+        let not_found = Finding::new(&table, chain(), FindingKind::NoChain);
+        assert_eq!(not_found.in_a_line(), "IPv4, OUTPUT: not found");
+        assert!(!not_found.is_warning() && !not_found.is_about_others());
+        assert_eq!(FindingKind::OutOfOrder.to_string(), "out-of-order");
     }
 }

@@ -22,7 +22,7 @@ use crate::diagnose::recognize::{NoConfig, config as closest_config};
 use crate::diagnose::snapshot::{Snapshot, devices_that_ask, unread_tables, warnings};
 use crate::diagnose::trial::choose;
 use crate::diagnose::verify::difference::{differences, discovery_findings};
-use crate::diagnose::verify::finding::{Finding, Problem};
+use crate::diagnose::verify::finding::{Finding, FindingKind, Interference};
 use crate::error::Error;
 use crate::install::Install;
 use crate::install::choose::{self, Reason};
@@ -88,8 +88,12 @@ impl Verification {
 
     /// The finding that more undecided rules were found than are followed, if no other finding is certain.
     fn unfollowed(&self) -> Option<&Finding> {
-        let is_open = |finding: &Finding| matches!(finding.problem, Problem::Shadowed { certain: false, .. });
-        let unfollowed = self.findings.iter().find(|finding| finding.problem.is_unfollowed());
+        let is_open = |finding: &Finding| {
+            finding.kind == FindingKind::Shadowed
+                && finding.interference.as_ref().is_some_and(|known| !known.is_certain)
+        };
+        let is_unfollowed = |finding: &&Finding| finding.interference.as_ref().is_some_and(|known| known.is_unfollowed);
+        let unfollowed = self.findings.iter().find(is_unfollowed);
         unfollowed.filter(|_| self.others.is_empty() && self.findings.iter().all(is_open))
     }
 
@@ -134,29 +138,26 @@ impl Verification {
 
     /// Returns true if the finding is that IPv6 has no rules beside IPv4's, which are as expected.
     fn lacks_ipv6_alone(&self, finding: &Finding) -> bool {
-        matches!(finding.problem, Problem::NoRules(_))
+        finding.kind == FindingKind::NoRules
             && finding.family == TableFamily::Ip(Family::V6)
             && !self.findings.iter().any(|other| other.family == TableFamily::Ip(Family::V4))
     }
 }
 
 fn finding_json(finding: &Finding) -> Value {
-    let (expected, found) = finding.problem.sides();
     let mut pairs = vec![
         ("family", finding.family().into()),
         ("chain", finding.chain().into()),
         ("kind", finding.kind().to_string().into()),
-        ("wanted", expected.into()),
-        ("found", found.into()),
+        ("wanted", finding.wanted.clone().into()),
+        ("found", finding.found.clone().into()),
     ];
-    if let Problem::Shadowed { connections, certain, .. } | Problem::Dropped { connections, certain, .. } =
-        &finding.problem
+    if let Some(Interference { connections: Some(connections), is_certain, is_barring: false, is_from_proxy, .. }) =
+        &finding.interference
     {
         pairs.push(("connections", connections.as_str().into()));
-        pairs.push(("certain", (*certain).into()));
-    }
-    if let Problem::Dropped { is_onward: true, .. } = &finding.problem {
-        pairs.push(("from_proxy", true.into()));
+        pairs.push(("certain", (*is_certain).into()));
+        pairs.extend(is_from_proxy.then(|| ("from_proxy", true.into())));
     }
     object(pairs)
 }
@@ -427,7 +428,7 @@ pub(crate) fn verdict(
     must_see(ruleset, mode)?;
     let all = differences(mode, expected, ruleset, network);
     let is_alone = all.is_empty() && ruleset.not_known.is_empty() && !has_others(&ruleset.tables, expected);
-    let (doubts, findings): (Vec<_>, Vec<_>) = all.into_iter().partition(|finding| finding.problem.is_warning());
+    let (doubts, findings): (Vec<_>, Vec<_>) = all.into_iter().partition(|finding| finding.is_warning());
     Ok(Verification { findings, doubts, is_alone, ..Verification::without_findings(mode, ruleset) })
 }
 

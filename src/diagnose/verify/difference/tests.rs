@@ -269,7 +269,7 @@ fn a_rule_that_names_other_hosts_is_only_a_warning() {
         let firewall = table("ip mine", vec![base("in", Kind::Filter, hook, -150, rules)]);
         let ruleset = Ruleset { tables: [installed(), vec![firewall]].concat(), not_known: vec![] };
         let findings = differences(Mode::Nft, &installed(), &ruleset, &network);
-        let problems: Vec<_> = findings.iter().map(|finding| finding.problem.is_warning()).collect();
+        let problems: Vec<_> = findings.iter().map(|finding| finding.is_warning()).collect();
         assert!(
             !problems.is_empty() && problems.iter().all(|is_warning| *is_warning == are_warnings),
             "{conditions:?}: {findings:?}"
@@ -444,7 +444,7 @@ fn replies_are_of_whoever_listens() {
         let findings = differences(Mode::Nft, &installed(), &ruleset, &network);
         findings
             .iter()
-            .any(|finding| matches!(finding.problem, Problem::Dropped { packet: Leg::Reply, certain: true, .. }))
+            .any(|finding| finding.kind() == FindingKind::Dropped && finding.words.starts_with("drops the replies"))
     };
     assert!(loses_replies(2102, &[]));
     assert!(loses_replies(7, &[listener]));
