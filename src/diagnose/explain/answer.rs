@@ -499,34 +499,7 @@ fn question_in_words(open: &Open<'_>) -> Option<String> {
         }
         Open::Match(at, reason, packet, hook) => (*at, reason, *packet, *hook),
     };
-    if let Reason::Condition(condition, None, _) = reason {
-        let words = at.table().condition_in_syntax(condition);
-        match condition {
-            Condition::NotUnderstood(_) => {
-                return Some(format!("it depends on `{words}` in {at}, which is not understood"));
-            }
-            Condition::Context(Context::Limit { .. }) => {
-                return Some(format!("it depends on `{words}` in {at}, which counts others too"));
-            }
-            Condition::Context(Context::ReversePath { .. }) => {
-                return Some(format!("it depends on the route back, because of {at}: give --from ADDRESS"));
-            }
-            Condition::Context(Context::IpSet { set, .. }) => {
-                return Some(format!("it depends on what ipset's set {set} has, because of {at}"));
-            }
-            Condition::Context(Context::SocketClass { .. }) => {
-                return Some(format!("it depends on `{words}` in {at}, by the socket's cgroup, which is not asked"));
-            }
-            Condition::Context(Context::AddressType { .. }) => {
-                return Some(format!("it depends on `{words}` in {at}, by routing, which cannot be asked"));
-            }
-            _ => {}
-        }
-    }
-    let Some(field) = deciding_field(reason) else {
-        return Some(format!("it depends on a set in {at} that is not understood"));
-    };
-    let (what, advice) = dependence_in_words(field_of_connection(field, packet), packet, hook);
+    let (what, advice) = dependence_in_words(at, reason, packet, hook);
     let (table, chain) = (at.table(), &at.chain().name);
     Some(match reason {
         Reason::Device(_) => format!("it depends on {what}, because {table}, chain {chain}, is for some{advice}"),
@@ -534,8 +507,41 @@ fn question_in_words(open: &Open<'_>) -> Option<String> {
     })
 }
 
+/// Whatever it depends on if one of a connection's packets matches at this hook, and the flag that gives it, if there is
+/// one.
+pub(super) fn dependence_in_words(at: Place<'_>, reason: &Reason<'_>, packet: Leg, hook: Hook) -> (String, String) {
+    let mut advice = String::new();
+    let what = match reason {
+        Reason::Condition(condition @ Condition::NotUnderstood(_), ..) => {
+            format!("`{}`, which is not understood", at.table().condition_in_syntax(condition))
+        }
+        Reason::Condition(condition @ Condition::Context(context), None, _) => match context {
+            Context::Limit { .. } => {
+                format!("`{}`, which counts others too", at.table().condition_in_syntax(condition))
+            }
+            Context::AddressType { .. } => {
+                format!("`{}`, by routing, which cannot be asked", at.table().condition_in_syntax(condition))
+            }
+            Context::SocketClass { .. } => {
+                let words = at.table().condition_in_syntax(condition);
+                format!("`{words}`, by the socket's cgroup, which is not asked")
+            }
+            Context::IpSet { set, .. } => format!("what ipset's set {set} has"),
+            Context::ReversePath { .. } => {
+                advice = ": give --from ADDRESS".to_owned();
+                "the route back".to_owned()
+            }
+        },
+        _ => match deciding_field(reason) {
+            Some(field) => return field_in_words(field_of_connection(field, packet), packet, hook),
+            None => "a set that is not understood".to_owned(),
+        },
+    };
+    (what, advice)
+}
+
 /// A connection's field in words, for one of its packets at this hook, and the flag that gives it, if there is one.
-fn dependence_in_words(field: Field, packet: Leg, hook: Hook) -> (&'static str, String) {
+fn field_in_words(field: Field, packet: Leg, hook: Hook) -> (String, String) {
     // At input, packets have the socket that gets them.
     let is_of_server = (packet == Leg::Reply) != (hook == Hook::Input) && packet != Leg::First;
     let is_discovery = matches!(packet, Leg::Solicitation | Leg::Advertisement);
@@ -545,10 +551,10 @@ fn dependence_in_words(field: Field, packet: Leg, hook: Hook) -> (&'static str, 
         Field::Gid if is_of_server => "the group of the process that answers",
         _ => {
             let advice = flag(field).map_or(String::new(), |flag| format!(": give {flag}"));
-            return (field.facts().open, advice);
+            return (field.facts().open.to_owned(), advice);
         }
     };
-    (what, String::new())
+    (what.to_owned(), String::new())
 }
 
 #[cfg(test)]

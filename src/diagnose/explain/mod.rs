@@ -372,7 +372,10 @@ impl<'a> Explained<'a> {
         let action = match &step.matched {
             Matched::Yes(action) => action,
             Matched::No(reason) => return words::mismatch_in_words(table, reason),
-            Matched::Perhaps(reason) => return words::doubt_in_words(reason),
+            Matched::Perhaps(reason) => {
+                let (what, _) = answer::dependence_in_words(at, reason, step.packet, step.hook);
+                return format!("not known: it depends on {what}");
+            }
         };
         let port = at.rule().and_then(Rule::redirects_to).filter(|port| self.ports.contains(port));
         if let Some(port) = port {

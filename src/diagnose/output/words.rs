@@ -130,7 +130,16 @@ pub(in crate::diagnose) fn mismatch_in_words(table: &Table, reason: &Reason<'_>)
             ..,
         ) => return format!("this packet {}", flags_in_words(*field, had)),
         Reason::Condition(Condition::In { field, values, negated }, ..) => (*field, values, *negated),
-        Reason::Condition(Condition::Context(context), ..) => return context_in_words(context).0.to_owned(),
+        Reason::Condition(Condition::Context(context), ..) => {
+            let why = match context {
+                Context::Limit { .. } => "as long as the limit is not reached",
+                Context::IpSet { .. } => "by what ipset's set has",
+                Context::SocketClass { .. } => "by the class of its socket",
+                Context::AddressType { .. } => "its address is not of such a type",
+                Context::ReversePath { .. } => "by the route back",
+            };
+            return why.to_owned();
+        }
         Reason::Condition(Condition::Constant { .. }, ..) => return "no packet of TCP's is of that kind".to_owned(),
         Reason::Condition(Condition::NotUnderstood(_), ..) => return "not understood".to_owned(),
     };
@@ -203,35 +212,6 @@ fn tracked_in_words(tracked: Tracked) -> String {
     let mut words = vec![tracked.state.to_string()];
     words.extend(nat.map(|(_, name)| name.to_owned()));
     words.join(",")
-}
-
-pub(in crate::diagnose) fn doubt_in_words(reason: &Reason<'_>) -> String {
-    match reason {
-        Reason::Device(_) => "not known: whether it is for this device".to_owned(),
-        Reason::Lookup(lookup, _) => format!("not known: which element of @{} is for it", lookup.set),
-        Reason::Condition(
-            Condition::In { field: field @ (Field::State | Field::TcpFlags), .. } | Condition::Masked { field, .. },
-            ..,
-        ) => format!("not known: it {}", flags_in_words(*field, reason.numbers())),
-        Reason::Condition(Condition::In { field, .. }, ..) => {
-            format!("not known: it is {}", subject(*field, reason.numbers()))
-        }
-        Reason::Condition(Condition::Context(context), ..) => {
-            format!("not known: {}", context_in_words(context).1)
-        }
-        Reason::Condition(Condition::Constant { .. } | Condition::NotUnderstood(_), ..) => "not understood".to_owned(),
-    }
-}
-
-/// The reason why a condition that depends on more than the packet doesn't hold, and the facts on which it depends.
-fn context_in_words(context: &Context) -> (&'static str, &'static str) {
-    match context {
-        Context::Limit { .. } => ("as long as the limit is not reached", "whether the limit is reached"),
-        Context::IpSet { .. } => ("by what ipset's set has", "what ipset's set has"),
-        Context::SocketClass { .. } => ("by the class of its socket", "which class its socket has"),
-        Context::AddressType { .. } => ("its address is not of such a type", "of which type the address is"),
-        Context::ReversePath { .. } => ("by the route back", "by which interface the route back leaves"),
-    }
 }
 
 /// A connection's field, which may have these numbers, in words.

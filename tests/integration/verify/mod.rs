@@ -164,7 +164,7 @@ fn the_difference_is_shown_in_iptables_syntax() {
     assert_eq!(code, 3);
     let owner = |sign: &str, uid: u32| {
         format!(
-            "  {sign} -A PROXY_INIT_OUTPUT -m owner --uid-owner {uid}\n    -m comment --comment \
+            "  {sign} -A PROXY_INIT_OUTPUT -m owner --uid-owner {uid} -m comment --comment\n    \
              \"proxy-init/ignore-proxy-user-id\" -j RETURN\n"
         )
     };

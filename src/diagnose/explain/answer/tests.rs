@@ -186,7 +186,7 @@ fn what_the_answer_depends_on_is_said() {
         (Condition::is(Field::Source(Family::V4), 0x0a00_0007), "the source address, because of "),
         (Condition::is(Field::SourcePort, (1, 40_000)), "the source port, because of "),
         (Condition::is(Field::InInterface, interface(b"eth1")), "the interface on which it arrives, because of "),
-        (strange(), "`[numgen]` in `[numgen] drop` in inet mine, chain mine, which is not understood"),
+        (strange(), "`[numgen]`, which is not understood, because of `[numgen] drop` in inet mine, chain mine"),
     ] {
         let said = said(&beside(vec![dropping(condition)]), &inbound("10.0.0.1:80"));
         assert!(said.starts_with(&format!("not known: it depends on {want}")), "{said}");
@@ -297,7 +297,7 @@ fn of_two_doubts_the_one_is_said_on_which_it_depends() {
     let doubt = |text: &str, action| rule([Condition::NotUnderstood(Label::expression(text))], action);
     let rules = vec![doubt("first", Action::Continue), doubt("second", Action::Drop)];
     let said = said(&beside(vec![filter(Hook::Prerouting, rules)]), &inbound("10.0.0.1:80"));
-    assert!(said.starts_with("not known: it depends on `[second]` in "), "{said}");
+    assert!(said.starts_with("not known: it depends on `[second]`, "), "{said}");
 }
 
 #[test]
