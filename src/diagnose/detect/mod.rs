@@ -3,7 +3,7 @@
 mod print;
 pub mod user_namespaces;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::utsname::uname;
@@ -36,7 +36,6 @@ pub struct Detected {
     pub(crate) legacy: HeldTables,
     /// Signs of other programs in the namespace, the kernel and the node.
     pub(crate) signs: Vec<String>,
-    pub(crate) binaries: Vec<Binary>,
     /// The modes that hold our rules.
     pub installed: Vec<Mode>,
     /// The fate of pods with `hostUsers: false`.
@@ -59,15 +58,6 @@ pub struct Feature {
 
 /// A backend's tables by family and name, such as `ip nat`, each with how many rules it has; or why they cannot be read.
 pub type HeldTables = Result<Vec<(String, usize)>, String>;
-
-/// An iptables command on PATH.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Binary {
-    pub name: &'static str,
-    pub path: PathBuf,
-    /// The kind by that file's name: `nf_tables`, `legacy` or `unknown kind`.
-    pub kind: &'static str,
-}
 
 /// Looks around in the network namespace at `netns`, or in that of the calling thread. Nothing is changed: what the
 /// kernel supports is found by transactions that are never committed. No table is made.
@@ -95,7 +85,6 @@ fn look_around() -> Detected {
         features,
         nft: tables(&ruleset, Subsystem::NfTables),
         legacy: tables(&ruleset, Subsystem::Legacy),
-        binaries: binaries(),
         user_namespaces: user_namespaces(),
         installed: if has_rules(&ruleset) { holders(&ruleset).collect() } else { Vec::new() },
         not_known: ruleset.unseen_subsystems(),
@@ -127,7 +116,7 @@ fn signs(ruleset: &Ruleset, features: &[Feature]) -> Vec<String> {
 }
 
 /// A config with a rule of each kind that needs something of the kernel, for both families.
-pub(super) fn config_of_every_kind() -> Config {
+fn config_of_every_kind() -> Config {
     let [inbound, outbound] = [4143, 4140].map(|port| Port::new(port).unwrap_or(Port::LOWEST));
     let mut config = Config::new(inbound, outbound);
     config.proxy_uid = OwnerId::new(2102);
@@ -145,25 +134,4 @@ fn features(everything: &Config) -> Vec<Feature> {
     }
     features.push(Feature { name: "native mode".to_owned(), works: try_out(Mode::Native, everything) });
     features
-}
-
-fn binaries() -> Vec<Binary> {
-    let names =
-        ["iptables", "iptables-nft", "iptables-legacy", "ip6tables", "ip6tables-nft", "ip6tables-legacy", "nft"];
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut binaries = Vec::new();
-    for name in names {
-        let mut files = std::env::split_paths(&path).map(|folder| folder.join(name));
-        let Some(file) = files.find(|file| file.is_file()) else {
-            continue;
-        };
-        let path = std::fs::canonicalize(&file).unwrap_or(file);
-        let kind = match path.file_name().and_then(|name| name.to_str()) {
-            Some(name) if name.contains("nft") => "nf_tables",
-            Some(name) if name.contains("legacy") => "legacy",
-            _ => "unknown kind",
-        };
-        binaries.push(Binary { name, path, kind });
-    }
-    binaries
 }

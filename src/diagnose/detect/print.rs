@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::{Binary, Detected, HeldTables};
+use super::{Detected, HeldTables};
 use crate::diagnose::output::json::strings;
 use crate::diagnose::output::page::{Page, Style};
 use crate::error::reason;
@@ -20,10 +20,6 @@ impl Detected {
             Ok(()) => json!({"name": feature.name, "works": true}),
             Err(lack) => json!({"name": feature.name, "works": false, "reason": reason(lack)}),
         });
-        let binaries = self
-            .binaries
-            .iter()
-            .map(|binary| json!({"name": binary.name, "path": binary.path.display().to_string(), "kind": binary.kind}));
         json!({
             "schema": 1,
             "kernel": self.kernel,
@@ -35,7 +31,6 @@ impl Detected {
             "not_known": strings(&self.not_known),
             "neighbours": self.signs,
             "user_namespaces": self.user_namespaces.to_string(),
-            "binaries": binaries.collect::<Vec<_>>(),
             "auto": match &self.auto {
                 Ok((mode, reason)) => json!({"mode": mode.to_string(), "reason": reason.to_string()}),
                 Err(error) => json!({"unknown": error.to_string()}),
@@ -102,9 +97,6 @@ impl Detected {
         }
         lines.extend(self.signs.iter().map(|sign| ("neighbour", sign.clone())));
         lines.push(("users", self.user_namespaces.to_string()));
-        for Binary { name, path, kind } in &self.binaries {
-            lines.push(("binary", format!("{name}: {kind} ({})", path.display())));
-        }
         match &self.auto {
             Ok((mode, reason)) => {
                 lines.push(("auto", format!("would choose {mode}, because {reason}")));

@@ -9,7 +9,6 @@ use ruleset::{Action, Chain, Direction, Family, Line, Network, Policy, Ruleset, 
 use trace::{Slot, chains_at, first_hooks};
 
 use crate::config::{Config, Mode};
-use crate::diagnose::detect;
 use crate::diagnose::explain::answer::proxy_ports;
 use crate::diagnose::other_programs::signs_in_namespace;
 use crate::diagnose::output::Conclusion;
@@ -18,13 +17,10 @@ use crate::diagnose::ownership::{is_ours, leads_to};
 use crate::diagnose::proxy::PodWarning;
 use crate::diagnose::recognize::config;
 use crate::diagnose::snapshot::{Snapshot, warnings};
-use crate::diagnose::trial::choose;
 use crate::diagnose::verify::difference::differences;
 use crate::diagnose::verify::finding::Finding;
 use crate::diagnose::verify::spell_flags;
 use crate::error::Error;
-use crate::install::choose::{self, Reason};
-use crate::modes::try_out;
 use crate::netns;
 use crate::ownership::holders;
 use crate::plan::tables::expected;
@@ -41,8 +37,6 @@ pub struct Shown<'a> {
     pub warnings: Vec<PodWarning>,
     /// Signs of other programs that affect where connections go.
     pub(crate) signs: Vec<String>,
-    /// If no mode holds our rules: the mode that `auto` would choose, and why; or why it could not choose.
-    pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
 }
 
 /// Our rules in a mode.
@@ -135,10 +129,6 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
         if let Some(backend) = shown.backends.first() {
             shown.warnings = backend.config.as_ref().map(|config| warnings(config, &network)).unwrap_or_default();
             shown.signs = signs_in_namespace(&ruleset, &network.devices);
-        } else {
-            let everything = detect::config_of_every_kind();
-            let first = choose::first(&ruleset, &ruleset);
-            shown.auto = Some(first.and_then(|first| choose(first, |mode| try_out(mode, &everything))));
         }
         Ok(report(&shown))
     })
@@ -160,7 +150,6 @@ impl<'a> Shown<'a> {
             not_known: ruleset.not_known.clone(),
             warnings: Vec::new(),
             signs: Vec::new(),
-            auto: None,
         }
     }
 }

@@ -63,11 +63,6 @@ impl Shown<'_> {
                 None => "no proxy-init rules were found in this network namespace\n".to_owned(),
             };
         }
-        match &self.auto {
-            Some(Ok((mode, reason))) => about += &format!("auto would choose {mode} mode, because {reason}\n"),
-            Some(Err(error)) => about += &format!("auto cannot choose a mode: {error}\n"),
-            None => {}
-        }
         for warning in self.all_warnings() {
             about += &format!("warning: {warning}\n");
         }
