@@ -7,7 +7,7 @@
 //! dropped.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use nix::sys::socket::{
 };
 use nix::unistd::Pid;
 
-use crate::network::{Namespace, Owner, ROOT, as_owner, as_server_of, families, listen};
+use crate::network::{Namespace, Owner, ROOT, as_owner, as_server_of, everywhere, listen};
 
 /// The number of times that a datagram goes round: each time, what waits on the processor is handled. A handshake has
 /// three packets, each of which may take the way by lo beside that to the other namespace, and may be answered by
@@ -93,17 +93,13 @@ impl Handshakes {
 
     /// Listens anew, so that no server remembers a client whose connection was never finished.
     pub fn listen(&mut self, namespaces: &[&Namespace], ports: &[u16]) {
-        let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         self.listeners.clear();
         for (number, namespace) in namespaces.iter().enumerate() {
             namespace.run_here(|| {
-                for address in any.into_iter().take(families()) {
-                    for &port in ports {
-                        let address = SocketAddr::new(address, port);
-                        let listener = listen(address);
-                        let listener = listener.unwrap_or_else(|error| panic!("cannot listen on {address}: {error}"));
-                        self.listeners.push((number, listener));
-                    }
+                for address in everywhere(ports) {
+                    let listener = listen(address);
+                    let listener = listener.unwrap_or_else(|error| panic!("cannot listen on {address}: {error}"));
+                    self.listeners.push((number, listener));
                 }
             });
         }

@@ -1,6 +1,7 @@
 //! Linkerd's own ways: its chart's arguments, and the iptables commands that linkerd-init runs for any flags,
 //! written from its own source (pkg/iptables/iptables.go of linkerd2-proxy-init) and not from ours.
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
@@ -200,27 +201,23 @@ impl Default for Flags {
 impl Flags {
     /// As one line of arguments.
     pub fn line(&self) -> String {
-        let ranges = |ranges: &[(u16, u16)]| {
-            let items =
-                ranges.iter().map(|(low, high)| if low == high { low.to_string() } else { format!("{low}-{high}") });
-            items.collect::<Vec<_>>().join(",")
-        };
+        let list = |ports: &[(u16, u16)]| ranges(ports).join(",");
         let ports: Vec<_> = self.redirect.iter().map(ToString::to_string).collect();
         let mut arguments = vec![
             format!("--incoming-proxy-port={}", self.inbound_port),
             format!("--outgoing-proxy-port={}", self.outbound_port),
-            format!("--inbound-ports-to-ignore={}", ranges(&self.inbound)),
-            format!("--outbound-ports-to-ignore={}", ranges(&self.outbound)),
+            format!("--inbound-ports-to-ignore={}", list(&self.inbound)),
+            format!("--outbound-ports-to-ignore={}", list(&self.outbound)),
             format!("--subnets-to-ignore={}", self.inbound_subnets.join(",")),
             format!("--outbound-subnets-to-ignore={}", self.outbound_subnets.join(",")),
-            format!("--skip-uid={}", ids(&self.skip_uids).join(",")),
-            format!("--skip-gid={}", ids(&self.skip_gids).join(",")),
+            format!("--skip-uid={}", ranges(&self.skip_uids).join(",")),
+            format!("--skip-gid={}", ranges(&self.skip_gids).join(",")),
             format!("--ipv6={}", self.ipv6),
         ];
         // Without ports, the flag is left out: an empty list is refused.
         arguments.extend((!ports.is_empty()).then(|| format!("--ports-to-redirect={}", ports.join(","))));
         for (flag, list) in [
-            ("outbound-ports-to-redirect", ranges(&self.outbound_chosen)),
+            ("outbound-ports-to-redirect", list(&self.outbound_chosen)),
             ("outbound-subnets-to-redirect", self.chosen_subnets.join(",")),
             ("inbound-interfaces-to-ignore", self.inbound_interfaces.join(",")),
             ("outbound-interfaces-to-ignore", self.outbound_interfaces.join(",")),
@@ -347,10 +344,9 @@ impl Flags {
         rules.extend(subnets.iter().map(|subnet| {
             rule(&format!("-A PROXY_INIT_OUTPUT -j RETURN -d {subnet}"), &format!("ignore-subnet-{subnet}"))
         }));
-        for (ranges, option, what) in
-            [(&self.skip_uids, "--uid-owner", "user"), (&self.skip_gids, "--gid-owner", "group")]
+        for (ids, option, what) in [(&self.skip_uids, "--uid-owner", "user"), (&self.skip_gids, "--gid-owner", "group")]
         {
-            rules.extend(ids(ranges).iter().map(|ids| {
+            rules.extend(ranges(ids).iter().map(|ids| {
                 rule(
                     &format!("-A PROXY_INIT_OUTPUT -m owner {option} {ids} -j RETURN"),
                     &format!("ignore-{what}-id-{ids}"),
@@ -426,13 +422,13 @@ fn rule(text: &str, purpose: &str) -> String {
     format!("{text} -m comment --comment proxy-init/{purpose}")
 }
 
-/// Ranges of ids, as flags and iptables write them.
-fn ids(ranges: &[(u32, u32)]) -> Vec<String> {
-    let mut ids = Vec::new();
+/// Ranges of ports or ids, as flags have both, and iptables has ids.
+fn ranges<N: PartialEq + Display>(ranges: &[(N, N)]) -> Vec<String> {
+    let mut words = Vec::new();
     for (first, last) in ranges {
-        ids.push(if first == last { first.to_string() } else { format!("{first}-{last}") });
+        words.push(if first == last { first.to_string() } else { format!("{first}-{last}") });
     }
-    ids
+    words
 }
 
 /// A rule for each interface.

@@ -391,12 +391,7 @@ impl Server {
     /// Listens where this thread is.
     pub fn start_here(ports: &[u16]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
-        let addresses = any
-            .into_iter()
-            .take(families())
-            .flat_map(|address| ports.iter().map(move |&port| SocketAddr::new(address, port)));
-        let threads = addresses
+        let threads = everywhere(ports)
             .map(|address| {
                 let listener = listen(address).unwrap_or_else(|error| panic!("cannot listen on {address}: {error}"));
                 let stop = Arc::clone(&stop);
@@ -415,6 +410,13 @@ impl Drop for Server {
             let _ = thread.join();
         }
     }
+}
+
+/// Each family's address of all addresses, with each of these ports.
+pub(crate) fn everywhere(ports: &[u16]) -> impl Iterator<Item = SocketAddr> {
+    let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+    let of_one = |address| ports.iter().map(move |&port| SocketAddr::new(address, port));
+    any.into_iter().take(families()).flat_map(of_one)
 }
 
 /// A listener that does not block, of this family alone.

@@ -135,18 +135,13 @@ impl Kernel {
         let mut files = BTreeSet::new();
         for line in dependencies.lines() {
             let (file, needs) = line.split_once(':').unwrap_or_default();
-            if MODULES.contains(&module_name(file).as_str()) {
+            let name = module_name(file);
+            // The kernel asks for crc32c by checksum, not by name.
+            if MODULES.contains(&name.as_str()) || name.contains("crc32c") {
                 files.insert(file);
                 files.extend(needs.split_whitespace());
             }
         }
-        // The kernel asks for these by checksum, not by name.
-        files.extend(dependencies.lines().filter_map(|line| line.split_once(':')).map(|(file, _)| file).filter(
-            |file| {
-                let name = module_name(file);
-                name.contains("crc32c")
-            },
-        ));
         let to = root.join("lib/modules").join(&self.version);
         for file in &files {
             let target = to.join(file.trim_end_matches(".xz"));
