@@ -15,14 +15,6 @@ pub fn only<'a>(arguments: &'a [String], usage: &str) -> Result<&'a [String]> {
     }
 }
 
-/// The reason why nothing was tried, if it wasn't.
-pub type Skipped = Option<String>;
-
-/// An error for whoever asked for a trial that was skipped.
-pub fn tried(skipped: Skipped) -> Result<()> {
-    skipped.map_or(Ok(()), |reason| Err(format!("nothing was tried: {reason}").into()))
-}
-
 /// The number of scenarios that run at a time.
 const AT_A_TIME: usize = 4;
 

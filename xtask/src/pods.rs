@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use lab::scenario::{Skipped, only, tried};
+use lab::scenario::only;
 use lab::shell::{Result, Run as _, need_root};
 use lab::{INTERFACE, apt, confined, install};
 
@@ -23,21 +23,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         rest => (None, rest),
     };
     let words = only(rest, "usage: cargo xtask pods [--release] [--only WORD...]")?;
-    tried(try_with(release.as_deref(), words)?)
-}
-
-/// Runs all scenarios.
-pub(crate) fn check() -> Result<Skipped> {
-    try_with(None, &[])
+    check(release.as_deref(), words)
 }
 
 /// Runs the scenarios whose names have all of these words, with the image of this OCI layout if it is given, and checks
 /// that nothing is left, also after a kill -9.
-fn try_with(release: Option<&Path>, words: &[String]) -> Result<Skipped> {
+pub(crate) fn check(release: Option<&Path>, words: &[String]) -> Result<()> {
     need_root("cargo xtask pods", "to make network namespaces")?;
-    if let Err(error) = apt::mirror() {
-        return Ok(Some(format!("containerd is a Debian package, and {error}")));
-    }
     install::programs(&NEEDS)?;
     let folder = node::fill("pods")?;
     let protocol = apt::unpack(node::RELEASE, "golang-k8s-cri-api-dev")?;
@@ -58,6 +50,5 @@ fn try_with(release: Option<&Path>, words: &[String]) -> Result<Skipped> {
     }
     let program = confined::Program::build("pods", &["--features", "pods"])?;
     program.run(&folder, words)?;
-    program.kill(&folder)?;
-    Ok(None)
+    program.kill(&folder)
 }

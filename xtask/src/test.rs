@@ -73,9 +73,11 @@ pub(crate) fn slow() -> Result<()> {
     }
     let mut tests = tests(&target("dist"))?;
     tests.args(["--test", "integration", "--", "--include-ignored"]);
-    if let Err(reason) = lab::apt::mirror() {
+    let mirror = lab::apt::mirror();
+    if let Err(reason) = &mirror {
         skipped.push(format!(
-            "other versions of iptables and nft, and firewalls beside the rules: they are Debian's packages, and {reason}"
+            "other versions of iptables and nft, firewalls beside the rules, pods and kernels: they are of Debian's packages, \
+             and {reason}"
         ));
         for test in OF_DEBIANS_PACKAGES {
             tests.args(["--skip", test]);
@@ -84,15 +86,12 @@ pub(crate) fn slow() -> Result<()> {
     tests.run()?;
     // Each benchmark once; no time decides anything.
     skipped.extend(bench::try_once()?);
-    if let Some(reason) = pods::check()? {
-        skipped.push(format!("pods: {reason}"));
-    }
-    // Each kernel whole, and one with each module missing. All of them, and those of another architecture, take minutes
-    // more: see CONTRIBUTING.md.
-    let here = Architecture::here()?;
-    for word in ["nothing", "6.12"] {
-        if let Some(reason) = kernels::check(here, &[word])? {
-            skipped.push(format!("kernels of {} ({word}): {reason}", here.name()));
+    if mirror.is_ok() {
+        pods::check(None, &[])?;
+        // Each kernel whole, and one with each module missing. All of them, and those of another architecture, take minutes
+        // more: see CONTRIBUTING.md.
+        for word in ["nothing", "6.12"] {
+            kernels::check(Architecture::here()?, &[word])?;
         }
     }
     tell(&skipped)
