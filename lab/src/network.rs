@@ -211,6 +211,11 @@ impl Namespace {
         self.stdout(words.next().unwrap_or_default(), words)
     }
 
+    /// Runs such lines, one after the other.
+    pub fn all(&self, lines: impl IntoIterator<Item = impl AsRef<str>>) {
+        lines.into_iter().for_each(|line| drop(self.sh(line.as_ref())));
+    }
+
     fn ip(&self, arguments: &str) {
         self.stdout("ip", arguments.split_whitespace());
     }

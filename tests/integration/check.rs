@@ -35,9 +35,7 @@ impl Odd {
         if !self.flags.is_empty() {
             install(&lab.pod, &self.flags);
         }
-        for line in self.after {
-            lab.pod.sh(line);
-        }
+        lab.pod.all(self.after);
         let mut listeners = listen(&lab.pod, self.app, &["[::]:8080"]);
         if let Some(uid) = self.proxy {
             listeners.extend(listen(&lab.pod, uid, &PROXY));

@@ -19,14 +19,12 @@ fn detect_tells_what_is_there_and_makes_nothing() {
     assert_eq!(namespace.sh("nft list ruleset"), "");
     assert_eq!(namespace.sh("cat /proc/thread-self/net/ip_tables_names"), "");
 
-    for line in [
+    namespace.all([
         "iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT",
         "ip6tables-legacy -t filter -A INPUT -j ACCEPT",
         "ip6tables-legacy -t filter -N EMPTY",
         "iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT",
-    ] {
-        namespace.sh(line);
-    }
+    ]);
     let report = detect(&namespace);
     assert_eq!(report["both_backends_in_use"], true);
     for (backend, save) in [("legacy", "legacy-save"), ("nf_tables", "nft-save")] {
@@ -50,16 +48,14 @@ fn other_programs_are_named() {
     assert_eq!(detect(&namespace)["neighbours"], Value::Array(vec![]));
     let (code, said) = verify(&namespace, &chart());
     assert!(code == 0 && !said.contains(" is here"), "{said}");
-    for line in [
+    namespace.all([
         "iptables-nft -t nat -N ISTIO_OUTPUT",
         "iptables-nft -t nat -A ISTIO_OUTPUT -p tcp --dport 7 -j RETURN",
         "iptables-nft -t nat -A OUTPUT -p tcp --dport 7 -j ISTIO_OUTPUT",
         "nft add table inet kube-proxy",
         "ip link add cilium_host type veth peer name cilium_net",
         "ip link set lo up",
-    ] {
-        namespace.sh(line);
-    }
+    ]);
     let istio = "Istio is here (chain ISTIO_OUTPUT in ip nat)";
     let cilium = "Cilium is here (device cilium_";
     let report = detect(&namespace)["neighbours"].to_string();

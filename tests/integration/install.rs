@@ -188,9 +188,7 @@ fn what_somebody_broke_is_put_right() {
         for damage in damages {
             let namespace = Namespace::new();
             install(&namespace, &chart);
-            for line in &damage {
-                namespace.sh(line);
-            }
+            namespace.all(&damage);
             install(&namespace, &chart);
             assert_eq!(saved(&namespace, mode), saved(&whole, mode), "{damage:?}");
         }
@@ -230,11 +228,15 @@ fn rules_of_linkerd_init_are_taken_over_in_the_same_mode_and_can_be_made_again()
 #[test]
 fn a_subnet_of_all_addresses_is_linkerd_inits() {
     let flags = Flags { inbound_subnets: vec!["0.0.0.0/0".to_owned()], ..Flags::default() };
-    for mode in ["nft", "legacy"] {
+    let all = ["0.0.0.0/0", "::/0", "0.0.0.0/0,1.2.3.4/0", "0.0.0.0/0,::/0", "0.0.0.0/0,10.0.0.0/8", "::/0,10.0.0.0/8"];
+    for (mode, list) in all.iter().flat_map(|list| ["nft", "legacy"].map(|mode| (mode, list))) {
+        let flags = Flags { inbound_subnets: list.split(',').map(str::to_owned).collect(), ..Flags::default() };
         let (theirs, ours) = (Namespace::new(), Namespace::new());
         flags.add_with_iptables(&theirs, mode);
         let rule = "-A PROXY_INIT_REDIRECT -m comment --comment \"proxy-init/ignore-subnet-0.0.0.0/0\" -j RETURN";
-        assert_eq!(saved(&theirs, mode).matches(rule).count(), 2, "{}", saved(&theirs, mode));
+        if *list == "0.0.0.0/0" {
+            assert_eq!(saved(&theirs, mode).matches(rule).count(), 2, "{}", saved(&theirs, mode));
+        }
         install(&ours, &format!("--iptables-mode {mode} {}", flags.line()));
         assert_eq!(saved(&ours, mode), saved(&theirs, mode));
         for verify in ["verify".to_owned(), format!("verify --iptables-mode {mode} {}", flags.line())] {

@@ -124,26 +124,6 @@ fn of_a_workload_the_first_running_pod_that_it_owns_is_asked_and_named() {
 }
 
 #[test]
-fn all_pods_of_a_workload_are_verified() {
-    let namespace = Namespace::new();
-    let (verified, ..) = run(&namespace, &["verify", "deploy/web"], &[]);
-    let lines = verified.stdout();
-    assert_eq!(verified.code(), Some(3), "{}", verified.said());
-    let of = |pod: &str| lines.lines().filter(|line| line.starts_with(pod)).count();
-    assert!(of("web-1: ") >= 1 && of("web-1: ") == of("web-2: "), "{lines}");
-    assert_eq!(of("web-"), lines.lines().count(), "{lines}");
-}
-
-#[test]
-fn each_pod_of_a_workload_is_checked_in_a_line() {
-    let namespace = Namespace::new();
-    let (checked, ..) = run(&namespace, &["check", "deploy/web"], &[]);
-    assert_eq!(checked.code(), Some(3), "{}", checked.said());
-    let line = "not well: no-rules: connections are lost, or pass by the proxy unasked";
-    assert_eq!(checked.stdout(), format!("web-1: {line}\nweb-2: {line}\n"));
-}
-
-#[test]
 fn where_pod_security_refuses_the_container_the_way_from_the_node_is_said() {
     let refused = r#"pods "web" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities"#;
     let (asked, ..) = run(&Namespace::new(), &["verify", "web"], &[("REFUSED", refused)]);
@@ -265,20 +245,26 @@ impl Drop for InCgroup {
 }
 
 #[test]
-fn all_pods_of_a_workload_are_asked_where_a_connection_would_go() {
-    let namespace = Namespace::new();
-    namespace.sh("ip link set lo up");
-    install(&namespace, &format!("--iptables-mode nft {PORTS} -u 2102"));
-    let line = ["explain", "deploy/web", "-n", "shop", "outbound", "--to", "127.0.0.1:80"];
-    let (asked, calls, _folder) = run(&namespace, &line, &[]);
-    assert_eq!(asked.success(), "web-1: bypasses the proxy\nweb-2: bypasses the proxy\n");
-    for pod in ["web-1", "web-2"] {
-        let debug = format!("--namespace=shop debug {pod} ");
-        assert!(calls.iter().any(|call| call.starts_with(&debug)), "{calls:?}");
+fn all_pods_of_a_workload_are_asked_and_named() {
+    let (bare, meshed) = (Namespace::new(), Namespace::new());
+    meshed.sh("ip link set lo up");
+    install(&meshed, &format!("--iptables-mode nft {PORTS} -u 2102"));
+    let explain = "explain deploy/web -n shop outbound --to 127.0.0.1:80";
+    let not_well = "not well: no-rules: connections are lost, or pass by the proxy unasked";
+    for (namespace, line, code, said) in [
+        (&bare, "verify deploy/web", 3, "not in place: no proxy-init rules were found"),
+        (&bare, "check deploy/web", 3, not_well),
+        (&meshed, explain, 0, "bypasses the proxy"),
+        (&meshed, &format!("{explain} --expect proxy"), 3, "bypasses the proxy"),
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        let (asked, calls, _folder) = run(namespace, &words, &[]);
+        assert_eq!(asked.code(), Some(code), "{line}: {}", asked.said());
+        assert_eq!(asked.stdout(), format!("web-1: {said}\nweb-2: {said}\n"), "{line}");
+        for pod in ["web-1", "web-2"] {
+            assert!(calls.iter().any(|call| call.contains(&format!("debug {pod} "))), "{calls:?}");
+        }
     }
-    let expected = [&line[..], &["--expect", "proxy"]].concat();
-    let (asked, ..) = run(&namespace, &expected, &[]);
-    assert_eq!(asked.code(), Some(3), "{}", asked.said());
 }
 
 #[test]

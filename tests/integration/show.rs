@@ -222,6 +222,9 @@ fn foreign_rules_are_shown_where_they_run() {
         assert_eq!(ours("PREROUTING"), [false, true, false]);
         assert_eq!(ours("PROXY_INIT_REDIRECT"), [true, false, true]);
         assert_eq!(ours("DOCKER"), [false]);
+        let effects = chain(&shown, "IPv4", "PREROUTING")["rules"].as_array().unwrap().iter();
+        let effects: Vec<_> = effects.map(|rule| rule["effect"].as_str().unwrap()).collect();
+        assert_eq!(effects, ["jump", "jump", "bypass"]);
     }
 }
 

@@ -442,17 +442,6 @@ fn legacy_rules_beside_anothers_on_an_owner_can_be_removed_only_inside() {
     assert!(saved(&pod, "legacy").contains(rule));
 }
 
-#[test]
-fn without_rules_every_connection_is_direct() {
-    let lab = Lab::new();
-    let _server = Server::start(&lab.pod, &[8080]);
-    for pod in POD {
-        let reached = connect(&lab.outside, ROOT, SocketAddr::new(pod, 8080));
-        assert_eq!(reached, direct(pod, 8080));
-        assert_eq!(connect(&lab.outside, ROOT, SocketAddr::new(pod, 8081)), Reached::Refused);
-    }
-}
-
 /// Running it again with the same flags replaces nothing: the counters go on.
 #[test]
 fn counters_outlive_the_same_flags_again() {

@@ -108,13 +108,13 @@ const FOREIGN_JUMPS: [&str; 6] = [
     "-A OUTPUT -j PROXY_INIT_OUTPUT",
     "-A PREROUTING -p tcp -i eth0 -j PROXY_INIT_REDIRECT",
     "-A PREROUTING -p tcp -i eth0 -m mark --mark 7 -j PROXY_INIT_REDIRECT",
-    "-A OUTPUT -p tcp -m comment --comment mine -g PROXY_INIT_OUTPUT",
-    "-A OTHER -p tcp -j PROXY_INIT_OUTPUT",
+    "-A OUTPUT -p udp -m comment --comment it's\"mine\" -g PROXY_INIT_OUTPUT",
+    "-A O\"THER -p tcp -j PROXY_INIT_OUTPUT",
 ];
 
 fn check_foreign_jump(mode: &str, jump: &str) {
     let namespace = Namespace::new();
-    for rule in ["-N OTHER", "-A OTHER -p udp -j ACCEPT", "-A OUTPUT -j OTHER"] {
+    for rule in ["-N O\"THER", "-A O\"THER -p udp -j ACCEPT", "-A OUTPUT -j O\"THER"] {
         namespace.sh(&format!("iptables-{mode} -t nat {rule}"));
     }
     let foreign = saved(&namespace, mode);
@@ -136,7 +136,8 @@ fn check_foreign_jump(mode: &str, jump: &str) {
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("level=warning")).collect();
     assert_eq!(warnings.len(), 1, "{jump}: {log}");
     let chain = jump.split(' ').nth(1).unwrap();
-    assert!(warnings[0].contains(chain) && warnings[0].contains("PROXY_INIT"), "{jump}: {log}");
+    let warning = warnings[0].replace('\\', "");
+    assert!(warning.contains(chain) && warning.contains("PROXY_INIT"), "{jump}: {log}");
     let left = saved(&namespace, mode);
     assert!(!left.contains("PROXY_INIT"), "{jump}: {left}");
     let rules = |saved: &str| -> Vec<String> {

@@ -112,12 +112,19 @@ fn named_as_the_validator_it_takes_the_validators_flags() {
     let level = ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "debug");
     assert!(run("", &[level]).success().contains("level=debug"));
     assert_eq!(run("--log-level error", &[level]).success(), "", "the flag counts");
+    assert!(
+        run("--log-level linkerd=debug,warn", &[]).success().contains("Validated"),
+        "a filter is no reason to fail"
+    );
     for (line, words) in [
         ("--timeout 120", "--timeout \"120\" is not a duration"),
         ("--listen-addr 4140", "--listen-addr \"4140\" is not an IP address with a port"),
+        ("--log-format xml", "--log-format must be one of plain, json, not \"xml\""),
+        ("", "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT in the environment must be one of plain, json, not \"yaml\""),
+        ("--netns x", "validate does not take --netns"),
         ("x", "unexpected argument \"x\""),
     ] {
-        let refused = run(line, &[]);
+        let refused = run(line, &[("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "yaml")]);
         assert_eq!(refused.code(), Some(2), "{line}: {}", refused.said());
         assert!(refused.stderr().contains(words), "{line}: {}", refused.said());
     }

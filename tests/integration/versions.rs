@@ -20,9 +20,9 @@ struct Foreign {
 }
 
 impl Foreign {
-    fn new(release: &str, packages: &[&str], program: &str) -> Self {
+    fn new(release: &str, packages: &str, program: &str) -> Self {
         let unpack = |package: &str| apt::unpack(release, package).unwrap_or_else(|error| panic!("{release}: {error}"));
-        let folders: Vec<PathBuf> = packages.iter().map(|package| unpack(package)).collect();
+        let folders: Vec<PathBuf> = packages.split(' ').map(unpack).collect();
         let find = |name: &str| folders.iter().find_map(|folder| apt::find(folder, name));
         let library_folders = folders.iter().flat_map(|folder| {
             ["usr/lib", "lib"].map(|path| folder.join(path).join(format!("{}-linux-gnu", std::env::consts::ARCH)))
@@ -47,36 +47,15 @@ impl Foreign {
 
     /// One of the two programs that all of iptables' commands are.
     fn xtables(release: &str, program: &str) -> Self {
-        let packages = [
-            "iptables",
-            "libxtables12",
-            "libnftnl11",
-            "libmnl0",
-            "libip4tc2",
-            "libip6tc2",
-            "libnetfilter-conntrack3",
-            "libnfnetlink0",
-            "libc6",
-        ];
-        Self::new(release, &packages, program)
+        let packages = "iptables libxtables12 libnftnl11 libmnl0 libip4tc2 libip6tc2 libnetfilter-conntrack3 libnfnetlink0 \
+                        libc6";
+        Self::new(release, packages, program)
     }
 
     fn nft(release: &str) -> Self {
-        let packages = [
-            "nftables",
-            "libnftables1",
-            "libnftnl11",
-            "libmnl0",
-            "libxtables12",
-            "libjansson4",
-            "libgmp10",
-            "libedit2",
-            "libbsd0",
-            "libmd0",
-            "libtinfo6",
-            "libc6",
-        ];
-        Self::new(release, &packages, "nft")
+        let packages = "nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 libedit2 libbsd0 libmd0 \
+                        libtinfo6 libc6";
+        Self::new(release, packages, "nft")
     }
 
     fn run(&self, namespace: &Namespace, command: &str) -> Output {

@@ -26,14 +26,34 @@ fn text(lab: &Lab, line: &str) -> String {
     install(&lab.pod, &format!("explain {line}"))
 }
 
+fn as_json(lab: &Lab, line: &str) -> Value {
+    serde_json::from_str(&text(lab, &format!("{line} --output json"))).unwrap()
+}
+
 fn first_line(lab: &Lab, line: &str) -> String {
     text(lab, line).lines().next().unwrap().to_owned()
+}
+
+/// The port at which a connection of this client's arrives in the first of the namespaces that listen; none if it's lost.
+#[track_caller]
+fn arrives(handshakes: &Handshakes, namespace: &Namespace, client: &Client, to: SocketAddr) -> Option<u16> {
+    match handshakes.connect(namespace, client, to) {
+        Outcome::Answered { by: 0, at } => Some(at.port()),
+        Outcome::Lost => None,
+        outcome => panic!("{to}: {outcome:?}"),
+    }
+}
+
+/// An inbound connection from the neighbour to the pod's port 80.
+fn inbound(lab: &Lab, handshakes: &Handshakes, from_port: u16) -> Option<u16> {
+    let client = Client::new(SocketAddr::new(NEIGHBOUR[0], from_port));
+    arrives(handshakes, &lab.outside, &client, SocketAddr::new(POD[0], 80))
 }
 
 #[test]
 fn json_has_the_documented_keys() {
     let lab = pod_with_chart("native");
-    let json: Value = serde_json::from_str(&text(&lab, "inbound --to [fd77::2]:4191 --output json")).unwrap();
+    let json = as_json(&lab, "inbound --to [fd77::2]:4191");
     assert_eq!(json["schema"], 1);
     assert_eq!(json["verdict"], "bypass", "{json}");
     assert_eq!(json["answer"], "bypasses the proxy");
@@ -50,7 +70,7 @@ fn json_has_the_documented_keys() {
             "matched": true, "why": "bypasses the proxy",
         })
     );
-    let json: Value = serde_json::from_str(&text(&lab, "inbound --to 10.77.0.2:80 --output json")).unwrap();
+    let json = as_json(&lab, "inbound --to 10.77.0.2:80");
     assert_eq!((&json["verdict"], &json["port"]), (&"proxy".into(), &4143.into()));
 }
 
@@ -78,14 +98,15 @@ fn the_answer_alone_is_one_line_and_the_deciding_rule_is_marked() {
 fn dormant_tables_and_rules_in_two_modes_are_warned_of() {
     let lab = pod_with_chart("nft");
     let warnings = |line: &str| -> Value {
-        let json: Value = serde_json::from_str(&text(&lab, &format!("{line} --output json"))).unwrap();
-        let mut warnings = json["warnings"].as_array().unwrap().clone();
+        let mut warnings = as_json(&lab, line)["warnings"].as_array().unwrap().clone();
         warnings.retain(|warning| !warning.as_str().unwrap().starts_with("nothing listens"));
         warnings.into()
     };
-    lab.pod.sh("nft add table ip x { flags dormant ; }");
-    lab.pod.sh("nft add chain ip x c { type filter hook input priority 0 ; policy drop ; }");
-    lab.pod.sh("nft add table ip empty { flags dormant ; }");
+    lab.pod.all([
+        "nft add table ip x { flags dormant ; }",
+        "nft add chain ip x c { type filter hook input priority 0 ; policy drop ; }",
+        "nft add table ip empty { flags dormant ; }",
+    ]);
     assert_eq!(warnings("inbound --to [fd77::2]:80"), serde_json::json!([]));
     let of_others = "the table ip x is dormant: none of its chains is hooked";
     assert_eq!(warnings("inbound --to 10.77.0.2:80"), serde_json::json!([of_others]));
@@ -118,8 +139,7 @@ fn whom_the_rules_exempt_is_said_in_the_answer() {
             let line = format!("outbound {line}");
             assert_eq!(first_line(&lab, &line), answer, "{mode} {line}");
             assert_eq!(text(&lab, &format!("{line} --output short")), format!("{answer}\n"));
-            let json: Value = serde_json::from_str(&text(&lab, &format!("{line} --output json"))).unwrap();
-            assert_eq!(json["answer"], answer);
+            assert_eq!(as_json(&lab, &line)["answer"], answer);
         }
         let _server = Server::start(&lab.pod, &[4140]);
         let _direct = Server::start(&lab.outside, &[80]);
@@ -130,9 +150,7 @@ fn whom_the_rules_exempt_is_said_in_the_answer() {
         }
         // A second interface, which isn't exempt, and then none such.
         install(&lab.pod, &format!("{} --inbound-interfaces-to-ignore eth0", chart_in(mode)));
-        lab.pod.sh("ip link add net1 type veth peer name far");
-        lab.pod.sh("ip link set net1 up");
-        lab.pod.sh("ip link set far up");
+        lab.pod.all(["ip link add net1 type veth peer name far", "ip link set net1 up", "ip link set far up"]);
         let line = "inbound --to 10.77.0.2:80";
         assert_eq!(first_line(&lab, line), "to the proxy, port 4143, except arriving on eth0", "{mode}");
         lab.pod.sh("ip link delete net1");
@@ -163,12 +181,14 @@ fn routing_says_how_an_outbound_connection_leaves() {
         assert_eq!(said.starts_with("bypasses the proxy\n"), ends_here, "{line}: {said}");
     }
     // By user, as `ip rule` can have it.
-    lab.pod.sh("ip link add other type veth peer name far");
-    lab.pod.sh("ip link set far up");
-    lab.pod.sh("ip address add 10.78.0.1/24 dev other");
-    lab.pod.sh("ip link set other up");
-    lab.pod.sh("ip route add default dev other table 7");
-    lab.pod.sh("ip rule add uidrange 1000-1000 table 7");
+    lab.pod.all([
+        "ip link add other type veth peer name far",
+        "ip link set far up",
+        "ip address add 10.78.0.1/24 dev other",
+        "ip link set other up",
+        "ip route add default dev other table 7",
+        "ip rule add uidrange 1000-1000 table 7",
+    ]);
     for (uid, connection) in [(1000, "from 10.78.0.1 to 192.0.2.1:80, leaving by other"), (999, "leaving by eth0")] {
         let said = text(&lab, &format!("outbound --to 192.0.2.1:80 --uid {uid}"));
         assert!(said.contains(connection), "{said}");
@@ -299,10 +319,12 @@ fn routing_is_asked_by_protocol_and_ports() {
 #[test]
 fn a_connection_that_cannot_be_made_is_an_error() {
     let lab = pod_with_chart("nft");
-    lab.pod.sh("ip route add unreachable 203.0.113.0/24");
-    lab.pod.sh("ip route add prohibit 198.51.100.0/24");
-    lab.pod.sh("ip -6 route del default");
-    lab.pod.sh("ip link add idle type veth peer name far");
+    lab.pod.all([
+        "ip route add unreachable 203.0.113.0/24",
+        "ip route add prohibit 198.51.100.0/24",
+        "ip -6 route del default",
+        "ip link add idle type veth peer name far",
+    ]);
     for (line, words) in [
         (
             "outbound --to 203.0.113.1:80",
@@ -366,11 +388,10 @@ fn a_redirection_to_nowhere_is_a_loss() {
             ("192.0.2.1:80", POD[0], "it is redirected to 127.0.0.1"),
             ("[2001:db8::1]:80", POD[1], "it is redirected to ::1"),
         ];
-        let connect = |to: &str, from, port| handshakes.connect(&lab.pod, &client(from, port), to.parse().unwrap());
+        let connect = |to: &str, from, port| arrives(&handshakes, &lab.pod, &client(from, port), to.parse().unwrap());
         for (to, from, _) in connections.into_iter().take(families()) {
             assert_eq!(first_line(&lab, &format!("outbound --to {to}")), "to the proxy, port 4140");
-            let reached = connect(to, from, 20_001);
-            assert!(matches!(reached, Outcome::Answered { at, .. } if at.port() == 4140), "{reached:?}");
+            assert_eq!(connect(to, from, 20_001), Some(4140));
         }
         lab.pod.sh(broken);
         nft(&lab.pod, "table inet x { chain c { type filter hook prerouting priority 0; tcp dport 1 drop; }; }");
@@ -379,27 +400,26 @@ fn a_redirection_to_nowhere_is_a_loss() {
             assert_eq!(said, format!("dropped: {redirected}, {words}"));
             // Nor does it come in again.
             assert!(!text(&lab, &format!("outbound --to {to}")).contains("\nprerouting\n"));
-            assert_eq!(connect(to, from, 20_002), Outcome::Lost, "{broken}");
+            assert_eq!(connect(to, from, 20_002), None, "{broken}");
         }
         if let Some(own) = own {
-            assert_eq!(connect("10.77.0.2:4140", POD[0], 20_003), Outcome::Lost);
+            assert_eq!(connect("10.77.0.2:4140", POD[0], 20_003), None);
             assert_eq!(first_line(&lab, "outbound --to 10.77.0.2:4140"), own);
         }
     }
 
     let lab = pod_with_chart("nft");
     let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
-    let to: SocketAddr = "10.77.0.2:80".parse().unwrap();
-    let connect = |port| handshakes.connect(&lab.outside, &Client::new(SocketAddr::new(NEIGHBOUR[0], port)), to);
     // Finding the neighbour takes its time.
     assert_eq!(lab::network::connect(&lab.outside, ROOT, "10.77.0.2:4190".parse().unwrap()), Reached::Refused);
-    let reached = connect(20_001);
-    assert!(matches!(reached, Outcome::Answered { at, .. } if at.port() == 4143), "{reached:?}");
+    assert_eq!(inbound(&lab, &handshakes, 20_001), Some(4143));
     // The address moves to lo, and eth0 keeps none.
-    lab.pod.sh("ip address flush dev eth0 scope global");
-    lab.pod.sh("ip -4 address add 10.77.0.2/32 dev lo");
-    lab.pod.sh("ip route add 10.77.0.1 dev eth0");
-    assert_eq!(connect(20_002), Outcome::Lost);
+    lab.pod.all([
+        "ip address flush dev eth0 scope global",
+        "ip -4 address add 10.77.0.2/32 dev lo",
+        "ip route add 10.77.0.1 dev eth0",
+    ]);
+    assert_eq!(inbound(&lab, &handshakes, 20_002), None);
     assert_eq!(
         first_line(&lab, "inbound --to 10.77.0.2:80"),
         "dropped: it is redirected to an IPv4 address of the device by which it comes in, and no device but lo has one"
@@ -433,10 +453,7 @@ fn a_port_of_a_map_is_a_port_of_this_host() {
             let said = first_line(&lab, &format!("outbound --to {to} --from {from} --uid 1000 --gid 1000{out}"));
             assert_eq!(said, answer, "{to}{out}");
             let client = Client { owner: Owner { uid: 1000, gid: 1000 }, from, device: device.map(ToOwned::to_owned) };
-            let arrived = match handshakes.connect(&lab.pod, &client, to) {
-                Outcome::Answered { by: 0, at } => Some(at.port()),
-                _ => None,
-            };
+            let arrived = arrives(&handshakes, &lab.pod, &client, to);
             let port = answer.split([' ', ';']).find_map(|word| word.parse().ok());
             assert_eq!(arrived, port.filter(|_| !said.starts_with("dropped")), "{to}{out}");
         }
@@ -462,7 +479,7 @@ fn a_translation_to_the_proxys_port_leads_to_the_proxy() {
     nft(&lab.pod, &rules);
     let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[9999, 4140, 4143, 80, 81, 82]);
     for (neighbour, pod) in NEIGHBOUR.into_iter().zip(POD).take(families()) {
-        for (from_port, (is_inbound, port, answer, arrives)) in (20_000..).zip([
+        for (from_port, (is_inbound, port, answer, arrived)) in (20_000..).zip([
             (false, 80, "to the proxy, port 4140", Some(4140)),
             (false, 81, "goes elsewhere: dnat to ", Some(9999)),
             (true, 80, "to the proxy, port 4143", Some(4143)),
@@ -481,11 +498,7 @@ fn a_translation_to_the_proxys_port_leads_to_the_proxy() {
             assert!(said.starts_with(answer), "{to}: {said}");
             let client =
                 Client { owner: if is_inbound { ROOT } else { Owner { uid: 1000, gid: 1000 } }, ..Client::new(from) };
-            let arrived = match handshakes.connect(namespace, &client, to) {
-                Outcome::Answered { by: 0, at } => Some(at.port()),
-                _ => None,
-            };
-            assert_eq!(arrived, arrives, "{to}: {said}");
+            assert_eq!(arrives(&handshakes, namespace, &client, to), arrived, "{to}: {said}");
         }
     }
 }
@@ -495,11 +508,13 @@ fn a_translation_to_the_proxys_port_leads_to_the_proxy() {
 #[test]
 fn what_a_rule_sends_where_no_route_leads_is_lost() {
     let lab = Lab::new();
-    lab.pod.sh("ip link add eth1 type veth peer name far");
-    lab.pod.sh("ip link set far up");
-    lab.pod.sh("ip address add 10.78.0.2/24 dev eth1");
-    lab.pod.sh("ip link set eth1 up");
-    lab.pod.sh("ip route del default");
+    lab.pod.all([
+        "ip link add eth1 type veth peer name far",
+        "ip link set far up",
+        "ip address add 10.78.0.2/24 dev eth1",
+        "ip link set eth1 up",
+        "ip route del default",
+    ]);
     let mut rules = "table ip nat {
         chain output { type nat hook output priority -100; tcp dport 81 dnat to 10.77.0.1:9999
           tcp dport 82 dnat to 203.0.113.1:9999; }
@@ -546,11 +561,7 @@ fn what_a_rule_sends_where_no_route_leads_is_lost() {
         let client = Client { device, ..Client::new(SocketAddr::new(from, port)) };
         let answer = first_line(&lab, &format!("outbound --to {line}"));
         assert!(answer.starts_with(said), "{line}: {answer}");
-        match (handshakes.connect(&lab.pod, &client, to), reached) {
-            (Outcome::Answered { at, .. }, Some(port)) => assert_eq!(at.port(), port, "{line}"),
-            (Outcome::Lost, None) => {}
-            (outcome, _) => panic!("{line}: {outcome:?}"),
-        }
+        assert_eq!(arrives(&handshakes, &lab.pod, &client, to), reached, "{line}");
     }
 }
 
@@ -562,14 +573,13 @@ fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     lab.outside.sh("ip route add 203.0.113.1 via 10.77.0.2");
     let connect = |to: IpAddr, port| {
         let client = Client::new(SocketAddr::new(NEIGHBOUR[0], 20_001));
-        handshakes.connect(&lab.outside, &client, SocketAddr::new(to, port))
+        arrives(&handshakes, &lab.outside, &client, SocketAddr::new(to, port))
     };
     // Finding the neighbour takes its time.
     assert_eq!(lab::network::connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 4567)), Reached::Refused);
     let another = [203, 0, 113, 1].into();
-    let reached = connect(another, 80);
-    assert!(matches!(reached, Outcome::Answered { at, .. } if at.port() == 4143), "{reached:?}");
-    assert_eq!(connect(another, 4190), Outcome::Lost);
+    assert_eq!(connect(another, 80), Some(4143));
+    assert_eq!(connect(another, 4190), None);
     let elsewhere = "goes elsewhere: no rule redirects it, and this network namespace, which does not have 203.0.113.1, can \
                      only forward it";
     let explained = |port| first_line(&lab, &format!("inbound --to 203.0.113.1:{port}"));
@@ -693,7 +703,7 @@ fn what_a_rule_does_is_quoted_so_that_iptables_can_delete_it() {
     for (program, to, table, rule) in rules {
         for mode in ["nft", "legacy"] {
             lab.pod.sh(&format!("{program}-{mode} -t {table} -A {rule}"));
-            let json: Value = serde_json::from_str(&text(&lab, &format!("outbound --to {to} --output json"))).unwrap();
+            let json = as_json(&lab, &format!("outbound --to {to}"));
             let steps = json["steps"].as_array().unwrap().iter();
             let quoted: Vec<&str> = steps.filter_map(|step| step["rule"].as_str()).collect();
             let [first, ..] = quoted.as_slice() else {
@@ -740,7 +750,7 @@ fn what_routing_says_of_addresses_is_known() {
     ] {
         let lab = pod_with_chart("native");
         // The route back to the far host leaves by another interface.
-        for line in [
+        lab.pod.all([
             "ip link add other type veth peer name end",
             "ip link set other up",
             "ip link set end up",
@@ -749,9 +759,7 @@ fn what_routing_says_of_addresses_is_known() {
             "nft add chain inet f in { type filter hook input priority 0; }",
             "nft add chain inet f late { type filter hook input priority 200; }",
             "nft add chain inet f pre { type filter hook prerouting priority -300; }",
-        ] {
-            lab.pod.sh(line);
-        }
+        ]);
         lab.pod.sh("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0");
         lab.outside.sh("ip address add 203.0.113.7/32 dev lo");
         lab.pod.sh(&rule);
@@ -774,13 +782,11 @@ fn what_routing_says_of_addresses_is_known() {
 #[test]
 fn a_reply_is_routed_by_its_source_and_by_the_user_who_listens() {
     let lab = pod_with_chart("nft");
-    for line in [
+    lab.pod.all([
         "ip address add 10.77.0.3/24 dev eth0",
         "ip address add 10.77.0.4/24 dev eth0",
         "ip rule add uidrange 1003-1003 blackhole",
-    ] {
-        lab.pod.sh(line);
-    }
+    ]);
     let listeners = [(1003, "10.77.0.3:4191"), (1004, "10.77.0.4:4191")];
     let _listeners = listeners.map(|(uid, address)| listen(&lab.pod, uid, &[address]));
     let expect = |to: &str, want: &str| {
@@ -853,9 +859,7 @@ fn limits_are_conditions_of_the_answer() {
             None => assert_eq!(condition, ""),
         }
         let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
-        let client = Client::new(SocketAddr::new(NEIGHBOUR[0], 20_001));
-        let reached = handshakes.connect(&lab.outside, &client, "10.77.0.2:80".parse().unwrap());
-        assert!(matches!(reached, Outcome::Answered { .. }), "{rules:?}: {reached:?}");
+        assert_eq!(inbound(&lab, &handshakes, 20_001), Some(4143), "{rules:?}");
     }
     let lab = pod_with_chart("native");
     for rule in [
@@ -877,9 +881,7 @@ fn limits_are_conditions_of_the_answer() {
         let begins = "to the proxy, port 4143, unless the limit of `";
         assert!(said.starts_with(begins) && said.ends_with("` in inet f, chain in is reached"), "{said}");
         let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
-        let client = Client::new(SocketAddr::new(NEIGHBOUR[0], 20_001));
-        let reached = handshakes.connect(&lab.outside, &client, "10.77.0.2:80".parse().unwrap());
-        assert!(matches!(reached, Outcome::Answered { .. }), "{rule}: {reached:?}");
+        assert_eq!(inbound(&lab, &handshakes, 20_001), Some(4143), "{rule}");
         lab.pod.sh("nft delete table inet f");
     }
 }
@@ -952,8 +954,7 @@ fn thousands_of_rules_that_do_not_match_are_left_out_of_the_text() {
     let said = text(&lab, "inbound --to 10.77.0.2:80 --from 192.0.2.1");
     assert!(said.contains("\n    ... 2980 more rules that do not match\n"), "{said}");
     assert!(said.starts_with("to the proxy, port 4143\n"));
-    let json: Value =
-        serde_json::from_str(&text(&lab, "inbound --to 10.77.0.2:80 --from 192.0.2.1 --output json")).unwrap();
+    let json = as_json(&lab, "inbound --to 10.77.0.2:80 --from 192.0.2.1");
     assert_eq!(json["steps"].as_array().unwrap().len(), 3003);
 }
 
@@ -978,11 +979,11 @@ fn chains_with_thousands_of_ways_through_them_are_answered() {
 #[test]
 fn connections_that_differ_by_device_are_told_together() {
     let lab = Lab::new();
-    for line in
-        ["ip link add eth1 type veth peer name far1", "ip link set eth1 up", "ip address add 10.78.0.2/24 dev eth1"]
-    {
-        lab.pod.sh(line);
-    }
+    lab.pod.all([
+        "ip link add eth1 type veth peer name far1",
+        "ip link set eth1 up",
+        "ip address add 10.78.0.2/24 dev eth1",
+    ]);
     install(&lab.pod, &chart_in("nft"));
     let table = "table ip t { chain c { tcp dport 90 drop; tcp dport 80 meta mark set 7; }; chain b { type filter hook \
                  prerouting priority -150; iifname eth1 tcp dport 80 meta mark set 8; jump c; }; }";

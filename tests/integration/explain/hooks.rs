@@ -79,9 +79,7 @@ fn connect(lab: &Lab, handshakes: &Handshakes, probe: Probe) -> (End, String) {
 fn pod(flags: &str, lines: &[&str]) -> (Lab, Handshakes) {
     let lab = Lab::new();
     install(&lab.pod, flags);
-    for line in lines {
-        lab.pod.sh(line);
-    }
+    lab.pod.all(lines);
     let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[4143, 4140, 80, 9999]);
     (lab, handshakes)
 }

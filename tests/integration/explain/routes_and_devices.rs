@@ -361,12 +361,8 @@ fn the_reply_may_come_by_the_device_that_has_the_address() {
     let outside = lab.outside.path();
     let link = format!("ip link add eth1 type veth peer name far1 netns {}", outside.display());
     lab.pod.sh(&link);
-    for line in ["ip addr add 10.78.0.2/24 dev eth1", "ip link set eth1 up"] {
-        lab.pod.sh(line);
-    }
-    for line in ["ip addr add 10.78.0.1/24 dev far1", "ip link set far1 up"] {
-        lab.outside.sh(line);
-    }
+    lab.pod.all(["ip addr add 10.78.0.2/24 dev eth1", "ip link set eth1 up"]);
+    lab.outside.all(["ip addr add 10.78.0.1/24 dev far1", "ip link set far1 up"]);
     let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80]);
     install(&lab.pod, &chart_in("nft"));
     lab.pod.sh("iptables-nft -A INPUT -i eth0 -j DROP");

@@ -23,8 +23,11 @@ fn holders(namespace: &Namespace) -> String {
     {
         holders.push("legacy");
     }
-    if namespace.sh("nft list ruleset").contains("jump PROXY_INIT_OUTPUT") {
-        holders.push("nft");
+    for (mode, table) in [("nft", "ip nat"), ("native", "inet proxy-init")] {
+        let lists = || namespace.sh(&format!("nft list table {table}"));
+        if namespace.sh("nft list tables").contains(table) && lists().contains("jump PROXY_INIT_OUTPUT") {
+            holders.push(mode);
+        }
     }
     holders.join(" and ")
 }
@@ -173,16 +176,6 @@ fn nft_mode_goes_on_in_native_mode_without_xtables() {
 }
 
 #[test]
-fn what_no_other_mode_mends_is_an_error() {
-    let namespace = Namespace::new();
-    namespace.sh("nft add table ip nat");
-    namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
-    let line = Run::new(&format!("--iptables-mode nft {PORTS}")).output(&namespace).last_line();
-    assert!(!line.contains("legacy mode"), "{line}");
-    assert_eq!(holders(&namespace), "");
-}
-
-#[test]
 fn auto_goes_by_what_the_namespace_holds() {
     for (before, want, reason) in [
         (&[][..], "nft", "the kernel has all that it needs"),
@@ -214,28 +207,10 @@ fn auto_goes_by_what_the_namespace_holds() {
         (&["iptables-legacy -t filter -A INPUT -j ACCEPT"], "nft", "the kernel has all that it needs"),
     ] {
         let namespace = Namespace::new();
-        for line in before {
-            namespace.sh(line);
-        }
+        namespace.all(before);
         let log = install(&namespace, &format!("--iptables-mode auto {PORTS}"));
         assert_eq!(holders(&namespace), want, "{before:?}");
         assert!(log.contains(&format!("auto: {want} mode, because {reason}")), "{before:?}: {log}");
-    }
-}
-
-#[test]
-fn auto_stays_where_an_earlier_run_was() {
-    for mode in ["legacy", "nft"] {
-        let namespace = Namespace::new();
-        install(&namespace, &format!("--iptables-mode {mode} {PORTS}"));
-        // More rules of strangers in the other backend than of ours in this one.
-        let other = if mode == "legacy" { "nft" } else { "legacy" };
-        for port in 1..20 {
-            namespace.sh(&format!("iptables-{other} -t nat -A POSTROUTING -p tcp --dport {port} -j ACCEPT"));
-        }
-        let log = install(&namespace, &format!("--iptables-mode auto {PORTS} -r 80"));
-        assert_eq!(holders(&namespace), mode);
-        assert!(log.contains("it holds proxy-init's rules already"), "{log}");
     }
 }
 
@@ -260,7 +235,7 @@ fn auto_installs_without_a_trial_where_the_rules_found_do_not_decide() {
         &["iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT", "iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT"],
     ] {
         let namespace = Namespace::new();
-        before.iter().for_each(|line| drop(namespace.sh(line)));
+        namespace.all(before);
         let calls = Run::new(&format!("--iptables-mode auto {PORTS}")).calls(&namespace);
         assert_eq!(calls.trials(), 0, "{before:?}: {}", calls.0);
         assert_eq!(holders(&namespace), "nft");
@@ -268,17 +243,26 @@ fn auto_installs_without_a_trial_where_the_rules_found_do_not_decide() {
 }
 
 #[test]
-fn rules_in_the_other_backend_are_refused_or_replaced() {
-    for (first, second) in [("legacy", "nft"), ("nft", "legacy")] {
-        let namespace = Namespace::new();
-        install(&namespace, &format!("--iptables-mode {first} {PORTS}"));
-        let line = Run::new(&format!("--iptables-mode {second} {PORTS}")).output(&namespace).last_line();
-        assert!(line.contains(&format!("{first} mode holds proxy-init's rules already")), "{line}");
-        assert!(line.contains("replace-other-backend"), "{line}");
-        assert_eq!(holders(&namespace), first);
-
-        install(&namespace, &format!("--iptables-mode {second} {PORTS} --replace-other-backend"));
-        assert_eq!(holders(&namespace), second);
+fn rules_in_another_backend_are_refused_or_replaced_and_auto_stays_with_them() {
+    for first in ["legacy", "nft", "native"] {
+        for second in ["legacy", "nft", "native"].into_iter().filter(|second| *second != first) {
+            let namespace = Namespace::new();
+            install(&namespace, &format!("--iptables-mode {first} {PORTS}"));
+            let line = Run::new(&format!("--iptables-mode {second} {PORTS}")).output(&namespace).last_line();
+            assert!(line.contains(&format!("{first} mode holds proxy-init's rules already")), "{line}");
+            assert!(line.contains("replace-other-backend") && line.contains("proxy-init uninstall"), "{line}");
+            assert_eq!(holders(&namespace), first);
+            // More rules of strangers in the other backend than of ours in this one.
+            let other = if first == "legacy" { "nft" } else { "legacy" };
+            for port in 1..20 {
+                namespace.sh(&format!("iptables-{other} -t nat -A POSTROUTING -p tcp --dport {port} -j ACCEPT"));
+            }
+            let log = install(&namespace, &format!("--iptables-mode auto {PORTS} -r 80"));
+            assert!(log.contains(&format!("auto: {first} mode, because it holds proxy-init's rules already")), "{log}");
+            assert_eq!(holders(&namespace), first);
+            install(&namespace, &format!("--iptables-mode {second} {PORTS} --replace-other-backend"));
+            assert_eq!(holders(&namespace), second);
+        }
     }
 }
 

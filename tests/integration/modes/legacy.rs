@@ -67,14 +67,6 @@ fn the_listing_is_the_tutorials() {
 }
 
 #[test]
-fn with_no_mode_named_it_is_legacy() {
-    let namespace = Namespace::new();
-    install(&namespace, PORTS);
-    assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
-    assert_eq!(namespace.sh("nft list ruleset"), "");
-}
-
-#[test]
 fn the_log_tells_an_installation_from_rules_that_were_there() {
     // Where every port or address is ignored, the kernel's rules may have no condition for that.
     let all = "--inbound-ports-to-ignore 0-65535 --inbound-subnets-to-ignore 0.0.0.0/0,::/0";
@@ -257,12 +249,4 @@ fn a_childs_daemon_is_not_waited_for() {
     assert!(line.contains("did not end within 10 seconds and was killed"), "{line}");
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     assert!(!saved(&namespace, "legacy").contains("PROXY_INIT"));
-}
-
-#[test]
-fn in_legacy_mode_a_wrong_flag_touches_nothing() {
-    let namespace = Namespace::new();
-    let run = Run::new(&format!("{PORTS} -r 70000"));
-    assert_eq!(run.output(&namespace).code(), Some(2));
-    assert_eq!(namespace.sh("cat /proc/self/net/ip_tables_names"), "");
 }

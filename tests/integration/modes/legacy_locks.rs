@@ -69,35 +69,6 @@ fn the_same_flags_again_change_nothing() {
     assert_eq!(rules(counted()), before);
 }
 
-#[test]
-fn somebody_elses_jumps_stay_until_uninstall_which_names_them() {
-    for mode in ["legacy", "nft"] {
-        let namespace = Namespace::new();
-        install(&namespace, &chart_in(mode));
-        for line in [
-            "-I PREROUTING -s 192.0.2.1/32 -j PROXY_INIT_REDIRECT",
-            "-N X",
-            "-A X -j PROXY_INIT_OUTPUT",
-            "-A X -j ACCEPT",
-            "-A OUTPUT -p udp -m comment --comment it's\"mine\" -g PROXY_INIT_OUTPUT",
-        ] {
-            namespace.sh(&format!("iptables-{mode} -t nat {line}"));
-            namespace.sh(&format!("ip6tables-{mode} -t nat {}", line.replace("192.0.2.1/32", "fd00::1/128")));
-        }
-        install(&namespace, &format!("{} -r 80", chart_in(mode)));
-        let rules = saved(&namespace, mode);
-        assert!(rules.contains("-A PREROUTING -s 192.0.2.1/32 -j PROXY_INIT_REDIRECT"), "{rules}");
-        assert_eq!(rules.matches("-A X -j PROXY_INIT_OUTPUT").count(), 2, "{rules}");
-
-        let said = Run::new("uninstall").output(&namespace).success();
-        let rules = saved(&namespace, mode);
-        assert!(!rules.contains("PROXY_INIT"), "{rules}");
-        assert_eq!(rules.matches("-A X -j ACCEPT").count(), 2, "{rules}");
-        assert_eq!(said.matches("removed a rule that another program added").count(), 6, "{said}");
-        assert!(said.contains("-A X -j PROXY_INIT_OUTPUT"), "{said}");
-    }
-}
-
 /// Whatever goes wrong half-way, all rules are in their old places, with their counters.
 #[test]
 fn what_fails_half_way_leaves_everything_as_it_was() {

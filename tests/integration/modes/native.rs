@@ -299,26 +299,3 @@ fn drift_is_reported() {
         assert!(text.contains(want), "{drift}: {text}");
     }
 }
-
-#[test]
-fn it_gives_way_to_no_other_backend_unasked() {
-    for other in ["nft", "legacy"] {
-        let namespace = Namespace::new();
-        let other = format!("--iptables-mode {other} -p 4143 -o 4140");
-        install(&namespace, &other);
-        let line = Run::new(&chart()).output(&namespace).last_line();
-        assert!(line.contains("holds proxy-init's rules already") && line.contains("proxy-init uninstall"), "{line}");
-        install(&namespace, &format!("{} --replace-other-backend", chart()));
-        assert!(namespace.sh("nft list ruleset").starts_with("table inet proxy-init"));
-        let line = Run::new(&other).output(&namespace).last_line();
-        assert!(line.contains("native mode holds proxy-init's rules already"), "{line}");
-        let log = install(&namespace, "--iptables-mode auto -p 4143 -o 4140");
-        assert!(log.contains("auto: native mode, because it holds proxy-init's rules already"), "{log}");
-        install(&namespace, &format!("{other} --replace-other-backend"));
-        assert!(!namespace.sh("nft list ruleset").contains("inet proxy-init"));
-    }
-    let namespace = Namespace::new();
-    install(&namespace, &chart());
-    install(&namespace, "uninstall");
-    assert_eq!(namespace.sh("nft list ruleset"), "");
-}

@@ -14,7 +14,7 @@ fn chart() -> String {
 #[test]
 fn strangers_keep_their_rules_and_their_places() {
     let namespace = Namespace::new();
-    for line in [
+    namespace.all([
         "iptables-nft -t nat -N KUBE-SERVICES",
         "iptables-nft -t nat -A PREROUTING -m comment --comment portals -j KUBE-SERVICES",
         "iptables-nft -t nat -A OUTPUT -p udp --dport 53 -j ACCEPT",
@@ -23,9 +23,7 @@ fn strangers_keep_their_rules_and_their_places() {
         "nft add table inet own",
         "nft add chain inet own input { type filter hook input priority 0 ; }",
         "nft add rule inet own input meta nfproto ipv4 tcp dport 80 accept",
-    ] {
-        namespace.sh(line);
-    }
+    ]);
     let rules_of_strangers = |namespace: &Namespace| -> Vec<String> {
         let all = namespace.sh("iptables-nft-save") + &namespace.sh("ip6tables-nft-save");
         let all = all + &namespace.sh("nft list table inet own");
@@ -63,6 +61,7 @@ fn a_base_chain_of_another_kind_is_an_error_that_names_it() {
     let before = namespace.sh("nft list ruleset");
     let line = Run::new(&chart()).output(&namespace).last_line();
     assert!(line.contains("chain PREROUTING") && line.contains("nft list chain ip nat PREROUTING"), "{line}");
+    assert!(!line.contains("legacy mode"), "no other mode mends it: {line}");
     assert_eq!(namespace.sh("nft list ruleset"), before);
 }
 
@@ -130,13 +129,6 @@ fn twenty_thousand_ports_are_one_batch() {
     // 4 + 20,000 ports at 15 a rule.
     assert_eq!(namespace.sh("iptables-nft -t nat -S PROXY_INIT_REDIRECT").matches("multiport").count(), 1334);
     assert_eq!(namespace.sh("ip6tables-nft -t nat -S PROXY_INIT_REDIRECT").matches("multiport").count(), 1334);
-}
-
-#[test]
-fn the_wait_flag_changes_nothing() {
-    let namespace = Namespace::new();
-    install(&namespace, &format!("{} -w", chart()));
-    install(&namespace, &format!("{} -w=true", chart()));
 }
 
 #[test]

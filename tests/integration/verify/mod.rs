@@ -78,7 +78,7 @@ fn drifts(mode: &str, commands: &[impl AsRef<str>], want: &[&str]) {
     let namespace = Namespace::new();
     let flags = chart_in(mode);
     install(&namespace, &flags);
-    what.iter().for_each(|line| drop(namespace.sh(line)));
+    namespace.all(&what);
     assert_eq!(findings(&namespace, &flags), want, "{what:?}");
     for flags in [flags.as_str(), ""] {
         let (code, text) = verify(&namespace, flags);
@@ -93,17 +93,25 @@ fn each_way_to_drift_is_reported_as_itself() {
                     -j REDIRECT --to-ports 4444";
     let user = "-A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment proxy-init/ignore-proxy-user-id \
                 -j RETURN";
+    let loopback = "-A PROXY_INIT_OUTPUT -o lo -m comment --comment proxy-init/ignore-loopback -j RETURN";
     let jump = "-A OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT";
     for mode in ["nft", "legacy"] {
         for (rules, want) in [
             (&["-D PROXY_INIT_OUTPUT 2"][..], &["missing"][..]),
             (&[replaced], &["different"]),
+            // One rule twice is one too many, and a rule without its comment isn't the one that is missing.
+            (&[loopback], &["unexpected"]),
+            (&["-R PROXY_INIT_OUTPUT 2 -o lo -j RETURN"], &["missing", "unexpected"]),
             (&["-D PROXY_INIT_OUTPUT 1", user], &["out-of-order"]),
             (&["-A PROXY_INIT_REDIRECT -p udp -j ACCEPT"], &["unexpected"]),
             (&["-I PROXY_INIT_OUTPUT -d 192.0.2.1 -j DNAT --to-destination 192.0.2.2"], &["unexpected"]),
             (&["-F PREROUTING"], &["missing"]),
             (&[jump], &["doubled"]),
             (&["-A OUTPUT -p tcp -j PROXY_INIT_OUTPUT"], &["unexpected"]),
+            (&["-A PREROUTING -p tcp --dport 80 -g PROXY_INIT_REDIRECT"], &["unexpected"]),
+            (&["-N MINE", "-A MINE -p tcp -j PROXY_INIT_REDIRECT"], &["unexpected"]),
+            // Without a jump nothing gets past the accept's rule either.
+            (&["-R PREROUTING 1 -p tcp --dport 80 -j ACCEPT"], &["missing"]),
             (&["-I OUTPUT -d 192.0.2.1 -j ACCEPT"], &["shadowed"]),
             (&["-I OUTPUT -p udp -j ACCEPT"], &[]),
             (&["-A OUTPUT -d 192.0.2.1 -j ACCEPT"], &[]),
@@ -122,7 +130,9 @@ fn each_way_to_drift_is_reported_as_itself() {
         ("nft", "nft add table ip nat { flags dormant ; }", &["dormant"]),
         ("native", "nft add element inet proxy-init inbound-ports { 9090 }", &["unexpected"]),
         ("native", "nft delete element inet proxy-init inbound-ports { 4190, 4191 }", &["missing"]),
+        ("native", "nft add set inet proxy-init other { type inet_service ; }", &["unexpected"]),
         ("native", "nft flush chain inet proxy-init OUTPUT", &["missing"]),
+        ("native", "nft flush chain inet proxy-init PROXY_INIT_REDIRECT", &["missing", "missing"]),
     ] {
         drifts(mode, &[command], want);
     }

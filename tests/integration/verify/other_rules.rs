@@ -17,9 +17,9 @@ struct Case<'a> {
 impl Case<'_> {
     fn verify(&self) -> (Option<i32>, Value) {
         let namespace = Namespace::new();
-        self.before.iter().for_each(|line| drop(namespace.sh(line)));
+        namespace.all(self.before);
         install(&namespace, &chart_in(self.mode));
-        self.after.iter().for_each(|line| drop(namespace.sh(line)));
+        namespace.all(self.after);
         let verified = Run::new(&format!("verify --output json {}", chart_in(self.mode))).output(&namespace);
         let report = serde_json::from_str(&verified.stdout()).unwrap();
         (verified.code(), report)
@@ -47,16 +47,42 @@ fn a_dormant_table_or_an_unhooked_chain_is_not_in_place() {
     ] {
         Case { mode, before: &[], after, kinds }.check();
     }
-    // A chain of the same name and rules, without a hook.
-    let namespace = Namespace::new();
-    install(&namespace, &chart_in("native"));
-    let script = "flush chain inet proxy-init PREROUTING\ndelete chain inet proxy-init PREROUTING\nadd chain inet \
-                  proxy-init PREROUTING\nadd rule inet proxy-init PREROUTING counter jump PROXY_INIT_REDIRECT comment \
-                  \"proxy-init/install-proxy-init-prerouting\"\n";
-    nft(&namespace, script);
-    let verified = Run::new(&format!("verify {}", chart_in("native"))).output(&namespace);
-    assert_eq!(verified.code(), Some(3), "{}", verified.said());
-    assert!(verified.stdout().contains("not hooked"), "{}", verified.said());
+    // A chain of the same name and rules; another priority alone is no difference.
+    for (definition, is_hooked) in [
+        ("", false),
+        ("{ type nat hook output priority -100; }", false),
+        ("{ type nat hook prerouting priority -90; }", true),
+    ] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in("native"));
+        let script = format!(
+            "flush chain inet proxy-init PREROUTING\ndelete chain inet proxy-init PREROUTING\nadd chain inet proxy-init \
+             PREROUTING {definition}\nadd rule inet proxy-init PREROUTING counter jump PROXY_INIT_REDIRECT comment \
+             \"proxy-init/install-proxy-init-prerouting\"\n"
+        );
+        nft(&namespace, &script);
+        let verified = Run::new(&format!("verify {}", chart_in("native"))).output(&namespace);
+        assert_eq!(verified.code(), Some(if is_hooked { 0 } else { 3 }), "{definition}: {}", verified.said());
+        assert_eq!(verified.stdout().contains("not hooked"), !is_hooked, "{definition}: {}", verified.said());
+    }
+}
+
+/// Connections of a family for which there are no rules are nobody's loss.
+#[test]
+fn native_modes_table_may_be_for_one_family() {
+    for (flags, lost) in [("", &["IPv4", "IPv6"][..]), ("--ipv6=false", &["IPv4"])] {
+        let namespace = Namespace::new();
+        let flags = format!("{} {flags}", chart_in("native"));
+        install(&namespace, &flags);
+        nft(&namespace, "table inet mine { chain early { type filter hook prerouting priority -150; drop; }; }");
+        let verified = Run::new(&format!("verify --output json {flags}")).output(&namespace);
+        let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
+        let findings = report["findings"].as_array().unwrap().iter();
+        let mut families: Vec<_> = findings.map(|finding| finding["family"].as_str().unwrap()).collect();
+        families.sort();
+        families.dedup();
+        assert_eq!(families, lost, "{report:#}");
+    }
 }
 
 /// A rule that accepts a part of them, by several fields, before one that drops the rest.

@@ -25,25 +25,8 @@ use crate::support::Folder;
 const DEBIANS: [&str; 4] = ["firewalld", "netavark", "shorewall", "ufw"];
 
 /// The packages that the programs and their scripts need.
-const PACKAGES: [&str; 17] = [
-    "firewalld",
-    "netavark",
-    "shorewall",
-    "ufw",
-    "bsdutils",
-    "coreutils",
-    "dash",
-    "dbus-daemon",
-    "findutils",
-    "grep",
-    "iproute2",
-    "iptables",
-    "mawk",
-    "nftables",
-    "procps",
-    "sed",
-    "util-linux",
-];
+const PACKAGES: &str = "firewalld netavark shorewall ufw bsdutils coreutils dash dbus-daemon findutils grep iproute2 iptables mawk \
+                        nftables procps sed util-linux";
 
 /// Runs `$3` in the root file system `$1`, which stays as it is; iptables there is of the variant `$2`. Whatever the
 /// program has started ends with it.
@@ -71,7 +54,8 @@ fn run(pod: &Namespace, script: &Path, mode: &str) {
     let mut command;
     let folder;
     if DEBIANS.contains(&name) {
-        let root = apt::unpack_all("bookworm", "programs", &PACKAGES).unwrap_or_else(|error| panic!("{error}"));
+        let packages: Vec<&str> = PACKAGES.split(' ').collect();
+        let root = apt::unpack_all("bookworm", "programs", &packages).unwrap_or_else(|error| panic!("{error}"));
         command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         command.args(["sh", "-ec", IN_ROOT, "sh"]);
