@@ -87,86 +87,11 @@ mod tests {
     use ruleset::testing::random;
 
     use super::*;
-    use crate::config::{Mode, OwnerId};
+    use crate::config::Mode;
+    use crate::config::testing::{ADDRESSES, IDS, PORTS, any_config_with};
     use crate::diagnose::explain::answer::{self, Verdict, explain};
     use crate::modes::install_edits;
     use crate::plan::tables::expected;
-
-    /// Few, so that connections meet configs; the ends of all ranges among them.
-    const PORTS: [u16; 8] = [1, 2, 25, 80, 81, 443, 4190, 65535];
-    const IDS: [u32; 4] = [1, 7, 2102, 4_294_967_294];
-    const ADDRESSES: [&str; 8] =
-        ["10.0.0.1", "10.1.2.3", "192.0.2.7", "0.0.0.1", "fd00::1", "fd00:1::7", "2001:db8::1", "ffff::ffff"];
-
-    fn address() -> impl Strategy<Value = IpAddr> {
-        select(&ADDRESSES[..]).prop_map(|address| address.parse().unwrap())
-    }
-
-    fn ports() -> impl Strategy<Value = Vec<PortRange>> {
-        let range = (select(&PORTS[..]), select(&PORTS[..]), prop::bool::weighted(0.3));
-        let range = range.prop_map(|(one, other, is_range)| {
-            let (first, last) = if is_range { (one.min(other), one.max(other)) } else { (one, one) };
-            PortRange::new(first, last).unwrap()
-        });
-        // More than fit into one multiport match.
-        prop::collection::vec(range, 0..20)
-    }
-
-    fn subnets() -> impl Strategy<Value = Vec<Subnet>> {
-        let subnet = (address(), prop_oneof![3 => 0..=128u8, 1 => Just(0)]).prop_map(|(address, prefix)| {
-            let longest = if address.is_ipv4() { 32 } else { 128 };
-            format!("{address}/{}", prefix % (longest + 1)).parse().unwrap()
-        });
-        prop::collection::vec(subnet, 0..3)
-    }
-
-    fn ids() -> impl Strategy<Value = Vec<IdRange>> {
-        let range = (select(&IDS[..]), select(&IDS[..]), prop::bool::weighted(0.3));
-        let range = range.prop_map(|(one, other, is_range)| {
-            let other = if is_range { other } else { one };
-            IdRange::new(one.min(other), one.max(other)).unwrap()
-        });
-        prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(range, 1..3)]
-    }
-
-    fn interfaces() -> impl Strategy<Value = Vec<Interface>> {
-        let names = ["lo", "eth0", "eth1", "eth10"].map(|name| name.parse().unwrap());
-        prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(select(names.to_vec()), 1..3)]
-    }
-
-    prop_compose! {
-        fn config()(
-            to in (select(&PORTS[..]), select(&PORTS[..])),
-            owner in (prop::option::of(select(&IDS[..])), prop::option::of(select(&IDS[..]))),
-            redirected in prop::collection::vec(select(&PORTS[..]), 0..4),
-            ports in (ports(), ports()),
-            subnets in (subnets(), subnets()),
-            ids in (ids(), ids()),
-            interfaces in (interfaces(), interfaces()),
-            chosen in (prop::option::of(ports()), prop::option::of(subnets())),
-            ipv6: bool,
-        ) -> Config {
-            let port = |number| Port::new(number).unwrap();
-            Config {
-                inbound_port: port(to.0),
-                outbound_port: port(to.1),
-                proxy_uid: owner.0.and_then(OwnerId::new),
-                proxy_gid: owner.1.and_then(OwnerId::new),
-                redirected_ports: redirected.into_iter().map(port).collect(),
-                ignored_inbound_ports: ports.0,
-                ignored_outbound_ports: ports.1,
-                ignored_inbound_subnets: subnets.0,
-                ignored_outbound_subnets: subnets.1,
-                redirected_outbound_ports: chosen.0.unwrap_or_default(),
-                redirected_outbound_subnets: chosen.1.unwrap_or_default(),
-                ignored_uids: ids.0,
-                ignored_gids: ids.1,
-                ignored_inbound_interfaces: interfaces.0,
-                ignored_outbound_interfaces: interfaces.1,
-                ipv6,
-            }
-        }
-    }
 
     prop_compose! {
         fn connection()(
@@ -199,10 +124,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(random(1000))]
+        #![proptest_config(random(500))]
 
         #[test]
-        fn nft_and_native_mode_redirect_what_linkerd_says(config in config(), connections in prop::collection::vec(connection(), 8)) {
+        fn nft_and_native_mode_redirect_what_linkerd_says(config in any_config_with(20), connections in prop::collection::vec(connection(), 8)) {
             let modes = [
                 (Mode::Nft, replayed(&install_edits(Mode::Nft, &[], &expected(Mode::Nft, &config)).unwrap())),
                 (Mode::Native, replayed(&install_edits(Mode::Native, &[], &expected(Mode::Native, &config)).unwrap())),

@@ -426,11 +426,6 @@ pub const SETTINGS: &[Setting] = &[
 mod tests {
     use super::*;
 
-    fn config() -> Config {
-        let port = |number| Port::new(number).unwrap();
-        Config::new(port(4143), port(4140))
-    }
-
     fn setting(flag: &str) -> &'static Setting {
         SETTINGS.iter().find(|setting| setting.flag == flag).unwrap()
     }
@@ -459,54 +454,6 @@ mod tests {
             names.dedup();
             assert_eq!(names.len(), count);
         }
-    }
-
-    #[test]
-    fn what_is_as_by_default_has_no_flag() {
-        let ports = ["--incoming-proxy-port", "4143", "--outgoing-proxy-port", "4140"];
-        assert_eq!(arguments(&config()), ports);
-    }
-
-    #[test]
-    fn each_field_is_its_flag() {
-        let config = Config {
-            inbound_port: Port::new(4143).unwrap(),
-            outbound_port: Port::new(4140).unwrap(),
-            proxy_uid: OwnerId::new(2102),
-            proxy_gid: OwnerId::new(2103),
-            redirected_ports: vec![Port::new(80).unwrap(), Port::new(443).unwrap()],
-            ignored_inbound_ports: vec!["4190".parse().unwrap(), "8000-8100".parse().unwrap()],
-            ignored_outbound_ports: vec!["25".parse().unwrap()],
-            ignored_inbound_subnets: vec!["10.1.2.3/8".parse().unwrap()],
-            ignored_outbound_subnets: vec!["fd00::/8".parse().unwrap(), "192.0.2.1/32".parse().unwrap()],
-            redirected_outbound_ports: vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()],
-            redirected_outbound_subnets: vec!["10.0.0.0/8".parse().unwrap()],
-            ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
-            ignored_gids: vec!["7".parse().unwrap()],
-            ignored_inbound_interfaces: vec!["net1".parse().unwrap(), "net2".parse().unwrap()],
-            ignored_outbound_interfaces: vec!["tun0".parse().unwrap()],
-            ipv6: false,
-        };
-        assert_eq!(
-            arguments(&config).join(" "),
-            "--incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 --proxy-gid 2103 \
-             --ports-to-redirect 80,443 --inbound-ports-to-ignore 4190,8000-8100 --outbound-ports-to-ignore 25 \
-             --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 \
-             --outbound-ports-to-redirect 80,8000-8100 --outbound-subnets-to-redirect 10.0.0.0/8 --skip-uid 0,1000-1999 --skip-gid 7 \
-             --inbound-interfaces-to-ignore net1,net2 --outbound-interfaces-to-ignore tun0 --ipv6=false"
-        );
-    }
-
-    /// The kernel takes no argument of more than 128 KiB.
-    #[test]
-    fn a_long_list_is_several_arguments() {
-        let mut config = config();
-        config.redirected_ports = (1..=2001).map(|number| Port::new(number).unwrap()).collect();
-        let arguments = arguments(&config);
-        let lists: Vec<_> = arguments[4..].chunks(2).collect();
-        assert!(lists.iter().all(|list| list[0] == "--ports-to-redirect"));
-        let ends: Vec<_> = lists.iter().map(|list| (list[1].split(',').next(), list[1].split(',').count())).collect();
-        assert_eq!(ends, [(Some("1"), 1000), (Some("1001"), 1000), (Some("2001"), 1)]);
     }
 
     #[test]

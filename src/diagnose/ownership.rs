@@ -134,28 +134,11 @@ pub fn leads_to(rule: &Rule) -> Option<ChainName> {
 
 #[cfg(test)]
 mod tests {
-    use ruleset::{Action, Field, testing};
+    use ruleset::{Action, testing};
 
     use super::*;
     use crate::config::Config;
     use crate::plan::tables::expected;
-
-    #[test]
-    fn a_mode_has_tables_by_subsystem_family_and_name() {
-        for (table, mode) in [
-            ("ip nat", Some(Mode::Nft)),
-            ("ip6 nat", Some(Mode::Nft)),
-            ("legacy ip nat", Some(Mode::Legacy)),
-            ("legacy ip6 nat", Some(Mode::Legacy)),
-            ("inet proxy-init", Some(Mode::Native)),
-            ("ip proxy-init", None),
-            ("inet nat", None),
-            ("ip filter", None),
-            ("legacy ip filter", None),
-        ] {
-            assert_eq!(mode_of(&testing::table(table, vec![])), mode, "{table}");
-        }
-    }
 
     #[test]
     fn flushed_chains_hold_no_rules_and_a_jump_to_one_is_a_rule() {
@@ -244,36 +227,6 @@ mod tests {
             "other/ignore-loopback",
         ] {
             assert_eq!(Purpose::from_comment(comment), None, "{comment}");
-        }
-    }
-
-    #[test]
-    fn a_rule_is_ours_by_its_comment() {
-        let rule = |comment| testing::commented(comment, testing::rule([], Action::Return));
-        assert!(is_ours(&rule("proxy-init/ignore-loopback")));
-        assert!(!is_ours(&rule("not proxy-init/ignore-loopback")));
-        assert!(!is_ours(&testing::rule([], Action::Return)));
-    }
-
-    #[test]
-    fn every_way_to_proxy_inits_chains_is_seen() {
-        let name = |text: &str| Name::from(text);
-        let by_map = |to: Action| {
-            let verdicts = [(1, Action::Accept), (2, Action::Jump(Name::from("KUBE-SERVICES"))), (3, to)];
-            testing::by_map("map", Field::DestinationPort, verdicts)
-        };
-        let to = |action| testing::rule([], action);
-        for (rule, want) in [
-            (to(Action::Jump(name("PROXY_INIT_REDIRECT"))), Some(ChainName::ProxyInitRedirect)),
-            (to(Action::Goto(name("PROXY_INIT_OUTPUT"))), Some(ChainName::ProxyInitOutput)),
-            (to(Action::Jump(name("OUTPUT"))), None),
-            (to(Action::Jump(name("KUBE-SERVICES"))), None),
-            (by_map(Action::Jump(name("PROXY_INIT_OUTPUT"))), Some(ChainName::ProxyInitOutput)),
-            (by_map(Action::Goto(name("PROXY_INIT_OUTPUT"))), Some(ChainName::ProxyInitOutput)),
-            (by_map(Action::Goto(name("OUTPUT"))), None),
-            (to(Action::Accept), None),
-        ] {
-            assert_eq!(leads_to(&rule), want, "{rule:?}");
         }
     }
 }

@@ -304,7 +304,7 @@ mod tests {
     use ruleset::Network;
 
     use super::*;
-    use crate::config::testing::any_config;
+    use crate::config::testing::{any_config, of_every_setting};
     use crate::diagnose::verify::difference::differences;
     use crate::plan::tables::expected;
     use crate::plan::{Planned, plan};
@@ -354,24 +354,7 @@ mod tests {
 
     #[test]
     fn each_flag_comes_back_as_it_was_written() {
-        let mut config = Config {
-            inbound_port: "4143".parse().unwrap(),
-            outbound_port: "4140".parse().unwrap(),
-            proxy_uid: OwnerId::new(2102),
-            proxy_gid: OwnerId::new(2103),
-            redirected_ports: vec!["443".parse().unwrap(), "80".parse().unwrap()],
-            ignored_inbound_ports: vec!["4191".parse().unwrap(), "8000-8100".parse().unwrap()],
-            ignored_outbound_ports: vec!["25".parse().unwrap(), "7".parse().unwrap()],
-            ignored_inbound_subnets: vec!["10.1.2.3/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
-            ignored_outbound_subnets: vec!["0.0.0.0/0".parse().unwrap(), "2001:db8::1/128".parse().unwrap()],
-            redirected_outbound_ports: vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()],
-            redirected_outbound_subnets: vec!["192.0.2.7/24".parse().unwrap(), "fd01::/16".parse().unwrap()],
-            ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
-            ignored_gids: vec!["7".parse().unwrap()],
-            ignored_inbound_interfaces: vec!["lo".parse().unwrap(), "net1".parse().unwrap()],
-            ignored_outbound_interfaces: vec!["net2".parse().unwrap()],
-            ipv6: true,
-        };
+        let mut config = of_every_setting();
         for &mode in Mode::ALL {
             for ipv6 in [true, false] {
                 config.ipv6 = ipv6;
@@ -415,14 +398,6 @@ mod tests {
             rule.comment = Some(Name::from("mine"));
         }
         assert_eq!(super::config(Mode::Nft, &ruleset(tables)), Ok(config));
-    }
-
-    #[test]
-    fn the_reason_names_what_is_missing() {
-        assert_eq!(config(Mode::Nft, &Ruleset::default()), Err(NoConfig::Nothing));
-        assert_eq!(NoConfig::Nothing.to_string(), "no proxy-init rules were found");
-        let outbound = NoConfig::NoRedirect(Direction::Outbound);
-        assert_eq!(outbound.to_string(), "no proxy-init rule redirects outbound connections");
     }
 
     #[test]

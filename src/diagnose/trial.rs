@@ -28,32 +28,15 @@ mod tests {
     use ruleset::{Action, Chain, Family, NAT, Name, Rule, Ruleset, Subsystem, Table, TableFamily};
 
     use super::*;
-    use crate::config::NATIVE;
-    use crate::error::{Errno, Lack, ModeError, Privilege};
+    use crate::error::{Errno, Lack, ModeError};
     use crate::install::choose::first;
 
-    /// A table with one chain of as many rules.
-    fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {
-        let rule = Rule::new(vec![], Action::Return);
+    /// The nat table for IPv4 with as many rules.
+    fn nat(subsystem: Subsystem, rules: usize) -> Table {
         Table {
             objects: 1,
-            chains: vec![Chain::new(Name::from(chain), None, vec![rule; rules])],
-            ..Table::new(subsystem, family, Name::from(name))
-        }
-    }
-
-    fn ruleset(tables: &[Table]) -> Ruleset {
-        Ruleset { tables: tables.to_vec(), not_known: vec![] }
-    }
-
-    fn nat(subsystem: Subsystem, chain: &str, rules: usize) -> Table {
-        table(subsystem, TableFamily::Ip(Family::V4), NAT, chain, rules)
-    }
-
-    fn unseen(subsystem: Subsystem) -> Ruleset {
-        Ruleset {
-            tables: vec![],
-            not_known: vec![Unseen { subsystem, not_permitted: true, reason: "for a reason".to_owned() }],
+            chains: vec![Chain::new(Name::from("OUTPUT"), None, vec![Rule::new(vec![], Action::Return); rules])],
+            ..Table::new(subsystem, TableFamily::Ip(Family::V4), Name::from(NAT))
         }
     }
 
@@ -77,30 +60,11 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_are_there_decide_without_asking_the_kernel() {
-        let nft = |rules| nat(Subsystem::NfTables, "PREROUTING", rules);
-        let legacy = |rules| nat(Subsystem::Legacy, "PREROUTING", rules);
-        let our_nft = nat(Subsystem::NfTables, "PROXY_INIT_OUTPUT", 1);
-        let our_native = table(Subsystem::NfTables, TableFamily::Inet, NATIVE, "OUTPUT", 1);
-        let our_legacy = nat(Subsystem::Legacy, "PROXY_INIT_REDIRECT", 1);
-        for (ruleset, want) in [
-            (ruleset(&[our_nft]), "nft: it holds proxy-init's rules already"),
-            (ruleset(std::slice::from_ref(&our_native)), "native: it holds proxy-init's rules already"),
-            (ruleset(std::slice::from_ref(&our_legacy)), "legacy: it holds proxy-init's rules already"),
-            // proxy-init's own count for more than those of others.
-            (ruleset(&[legacy(9), our_native]), "native: it holds proxy-init's rules already"),
-            (ruleset(&[nft(9), our_legacy]), "legacy: it holds proxy-init's rules already"),
-            (ruleset(&[nft(1)]), "nft: nf_tables holds nat rules (1), legacy tables none"),
-            (ruleset(&[legacy(2), nft(0)]), "legacy: legacy tables hold nat rules (2), nf_tables none"),
-        ] {
-            let untouched = |_| panic!("the kernel was asked");
-            assert_eq!(chosen(&ruleset, untouched, untouched).unwrap(), want, "{ruleset:?}");
-        }
-    }
-
-    #[test]
     fn otherwise_the_first_mode_that_the_kernel_supports() {
-        let both = ruleset(&[nat(Subsystem::NfTables, "OUTPUT", 3), nat(Subsystem::Legacy, "OUTPUT", 4)]);
+        let tables = vec![nat(Subsystem::NfTables, 3), nat(Subsystem::Legacy, 4)];
+        let both = Ruleset { tables, not_known: vec![] };
+        let unseen = Unseen { subsystem: Subsystem::Legacy, not_permitted: true, reason: "for a reason".to_owned() };
+        let unseen = Ruleset { tables: vec![], not_known: vec![unseen] };
         let works: fn(Mode) -> _ = |_| Ok(());
         let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
         let all = "nft: the kernel has all that it needs";
@@ -108,7 +72,7 @@ mod tests {
             (Ruleset::default(), works, works, all.to_owned()),
             (both, works, works, all.to_owned()),
             (
-                unseen(Subsystem::Legacy),
+                unseen,
                 works,
                 works,
                 format!(
@@ -130,21 +94,5 @@ mod tests {
         ] {
             assert_eq!(chosen(&ruleset, nft, native).unwrap(), want, "{ruleset:?}");
         }
-    }
-
-    #[test]
-    fn an_error_that_no_other_mode_mends_is_an_error() {
-        let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
-        let works: fn(Mode) -> _ = |_| Ok(());
-        let refused: fn(Mode) -> _ = |mode| Err(ModeError::NotPermitted(Privilege::Change).in_mode(mode));
-        let failed = |nft, native| chosen(&Ruleset::default(), nft, native).unwrap_err();
-        let refused_in = |error| match error {
-            Error::InMode(mode, ModeError::NotPermitted(_)) => Some(mode),
-            _ => None,
-        };
-        assert_eq!(refused_in(failed(refused, works)), Some(Mode::Nft));
-        assert_eq!(refused_in(failed(lacks, refused)), Some(Mode::Native));
-        let blind = chosen(&unseen(Subsystem::NfTables), works, works);
-        assert!(matches!(blind, Err(Error::CannotChoose { .. })), "{blind:?}");
     }
 }

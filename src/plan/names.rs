@@ -326,23 +326,6 @@ mod tests {
     }
 
     #[test]
-    fn chains_have_two_ends() {
-        use ChainName::{Output, Prerouting, ProxyInitOutput, ProxyInitRedirect};
-        for (base, own, hook, names) in [
-            (Prerouting, ProxyInitRedirect, Hook::Prerouting, ["PREROUTING", "PROXY_INIT_REDIRECT"]),
-            (Output, ProxyInitOutput, Hook::Output, ["OUTPUT", "PROXY_INIT_OUTPUT"]),
-        ] {
-            assert_eq!((base.counterpart(), own.counterpart()), (own, base));
-            assert_eq!((base.hook(), own.hook()), (Some(hook), None));
-            assert_eq!((base.is_ours(), own.is_ours()), (false, true));
-            assert_eq!([base.to_string(), own.to_string()], names);
-            assert_eq!(names.map(|name| ChainName::from_name(name.as_bytes())), [Some(base), Some(own)]);
-        }
-        assert_eq!(ChainName::from_name(b"INPUT"), None);
-        assert_eq!(ChainName::from_name(b"prerouting"), None);
-    }
-
-    #[test]
     fn a_rules_owners_are_users_or_groups() {
         let owner_in = |field, values: Values| owner(&rule([Condition::is(field, values)], Action::Return));
         let ids = |first, last| IdRange::new(first, last).unwrap();

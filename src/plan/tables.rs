@@ -324,16 +324,6 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_counts() {
-        let (planned, table) = (expected(Mode::Nft, &config()), native(&plan(&config())));
-        let planned = planned.iter().flat_map(Table::rules);
-        let own = table.chains.iter().filter(|chain| chain.base.is_none());
-        for rule in planned.chain(own.flat_map(|chain| &chain.rules)) {
-            assert_eq!(rule.counters, Some(Default::default()), "{rule:?}");
-        }
-    }
-
-    #[test]
     fn a_comment_names_what_fits() {
         let mut config = config();
         config.ignored_inbound_ports = (1..=100).map(|port| format!("{}", port * 100).parse().unwrap()).collect();

@@ -170,7 +170,6 @@ impl Facts {
 mod tests {
     use super::*;
     use crate::ip;
-    use crate::rule::Bound;
 
     const OWN: u128 = 0x0a4d_0002;
 
@@ -286,45 +285,5 @@ mod tests {
             assert_eq!(holds(back, is_loose, false, by), want);
             assert_eq!(holds(back, is_loose, true, by), want.map(|holds| !holds));
         }
-    }
-
-    #[test]
-    fn a_set_of_ipsets_has_addresses_of_one_family_or_ports() {
-        let (one, ports) = (Intervals::one(0x0a00_0001), Intervals::one(80));
-        let sets = [("addresses", IpSet::Addresses(Family::V4, one.clone())), ("ports", IpSet::Ports(ports.clone()))];
-        let facts = Facts { ip_sets: sets.map(|(name, set)| (Name::from(name), set)).into(), ..Facts::default() };
-        let holding = |set: &str, is_source, family, negated| {
-            facts.holding(&Context::IpSet { set: Name::from(set), are_sources: vec![is_source], family, negated }, None)
-        };
-        let v4 = Field::Source(Family::V4);
-        assert_eq!(holding("addresses", true, Family::V4, false), Some(vec![(v4, one.clone())]));
-        assert_eq!(holding("addresses", true, Family::V4, true), Some(vec![(v4, v4.any().without(&one))]));
-        let v6 = Field::Destination(Family::V6);
-        assert_eq!(holding("addresses", false, Family::V6, false), Some(vec![(v6, Intervals::default())]));
-        assert_eq!(holding("ports", false, Family::V6, false), Some(vec![(Field::DestinationPort, ports.clone())]));
-        assert_eq!(holding("ports", true, Family::V4, false), Some(vec![(Field::SourcePort, ports)]));
-        assert_eq!(holding("unknown", true, Family::V4, false), None);
-    }
-
-    #[test]
-    fn limits_hold_as_long_as_they_are_not_reached() {
-        for holds_below in [true, false] {
-            let limit = Context::Limit { holds_below, of: Bound::Bytes(9) };
-            let facts = |is_below_limits| Facts { is_below_limits, ..Facts::default() };
-            assert_eq!(facts(false).holding(&limit, None), None);
-            assert_eq!(facts(true).holding(&limit, None), Some(always(holds_below)));
-        }
-    }
-
-    #[test]
-    fn an_address_of_the_namespace_s_own_is_local() {
-        let mut facts = Facts::default();
-        let local =
-            Context::AddressType { is_source: false, types: 1 << LOCAL, negated: false, is_xt: true, of_device: None };
-        assert_eq!(facts.holding(&local, None), Some(vec![]), "without an address, that isn't known");
-        let own: IpAddr = "10.77.0.2".parse().unwrap();
-        facts.add_own(own, 2);
-        let to_it = (Field::Destination(Family::V4), Intervals::one(address(own)));
-        assert_eq!(facts.holding(&local, None), Some(vec![to_it]));
     }
 }

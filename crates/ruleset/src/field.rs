@@ -379,7 +379,7 @@ mod tests {
             (Field::Uid, 4, 0xffff_ffff),
             (Field::Source(Family::V6), 16, u128::MAX),
         ] {
-            assert_eq!((field.bytes(), field.largest()), (bytes, largest), "{field:?}");
+            assert_eq!((field.bytes(), field.bits(), field.largest()), (bytes, 8 * bytes as u32, largest), "{field:?}");
         }
     }
 

@@ -56,19 +56,6 @@ pub const NAT_PRIORITY: i32 = -100;
 mod tests {
     use super::*;
 
-    #[test]
-    fn hooks_are_numbered_and_named_as_in_the_kernel_and_nft() {
-        let names = Hook::INET.map(|hook| hook.to_string());
-        assert_eq!(names, ["prerouting", "input", "forward", "output", "postrouting", "ingress"]);
-        assert_eq!(Hook::NETDEV.map(|hook| hook.to_string()), ["ingress", "egress"]);
-    }
-
-    #[test]
-    fn packets_pass_xtables_tables_in_the_kernels_order() {
-        let order = [("raw", -300), ("mangle", -150), ("nat", -100), ("filter", 0), ("security", 50)];
-        assert_eq!(XTABLES, order);
-    }
-
     /// nft calls these priorities `dstnat` and `srcnat`.
     #[test]
     fn nat_of_destinations_is_before_filters_and_of_sources_after() {

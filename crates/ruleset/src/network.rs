@@ -274,18 +274,6 @@ mod tests {
     }
 
     #[test]
-    fn lo_is_down_where_it_is_known_not_to_be_up() {
-        for (index, is_up, is_down) in [(1, true, false), (1, false, true), (2, false, false), (0, false, false)] {
-            let mut network = network();
-            if let Some(device) = network.devices.iter_mut().find(|device| device.index == index) {
-                device.is_up = is_up;
-            }
-            assert_eq!(network.is_lo_down(), is_down, "{index} {is_up}");
-        }
-        assert!(!Network::default().is_lo_down());
-    }
-
-    #[test]
     fn devices_are_named_as_soon_as_there_is_one_beside_lo() {
         let all = network();
         assert_eq!(all.device_names(), Device::names(&all.devices));
@@ -345,18 +333,5 @@ mod tests {
             assert_eq!(Device::names(network.lower_devices(network.device(2).unwrap())), name("eth1"));
             assert_eq!(network.lower_devices(network.device(3).unwrap()).count(), 0);
         }
-    }
-
-    #[test]
-    fn what_is_redirected_gets_an_address_of_its_device() {
-        let name = |name: &str| Intervals::one(interface(name.as_bytes()));
-        let to = |family, devices: &Intervals| network().redirect_addresses(family, devices);
-        assert_eq!(to(Family::V4, &name("eth0")), Some(numbers(&["10.77.0.2"])));
-        assert_eq!(to(Family::V6, &name("eth0")), Some(numbers(&["fd77::2", "fe80::2"])));
-        let any = Field::InInterface.any();
-        assert_eq!(to(Family::V4, &any), Some(numbers(&["10.77.0.2", "10.78.0.2"])));
-        assert_eq!(to(Family::V6, &name("eth1")), None);
-        assert_eq!(Network::default().redirect_addresses(Family::V4, &any), None);
-        assert_eq!(Network::default().device_names(), any);
     }
 }

@@ -11,6 +11,24 @@ use lab::network::seed;
 use crate::allocator::{Allocator, First};
 use crate::c;
 
+fn alloc(allocator: &Allocator, layout: Layout) -> *mut u8 {
+    assert_ne!(layout.size(), 0);
+    // SAFETY: the size isn't 0.
+    unsafe { allocator.alloc(layout) }
+}
+
+fn alloc_zeroed(allocator: &Allocator, layout: Layout) -> *mut u8 {
+    assert_ne!(layout.size(), 0);
+    // SAFETY: the size isn't 0.
+    unsafe { allocator.alloc_zeroed(layout) }
+}
+
+/// Gives back a block that was allocated with this layout, and that nobody looks at again.
+fn free(allocator: &Allocator, block: *mut u8, layout: Layout) {
+    // SAFETY: these tests keep each block with its layout, until it is given back.
+    unsafe { allocator.dealloc(block, layout) };
+}
+
 /// A block, the value of its bytes, and its layout.
 struct Block {
     start: *mut u8,
@@ -50,13 +68,7 @@ fn use_it(allocator: &Allocator, seed: u64) {
         if choice < 5 || blocks.is_empty() {
             let layout = Layout::from_size_align(size, 1 << next(&mut state, 7)).unwrap();
             let is_zeroed = choice == 0;
-            let start = if is_zeroed {
-                // SAFETY: the size isn't 0.
-                unsafe { allocator.alloc_zeroed(layout) }
-            } else {
-                // SAFETY: the size isn't 0.
-                unsafe { allocator.alloc(layout) }
-            };
+            let start = if is_zeroed { alloc_zeroed(allocator, layout) } else { alloc(allocator, layout) };
             assert!(!start.is_null(), "seed {seed}");
             let block = Block { start, layout, byte };
             assert!(!is_zeroed || block.bytes().iter().all(|byte| *byte == 0), "seed {seed}");
@@ -66,8 +78,7 @@ fn use_it(allocator: &Allocator, seed: u64) {
             let mut block = blocks.swap_remove(next(&mut state, blocks.len()));
             block.check(seed);
             if choice < 8 {
-                // SAFETY: it was allocated with this layout, and isn't in the list any more.
-                unsafe { allocator.dealloc(block.start, block.layout) };
+                free(allocator, block.start, block.layout);
                 continue;
             }
             let kept = size.min(block.layout.size());
@@ -83,8 +94,7 @@ fn use_it(allocator: &Allocator, seed: u64) {
     }
     for block in blocks {
         block.check(seed);
-        // SAFETY: it was allocated with this layout, and nobody looks at it again.
-        unsafe { allocator.dealloc(block.start, block.layout) };
+        free(allocator, block.start, block.layout);
     }
 }
 
@@ -108,13 +118,9 @@ fn the_last_block_is_handed_out_again() {
     static ALLOCATOR: Allocator = Allocator::new(&FIRST);
     for size in [1, 16, 500, 5000, 50_000] {
         let layout = Layout::from_size_align(size, 8).unwrap();
-        // SAFETY: the size isn't 0.
-        let block = unsafe { ALLOCATOR.alloc(layout) };
-        // SAFETY: it was allocated with this layout.
-        unsafe { ALLOCATOR.dealloc(block, layout) };
-        // SAFETY: the size isn't 0.
-        let again = unsafe { ALLOCATOR.alloc(layout) };
-        assert_eq!(block, again, "{size} bytes");
+        let block = alloc(&ALLOCATOR, layout);
+        free(&ALLOCATOR, block, layout);
+        assert_eq!(alloc(&ALLOCATOR, layout), block, "{size} bytes");
     }
 }
 
@@ -125,13 +131,11 @@ fn zeroed_blocks_are_zeroed() {
     static ALLOCATOR: Allocator = Allocator::new(&FIRST);
     let layout = Layout::from_size_align(size_of::<First>(), 8).unwrap();
     for byte in 1..=2 {
-        // SAFETY: the size isn't 0.
-        let start = unsafe { ALLOCATOR.alloc_zeroed(layout) };
+        let start = alloc_zeroed(&ALLOCATOR, layout);
         let block = Block { start, layout, byte: 0 };
         block.check(u64::from(byte));
         block.bytes().fill(byte);
-        // SAFETY: it was allocated with this layout, and nobody looks at it again.
-        unsafe { ALLOCATOR.dealloc(start, layout) };
+        free(&ALLOCATOR, start, layout);
     }
 }
 
@@ -141,17 +145,13 @@ fn zeros_are_written_only_where_something_was_in_use() {
     static FIRST: First = First::new();
     static ALLOCATOR: Allocator = Allocator::new(&FIRST);
     let [small, large] = [64, 4096].map(|size| Layout::from_size_align(size, 8).unwrap());
-    // SAFETY: the size isn't 0.
-    let start = unsafe { ALLOCATOR.alloc(small) };
+    let start = alloc(&ALLOCATOR, small);
     Block { start, layout: small, byte: 1 }.bytes().fill(1);
-    // SAFETY: it was allocated with this layout, and nobody looks at it again.
-    unsafe { ALLOCATOR.dealloc(start, small) };
+    free(&ALLOCATOR, start, small);
     let marked = start.wrapping_add(1024);
     // SAFETY: the byte is of the same piece of memory, of which nothing is in use.
     unsafe { marked.write(2) };
-    // SAFETY: the size isn't 0.
-    let block = unsafe { ALLOCATOR.alloc_zeroed(large) };
-    let block = Block { start: block, layout: large, byte: 0 };
+    let block = Block { start: alloc_zeroed(&ALLOCATOR, large), layout: large, byte: 0 };
     assert_eq!(block.start, start);
     assert_eq!(block.bytes()[1024], 2, "no zero was written there");
     assert!(block.bytes()[..1024].iter().all(|byte| *byte == 0));
@@ -163,8 +163,7 @@ fn the_last_block_grows_where_it_is() {
     static FIRST: First = First::new();
     static ALLOCATOR: Allocator = Allocator::new(&FIRST);
     let mut layout = Layout::from_size_align(8, 8).unwrap();
-    // SAFETY: the size isn't 0.
-    let block = unsafe { ALLOCATOR.alloc(layout) };
+    let block = alloc(&ALLOCATOR, layout);
     for size in [16, 17, 500, 4096, 60_000, 100, 1] {
         // SAFETY: it was allocated with this layout, and the size isn't 0.
         assert_eq!(unsafe { ALLOCATOR.realloc(block, layout, size) }, block, "{size} bytes");

@@ -506,23 +506,6 @@ mod tests {
         }
     }
 
-    /// Nobody of this namespace sends an arriving packet. To xt's match, that is somebody else's.
-    #[test]
-    fn an_owner_is_compared_without_a_socket_too_by_xt() {
-        let arriving = Connections::all(Family::V4, Direction::Inbound);
-        for (name, negated, want) in [
-            ("ip filter", true, Meeting::All),
-            ("legacy ip filter", true, Meeting::All),
-            ("legacy ip filter", false, Meeting::None),
-            ("inet mine", true, Meeting::None),
-        ] {
-            for field in [Field::Uid, Field::Gid] {
-                let of_proxy = Condition::compare(field, (2102, 2102), negated);
-                assert_eq!(arriving.meeting(&table(name, vec![]), &of_proxy), want, "{name} {field:?} {negated}");
-            }
-        }
-    }
-
     #[test]
     fn a_condition_divides_connections() {
         let table = table("ip nat", vec![]);

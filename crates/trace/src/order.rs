@@ -158,8 +158,7 @@ pub(super) fn is_one_table(slots: &[Slot<'_>]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ruleset::testing::{self, base, chain, rule, table};
-    use ruleset::{Label, Name};
+    use ruleset::testing::{base, chain, rule, table};
 
     /// The chains at a hook, as `table/chain`.
     fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
@@ -319,33 +318,5 @@ mod tests {
         assert_eq!(both(&["n"], &["a", "b", "c", "d"]), (24, true));
         // Of so many nat chains, not even two orders with a filter chain's are all.
         assert_eq!(both(&["k", "l", "m", "n", "o"], &["a"]), (4, true));
-    }
-
-    #[test]
-    fn connections_are_tracked_where_a_rule_needs_it() {
-        let tracks = |rule: Rule, name: &str, family: Family| {
-            let ruleset = Ruleset { tables: vec![table(name, vec![chain("c", vec![rule])])], not_known: vec![] };
-            tracks(&ruleset, family)
-        };
-        let nat = |address: Option<&str>| Action::Nat(testing::dnat(address.map(|address| address.parse().unwrap())));
-        let looking = Rule { needs_tracking: true, ..rule([], Action::Drop) };
-        let (v4, v6) = (Family::V4, Family::V6);
-        for (rule, families) in [
-            (rule([], Action::Redirect(None)), &[v4, v6][..]),
-            (rule([], nat(None)), &[v4, v6]),
-            (rule([], nat(Some("10.0.0.1"))), &[v4]),
-            (rule([], nat(Some("::1"))), &[v6]),
-            (rule([], Action::NotUnderstood(Label::Extension(Name::from("CT")))), &[]),
-            (rule([], Action::Drop), &[]),
-            (looking, &[v4, v6]),
-        ] {
-            for family in Family::ALL {
-                let is_tracked = tracks(rule.clone(), "inet t", family);
-                assert_eq!(is_tracked, families.contains(&family), "{family}: {rule:?}");
-            }
-        }
-        let redirect = || rule([], Action::Redirect(None));
-        assert!(tracks(redirect(), "ip t", v4) && !tracks(redirect(), "ip t", v6));
-        assert!(!tracks(redirect(), "netdev t", v4), "at ingress, nothing is tracked");
     }
 }

@@ -759,22 +759,6 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_its_packets_before_they_are_tracked() {
-        let new = State { is_seen: false, ..state(80, &Doubt::NONE) };
-        for (hook, priority, side) in [
-            (Hook::Ingress, 0, Ordering::Less),
-            (Hook::Prerouting, -201, Ordering::Less),
-            (Hook::Prerouting, -200, Ordering::Equal),
-            (Hook::Output, -199, Ordering::Greater),
-            (Hook::Input, -300, Ordering::Greater),
-        ] {
-            assert_eq!(new.order_to_tracking(hook, priority), side, "{hook} {priority}");
-        }
-        // This isn't the first hook of a packet that lo brings back.
-        assert_eq!(State { is_seen: true, ..new }.order_to_tracking(Hook::Ingress, 0), Ordering::Greater);
-    }
-
-    #[test]
     fn the_port_is_that_at_which_the_first_packet_arrives() {
         let port = |state: &State<'_>| state.outcome(Treatment::Accepted, None).port;
         let first = state(80, &Doubt::NONE);

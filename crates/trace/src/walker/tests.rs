@@ -2,10 +2,9 @@ use super::*;
 use crate::route::{Environment, there_and_back};
 use ruleset::flags::ct_state_condition;
 use ruleset::testing::by_map;
-use ruleset::{Bits, Condition, Direction, Kind, Label, Name, Nat, NatKind, Rejection, Set, TCP, Values, interface};
+use ruleset::{Bits, Condition, Direction, Kind, Label, Name, Nat, NatKind, TCP, Values, interface};
 use ruleset::{
-    testing::base, testing::chain, testing::effect_of, testing::not, testing::ports, testing::rule, testing::table,
-    testing::to_port,
+    testing::base, testing::chain, testing::effect_of, testing::not, testing::rule, testing::table, testing::to_port,
 };
 
 const REDIRECT: &str = "PROXY_INIT_REDIRECT";
@@ -173,47 +172,6 @@ fn a_rule_before_the_jump_takes_its_connections() {
 }
 
 #[test]
-fn a_rule_in_a_chain_before_the_jump_takes_its_connections() {
-    for (way, action, want) in [
-        (jump("sub"), Action::Accept, "ip nat sub 1: Accepted of to port 80"),
-        (jump("sub"), Action::Drop, "ip nat sub 1: Dropped of to port 80"),
-        (jump("sub"), goto("end"), ""),
-    ] {
-        let others = vec![
-            chain("sub", vec![rule([to_port(80)], action), any(Action::Return)]),
-            chain("end", vec![any(Action::Return)]),
-        ];
-        let got = inbound(vec![nat(vec![any(way)], others)]);
-        match want {
-            // The goto ends in the chain that jumped before.
-            "" => assert!(got.iter().any(|line| line.contains("after of")), "{got:?}"),
-            want => assert_eq!(got, but_for_port_80(want)),
-        }
-    }
-    // A goto from the base chain doesn't come back, wherever its target ends.
-    let others = vec![chain("sub", vec![rule([to_port(80)], Action::Drop)])];
-    assert_eq!(
-        inbound(vec![nat(vec![any(goto("sub"))], others)]),
-        ["ip nat sub 1: Dropped of to port 80", "ip nat PREROUTING 1: Accepted of to any port except 80",]
-    );
-}
-
-#[test]
-fn a_rule_after_the_jump_is_too_late() {
-    let mut table = nat(vec![], vec![]);
-    table.chains[1].rules = vec![rule([to_port(80)], Action::Return), any(redirect(4143))];
-    table.chains[0].rules.push(rule([to_port(80)], redirect(1)));
-    assert_eq!(
-        inbound(vec![table]),
-        [
-            "ip nat PROXY_INIT_REDIRECT 2: Translated after of to any port except 80",
-            "ip nat PROXY_INIT_REDIRECT 1: Accepted after of to port 80",
-            "ip nat PREROUTING 2: Translated after of to port 80",
-        ]
-    );
-}
-
-#[test]
 fn what_one_rule_has_taken_no_later_one_takes() {
     for first in [Action::Return, Action::Accept] {
         let before =
@@ -267,55 +225,6 @@ fn conditions_pick_their_connections() {
         let rest = ["to any port except 80", "perhaps to port 80"].map(ToOwned::to_owned).to_vec();
         assert_eq!(dropped(conditions), (" perhaps of to port 80".to_owned(), rest));
     }
-}
-
-#[test]
-fn sets_are_looked_up_in_their_table() {
-    let in_set = |set: &str| Condition::is(Field::DestinationPort, Values::Set(name(set)));
-    let with_sets = |condition| {
-        let mut table = nat(vec![rule([condition], Action::Drop)], vec![]);
-        table.sets = vec![
-            ports("web", &[(80, 80)]),
-            ports("empty", &[]),
-            Set { elements: None, ..ports("several-fields", &[]) },
-        ];
-        inbound(vec![table])
-    };
-    assert_eq!(with_sets(in_set("web")), but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80"));
-    assert_eq!(with_sets(in_set("empty")), ALL_WELL);
-    assert_eq!(with_sets(not(in_set("empty"))), ["ip nat PREROUTING 1: Dropped of all TCP connections"]);
-    for unknown in ["several-fields", "missing"] {
-        assert_eq!(
-            with_sets(in_set(unknown)),
-            [
-                "ip nat PREROUTING 1: Dropped perhaps of all TCP connections",
-                "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of all TCP connections",
-            ],
-            "{unknown}"
-        );
-    }
-}
-
-#[test]
-fn a_verdict_map_takes_what_it_lists() {
-    let map = |field, verdicts: &[(u128, Action)]| {
-        let by_map = by_map("verdicts", field, verdicts.iter().cloned());
-        inbound(vec![nat(vec![by_map], vec![chain("sub", vec![])])])
-    };
-    let port = Field::DestinationPort;
-    let drop_80 = but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80");
-    assert_eq!(map(port, &[(80, Action::Drop)]), drop_80);
-    assert_eq!(map(port, &[(80, Action::Drop), (70_000, Action::Accept)]), drop_80, "no packet has such a port");
-    assert_eq!(
-        map(port, &[(80, goto("sub")), (443, Action::Accept)]),
-        [
-            "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port except 80,443",
-            "ip nat PREROUTING 1: Accepted of to port 80,443",
-        ]
-    );
-    assert_eq!(map(port, &[]), ALL_WELL);
-    assert_eq!(map(Field::Uid, &[(7, Action::Drop)]), ALL_WELL, "no user sends them");
-    assert_eq!(map(Field::Protocol, &[(TCP, Action::Drop)]), ["ip nat PREROUTING 1: Dropped of all TCP connections"]);
 }
 
 #[test]
@@ -377,121 +286,6 @@ fn what_lets_through_at_the_end_of_a_base_chain_decides_nothing() {
             "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80",
         ]
     );
-}
-
-#[test]
-fn a_drop_before_ends_everything_whatever_table_it_is_in() {
-    for name in ["ip mangle", "inet mine", "legacy ip mangle"] {
-        let dropping = mangle(name, vec![rule([to_port(80)], Action::Drop)]);
-        assert_eq!(
-            inbound(vec![dropping, nat(vec![], vec![])]),
-            but_for_port_80(&format!("{name} early 1: Dropped of to port 80"))
-        );
-    }
-    let other_family = mangle("ip6 mangle", vec![any(Action::Drop)]);
-    let dormant = Table { dormant: true, ..mangle("ip mangle", vec![any(Action::Drop)]) };
-    let output = base("out", Kind::Filter, Hook::Forward, -150, vec![any(Action::Drop)]);
-    let other_hook = table("inet mine", vec![output]);
-    assert_eq!(inbound(vec![other_family, dormant, other_hook, nat(vec![], vec![])]), ALL_WELL);
-}
-
-#[test]
-fn ingress_comes_before_prerouting() {
-    let at_ingress = base("edge", Kind::Filter, Hook::Ingress, 500, vec![rule([to_port(80)], Action::Drop)]);
-    assert_eq!(
-        inbound(vec![nat(vec![], vec![]), table("netdev edge", vec![at_ingress])]),
-        but_for_port_80("netdev edge edge 1: Dropped of to port 80")
-    );
-}
-
-#[test]
-fn a_chain_of_a_device_sees_the_packets_of_that_one() {
-    let edge = base("edge", Kind::Filter, Hook::Ingress, 0, vec![any(Action::Drop)]);
-    let of_eth1 = Chain { devices: Some(Intervals::one(interface(b"eth1"))), ..edge };
-    let tables = || vec![table("netdev edge", vec![of_eth1.clone()]), nat(vec![], vec![])];
-    let by = |device: &[u8]| {
-        let all = Connections::all(Family::V4, Direction::Inbound);
-        let these = all.narrowed(Field::InInterface, &Intervals::one(interface(device)));
-        of(tables(), Direction::Inbound, these)
-    };
-    let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of arriving on";
-    assert_eq!(by(b"eth1"), ["netdev edge edge 1: Dropped of arriving on \"eth1\""]);
-    assert_eq!(by(b"eth2"), [format!("{redirected} \"eth2\"")]);
-    let got = inbound(tables());
-    assert_eq!(got[0], "netdev edge edge 1: Dropped of arriving on \"eth1\"");
-    assert!(got.len() == 2 && got[1].starts_with(redirected), "{got:?}");
-}
-
-/// A rule that accepts connections before other rules redirect them is no bypass of these.
-#[test]
-fn what_another_rule_redirects_after_an_accept_does_not_pass_by() {
-    let accepting = mangle("ip mangle", vec![rule([to_port(80)], Action::Accept)]);
-    let rules = vec![rule([to_port(80)], redirect(1))];
-    let earlier = base("dstnat", Kind::Nat, Hook::Prerouting, -110, rules);
-    assert_eq!(
-        inbound(vec![accepting, table("ip mine", vec![earlier]), nat(vec![], vec![])]),
-        but_for_port_80("ip mine dstnat 1: Translated of to port 80")
-    );
-}
-
-#[test]
-fn a_policy_drops_what_gets_to_the_end() {
-    let with_policy_drop = |mut table: Table| {
-        table.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
-        table
-    };
-    let empty = mangle("ip mangle", vec![]);
-    assert_eq!(
-        inbound(vec![with_policy_drop(empty), nat(vec![], vec![])]),
-        ["ip mangle early policy: Dropped of all TCP connections"]
-    );
-    let accept_80 = || mangle("ip mangle", vec![rule([to_port(80)], Action::Accept)]);
-    assert_eq!(
-        inbound(vec![with_policy_drop(accept_80()), nat(vec![], vec![])]),
-        [
-            "ip mangle early policy: Dropped of to any port except 80",
-            "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80",
-        ]
-    );
-    let mut bypassing = nat(vec![], vec![]);
-    bypassing.chains[1].rules.insert(0, rule([to_port(80)], Action::Return));
-    assert_eq!(
-        inbound(vec![with_policy_drop(bypassing)]),
-        [
-            "ip nat PROXY_INIT_REDIRECT 2: Translated after of to any port except 80",
-            "ip nat PROXY_INIT_REDIRECT 1: Accepted after of to port 80",
-            "ip nat PREROUTING policy: Dropped after of to port 80",
-        ]
-    );
-}
-
-#[test]
-fn once_mapped_no_nat_chain_is_asked_but_filter_chains_are() {
-    let later = |kind| {
-        let rules = vec![any(Action::Drop)];
-        table("inet later", vec![base("late", kind, Hook::Prerouting, 10, rules)])
-    };
-    assert_eq!(inbound(vec![nat(vec![], vec![]), later(Kind::Nat)]), ALL_WELL);
-    assert_eq!(
-        inbound(vec![nat(vec![], vec![]), later(Kind::Filter)]),
-        [ALL_WELL[0], "inet later late 1: Dropped after of to port 4143"]
-    );
-    // An earlier nat chain has mapped them: ours isn't asked.
-    let earlier = base("dstnat", Kind::Nat, Hook::Prerouting, -110, vec![any(redirect(1))]);
-    assert_eq!(
-        inbound(vec![nat(vec![], vec![]), table("ip mine", vec![earlier])]),
-        ["ip mine dstnat 1: Translated of all TCP connections"]
-    );
-}
-
-#[test]
-fn what_is_not_tracked_passes_no_nat_chain() {
-    let raw = mangle("ip raw", vec![effect_of([to_port(80)], Effect::Untrack), rule([to_port(80)], Action::Accept)]);
-    let tracked = inbound(vec![raw.clone(), nat(vec![], vec![])]);
-    assert!(tracked.iter().all(|said| said.contains("Translated")), "{tracked:?}");
-    let mut raw = raw;
-    raw.chains[0].base.as_mut().unwrap().priority = -300;
-    assert_eq!(inbound(vec![raw, nat(vec![], vec![])]), but_for_port_80("ip raw early 1: Untracked of to port 80"));
 }
 
 #[test]
@@ -618,37 +412,6 @@ fn an_order_is_open_only_between_chains_that_may_decide() {
 }
 
 #[test]
-fn outbound_connections_have_a_user_and_pass_output() {
-    let rules = vec![rule([Condition::is(Field::Uid, 2102)], Action::Return), any(jump("PROXY_INIT_OUTPUT"))];
-    let output = table(
-        "ip nat",
-        vec![
-            base("OUTPUT", Kind::Nat, Hook::Output, -100, rules),
-            chain("PROXY_INIT_OUTPUT", vec![any(redirect(4140))]),
-            prerouting(vec![any(Action::Drop)]),
-        ],
-    );
-    assert_eq!(
-        of(vec![output], Direction::Outbound, Connections::all(Family::V4, Direction::Outbound)),
-        [
-            "ip nat PROXY_INIT_OUTPUT 1: Translated after of from any user except 2102",
-            "ip nat OUTPUT 1: Accepted of from user 2102",
-        ]
-    );
-}
-
-#[test]
-fn a_single_connection_is_followed_too() {
-    let one = Connections::all(Family::V4, Direction::Inbound).narrowed(Field::DestinationPort, &Intervals::one(80));
-    let got = |port| {
-        let before = vec![rule([to_port(port)], Action::Accept)];
-        of(vec![nat(before, vec![])], Direction::Inbound, one.clone())
-    };
-    assert_eq!(got(80), ["ip nat PREROUTING 1: Accepted of to port 80"]);
-    assert_eq!(got(81), ["ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80"]);
-}
-
-#[test]
 fn without_a_way_to_the_goal_nothing_is_reached_and_nothing_decided() {
     assert!(inbound(vec![]).is_empty());
     let only_hooked = table("ip nat", vec![prerouting(vec![]), redirecting()]);
@@ -737,36 +500,6 @@ fn of_too_many_kinds_the_rest_is_not_followed() {
     // One is that which nothing has taken.
     assert_eq!(walk_of(15), (16, 0));
     assert_eq!(walk_of(17), (16, 2));
-}
-
-/// By one rule or the policy: that all are lost is certain, wherever.
-#[test]
-fn a_doubt_before_a_certain_drop_does_not_hide_it() {
-    let with = |rules: Vec<Rule>, policy| {
-        let mut late = base("late", Kind::Filter, Hook::Input, 0, rules);
-        late.base.as_mut().unwrap().policy = policy;
-        inbound(vec![nat(vec![], vec![]), table("ip filter", vec![late])])
-    };
-    let doubted = |action| vec![rule([strange()], action)];
-    let by_policy = [ALL_WELL[0], "ip filter late policy: Dropped after of to port 4143"];
-    assert_eq!(with(vec![], Policy::Drop), by_policy);
-    assert_eq!(with(doubted(Action::Drop), Policy::Drop), by_policy);
-    assert_eq!(
-        with([doubted(Action::Drop), doubted(Action::Reject(Rejection::Reset))].concat(), Policy::Drop),
-        by_policy
-    );
-    // Connections that the first chain lets through live.
-    let perhaps = "ip filter late policy: Dropped perhaps after of to port 4143";
-    let got = with(doubted(Action::Accept), Policy::Drop);
-    assert_eq!(got, [ALL_WELL[0], perhaps, perhaps], "the first packet, and the ACK");
-    let perhaps = "ip filter late 1: Dropped perhaps after of to port 4143";
-    assert_eq!(with(doubted(Action::Drop), Policy::Accept), [ALL_WELL[0], perhaps, perhaps]);
-    // Once before they are redirected, and once after.
-    let mut late = base("late", Kind::Filter, Hook::Input, 0, vec![]);
-    late.base.as_mut().unwrap().policy = Policy::Drop;
-    let got =
-        inbound(vec![mangle("ip mangle", doubted(Action::Drop)), nat(vec![], vec![]), table("ip filter", vec![late])]);
-    assert_eq!(got.last().unwrap(), by_policy[1]);
 }
 
 /// The ports of the connections that pass our chain by, where each port has a rule of its own that accepts
