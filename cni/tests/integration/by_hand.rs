@@ -12,13 +12,15 @@ const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// The result of bridge and host-local in this version.
 fn previous(version: &str) -> Value {
-    let family = if version < "1" { json!({"version": "4"}) } else { json!({}) };
     let mut ip = json!({"address": "10.88.0.5/16", "gateway": "10.88.0.1", "interface": 2});
-    ip.as_object_mut().unwrap().extend(family.as_object().unwrap().clone());
+    let mut ip_of_6 = json!({"address": "fd00:88::5/64", "interface": 2});
+    if version < "1" {
+        (ip["version"], ip_of_6["version"]) = ("4".into(), "6".into());
+    }
     json!({
         "cniVersion": version,
         "interfaces": [{"name": "cni0", "mac": "a6:8b:7d:2f:11:01"}, {"name": "eth0", "sandbox": "/run/netns/x"}],
-        "ips": [ip],
+        "ips": [ip, ip_of_6],
         "routes": [{"dst": "0.0.0.0/0"}],
         "dns": {},
         "unknown": {"kept": [1.5, 18_446_744_073_709_551_615_u64, null]},

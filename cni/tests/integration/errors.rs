@@ -134,33 +134,22 @@ fn a_key_of_the_wrong_type_or_value_is_named() {
         if let Some((parent, key)) = path.rsplit_once('/') {
             configuration.pointer_mut(parent).unwrap()[key] = value.clone();
         }
-        for verb in ["ADD", "CHECK"] {
+        for (verb, version) in [("ADD", "0.3.0"), ("ADD", "1.0.0"), ("CHECK", "1.1.0")] {
             if verb == "CHECK" && path == "/prevResult" {
                 continue;
             }
-            let message = Run::new(verb, &configuration, pod.path()).output(&node).error(7);
+            if path != "/cniVersion" {
+                configuration["cniVersion"] = version.into();
+            }
+            let finished = Run::new(verb, &configuration, pod.path()).output(&node);
+            let message = finished.error(7);
             assert!(message.contains(words), "{path} {value}: {message}");
+            // An error is in the version of the configuration.
+            let object: Value = serde_json::from_str(&finished.stdout()).unwrap();
+            assert!(path == "/cniVersion" || object["cniVersion"] == version, "{object}");
         }
     }
     assert_untouched(&pod);
-}
-
-#[test]
-fn an_error_is_in_the_version_of_the_configuration() {
-    let (node, pod) = (Namespace::new(), Namespace::new());
-    for (key, value) in
-        [("ipv6", json!("true")), ("proxy-uid", json!(4_294_967_295_u32)), ("incoming-proxy-port", Value::Null)]
-    {
-        for version in ["0.3.0", "0.4.0", "1.0.0", "1.1.0"] {
-            let mut configuration = meshed();
-            configuration["cniVersion"] = version.into();
-            configuration["linkerd"][key] = value.clone();
-            let finished = Run::new("ADD", &configuration, pod.path()).output(&node);
-            finished.error(7);
-            let object: Value = serde_json::from_str(&finished.stdout()).unwrap();
-            assert_eq!(object["cniVersion"], version, "{object}");
-        }
-    }
 }
 
 #[test]

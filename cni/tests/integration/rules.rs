@@ -8,7 +8,7 @@ use lab::network::{Namespace, seed};
 use lab::shell::PROGRAMS_TO_TEST;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use proxy_init::{Form, SETTINGS};
+use proxy_init::{Form, SETTINGS, Setting};
 use serde_json::{Value, json};
 
 use crate::support::{PLUGIN, Run, by_annotations, saved};
@@ -47,9 +47,9 @@ fn proxy_init() -> &'static Path {
 }
 
 /// A list as a person might write it.
-fn any_list(item: impl Strategy<Value = String> + 'static) -> impl Strategy<Value = String> {
+fn any_list(item: impl Strategy<Value = String> + 'static, most: usize) -> impl Strategy<Value = String> {
     let separator = prop_oneof![Just(","), Just(", "), Just(" ,"), Just(",,")];
-    (proptest::collection::vec(item, 0..20), separator).prop_map(|(items, separator)| items.join(separator))
+    (proptest::collection::vec(item, 1..=most), separator).prop_map(|(items, separator)| items.join(separator))
 }
 
 fn any_range() -> impl Strategy<Value = String> {
@@ -67,177 +67,80 @@ fn any_subnet() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The settings of a network configuration and of a pod's annotations.
+/// Any value of a setting, as its flag has it.
+fn any_value(setting: &Setting) -> BoxedStrategy<String> {
+    match (setting.form, setting.placeholder) {
+        (Form::Number, _) if setting.is_required => (1..=u16::MAX).prop_map(|port| port.to_string()).boxed(),
+        (Form::Number, _) => {
+            prop_oneof![Just(-1), Just(0), 1..i64::from(u32::MAX)].prop_map(|id| id.to_string()).boxed()
+        }
+        (Form::Switch, _) => any::<bool>().prop_map(|is_on| is_on.to_string()).boxed(),
+        (Form::Numbers, _) => any_list((1..=u16::MAX).prop_map(|port| port.to_string()), 4).boxed(),
+        // Without rules for IPv6, one of IPv4 has to be among those outside of which nothing is redirected.
+        (Form::Texts, "SUBNETS") => any_list(any_subnet(), 4).prop_map(|list| format!("192.0.2.0/24,{list}")).boxed(),
+        (Form::Texts, "NAMES") => any_list("[a-z][a-z0-9._@-]{0,14}", 3).boxed(),
+        (Form::Texts, _) => any_list(any_range(), 20).boxed(),
+    }
+}
+
+/// The value in the plugin's configuration of one that a flag has.
+fn in_json(setting: &Setting, value: &str) -> Value {
+    let number = |text: &str| json!(text.parse::<i64>().unwrap());
+    let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
+    match setting.form {
+        Form::Number => number(value),
+        Form::Switch => json!(value == "true"),
+        Form::Numbers => items.map(number).collect(),
+        Form::Texts => value.split(',').collect(),
+    }
+}
+
+/// A setting, where it is made: in the network configuration, and by an annotation of the pod, with that one's name.
 #[derive(Debug, Clone)]
-struct Case {
-    inbound_port: u16,
-    outbound_port: u16,
-    uid: i64,
-    gid: i64,
-    redirect: Vec<u16>,
-    inbound: Vec<String>,
-    outbound: Vec<String>,
-    subnets: Vec<String>,
-    outbound_subnets: Vec<String>,
-    ipv6: bool,
-    native: bool,
-    skip_outbound: Option<String>,
-    skip_inbound: Option<String>,
-    skip_subnets: Option<String>,
-    annotated_uid: Option<u32>,
-    annotated_gid: Option<u32>,
-    uids: Vec<String>,
-    gids: Vec<String>,
-    skip_uid: Option<String>,
-    skip_gid: Option<String>,
-    chosen_ports: Vec<String>,
-    chosen_subnets: Vec<String>,
-    annotated_ports: Option<String>,
-    inbound_interfaces: Vec<String>,
-    outbound_interfaces: Vec<String>,
-    annotated_interfaces: Option<String>,
+struct Given {
+    setting: &'static Setting,
+    configured: Option<String>,
+    annotated: Option<(&'static str, String)>,
 }
 
-fn any_case() -> impl Strategy<Value = Case> {
-    let port = || 1..=u16::MAX;
-    let id = || prop_oneof![Just(-1), Just(0), 1..i64::from(u32::MAX)];
-    let list = |length: usize| proptest::collection::vec(any_range(), 0..length);
-    let subnets = || proptest::collection::vec(any_subnet(), 0..4);
-    let names = || proptest::collection::vec("[a-z][a-z0-9._@-]{0,14}", 0..3);
-    let id_text = || proptest::option::of(0..u32::MAX);
-    (
-        (port(), port(), id(), id(), proptest::collection::vec(port(), 0..4)),
-        (list(30), list(30), subnets(), subnets()),
-        (any::<bool>(), prop::bool::weighted(0.2)),
-        (
-            proptest::option::of(any_list(any_range())),
-            proptest::option::of(any_list(any_range())),
-            proptest::option::of(any_list(any_subnet())),
-            id_text(),
-            id_text(),
-        ),
-        (list(4), list(4)),
-        (list(20), subnets(), proptest::option::of(any_range())),
-        (names(), names(), proptest::option::of("net[0-9]{1,5}")),
-        (proptest::option::of(any_list(any_range())), proptest::option::of(any_list(any_range()))),
-    )
-        .prop_map(|(numbers, lists, (ipv6, native), annotations, ids, chosen, names, skip)| Case {
-            inbound_port: numbers.0,
-            outbound_port: numbers.1,
-            uid: numbers.2,
-            gid: numbers.3,
-            redirect: numbers.4,
-            inbound: lists.0,
-            outbound: lists.1,
-            subnets: lists.2,
-            outbound_subnets: lists.3,
-            ipv6,
-            native,
-            skip_outbound: annotations.0,
-            skip_inbound: annotations.1,
-            skip_subnets: annotations.2,
-            annotated_uid: annotations.3,
-            annotated_gid: annotations.4,
-            uids: ids.0,
-            gids: ids.1,
-            skip_uid: skip.0,
-            skip_gid: skip.1,
-            chosen_ports: chosen.0,
-            chosen_subnets: chosen.1.into_iter().filter(|it| ipv6 || !it.contains(':')).collect(),
-            annotated_ports: chosen.2,
-            inbound_interfaces: names.0,
-            outbound_interfaces: names.1,
-            annotated_interfaces: names.2,
-        })
-}
-
-impl Case {
-    fn mode(&self) -> &'static str {
-        if self.native { "native" } else { "nft" }
-    }
-
-    fn configuration(&self) -> Value {
-        let mut annotations = json!({"linkerd.io/proxy-version": "edge-1"});
-        let ids = [self.annotated_uid, self.annotated_gid].map(|id| id.map(|id| id.to_string()));
-        let [uid, gid] = &ids;
-        for (key, value) in [
-            ("skip-outbound-ports", &self.skip_outbound),
-            ("skip-inbound-ports", &self.skip_inbound),
-            ("skip-subnets", &self.skip_subnets),
-            ("proxy-uid", uid),
-            ("proxy-gid", gid),
-        ] {
-            if let Some(value) = value {
-                annotations[format!("config.linkerd.io/{key}")] = value.as_str().into();
-            }
-        }
-        for (key, value) in [
-            ("skip-uid", &self.skip_uid),
-            ("skip-gid", &self.skip_gid),
-            ("outbound-ports-to-redirect", &self.annotated_ports),
-            ("inbound-interfaces-to-ignore", &self.annotated_interfaces),
-        ] {
-            if let Some(value) = value {
-                annotations[format!("proxy-init.io/{key}")] = value.as_str().into();
-            }
-        }
-        let mut configuration = by_annotations(annotations);
-        configuration["linkerd"] = json!({
-            "pod-info": "annotations",
-            "incoming-proxy-port": self.inbound_port,
-            "outgoing-proxy-port": self.outbound_port,
-            "proxy-uid": self.uid,
-            "proxy-gid": self.gid,
-            "ports-to-redirect": self.redirect,
-            "inbound-ports-to-ignore": self.inbound,
-            "outbound-ports-to-ignore": self.outbound,
-            "subnets-to-ignore": self.subnets,
-            "outbound-subnets-to-ignore": self.outbound_subnets,
-            "outbound-ports-to-redirect": self.chosen_ports,
-            "outbound-subnets-to-redirect": self.chosen_subnets,
-            "inbound-interfaces-to-ignore": self.inbound_interfaces,
-            "outbound-interfaces-to-ignore": self.outbound_interfaces,
-            "skip-uid": self.uids,
-            "skip-gid": self.gids,
-            "iptables-mode": self.mode(),
-            "ipv6": self.ipv6,
-        });
-        configuration
-    }
-
-    /// The injector's flags for the init container: each annotation in the place of the setting that it replaces.
-    fn flags(&self) -> Vec<String> {
-        let or = |annotation: &Option<String>, configured: &[String]| match annotation {
-            Some(text) if !text.is_empty() => text.clone(),
-            _ => configured.join(","),
+impl Given {
+    /// The injector's flag for the init container: the annotation in the place of what it replaces, or added to it.
+    fn flag(&self) -> Option<String> {
+        let Self { setting, configured, annotated } = self;
+        let value = match (configured, annotated) {
+            (Some(configured), Some((_, annotated))) if setting.adds => format!("{configured},{annotated}"),
+            (_, Some((_, value))) | (Some(value), None) => value.clone(),
+            (None, None) => return None,
         };
-        let id = |annotated: Option<u32>, configured: i64| annotated.map_or(configured, i64::from);
-        let inbound = [self.inbound.join(","), self.skip_inbound.clone().unwrap_or_default()].join(",");
-        let mut flags = vec![
-            format!("--incoming-proxy-port={}", self.inbound_port),
-            format!("--outgoing-proxy-port={}", self.outbound_port),
-            format!("--proxy-uid={}", id(self.annotated_uid, self.uid)),
-            format!("--proxy-gid={}", id(self.annotated_gid, self.gid)),
-            format!("--inbound-ports-to-ignore={inbound}"),
-            format!("--outbound-ports-to-ignore={}", or(&self.skip_outbound, &self.outbound)),
-            format!("--subnets-to-ignore={}", or(&self.skip_subnets, &self.subnets)),
-            format!("--outbound-subnets-to-ignore={}", self.outbound_subnets.join(",")),
-            format!("--skip-uid={}", or(&self.skip_uid, &self.uids)),
-            format!("--skip-gid={}", or(&self.skip_gid, &self.gids)),
-            format!("--iptables-mode={}", self.mode()),
-            format!("--ipv6={}", self.ipv6),
-        ];
-        for (flag, list) in [
-            ("outbound-ports-to-redirect", or(&self.annotated_ports, &self.chosen_ports)),
-            ("outbound-subnets-to-redirect", self.chosen_subnets.join(",")),
-            ("inbound-interfaces-to-ignore", or(&self.annotated_interfaces, &self.inbound_interfaces)),
-            ("outbound-interfaces-to-ignore", self.outbound_interfaces.join(",")),
-        ] {
-            flags.extend((!list.is_empty()).then(|| format!("--{flag}={list}")));
-        }
-        flags.extend(self.redirect.iter().map(|port| format!("--ports-to-redirect={port}")));
-        flags
+        Some(format!("--{}={value}", setting.flag))
     }
+}
+
+fn any_given(setting: &'static Setting) -> impl Strategy<Value = Given> {
+    let configured = (any::<bool>(), any_value(setting));
+    let annotated = proptest::option::of((proptest::sample::select(setting.annotations), any_value(setting)));
+    (configured, annotated).prop_map(move |((is_configured, value), annotated)| Given {
+        setting,
+        configured: (is_configured || setting.is_required).then_some(value),
+        annotated,
+    })
+}
+
+/// The configuration of the plugin for a pod with these settings, in this mode.
+fn configuration(all: &[Given], mode: &str) -> Value {
+    let mut annotations = json!({"linkerd.io/proxy-version": "edge-1"});
+    let mut linkerd = json!({"pod-info": "annotations", "iptables-mode": mode});
+    for Given { setting, configured, annotated } in all {
+        if let Some(value) = configured {
+            linkerd[setting.key()] = in_json(setting, value);
+        }
+        if let Some((name, value)) = annotated {
+            annotations[*name] = value.as_str().into();
+        }
+    }
+    let mut configuration = by_annotations(annotations);
+    configuration["linkerd"] = linkerd;
+    configuration
 }
 
 /// Everything in a namespace, as nft and iptables list it.
@@ -256,14 +159,19 @@ fn any_configuration_installs_what_the_init_program_installs() {
         rng_seed: RngSeed::Fixed(seed()),
         ..Config::default()
     });
-    let checked = runner.run(&any_case(), |case| {
+    let all: Vec<_> = SETTINGS.iter().map(any_given).collect();
+    let checked = runner.run(&(all, prop::bool::weighted(0.2)), |(all, is_native)| {
+        let mode = if is_native { "native" } else { "nft" };
+        let configuration = configuration(&all, mode);
         let [by_plugin, by_init] = [Namespace::new(), Namespace::new()];
-        Run::new("ADD", &case.configuration(), by_plugin.path()).output(&node).success();
+        Run::new("ADD", &configuration, by_plugin.path()).output(&node).success();
         let mut init = Command::new(proxy_init());
-        let output = by_init.output(init.args(case.flags()).env_remove("IPTABLES_MODE"));
+        // The plugin makes rules for IPv6 only where it is told to.
+        init.args([&format!("--iptables-mode={mode}"), "--ipv6=false"]).args(all.iter().filter_map(Given::flag));
+        let output = by_init.output(init.env_remove("IPTABLES_MODE"));
         prop_assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         prop_assert_eq!(everything(&by_plugin), everything(&by_init));
-        Run::new("CHECK", &case.configuration(), by_plugin.path()).output(&node).success();
+        Run::new("CHECK", &configuration, by_plugin.path()).output(&node).success();
         Ok(())
     });
     checked.unwrap();
@@ -298,15 +206,8 @@ fn each_settings_key_and_annotations_make_the_rules_that_its_flag_makes() {
             "iptables-mode": "nft",
         });
         assert_ne!(by_plugin(&annotations, &linkerd), by_flag, "{flag}");
-        let number = |text: &str| json!(text.parse::<u32>().unwrap());
-        let in_json = match setting.form {
-            Form::Number => number(value),
-            Form::Switch => json!(value == "true"),
-            Form::Numbers => value.split(',').map(number).collect(),
-            Form::Texts => value.split(',').collect(),
-        };
         let mut with_key = linkerd.clone();
-        with_key[setting.key()] = in_json;
+        with_key[setting.key()] = in_json(setting, value);
         assert_eq!(by_plugin(&annotations, &with_key), by_flag, "{flag}");
 
         annotations[setting.annotations[0]] = value.into();
