@@ -319,29 +319,6 @@ mod tests {
     const CONF: &str = r#"{"type": "bridge", "cniVersion": "0.4.0"}"#;
 
     #[test]
-    fn every_usable_file_gets_the_entry_and_nothing_is_fatal() {
-        let mut files =
-            folder(&[("10-calico.conflist", CALICO), ("20-half.conflist", "{\"plugins\": ["), ("30-none.conf", "{}")]);
-        files.insert("40-link.conf".to_owned(), Err("it is a symbolic link".to_owned()));
-        files.insert("50-bytes.conf".to_owned(), Ok(Text { bytes: vec![0xff], mode: 0o644 }));
-        let plan = plan(&files);
-        let skipped: Vec<&str> = plan.skipped.keys().map(String::as_str).collect();
-        assert_eq!(skipped, ["20-half.conflist", "30-none.conf", "40-link.conf", "50-bytes.conf"]);
-        let [Change { name, steps }] = &plan.changes[..] else { panic!("{plan:?}") };
-        assert_eq!(name, "10-calico.conflist");
-        assert!(matches!(&steps[..], [Step { after: Some(Text { mode: 0o600, .. }), .. }]));
-        assert_eq!(count_chained(&installed(&files)), 1);
-    }
-
-    #[test]
-    fn a_conf_gives_way_to_a_list_and_comes_back_with_every_byte() {
-        let files = folder(&[("99-bridge.conf", CONF)]);
-        let whole = installed(&files);
-        assert_eq!(names(&whole), ["99-bridge.conflist"]);
-        assert_eq!(removed(&whole), files);
-    }
-
-    #[test]
     fn runtimes_take_the_first_file() {
         let chained = r#"{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#;
         let alone = r#"{"name": "n", "plugins": [{"type": "linkerd-cni"}]}"#;

@@ -19,9 +19,7 @@ const CONNECTIONS: usize = 400;
 
 fn start(node: &Node, arguments: &[&str]) -> Agent {
     node.write("10-calico.conflist", CALICO);
-    let agent = node.agent(arguments);
-    node.until_installed("10-calico.conflist");
-    agent
+    node.installed(arguments)
 }
 
 /// The status of an answer, within a deadline; none if there was no answer. To be called in the node's network.

@@ -71,8 +71,7 @@ fn during_an_update_nothing_is_removed() {
     let node = Node::with_calico();
     watched(&node, || {
         for round in 0..5 {
-            let agent = node.agent(&[]);
-            node.until_installed("10-calico.conflist");
+            let agent = node.installed(&[]);
             until("the new program is there", || {
                 fs::read(node.bin("linkerd-cni")).ok() == fs::read(node.path().join("image/linkerd-cni")).ok()
             });
@@ -140,8 +139,7 @@ fn of_two_agents_one_owns_the_files_and_the_last_one_takes_them_along() {
         let node = Node::with_calico();
         let before = node.tree();
         watched(&node, || {
-            let older = node.agent(&["--on-exit", "remove"]);
-            node.until_installed("10-calico.conflist");
+            let older = node.installed(&["--on-exit", "remove"]);
             let newer = node.agent(&["--on-exit", "remove"]);
             until("the newer one is ready", || newer.says("ready: "));
             assert!(!newer.says("takes over"));
@@ -161,8 +159,7 @@ fn of_two_agents_one_owns_the_files_and_the_last_one_takes_them_along() {
 #[test]
 fn when_the_agent_that_owns_the_files_is_killed_the_other_one_takes_over() {
     let node = Node::with_calico();
-    let owner = node.agent(&[]);
-    node.until_installed("10-calico.conflist");
+    let owner = node.installed(&[]);
     let other = node.agent(&[]);
     until("the other one is ready", || other.says("ready: "));
     owner.signal(Signal::SIGKILL);

@@ -85,9 +85,8 @@ fn of_two_networks_with_the_pods_address_neither_is_taken() {
 #[test]
 fn without_an_address_nothing_is_known() {
     let watched = Watched::start(&[]);
-    let (network, uid) = (Namespace::new(), uid());
-    let _sandbox = Sandbox::of(&uid, &network);
-    watched.cluster.pod_with("web-0", &uid, running(), |pod| pod["status"]["podIPs"] = json!([]));
+    let network = Namespace::new();
+    let _pod = watched.pod_in(&network, "web-0", running(), |pod| pod["status"]["podIPs"] = json!([]));
     let said = said_of(watched, "web-0");
     assert!(said.contains("doesn't say"), "{said}");
     assert!(!rules(&network).contains("PROXY_INIT"));
@@ -97,9 +96,8 @@ fn without_an_address_nothing_is_known() {
 fn a_pod_with_users_of_its_own_is_known_by_the_namespace_right_below_the_nodes() {
     for (has_own, heals) in [(true, true), (false, false)] {
         let watched = Watched::start(&[]);
-        let (network, uid) = (of_own_users(), uid());
-        let _sandbox = Sandbox::of(&uid, &network);
-        watched.cluster.pod_with("web-0", &uid, running(), |pod| pod["spec"]["hostUsers"] = json!(!has_own));
+        let network = of_own_users();
+        let _pod = watched.pod_in(&network, "web-0", running(), |pod| pod["spec"]["hostUsers"] = json!(!has_own));
         if heals {
             until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
             watched.agent.terminate();

@@ -149,6 +149,13 @@ impl Node {
         self.start(self.command(arguments))
     }
 
+    /// One that has put the plugin into Calico's configuration.
+    pub(crate) fn installed(&self, arguments: &[&str]) -> Agent {
+        let agent = self.agent(arguments);
+        self.until_installed("10-calico.conflist");
+        agent
+    }
+
     pub(crate) fn start(&self, mut command: Command) -> Agent {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let log = self.path.join(format!("log-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));

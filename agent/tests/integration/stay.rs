@@ -57,8 +57,7 @@ fn a_kubeconfig_that_no_entry_needs_any_more_is_removed() {
 #[test]
 fn whatever_others_change_is_answered_within_a_second() {
     let node = Node::with_calico();
-    let agent = node.agent(&[]);
-    node.until_installed("10-calico.conflist");
+    let agent = node.installed(&[]);
     let program = fs::read(node.bin("linkerd-cni")).unwrap();
     let is_installed = || fs::read(node.bin("linkerd-cni")).is_ok_and(|now| now == program);
     let mut slowest = Duration::ZERO;
@@ -104,8 +103,7 @@ fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
     fs::write(node.net("08-bytes.conf"), [0xff, 0xfe]).unwrap();
     nix::unistd::mkfifo(&node.net("09-fifo.conf"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     node.write("10-calico.conflist", CALICO);
-    let agent = node.agent(&[]);
-    node.until_installed("10-calico.conflist");
+    let agent = node.installed(&[]);
     assert_eq!(fs::read_to_string(node.net("05-half.conflist")).unwrap(), half);
     until("it says why", || agent.says("05-half.conflist is left as it is"));
     // In one step: between two, it would be empty, which is another reason.
@@ -167,8 +165,7 @@ fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
     for (name, put) in first {
         let node = Node::with_calico();
         put(&node);
-        let agent = node.agent(&[]);
-        node.until_installed("10-calico.conflist");
+        let agent = node.installed(&[]);
         until("it says what comes first", || agent.says(&format!("{name} comes first by name")));
         sleep(Duration::from_millis(500));
         assert!(!agent.says("ready: "), "{name}");
@@ -422,8 +419,7 @@ fn links_are_not_followed_out_of_the_folders() {
     symlink(outside.join("unfinished"), node.net(".10-calico.conflist.linkerd-cni-unfinished")).unwrap();
     symlink(outside.join("unfinished"), node.bin(".linkerd-cni.linkerd-cni-unfinished")).unwrap();
     node.write("10-calico.conflist", CALICO);
-    let agent = node.agent(&["--on-exit", "remove"]);
-    node.until_installed("10-calico.conflist");
+    let agent = node.installed(&["--on-exit", "remove"]);
     assert!(!fs::symlink_metadata(node.net(KUBECONFIG)).unwrap().is_symlink());
     assert!(!fs::symlink_metadata(node.bin("linkerd-cni")).unwrap().is_symlink());
     let said = agent.terminate();
@@ -481,8 +477,7 @@ fn killed_at_any_moment_it_leaves_whole_files_and_the_next_one_finishes() {
         }
     }
     node.write("10-calico.conflist", CALICO);
-    let agent = node.agent(&["--on-exit", "remove"]);
-    node.until_installed("10-calico.conflist");
+    let agent = node.installed(&["--on-exit", "remove"]);
     until("nothing is unfinished", || {
         let tree = node.tree();
         tree.iter().all(|(name, _)| !name.contains("unfinished"))

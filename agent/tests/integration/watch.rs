@@ -1,5 +1,6 @@
 //! Watching pods: real processes in network namespaces and cgroups of their own, and a double of the API server.
 
+use std::borrow::Borrow;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -42,8 +43,8 @@ pub(crate) struct Watched {
 }
 
 /// A pod that runs until it is dropped.
-pub(crate) struct Running {
-    pub(crate) network: Namespace,
+pub(crate) struct Running<N = Namespace> {
+    pub(crate) network: N,
     pub(crate) uid: String,
     _sandbox: Sandbox,
 }
@@ -92,9 +93,20 @@ impl Watched {
 
     /// A pod with this status, which runs in a network of its own.
     pub(crate) fn pod(&self, name: &str, status: Value) -> Running {
-        let (network, uid) = (Namespace::new(), uid());
-        let sandbox = Sandbox::of(&uid, &network);
-        self.cluster.pod(name, &uid, status);
+        self.pod_in(Namespace::new(), name, status, |_| ())
+    }
+
+    /// One that runs in this network, and whose object is changed so.
+    pub(crate) fn pod_in<N: Borrow<Namespace>>(
+        &self,
+        network: N,
+        name: &str,
+        status: Value,
+        change: impl FnOnce(&mut Value),
+    ) -> Running<N> {
+        let uid = uid();
+        let sandbox = Sandbox::of(&uid, network.borrow());
+        self.cluster.pod_with(name, &uid, status, change);
         Running { network, uid, _sandbox: sandbox }
     }
 
@@ -200,12 +212,10 @@ impl Connection {
 fn rules_that_are_partly_gone_are_put_back_and_no_connection_breaks() {
     for repair in ["missing", "nothing"] {
         let watched = Watched::start(&["--verify-every", "1", "--repair", repair]);
-        let (lab, uid) = (Lab::new(), uid());
+        let lab = Lab::new();
         install(&lab.pod, |_| ());
-        let _sandbox = Sandbox::of(&uid, &lab.pod);
-        watched.cluster.pod("web-0", &uid, running());
-        let in_place = || watched.pods("in_place").as_deref() == Some("1");
-        until("it is in place", in_place);
+        let _pod = watched.pod_in(&lab.pod, "web-0", running(), |_| ());
+        until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
         let proxy = lab.pod.run_here(|| TcpListener::bind("0.0.0.0:4140")).unwrap();
         let app = lab.outside.run_here(|| TcpListener::bind("0.0.0.0:8080")).unwrap();
         for listener in [&proxy, &app] {
@@ -246,36 +256,32 @@ fn install(network: &Namespace, change: impl FnOnce(&mut Config)) {
 #[test]
 fn rules_of_an_earlier_configuration_are_nobodys_trouble_until_they_change() {
     let watched = Watched::start(&["--verify-every", "1", "--repair", "all"]);
-    let mut sandboxes = Vec::new();
     let mut pods = Vec::new();
     for (name, change) in [
         ("port", (|config| config.ignored_inbound_ports = vec!["4190".parse().unwrap()]) as fn(&mut Config)),
         ("proxy", |config| config.inbound_port = "5143".parse().unwrap()),
         ("ipv6", |config| config.ipv6 = true),
     ] {
-        let (network, uid) = (Namespace::new(), uid());
+        let network = Namespace::new();
         install(&network, change);
-        let sandbox = Sandbox::of(&uid, &network);
-        watched.cluster.pod(name, &uid, running());
-        pods.push((network, uid));
-        sandboxes.push(sandbox);
+        pods.push(watched.pod_in(network, name, running(), |_| ()));
     }
     until("all are in place", || watched.pods("in_place").as_deref() == Some("3"));
     // Their rules are those of their start, and so is what listens in them.
     std::thread::sleep(Duration::from_millis(2500));
-    assert!(rules(&pods[0].0).contains("--dports 4190"));
-    assert!(rules(&pods[1].0).contains("--to-ports 5143"));
+    assert!(rules(&pods[0].network).contains("--dports 4190"));
+    assert!(rules(&pods[1].network).contains("--to-ports 5143"));
     assert_eq!(watched.cluster.notes(), []);
     assert!(watched.agent.says("pod shop/port: its rules are whole, and of another configuration"));
     // Whole rules too, but not what the pod had.
-    install(&pods[1].0, |config| config.inbound_port = "6143".parse().unwrap());
-    until("the change is undone", || rules(&pods[1].0).contains("--to-ports 5143"));
+    install(&pods[1].network, |config| config.inbound_port = "6143".parse().unwrap());
+    until("the change is undone", || rules(&pods[1].network).contains("--to-ports 5143"));
     until("it is told", || watched.has_noted("LinkerdCNIRepaired"));
     // As the plugin makes them today in a new sandbox.
-    install(&pods[0].0, |_| ());
+    install(&pods[0].network, |_| ());
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(watched.pods("in_place").as_deref(), Some("3"));
-    assert!(!rules(&pods[0].0).contains("--dports 4190"));
+    assert!(!rules(&pods[0].network).contains("--dports 4190"));
     assert_eq!(watched.cluster.notes().len(), 1);
     watched.agent.terminate();
 }
@@ -293,19 +299,17 @@ fn a_pod_that_its_own_linkerd_init_sets_up_is_left_alone() {
         ("none", false, None),
         ("both", true, Some("legacy")),
     ] {
-        let (network, uid) = (Namespace::new(), uid());
+        let network = Namespace::new();
         if is_plugins {
             install(&network, |_| ());
         }
         for command in mode.into_iter().flat_map(|mode| lab::linkerd::commands(mode, true)) {
             network.stdout(&command[0], &command[1..]);
         }
-        let sandbox = Sandbox::of(&uid, &network);
-        watched.cluster.pod_with(name, &uid, running(), |pod| {
+        pods.push(watched.pod_in(network, name, running(), |pod| {
             pod["metadata"]["annotations"] = json!({"linkerd.io/proxy-version": "x"});
             pod["spec"]["initContainers"] = json!([{"name": "linkerd-init", "image": "x"}]);
-        });
-        pods.push((network, sandbox));
+        }));
     }
     until("all were looked at", || watched.pods("new").as_deref() == Some("0"));
     std::thread::sleep(Duration::from_millis(1500));
@@ -315,9 +319,9 @@ fn a_pod_that_its_own_linkerd_init_sets_up_is_left_alone() {
     }
     // Nobody's rules are touched.
     let legacy = |network: &Namespace| network.stdout("iptables-legacy-save", ["-t", "nat"]);
-    assert!(legacy(&pods[0].0).contains("PROXY_INIT") && !rules(&pods[0].0).contains("PROXY_INIT"));
-    assert!(!legacy(&pods[2].0).contains("PROXY_INIT") && !rules(&pods[2].0).contains("PROXY_INIT"));
-    assert!(legacy(&pods[3].0).contains("PROXY_INIT") && rules(&pods[3].0).contains("PROXY_INIT"));
+    assert!(legacy(&pods[0].network).contains("PROXY_INIT") && !rules(&pods[0].network).contains("PROXY_INIT"));
+    assert!(!legacy(&pods[2].network).contains("PROXY_INIT") && !rules(&pods[2].network).contains("PROXY_INIT"));
+    assert!(legacy(&pods[3].network).contains("PROXY_INIT") && rules(&pods[3].network).contains("PROXY_INIT"));
     watched.agent.terminate();
 }
 
@@ -338,35 +342,24 @@ fn a_pod_that_cannot_be_reached_stays_as_it_is_and_the_log_says_why() {
 #[test]
 fn a_pod_that_is_nobodys_business_is_left_alone() {
     let watched = Watched::start(&[]);
-    let mut sandboxes = Vec::new();
-    let mut add = |network: &Namespace| {
-        let uid = uid();
-        let sandbox = Sandbox::of(&uid, network);
-        sandboxes.push(sandbox);
-        uid
-    };
-    let networks: Vec<Namespace> = (0..4).map(|_| Namespace::new()).collect();
-    let cluster = &watched.cluster;
-    cluster.pod_with("going", &add(&networks[0]), failed(), |pod| {
-        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    });
-    cluster.pod_with("host", &add(&networks[1]), failed(), |pod| pod["spec"]["hostNetwork"] = json!(true));
-    cluster.pod_with("init", &add(&networks[2]), running(), |pod| {
-        pod["spec"]["initContainers"] = json!([{"name": "linkerd-init", "image": "x"}]);
-    });
-    cluster.pod_with("plain", &add(&networks[3]), running(), |pod| {
-        pod["spec"]["containers"] = json!([{"name": "app", "image": "x"}]);
-    });
+    let add = |name, status, change: fn(&mut Value)| watched.pod_in(Namespace::new(), name, status, change);
+    let pods = [
+        add("going", failed(), |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+        add("host", failed(), |pod| pod["spec"]["hostNetwork"] = json!(true)),
+        add("init", running(), |pod| {
+            pod["spec"]["initContainers"] = json!([{"name": "linkerd-init", "image": "x"}]);
+        }),
+        add("plain", running(), |pod| pod["spec"]["containers"] = json!([{"name": "app", "image": "x"}])),
+    ];
     // One whose processes are in the agent's own network, as if its cgroup lied.
-    cluster.pod("liar", &add(&watched.node.network), running());
+    let liar = watched.pod_in(&watched.node.network, "liar", running(), |_| ());
     // And one after all of them that is healed.
-    let last = Namespace::new();
-    cluster.pod("web-0", &add(&last), failed());
-    until("the last one is healed", || rules(&last).contains("--to-ports 4143"));
-    for network in networks.iter().chain([&watched.node.network]) {
+    let last = watched.pod("web-0", failed());
+    until("the last one is healed", || rules(&last.network).contains("--to-ports 4143"));
+    for network in pods.iter().map(|pod| &pod.network).chain([liar.network]) {
         assert!(!rules(network).contains("PROXY_INIT"));
     }
-    assert_eq!(cluster.deletions(), []);
+    assert_eq!(watched.cluster.deletions(), []);
     until("the liar is not known", || watched.pods("not_known").as_deref() == Some("1"));
     let said = watched.agent.terminate();
     assert!(said.contains("pod shop/liar: its network namespace is the agent's own"), "{said}");
@@ -375,19 +368,14 @@ fn a_pod_that_is_nobodys_business_is_left_alone() {
 #[test]
 fn each_pod_is_counted_once() {
     let watched = Watched::start(&["--repair", "nothing"]);
-    let networks: Vec<Namespace> = (0..2).map(|_| Namespace::new()).collect();
-    let mut sandboxes = Vec::new();
-    for (name, network) in [("drifted", &networks[0]), ("too", &networks[1]), ("liar", &watched.node.network)] {
-        let uid = uid();
-        let sandbox = Sandbox::of(&uid, network);
-        sandboxes.push(sandbox);
-        watched.cluster.pod(name, &uid, running());
-    }
+    let _drifted = ["drifted", "too"].map(|name| watched.pod(name, running()));
+    let liar = watched.pod_in(&watched.node.network, "liar", running(), |_| ());
     watched.cluster.pod("early", &uid(), json!({"phase": "Pending"}));
     for (standing, number) in [("drifted", "2"), ("not_known", "1"), ("new", "1"), ("in_place", "0")] {
         until(standing, || watched.pods(standing).as_deref() == Some(number));
     }
     assert_eq!(watched.pods("meshed"), None);
+    drop(liar);
     watched.agent.terminate();
 }
 
@@ -405,20 +393,18 @@ fn off_is_off() {
 #[test]
 fn a_validator_that_fails_although_the_rules_are_whole_is_told() {
     let watched = Watched::start(&[]);
-    let (network, uid) = (Namespace::new(), uid());
-    let _sandbox = Sandbox::of(&uid, &network);
     let failed_at = |time: &str| {
         let mut status = failed();
         status["initContainerStatuses"][0]["lastState"]["terminated"]["finishedAt"] = json!(time);
-        watched.cluster.pod("web-0", &uid, status);
+        status
     };
-    failed_at("2026-01-01T00:00:00Z");
+    let pod = watched.pod("web-0", failed_at("2026-01-01T00:00:00Z"));
     until("it is healed", || watched.has_noted("LinkerdCNIRepaired"));
     until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
     assert!(!watched.has_noted("LinkerdCNIValidatorFails"));
     // Its rules are there, and it fails again and again.
     for time in ["2126-01-01T00:00:00Z", "2126-01-01T00:01:00Z"] {
-        failed_at(time);
+        watched.cluster.pod("web-0", &pod.uid, failed_at(time));
         let reason = r#"linkerd_cni_agent_pods_drifted{reason="validator"}"#;
         until("it is counted", || watched.metric(reason).as_deref() == Some("1"));
     }
@@ -427,7 +413,7 @@ fn a_validator_that_fails_although_the_rules_are_whole_is_told() {
     let notes: Vec<_> = notes.iter().filter(|(reason, _)| reason == "LinkerdCNIValidatorFails").collect();
     let words = "the validator exited with 95 although the rules are whole: it connects over IPv6, and ipv6 is false";
     assert!(notes.len() == 1 && notes[0].1.starts_with(words), "{notes:?}");
-    watched.cluster.pod("web-0", &uid, running());
+    watched.cluster.pod("web-0", &pod.uid, running());
     until("it passes", || watched.pods("in_place").as_deref() == Some("1"));
     watched.agent.terminate();
 }
@@ -439,13 +425,7 @@ fn a_full_node_costs_little() {
     const PODS: usize = 110;
     const SECONDS: u32 = 5;
     let watched = Watched::start(&["--verify-every", "1"]);
-    let mut pods = Vec::new();
-    for number in 0..PODS {
-        let (network, uid) = (Namespace::new(), uid());
-        let sandbox = Sandbox::of(&uid, &network);
-        watched.cluster.pod(&format!("web-{number}"), &uid, running());
-        pods.push((network, sandbox));
-    }
+    let _pods: Vec<_> = (0..PODS).map(|number| watched.pod(&format!("web-{number}"), running())).collect();
     let all = PODS.to_string();
     until_within(Duration::from_secs(600), "all are healed", || watched.pods("in_place").as_ref() == Some(&all));
     let before = watched.agent.processor_time();
