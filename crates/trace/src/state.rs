@@ -645,6 +645,9 @@ mod tests {
     fn sets_that_differ_in_one_field_are_one() {
         let none = &Doubt::NONE;
         assert!(is_same(&merged(&[state(80, none), state(82, none)]), &[(ports(&[80, 82]), none)]));
+        let two = all(none).connections.narrowed(Field::DestinationPort, &ports(&[82, 84]));
+        let two = State { connections: two, ..all(none) };
+        assert!(is_same(&merged(&[state(80, none), two]), &[(ports(&[80, 82, 84]), none)]));
         let yes = &none.affirmed(1);
         assert!(is_same(&merged(&[state(80, none), state(82, yes)]), &[(ports(&[80]), none), (ports(&[82]), yes)]));
         let mut other = state(82, none);

@@ -149,6 +149,11 @@ fn nothing_that_decides_leaves_the_way_free() {
         ("no new connection", vec![rule([fixed(false)], Action::Drop)], vec![]),
         ("no new connection and something unknown", vec![rule([strange(), fixed(false)], Action::Drop)], vec![]),
         ("two ports at once", vec![rule([to(80), to(81)], Action::Drop)], vec![]),
+        (
+            "a map of numbers that no port has",
+            vec![by_map("m", Field::DestinationPort, (70_000..75_000).map(|port| (port, Action::Drop)))],
+            vec![],
+        ),
         ("an unknown condition on a counter", vec![rule([strange()], count)], vec![]),
     ] {
         assert_eq!(inbound(vec![nat(before, others)]), ALL_WELL, "{what}");
@@ -395,6 +400,8 @@ fn an_order_is_open_only_between_chains_that_may_decide() {
         let ruleset = Ruleset { tables, not_known: vec![] };
         let (connections, around) = (connections.clone(), Environment::default());
         let walk = there_and_back(&ruleset, Family::V4, direction, connections, &around, None);
+        let is_of_itself = |open: &Open<'_>| matches!(open, Open::Order(one, two) if one == two);
+        assert!(!walk.questions.iter().any(is_of_itself), "{:?}", walk.questions);
         let orders = walk.questions.iter().filter(|open| matches!(open, Open::Order(..) | Open::Orders));
         let of_80 = walk.decisions.iter().filter(|decision| decision.is_certain());
         (orders.count(), of_80.count())
