@@ -291,6 +291,10 @@ mod tests {
         let hosts = ["127.0.0.1", "10.77.0.2", "10.77.0.9", "10.78.0.2"];
         assert_eq!(own, numbers(&[&hosts[..], &broadcasts].concat()));
         assert_eq!(network().own_addresses(Family::V6), numbers(&["fd77::2", "fe80::2"]));
+        let known = network();
+        let wide = Family::ALL.iter().flat_map(|family| known.wide_addresses(*family));
+        let wide: Vec<_> = wide.map(|known| known.address.to_string()).collect();
+        assert_eq!(wide, ["10.77.0.2", "10.77.0.9", "10.78.0.2", "fd77::2"]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl<R> Ruleset<R> {
 mod tests {
     use super::*;
     use crate::testing::{chain, ports, rule, table};
-    use crate::{Action, Family, Name};
+    use crate::{Action, Bound, Family, Name};
 
     #[test]
     fn a_table_is_found_by_all_of_its_name() {
@@ -91,6 +91,14 @@ mod tests {
         }
         assert_eq!(ruleset.tables_of(Subsystem::NfTables).count(), 4);
         assert_eq!(ruleset.tables_of(Subsystem::Legacy).count(), 1);
+    }
+
+    #[test]
+    fn contexts_are_those_of_all_rules() {
+        let limit = Context::Limit { holds_below: true, of: Bound::Bytes(9) };
+        let rules = vec![rule([], Action::Drop), rule([Condition::Context(limit.clone())], Action::Accept)];
+        let ruleset = Ruleset { tables: vec![table("ip nat", vec![chain("A", rules)])], not_known: vec![] };
+        assert_eq!(ruleset.contexts().collect::<Vec<_>>(), [&limit]);
     }
 
     #[test]
