@@ -486,7 +486,7 @@ impl<'a> State<'a> {
         let is_as_certain = self.doubt.is(&other.doubt);
         if self.connections == other.connections {
             self.doubt.add(&other.doubt);
-        } else if self.is_reported() || other.is_reported() {
+        } else if self.is_reported() {
             return false;
         } else if (is_as_certain || self.doubt.is_none()) && self.connections.includes(&other.connections) {
             // It stays as it is.
