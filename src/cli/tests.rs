@@ -225,3 +225,11 @@ fn a_flag_has_help_and_a_name_of_its_own() {
         assert_eq!(names.len(), count);
     }
 }
+
+#[test]
+fn exit_codes_are_those_of_the_documents() {
+    let codes = INSTALL.exits.iter().map(|(exit, _)| exit.code());
+    assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 2, 3, 95]);
+    let codes = questions::VALIDATE.exits.iter().map(|(exit, _)| exit.code());
+    assert_eq!(codes.collect::<Vec<_>>(), [0, 2, 95]);
+}

@@ -456,6 +456,18 @@ mod tests {
         }
     }
 
+    /// The kernel takes no argument of more than 128 KiB.
+    #[test]
+    fn a_long_list_is_several_arguments() {
+        let mut config = Config::new(Port::new(4143).unwrap(), Port::new(4140).unwrap());
+        config.redirected_ports = (1..=2001).map(|number| Port::new(number).unwrap()).collect();
+        let arguments = arguments(&config);
+        let lists: Vec<_> = arguments[4..].chunks(2).collect();
+        assert!(lists.iter().all(|list| list[0] == "--ports-to-redirect"));
+        let ends: Vec<_> = lists.iter().map(|list| (list[1].split(',').next(), list[1].split(',').count())).collect();
+        assert_eq!(ends, [(Some("1"), 1000), (Some("1001"), 1000), (Some("2001"), 1)]);
+    }
+
     #[test]
     fn numbers_are_decimal_and_those_that_go_takes_for_octal_are_refused() {
         for (text, number) in [

@@ -67,6 +67,14 @@ fn the_listing_is_the_tutorials() {
 }
 
 #[test]
+fn with_no_mode_named_it_is_legacy() {
+    let namespace = Namespace::new();
+    install(&namespace, PORTS);
+    assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+}
+
+#[test]
 fn the_log_tells_an_installation_from_rules_that_were_there() {
     // Where every port or address is ignored, the kernel's rules may have no condition for that.
     let all = "--inbound-ports-to-ignore 0-65535 --inbound-subnets-to-ignore 0.0.0.0/0,::/0";
