@@ -68,10 +68,7 @@ impl Facts {
     pub fn holding(&self, context: &Context, device: Option<u32>) -> Option<Holding> {
         match *context {
             Context::AddressType { is_source, types, negated, is_xt, of_device } => {
-                let device = match of_device {
-                    Some(_) => Some(device?),
-                    None => None,
-                };
+                let device = if of_device.is_some() { Some(device?) } else { None };
                 let field = if is_source { Field::Source } else { Field::Destination };
                 let held = Family::ALL.into_iter().filter_map(|family| {
                     let (field, addresses) = (field(family), self.of_types(family, types, is_xt, device)?);

@@ -167,18 +167,12 @@ impl Network {
 
     /// The only device beside lo that is up, if there is one.
     pub fn only_device(&self) -> Option<&Device> {
-        let mut devices = self.devices.iter().filter(|device| device.is_up && device.index != LOOPBACK_INDEX);
-        devices.next().filter(|_| devices.next().is_none())
+        only(self.devices.iter().filter(|device| device.is_up && device.index != LOOPBACK_INDEX))
     }
 
     /// The only device of those with these names, if there is one.
     pub fn only_device_of(&self, names: &Intervals) -> Option<&Device> {
-        let is_one = |device: &&Device| {
-            let name = interface(device.name.as_bytes());
-            names.meets(&[(name, name)])
-        };
-        let mut devices = self.devices.iter().filter(is_one);
-        devices.next().filter(|_| devices.next().is_none())
+        only(self.devices.iter().filter(|device| names.includes(&Device::names([*device]))))
     }
 
     /// The names of the devices, as numbers; every name if only lo is known.
@@ -241,6 +235,11 @@ impl Network {
     fn addresses_of(&self, family: Family) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |known| Family::of(known.address) == family)
     }
+}
+
+/// The item of which there is no other.
+fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    items.next().filter(|_| items.next().is_none())
 }
 
 #[cfg(test)]

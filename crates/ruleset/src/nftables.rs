@@ -137,10 +137,7 @@ impl fmt::Display for NftCondition<'_> {
         match values {
             Values::Set(name) => write!(f, "@{name}"),
             Values::Interval(interval) => f.write_str(&element(field, *interval)),
-            Values::Listed(list) => {
-                let list: Vec<_> = list.iter().map(|&interval| element(field, interval)).collect();
-                if let [one] = list.as_slice() { f.write_str(one) } else { write!(f, "{{ {} }}", list.join(", ")) }
-            }
+            Values::Listed(list) => f.write_str(&listed(list.iter().map(|&interval| element(field, interval)))),
         }
     }
 }
@@ -165,19 +162,8 @@ fn write_masked(f: &mut fmt::Formatter<'_>, field: Field, mask: u128, number: u1
 fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
     match context {
         Context::AddressType { is_source, types, negated, of_device, .. } => {
-            let side = match (is_source, of_device) {
-                (true, None) => "saddr",
-                (false, None) => "daddr",
-                (true, Some(Field::InInterface)) => "saddr . iif",
-                (false, Some(Field::InInterface)) => "daddr . iif",
-                (true, Some(_)) => "saddr . oif",
-                (false, Some(_)) => "daddr . oif",
-            };
             let not = if *negated { "!= " } else { "" };
-            match address_types(*types).as_slice() {
-                [only] => write!(f, "fib {side} type {not}{only}"),
-                list => write!(f, "fib {side} type {not}{{ {} }}", list.join(", ")),
-            }
+            write!(f, "{} {not}{}", routed_type(*is_source, *of_device), listed(address_types(*types)))
         }
         Context::ReversePath { is_loose, negated, .. } => {
             let by = if *is_loose { "" } else { " . iif" };
@@ -186,11 +172,7 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
         Context::IpSet { .. } => write_xt_match(f, "set"),
         Context::SocketClass { classes, negated } => {
             let not = if *negated { "!= " } else { "" };
-            let list: Vec<String> = classes.iter().map(u32::to_string).collect();
-            match list.as_slice() {
-                [only] => write!(f, "meta cgroup {not}{only}"),
-                list => write!(f, "meta cgroup {not}{{ {} }}", list.join(", ")),
-            }
+            write!(f, "meta cgroup {not}{}", listed(classes))
         }
         Context::Limit { holds_below, of } => {
             let over = if *holds_below { "" } else { "over " };
@@ -209,6 +191,24 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
             }
         }
     }
+}
+
+/// The type that routing gives an address, by the device in this field or by all.
+pub fn routed_type(is_source: bool, of_device: Option<Field>) -> &'static str {
+    match (is_source, of_device) {
+        (true, None) => "fib saddr type",
+        (false, None) => "fib daddr type",
+        (true, Some(Field::InInterface)) => "fib saddr . iif type",
+        (false, Some(Field::InInterface)) => "fib daddr . iif type",
+        (true, Some(_)) => "fib saddr . oif type",
+        (false, Some(_)) => "fib daddr . oif type",
+    }
+}
+
+/// The right side of a comparison: a single item, or a set of them.
+fn listed(items: impl IntoIterator<Item: ToString>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    if let [one] = items.as_slice() { one.clone() } else { format!("{{ {} }}", items.join(", ")) }
 }
 
 /// nft shows xt's extensions by their names alone.

@@ -77,12 +77,12 @@ impl<'a, 'g> Holdings<'a, 'g> {
         }
         let device = match context {
             Context::AddressType { of_device: Some(field), .. } => {
-                self.network.only_device_of(connections.get(*field)?)
+                self.network.only_device_of(connections.get(*field)?).map(|device| device.index)
             }
             _ => None,
         };
-        let find = || self.network.facts.holding(context, device.map(|device| device.index));
-        let holding = self.known.entry((context, device.map(|device| device.index))).or_insert_with(find).as_ref()?;
+        let find = || self.network.facts.holding(context, device);
+        let holding = self.known.entry((context, device)).or_insert_with(find).as_ref()?;
         holding.iter().find(|(field, _)| connections.get(*field).is_some())
     }
 }

@@ -1,5 +1,6 @@
 //! The registers in which a rule's expressions pass values to each other, and the numbers that their bytes stand for.
 
+use ruleset::nftables::routed_type;
 use ruleset::{Bits, DeviceKey, Field, Name};
 
 use crate::netlink::message::{devices, number, under_mask};
@@ -119,12 +120,7 @@ impl Loaded {
     pub(super) fn words(&self) -> &str {
         match self {
             Self::Field(Part { field, .. }) => field.facts().nft,
-            Self::AddressType { is_source: true, of_device: None } => "fib saddr type",
-            Self::AddressType { is_source: false, of_device: None } => "fib daddr type",
-            Self::AddressType { is_source: true, of_device: Some(Field::InInterface) } => "fib saddr . iif type",
-            Self::AddressType { is_source: false, of_device: Some(Field::InInterface) } => "fib daddr . iif type",
-            Self::AddressType { is_source: true, .. } => "fib saddr . oif type",
-            Self::AddressType { is_source: false, .. } => "fib daddr . oif type",
+            &Self::AddressType { is_source, of_device } => routed_type(is_source, of_device),
             Self::SocketClass => "meta cgroup",
             Self::OfDevice(Field::InInterface, DeviceKey::Index) => "iif",
             Self::OfDevice(Field::InInterface, DeviceKey::Group) => "iifgroup",

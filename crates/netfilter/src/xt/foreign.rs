@@ -334,13 +334,12 @@ fn read_conntrack(family: Family, info: &[u8]) -> Result<Option<Vec<Condition>>,
     const SNAT: u16 = 1 << 6;
     const DNAT: u16 = 1 << 7;
     const UNTRACKED: u16 = 1 << 8;
-    // A packet without an entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
-    if kinds & STATE != 0 && kinds & ORIGINAL != 0 {
-        let without_entry = states & (CtState::Invalid.bit() as u16 | UNTRACKED);
-        let all = if inverted & STATE != 0 { CtState::Invalid.bit() as u16 | UNTRACKED } else { 0 };
-        if without_entry != all {
-            return Ok(None);
-        }
+    // A packet without an entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c): it has to
+    // fail there, for the other conditions never hold for it.
+    let without_entry = CtState::Invalid.bit() as u16 | UNTRACKED;
+    let failing = if inverted & STATE != 0 { without_entry } else { 0 };
+    if kinds & STATE != 0 && kinds & ORIGINAL != 0 && states & without_entry != failing {
+        return Ok(None);
     }
     let mut conditions = Vec::new();
     for (index, bit) in ADDRESSES.into_iter().enumerate().filter(|(_, bit)| kinds & bit != 0) {
