@@ -3,7 +3,7 @@
 use nftnl::ProtoFamily;
 use ruleset::{Family, Intervals, IpSet, Name};
 
-use super::message::{Attributes, Header, Malformed, Message, Writer, number, string, u8_at};
+use super::message::{Attributes, Malformed, Message, Request, number, string, u8_at};
 use super::{ReadError, Respondent};
 
 /// `IPSET_CMD_LIST`, and the oldest version that all kernels understand (`IPSET_PROTOCOL_MIN`).
@@ -39,18 +39,11 @@ const MOST: usize = 1 << 16;
 /// ENOENT: there is no such set.
 pub fn content(socket: &impl Respondent, set: &Name) -> Result<Option<IpSet>, ReadError> {
     let mut listed = Listed::default();
-    let header = Header {
-        subsystem: libc::NFNL_SUBSYS_IPSET,
-        message: LIST,
-        flags: libc::NLM_F_DUMP | libc::NLM_F_ACK,
-        sequence: 0,
-        family: ProtoFamily::Ipv4,
-    };
-    let write = |to: &mut Writer| {
-        to.bytes(PROTOCOL, &[VERSION]);
-        to.string(SET_NAME, set.as_bytes());
-    };
-    socket.send_request(header, write, |message| listed.read(message))?;
+    let flags = libc::NLM_F_DUMP | libc::NLM_F_ACK;
+    let mut request = Request::nfnetlink(libc::NFNL_SUBSYS_IPSET, LIST, flags, ProtoFamily::Ipv4);
+    request.bytes(PROTOCOL, &[VERSION]);
+    request.string(SET_NAME, set.as_bytes());
+    socket.ask(request, &mut |message| listed.read(message))?;
     Ok(listed.finish())
 }
 

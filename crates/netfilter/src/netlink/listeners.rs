@@ -4,7 +4,7 @@ use mnl::Bus;
 use nix::errno::Errno;
 use ruleset::{Listener, Queue};
 
-use super::message::{Malformed, Message, address, put, u8_at, u16_at, u32_at};
+use super::message::{Malformed, Message, Request, address, put, u8_at, u16_at, u32_at};
 use super::sockopt::has_ipv6;
 use super::user_namespace::owns_network;
 use super::{ReadError, Socket};
@@ -32,13 +32,8 @@ pub fn listeners() -> Result<Vec<Listener>, ReadError> {
         subheader[0] = family as u8;
         subheader[1] = libc::IPPROTO_TCP as u8;
         put(&mut subheader, 4, &(1u32 << TCP_LISTEN).to_ne_bytes());
-        match socket.list(
-            SOCK_DIAG_BY_FAMILY,
-            libc::NLM_F_DUMP,
-            &subheader,
-            |_| (),
-            |message| listener(message).map(Some),
-        ) {
+        let request = Request::new(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP, &subheader);
+        match socket.list(request, |message| listener(message).map(Some)) {
             Err(ReadError::Socket(Errno::ENOENT)) if family == libc::AF_INET6 && !has_ipv6() => {}
             entries => listeners.extend(entries?),
         }

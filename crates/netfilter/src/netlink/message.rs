@@ -189,42 +189,27 @@ pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
     }
 }
 
-/// A request, being written: a message and its attributes, of which a few bytes each are asked. What is committed is
-/// written by libnftnl.
-#[derive(Debug, Default)]
-pub struct Writer {
+/// A request: a message's header and its attributes, of which a few bytes each are asked. What is committed is written by
+/// libnftnl.
+#[derive(Debug)]
+pub struct Request {
     bytes: Vec<u8>,
     is_too_long: bool,
 }
 
-impl Writer {
-    /// Adds a message to nfnetlink; `write` adds its attributes.
-    pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) {
-        let kind = (header.subsystem << 8) + header.message;
-        let subheader = [header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0];
-        self.any_message(kind, header.flags, header.sequence, &subheader, write);
+impl Request {
+    /// One of this type, with these flags of netlink(7) beside `NLM_F_REQUEST`, and the header that its subsystem has for
+    /// itself.
+    pub(crate) fn new(kind: i32, flags: i32, subheader: &[u8]) -> Self {
+        let [kind, flags] = [kind, libc::NLM_F_REQUEST | flags].map(|number| (number as u16).to_ne_bytes());
+        // The length, set at the end; then the number, and the port, which stands for the kernel.
+        let bytes = [&[0; 4], &kind[..], &flags, &[0; 8], subheader].concat();
+        Self { bytes, is_too_long: false }
     }
 
-    /// Adds a message of this type, with these flags beside `NLM_F_REQUEST`, this number and this header of its subsystem's
-    /// own; `write` adds its attributes.
-    pub(crate) fn any_message(
-        &mut self,
-        kind: i32,
-        flags: i32,
-        sequence: u32,
-        subheader: &[u8],
-        write: impl FnOnce(&mut Self),
-    ) {
-        let start = self.bytes.len();
-        self.bytes.extend([0; 4]); // the length, set below
-        self.bytes.extend((kind as u16).to_ne_bytes());
-        self.bytes.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
-        self.bytes.extend(sequence.to_ne_bytes());
-        self.bytes.extend([0; 4]); // the port, which stands for the kernel
-        self.bytes.extend(subheader);
-        write(self);
-        let length = self.bytes.len() - start;
-        put(&mut self.bytes, start, &(length as u32).to_ne_bytes());
+    /// One to a subsystem of nfnetlink (`NFNL_SUBSYS_*`).
+    pub(crate) fn nfnetlink(subsystem: i32, message: i32, flags: i32, family: ProtoFamily) -> Self {
+        Self::new((subsystem << 8) + message, flags, &[family as u8, libc::NFNETLINK_V0 as u8, 0, 0])
     }
 
     pub(crate) fn string(&mut self, kind: u16, value: impl AsRef<[u8]>) {
@@ -247,21 +232,11 @@ impl Writer {
     }
 
     /// The request's bytes. The error is the kernel's for a message that is too long.
-    pub(crate) fn finish(self) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn finish(mut self) -> Result<Vec<u8>, Errno> {
+        let length = self.bytes.len() as u32;
+        put(&mut self.bytes, 0, &length.to_ne_bytes());
         if self.is_too_long { Err(Errno::EMSGSIZE) } else { Ok(self.bytes) }
     }
-}
-
-/// The beginning of a message to nfnetlink: `struct nlmsghdr` and `struct nfgenmsg`.
-#[derive(Debug, Clone, Copy)]
-pub struct Header {
-    /// `NFNL_SUBSYS_*`
-    pub(crate) subsystem: i32,
-    pub(crate) message: i32,
-    /// Flags of netlink(7); `NLM_F_REQUEST` is added.
-    pub(crate) flags: i32,
-    pub(crate) sequence: u32,
-    pub(crate) family: ProtoFamily,
 }
 
 #[cfg(test)]
@@ -273,19 +248,16 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let mut writer = Writer::default();
-        for sequence in [1, 2] {
-            let header =
-                Header { subsystem: 10, message: 7, flags: libc::NLM_F_ACK, sequence, family: ProtoFamily::Ipv4 };
-            writer.message(header, |attributes| {
-                attributes.string(1, "nat");
-                attributes.string(2, b"\xff");
-            });
-        }
-        let bytes = writer.finish().unwrap();
+        let written = || {
+            let mut request = Request::nfnetlink(10, 7, libc::NLM_F_ACK, ProtoFamily::Ipv4);
+            request.string(1, "nat");
+            request.string(2, b"\xff");
+            request.finish().unwrap()
+        };
+        let bytes = [written(), written()].concat();
         let messages: Vec<_> = Messages(&bytes).collect::<Result<_, _>>().unwrap();
         assert_eq!(messages.len(), 2);
-        assert_eq!((messages[1].kind, messages[1].sequence), (10 << 8 | 7, 2));
+        assert_eq!((messages[1].kind, messages[1].sequence), (10 << 8 | 7, 0));
         assert_eq!(i32::from(messages[1].flags), libc::NLM_F_REQUEST | libc::NLM_F_ACK);
         assert_eq!(messages[1].family(), Ok(libc::NFPROTO_IPV4 as u8));
         let attributes = messages[1].attributes().unwrap();
@@ -298,11 +270,11 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_an_error() {
         let written = |length| {
-            let mut writer = Writer::default();
-            writer.bytes(1, &vec![7; length]);
-            writer.finish()
+            let mut request = Request::new(0, 0, &[]);
+            request.bytes(1, &vec![7; length]);
+            request.finish()
         };
-        assert_eq!(Attributes(&written(65_531).unwrap()).get(1).unwrap().len(), 65_531);
+        assert_eq!(Attributes(&written(65_531).unwrap()[HEADER..]).get(1).unwrap().len(), 65_531);
         assert_eq!(written(65_532), Err(Errno::EMSGSIZE));
     }
 

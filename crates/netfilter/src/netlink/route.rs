@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use ruleset::{Address, Device, LocalEntry};
 use ruleset::{Family, LOOPBACK_INDEX, Name};
 
-use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u8_at, u16_at, u32_at};
+use super::message::{Attributes, Malformed, Message, Request, address, put, string, u8_at, u16_at, u32_at};
 use super::{ReadError, Socket};
 
 /// From linux/rtnetlink.h, linux/if_link.h and linux/fib_rules.h, which libc lacks for musl.
@@ -74,24 +74,23 @@ pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
     // The number of bits of either address that count.
     let [to_bits, from_bits] = [&to, &from].map(|address| 8 * address.len() as u8);
     put(&mut subheader, 0, &[family_number(Family::of(packet.to.ip())) as u8, to_bits, from_bits]);
-    let write = |attributes: &mut Writer| {
-        attributes.bytes(libc::RTA_DST, &to);
-        if packet.from.is_some() {
-            attributes.bytes(libc::RTA_SRC, &from);
-        }
-        if let Some(uid) = packet.uid {
-            attributes.bytes(RTA_UID, &uid.to_ne_bytes());
-        }
-        if let Some(device) = packet.device {
-            attributes.bytes(libc::RTA_OIF, &device.to_ne_bytes());
-        }
-        attributes.bytes(RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
-        attributes.bytes(RTA_DPORT, &packet.to.port().to_be_bytes());
-        if let Some(port) = packet.from_port {
-            attributes.bytes(RTA_SPORT, &port.to_be_bytes());
-        }
-    };
-    match ask_once(libc::RTM_GETROUTE, &subheader, write, read_route) {
+    let mut request = Request::new(libc::RTM_GETROUTE.into(), libc::NLM_F_ACK, &subheader);
+    request.bytes(libc::RTA_DST, &to);
+    if packet.from.is_some() {
+        request.bytes(libc::RTA_SRC, &from);
+    }
+    if let Some(uid) = packet.uid {
+        request.bytes(RTA_UID, &uid.to_ne_bytes());
+    }
+    if let Some(device) = packet.device {
+        request.bytes(libc::RTA_OIF, &device.to_ne_bytes());
+    }
+    request.bytes(RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
+    request.bytes(RTA_DPORT, &packet.to.port().to_be_bytes());
+    if let Some(port) = packet.from_port {
+        request.bytes(RTA_SPORT, &port.to_be_bytes());
+    }
+    match ask_once(request, read_route) {
         Ok(route) => {
             let route = route.ok_or(Malformed)?;
             Ok(Ok(Route { source: route.source.or(packet.from), ..route }))
@@ -102,15 +101,8 @@ pub fn route(packet: Packet) -> Result<Result<Route, Errno>, ReadError> {
 }
 
 /// Sends a request with one answer; none: there is no answer.
-fn ask_once<T>(
-    kind: u16,
-    subheader: &[u8],
-    write: impl FnOnce(&mut Writer),
-    read: impl Fn(&Message<'_>) -> Result<T, Malformed>,
-) -> Result<Option<T>, ReadError> {
-    let read = |message: &Message<'_>| read(message).map(Some);
-    let answer = open()?.list(kind.into(), libc::NLM_F_ACK, subheader, write, read)?;
-    Ok(answer.into_iter().next_back())
+fn ask_once<T>(request: Request, read: impl Fn(&Message<'_>) -> Result<T, Malformed>) -> Result<Option<T>, ReadError> {
+    Ok(open()?.list(request, |message| read(message).map(Some))?.pop())
 }
 
 fn open() -> Result<Socket, ReadError> {
@@ -153,8 +145,9 @@ pub(crate) fn read_route(message: &Message<'_>) -> Result<Route, Malformed> {
 
 /// The device with this name, or with this alternative one, in the thread's network namespace.
 pub fn device(name: &[u8]) -> Result<Device, ReadError> {
-    let write = |attributes: &mut Writer| attributes.string(libc::IFLA_IFNAME, name);
-    ask_once(libc::RTM_GETLINK, &[0; IFINFOMSG], write, read_device)?.ok_or(ReadError::Socket(Errno::ENODEV))
+    let mut request = Request::new(libc::RTM_GETLINK.into(), libc::NLM_F_ACK, &[0; IFINFOMSG]);
+    request.string(libc::IFLA_IFNAME, name);
+    ask_once(request, read_device)?.ok_or(ReadError::Socket(Errno::ENODEV))
 }
 
 pub fn devices() -> Result<Vec<Device>, ReadError> {
@@ -294,7 +287,7 @@ fn dump<T>(
     let mut subheader = vec![0; header];
     put(&mut subheader, 0, &[family as u8]);
     for _ in 1..TRIES {
-        match open()?.list(kind.into(), libc::NLM_F_DUMP, &subheader, |_| (), &read) {
+        match open()?.list(Request::new(kind.into(), libc::NLM_F_DUMP, &subheader), &read) {
             Err(ReadError::Interrupted) => {}
             answer => return answer,
         }
@@ -312,17 +305,18 @@ pub(crate) mod tests {
     use super::*;
     use crate::tests::namespace::in_a_namespace;
 
+    /// A message with these attributes.
+    fn written(kind: u16, flags: i32, header: &[u8], attributes: &[(u16, &[u8])]) -> Request {
+        let mut message = Request::new(kind.into(), flags, header);
+        attributes.iter().for_each(|(kind, value)| message.bytes(*kind, value));
+        message
+    }
+
     /// An answer with this type of route and these attributes.
     fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(RouteKind, u32, Option<IpAddr>), Malformed> {
         let mut subheader = [0; RTMSG];
         subheader[7] = kind;
-        let mut writer = Writer::default();
-        writer.any_message(libc::RTM_NEWROUTE.into(), 0, 0, &subheader, |to| {
-            for (kind, value) in attributes {
-                to.bytes(*kind, value);
-            }
-        });
-        let bytes = writer.finish().unwrap();
+        let bytes = written(libc::RTM_NEWROUTE, 0, &subheader, attributes).finish().unwrap();
         let Route { kind, device, source, .. } = read_route(&Messages(&bytes).next().unwrap()?)?;
         Ok((kind, device, source))
     }
@@ -357,13 +351,7 @@ pub(crate) mod tests {
         attributes: &[(u16, &[u8])],
         read: impl Fn(&Message<'_>) -> Result<T, Malformed>,
     ) -> Result<T, Malformed> {
-        let mut writer = Writer::default();
-        writer.any_message(0, 0, 0, header, |to| {
-            for (kind, value) in attributes {
-                to.bytes(*kind, value);
-            }
-        });
-        let bytes = writer.finish().unwrap();
+        let bytes = written(0, 0, header, attributes).finish().unwrap();
         read(&Messages(&bytes).next().unwrap()?)
     }
 
@@ -430,9 +418,8 @@ pub(crate) mod tests {
 
     /// Makes or changes something in the thread's network namespace.
     fn change(kind: u16, header: &[u8], attributes: &[(u16, &[u8])]) {
-        let write = |to: &mut Writer| attributes.iter().for_each(|(kind, value)| to.bytes(*kind, value));
-        let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE;
-        open().unwrap().list(kind.into(), flags, header, write, |_| Ok(None::<()>)).unwrap();
+        let request = written(kind, libc::NLM_F_ACK | libc::NLM_F_CREATE, header, attributes);
+        open().unwrap().list(request, |_| Ok(None::<()>)).unwrap();
     }
 
     /// Makes a pair of devices; the first has this name.

@@ -11,7 +11,7 @@ use nix::{setsockopt_impl, sockopt_impl};
 use thiserror::Error;
 
 use super::batch::FinishedBatch;
-use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, string, u32_at};
+use super::message::{Attributes, Malformed, Message, Messages, Request, string, u32_at};
 use super::sockopt::get_option;
 
 /// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (netlink_recvmsg() and netlink_dump() in
@@ -165,32 +165,37 @@ impl Socket {
         }
     }
 
-    /// Sends a request to another part of the kernel than nfnetlink, with that part's header, to which `write` adds the
-    /// attributes; returns `read`'s results for the messages of the answer.
+    /// Sends a request, and returns `read`'s results for the messages of the answer.
     #[cfg(any(test, feature = "decode"))]
     pub(super) fn list<T>(
         &self,
-        kind: i32,
-        flags: i32,
-        subheader: &[u8],
-        write: impl FnOnce(&mut Writer),
+        request: Request,
         read: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
     ) -> Result<Vec<T>, ReadError> {
-        let mut request = Writer::default();
-        request.any_message(kind, flags, 0, subheader, write);
         let mut answers = Vec::new();
-        self.request(request, &mut |message| {
+        self.ask(request, &mut |message| {
             answers.extend(read(message)?);
             Ok(())
         })?;
         Ok(answers)
     }
+}
 
+/// The side that answers requests: the kernel or, in tests, a recording of its answers.
+pub trait Respondent {
     /// Sends a request, and passes each message of the answer to `read`. A request that can't be written is the kernel's error
     /// for one that is too long.
-    fn request(
+    fn ask(
         &self,
-        request: Writer,
+        request: Request,
+        read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), ReadError>;
+}
+
+impl Respondent for Socket {
+    fn ask(
+        &self,
+        request: Request,
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
         let (socket, request) = (self.socket.as_fd().as_raw_fd(), request.finish()?);
@@ -231,30 +236,6 @@ fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<&[u8], Errno> {
             Err(Errno::EINTR) => {}
             length => return Ok(buffer.get(..length?).unwrap_or_default()),
         }
-    }
-}
-
-/// The side that answers requests: the kernel or, in tests, a recording of its answers.
-pub trait Respondent {
-    /// Sends a request, to which `write` adds the attributes, and passes each message of the answer to `read`.
-    fn send_request(
-        &self,
-        request: Header,
-        write: impl FnOnce(&mut Writer),
-        read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
-    ) -> Result<(), ReadError>;
-}
-
-impl Respondent for Socket {
-    fn send_request(
-        &self,
-        request: Header,
-        write: impl FnOnce(&mut Writer),
-        mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
-    ) -> Result<(), ReadError> {
-        let mut writer = Writer::default();
-        writer.message(request, write);
-        self.request(writer, &mut read)
     }
 }
 

@@ -78,7 +78,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::netlink::message::Header;
+    use crate::netlink::message::Request;
     use crate::netlink::{Respondent as _, Socket};
     use crate::nf_tables::set::elements;
     use crate::nf_tables::{ChainId, TableId, header};
@@ -152,24 +152,14 @@ mod tests {
                 let generation = crate::nf_tables::read::generation(&socket).unwrap();
                 socket.send_batch(&batch(&edits, Some(generation)).unwrap()).unwrap();
                 let mut dumped = Vec::new();
-                let (subsystem, message) = (libc::NFNL_SUBSYS_NFTABLES, libc::NFT_MSG_GETRULE);
-                let header = Header {
-                    subsystem,
-                    message,
-                    flags: libc::NLM_F_DUMP,
-                    sequence: 0,
-                    family: header::protocol(family),
-                };
-                socket
-                    .send_request(
-                        header,
-                        |_| (),
-                        |message| {
-                            dumped.push(comparable(message.attributes()?.get(NFTA_RULE_EXPRESSIONS)?)?);
-                            Ok(())
-                        },
-                    )
-                    .unwrap();
+                let (flags, family_number) = (libc::NLM_F_DUMP, header::protocol(family));
+                let request =
+                    Request::nfnetlink(libc::NFNL_SUBSYS_NFTABLES, libc::NFT_MSG_GETRULE, flags, family_number);
+                let asked = socket.ask(request, &mut |message| {
+                    dumped.push(comparable(message.attributes()?.get(NFTA_RULE_EXPRESSIONS)?)?);
+                    Ok(())
+                });
+                asked.unwrap();
                 let written = written(rules.iter().map(new)).unwrap();
                 assert_eq!(dumped.len(), rules.len());
                 for ((rule, dumped), written) in rules.iter().zip(dumped).zip(written) {

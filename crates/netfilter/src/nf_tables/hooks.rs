@@ -12,7 +12,7 @@ use ruleset::{Family, Hook, Kind, NAT, TableFamily, XTABLES};
 use super::header;
 use super::held::held;
 use super::uapi::*;
-use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
+use crate::netlink::message::{Attributes, Malformed, Request, be32, string};
 use crate::netlink::{ReadError, Respondent as _, Socket};
 
 /// The legacy tables that a family has in the socket's network namespace; none where it cannot be told. Asking makes no
@@ -59,15 +59,10 @@ pub(crate) struct Hooked {
 impl Hooked {
     fn read(socket: &Socket, family: Family) -> Result<Self, ReadError> {
         let mut hooked = Self::default();
-        let (subsystem, message) = (libc::NFNL_SUBSYS_HOOK, NFNL_MSG_HOOK_GET);
         let (flags, family) = (libc::NLM_F_DUMP, header::protocol(TableFamily::Ip(family)));
-        let request = Header { subsystem, message, flags, sequence: 0, family };
-        let output = header::hook_number(Hook::Output).ok_or(Malformed)?;
-        socket.send_request(
-            request,
-            |to| to.be32(NFNLA_HOOK_HOOKNUM, output),
-            |message| hooked.add(message.attributes()?),
-        )?;
+        let mut request = Request::nfnetlink(libc::NFNL_SUBSYS_HOOK, NFNL_MSG_HOOK_GET, flags, family);
+        request.be32(NFNLA_HOOK_HOOKNUM, header::hook_number(Hook::Output).ok_or(Malformed)?);
+        socket.ask(request, &mut |message| hooked.add(message.attributes()?))?;
         Ok(hooked)
     }
 
@@ -102,7 +97,7 @@ mod tests {
 
     use super::*;
     use crate::netlink::Generation;
-    use crate::netlink::message::{Messages, Writer};
+    use crate::netlink::message::Messages;
     use crate::nf_tables::edit::{Edit, batch};
     use crate::nf_tables::{ChainId, TableId};
     use crate::tests::namespace::in_a_namespace;
@@ -170,21 +165,12 @@ mod tests {
 
     /// A message about one function.
     fn listed(function: Option<&str>, priority: i32) -> Result<Hooked, Malformed> {
-        let mut writer = Writer::default();
-        let header = Header {
-            subsystem: libc::NFNL_SUBSYS_HOOK,
-            message: NFNL_MSG_HOOK_GET,
-            flags: 0,
-            sequence: 0,
-            family: ProtoFamily::Ipv4,
-        };
-        writer.message(header, |attributes| {
-            if let Some(function) = function {
-                attributes.string(NFNLA_HOOK_FUNCTION_NAME, function);
-            }
-            attributes.be32(NFNLA_HOOK_PRIORITY, priority as u32);
-        });
-        let bytes = writer.finish().unwrap();
+        let mut listed = Request::nfnetlink(libc::NFNL_SUBSYS_HOOK, NFNL_MSG_HOOK_GET, 0, ProtoFamily::Ipv4);
+        if let Some(function) = function {
+            listed.string(NFNLA_HOOK_FUNCTION_NAME, function);
+        }
+        listed.be32(NFNLA_HOOK_PRIORITY, priority as u32);
+        let bytes = listed.finish().unwrap();
         let mut hooked = Hooked::default();
         let message = Messages(&bytes).next().unwrap()?;
         hooked.add(message.attributes()?)?;

@@ -14,7 +14,7 @@ use super::header;
 use super::set::Elements;
 use super::table;
 use super::uapi::*;
-use crate::netlink::message::{Attributes, Header, Malformed, Message, Writer, be32, be64, string};
+use crate::netlink::message::{Attributes, Malformed, Request, be32, be64, string};
 use crate::netlink::{Generation, ReadError, Respondent};
 
 /// The time for which reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
@@ -84,21 +84,15 @@ pub fn back_off(attempt: u32) {
 
 pub fn generation(socket: &impl Respondent) -> Result<Generation, ReadError> {
     let mut generation = None;
-    let request = Header { flags: libc::NLM_F_ACK, ..request(libc::NFT_MSG_GETGEN) };
-    socket.send_request(
-        request,
-        |_| (),
-        |message| {
-            generation = Some(Generation(be32(message.attributes()?.get(NFTA_GEN_ID)?)?));
-            Ok(())
-        },
-    )?;
+    socket.ask(request(libc::NFT_MSG_GETGEN, libc::NLM_F_ACK, ProtoFamily::Unspec), &mut |message| {
+        generation = Some(Generation(be32(message.attributes()?.get(NFTA_GEN_ID)?)?));
+        Ok(())
+    })?;
     generation.ok_or(ReadError::Malformed(Malformed))
 }
 
-fn request(message: i32) -> Header {
-    let (subsystem, flags, family) = (libc::NFNL_SUBSYS_NFTABLES, libc::NLM_F_DUMP, ProtoFamily::Unspec);
-    Header { subsystem, message, flags, sequence: 0, family }
+fn request(message: i32, flags: i32, family: ProtoFamily) -> Request {
+    Request::nfnetlink(libc::NFNL_SUBSYS_NFTABLES, message, flags, family)
 }
 
 /// Passes each object of a kind to `read`, with its table's family.
@@ -107,11 +101,12 @@ fn dump(
     message: i32,
     mut read: impl FnMut(TableFamily, Attributes<'_>) -> Result<(), Malformed>,
 ) -> Result<(), ReadError> {
-    let read = |message: &Message<'_>| match header::table_family(message.family()?) {
-        Some(family) => read(family, message.attributes()?),
-        None => Ok(()), // a family that isn't known
-    };
-    socket.send_request(request(message), |_| (), read)
+    socket.ask(request(message, libc::NLM_F_DUMP, ProtoFamily::Unspec), &mut |message| {
+        match header::table_family(message.family()?) {
+            Some(family) => read(family, message.attributes()?),
+            None => Ok(()), // a family that isn't known
+        }
+    })
 }
 
 fn tables<R>(
@@ -216,12 +211,11 @@ fn read_sets<R>(socket: &impl Respondent, tables: &mut [Table<R>]) -> Result<(),
             // No single field is that long.
             let has_keys = flags & NFT_SET_CONCAT != 0 || set.bits > 128 || matches!(set.bits, 64 | 96);
             let mut elements = Elements::of(has_keys);
-            let request = Header { family: header::protocol(table.family), ..request(libc::NFT_MSG_GETSETELEM) };
-            let write = |to: &mut Writer| {
-                to.string(NFTA_SET_ELEM_LIST_TABLE, table.name.as_bytes());
-                to.string(NFTA_SET_ELEM_LIST_SET, set.name.as_bytes());
-            };
-            socket.send_request(request, write, |message| elements.read(message.attributes()?))?;
+            let family = header::protocol(table.family);
+            let mut request = request(libc::NFT_MSG_GETSETELEM, libc::NLM_F_DUMP, family);
+            request.string(NFTA_SET_ELEM_LIST_TABLE, table.name.as_bytes());
+            request.string(NFTA_SET_ELEM_LIST_SET, set.name.as_bytes());
+            socket.ask(request, &mut |message| elements.read(message.attributes()?))?;
             set.expires = elements.expires;
             (set.elements, set.keys) = elements.finish(flags, set.bits);
         }
@@ -239,10 +233,11 @@ mod tests {
     use ruleset::testing::ports;
 
     use super::*;
-    use crate::netlink::message::{Messages, put};
+    use crate::netlink::message::{Message, Messages, put};
     use crate::nf_tables::TableId;
     use crate::nf_tables::edit::Edit;
     use crate::nf_tables::set::elements;
+    use crate::tests::message_of;
     use crate::tests::recording::Recording;
     use crate::tests::replay::replayed;
 
@@ -254,18 +249,16 @@ mod tests {
     struct Failing(Cell<Option<Errno>>);
 
     impl Respondent for Failing {
-        fn send_request(
+        fn ask(
             &self,
-            request: Header,
-            _: impl FnOnce(&mut Writer),
-            mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+            mut request: Request,
+            read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
         ) -> Result<(), ReadError> {
-            if request.message != libc::NFT_MSG_GETGEN {
+            request.be32(NFTA_GEN_ID, 2);
+            let bytes = request.finish().unwrap();
+            if message_of(&Messages(&bytes).next().unwrap()?) != libc::NFT_MSG_GETGEN {
                 return self.0.take().map_or(Ok(()), |errno| Err(errno.into()));
             }
-            let mut answer = Writer::default();
-            answer.message(request, |to| to.be32(NFTA_GEN_ID, 2));
-            let bytes = answer.finish().unwrap();
             Messages(&bytes).try_for_each(|message| Ok(read(&message?)?))
         }
     }

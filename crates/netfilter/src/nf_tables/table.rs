@@ -73,13 +73,7 @@ fn read_devices(hook: Attributes<'_>) -> Result<Intervals, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::message::Writer;
-
-    fn written(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
-        let mut writer = Writer::default();
-        write(&mut writer);
-        writer.finish().unwrap()
-    }
+    use crate::tests::attributes_of as written;
 
     #[test]
     fn a_table_may_be_dormant_and_somebodys_own() {

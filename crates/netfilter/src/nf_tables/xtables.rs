@@ -10,7 +10,7 @@ use super::Missing;
 use super::header::{self, last_bytes};
 use super::load::add_load;
 use super::uapi::*;
-use crate::netlink::message::{Header, Writer};
+use crate::netlink::message::Request;
 use crate::netlink::objects::XtEntry;
 use crate::netlink::{ReadError, Respondent as _, Socket};
 use crate::xt::{self, Extension};
@@ -76,15 +76,12 @@ pub(super) fn add_condition(to: &mut NftnlRule<'_>, table: Family, condition: &C
 /// The part that the kernel lacks for this extension, if any. This asks nft_compat, as iptables-nft does for each
 /// revision (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
 fn missing_extension(socket: &Socket, family: Family, extension: Extension) -> Option<Missing> {
-    let (subsystem, message) = (libc::NFNL_SUBSYS_NFT_COMPAT, NFNL_MSG_COMPAT_GET);
     let (flags, family) = (libc::NLM_F_ACK, header::protocol(TableFamily::Ip(family)));
-    let request = Header { subsystem, message, flags, sequence: 0, family };
-    let attributes = |to: &mut Writer| {
-        to.string(NFTA_COMPAT_NAME, extension.name().to_bytes());
-        to.be32(NFTA_COMPAT_REV, extension.revision().into());
-        to.be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
-    };
-    match socket.send_request(request, attributes, |_| Ok(())) {
+    let mut request = Request::nfnetlink(libc::NFNL_SUBSYS_NFT_COMPAT, NFNL_MSG_COMPAT_GET, flags, family);
+    request.string(NFTA_COMPAT_NAME, extension.name().to_bytes());
+    request.be32(NFTA_COMPAT_REV, extension.revision().into());
+    request.be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
+    match socket.ask(request, &mut |_| Ok(())) {
         Err(ReadError::Socket(Errno::EINVAL)) => {
             Some(("xt extensions in nf_tables".to_owned(), "nft_compat", "CONFIG_NFT_COMPAT"))
         }

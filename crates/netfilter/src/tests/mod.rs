@@ -20,7 +20,7 @@ use ruleset::{Hook, Numbered, Rule, Set, TableFamily};
 
 use crate::netlink::message::Messages;
 #[cfg(any(test, feature = "testing"))]
-use crate::netlink::message::{Attributes, Message, Writer};
+use crate::netlink::message::{Message, Request};
 use crate::nf_tables::decode::Decoder;
 use crate::nf_tables::edit::{Edit, batch};
 use crate::nf_tables::rule::NewRule;
@@ -33,19 +33,26 @@ pub(crate) fn recorded(hex: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// The attributes of a request.
+/// Attributes, without a message.
 #[cfg(any(test, feature = "testing"))]
-fn attributes_of(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
-    let mut named = Writer::default();
-    write(&mut named);
-    named.finish().unwrap()
+pub(crate) fn attributes_of(write: impl FnOnce(&mut Request)) -> Vec<u8> {
+    let mut request = Request::new(0, 0, &[]);
+    write(&mut request);
+    let bytes = request.finish().unwrap();
+    Messages(&bytes).next().unwrap().unwrap().payload.to_vec()
 }
 
-/// Returns true if a message has these attributes: a table's name and a set's, by which elements are asked for.
+/// Returns true if a message has the attributes of a request: a table's name and a set's, by which elements are asked for.
 #[cfg(any(test, feature = "testing"))]
-fn is_about(message: &Message<'_>, attributes: &[u8]) -> bool {
+fn is_about(message: &Message<'_>, request: &Message<'_>) -> bool {
     let of_message = message.attributes().unwrap();
-    Attributes(attributes).flatten().all(|(kind, value)| of_message.find(kind) == Ok(Some(value)))
+    request.attributes().unwrap().flatten().all(|(kind, value)| of_message.find(kind) == Ok(Some(value)))
+}
+
+/// The number of a message in its subsystem: `NFT_MSG_*`.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn message_of(message: &Message<'_>) -> i32 {
+    i32::from(message.kind) & 0xff
 }
 
 /// Writes the message that adds a rule to a table of this family with these sets, and reads it as if the kernel had dumped

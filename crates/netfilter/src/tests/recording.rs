@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
+use crate::netlink::message::{Malformed, Message, Messages, Request};
 use crate::netlink::{ReadError, Respondent};
-use crate::tests::{attributes_of, is_about, recorded};
+use crate::tests::{is_about, message_of, recorded};
 
 /// The kernel's recorded answers, request by request.
 pub(crate) struct Recording(pub(crate) RefCell<VecDeque<(String, Vec<u8>)>>);
@@ -23,17 +23,17 @@ impl Recording {
 }
 
 impl Respondent for Recording {
-    fn send_request(
+    fn ask(
         &self,
-        request: Header,
-        write: impl FnOnce(&mut Writer),
-        mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+        request: Request,
+        read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        let named = attributes_of(write);
+        let request = request.finish().unwrap();
+        let request = Messages(&request).next().unwrap()?;
         let mut answers = self.0.borrow_mut();
         // Not all sets are asked about.
         while let Some((_, answer)) = answers.front()
-            && !is_about(&Messages(answer).next().unwrap().unwrap(), &named)
+            && !is_about(&Messages(answer).next().unwrap().unwrap(), &request)
         {
             answers.pop_front();
         }
@@ -46,7 +46,7 @@ impl Respondent for Recording {
             (libc::NFT_MSG_GETSETELEM, "GETSETELEM"),
             (libc::NFT_MSG_GETRULE, "GETRULE"),
         ];
-        assert!(names.contains(&(request.message, recorded.as_str())), "{recorded}");
+        assert!(names.contains(&(message_of(&request), recorded.as_str())), "{recorded}");
         Messages(&answer).try_for_each(|message| Ok(read(&message?)?))
     }
 }

@@ -2,12 +2,12 @@
 
 use ruleset::Table;
 
-use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
+use crate::netlink::message::{Malformed, Message, Messages, Request};
 use crate::netlink::{FinishedBatch, Generation, ReadError, Respondent};
 use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::read::snapshot;
 use crate::nf_tables::uapi::*;
-use crate::tests::{attributes_of, is_about};
+use crate::tests::{attributes_of, is_about, message_of};
 use ruleset::Numbered;
 
 /// The tables that a namespace holds after these edits.
@@ -19,39 +19,38 @@ pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
 struct Replay(FinishedBatch);
 
 impl Respondent for Replay {
-    fn send_request(
+    fn ask(
         &self,
-        request: Header,
-        write: impl FnOnce(&mut Writer),
-        mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+        request: Request,
+        read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        let made = match request.message {
+        let request = request.finish().unwrap();
+        let request = Messages(&request).next().unwrap()?;
+        let made = match message_of(&request) {
             libc::NFT_MSG_GETTABLE => libc::NFT_MSG_NEWTABLE,
             libc::NFT_MSG_GETCHAIN => libc::NFT_MSG_NEWCHAIN,
             libc::NFT_MSG_GETSET => libc::NFT_MSG_NEWSET,
             libc::NFT_MSG_GETSETELEM => libc::NFT_MSG_NEWSETELEM,
             libc::NFT_MSG_GETRULE => libc::NFT_MSG_NEWRULE,
             _ => {
-                let mut generation = Writer::default();
-                generation.message(request, |to| to.be32(NFTA_GEN_ID, Generation::FRESH.0 + 1));
-                let bytes = generation.finish().unwrap();
-                return Messages(&bytes).try_for_each(|message| Ok(read(&message?)?));
+                let generation = attributes_of(|to| to.be32(NFTA_GEN_ID, Generation::FRESH.0 + 1));
+                let payload = [request.payload, &generation].concat();
+                return Ok(read(&Message { payload: &payload, ..request })?);
             }
         };
         let kind = libc::NFNL_SUBSYS_NFTABLES << 8 | made;
-        let named = attributes_of(write);
         for message in Messages(self.0.bytes()) {
             let message = message?;
-            let is_of_family = [libc::NFPROTO_UNSPEC as u8, message.family()?].contains(&(request.family as u8));
-            if i32::from(message.kind) == kind && is_of_family && is_about(&message, &named) {
+            let is_of_family = [libc::NFPROTO_UNSPEC as u8, message.family()?].contains(&request.family()?);
+            if i32::from(message.kind) == kind && is_of_family && is_about(&message, &request) {
                 // The kernel adds how many objects a table has.
-                let mut added = Writer::default();
+                let mut added = Vec::new();
                 if made == libc::NFT_MSG_NEWTABLE {
-                    added.be32(NFTA_TABLE_USE, self.objects(&message)?);
+                    let objects = self.objects(&message)?;
+                    added = attributes_of(|to| to.be32(NFTA_TABLE_USE, objects));
                 }
-                let payload = [message.payload, &added.finish().unwrap()].concat();
-                let payload = payload.as_slice();
-                read(&Message { payload, ..message })?;
+                let payload = [message.payload, &added].concat();
+                read(&Message { payload: &payload, ..message })?;
             }
         }
         Ok(())
