@@ -1,12 +1,12 @@
 //! The socket to nfnetlink: sends a batch or a request, and receives the kernel's answer.
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
-use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send, setsockopt, sockopt};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
+};
 use nix::{setsockopt_impl, sockopt_impl};
 use thiserror::Error;
 
@@ -26,38 +26,9 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// A netlink socket in the network namespace of the thread that opened it.
 pub struct Socket {
-    socket: MnlSocket,
+    socket: OwnedFd,
     /// The buffer for answers to requests; made with the first one.
     answer: RefCell<Vec<u8>>,
-}
-
-/// libmnl's socket. The crate mnl would open it without SOCK_CLOEXEC: every program that an embedding program starts
-/// meanwhile would inherit it.
-struct MnlSocket(NonNull<mnl_sys::mnl_socket>);
-
-impl MnlSocket {
-    fn open(bus: Bus) -> Result<Self, Errno> {
-        // SAFETY: the call takes numbers only.
-        let socket = unsafe { mnl_sys::mnl_socket_open2(bus as libc::c_int, libc::SOCK_CLOEXEC) };
-        NonNull::new(socket).map(Self).ok_or_else(Errno::last)
-    }
-}
-
-impl AsFd for MnlSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket is open until it is dropped.
-        let descriptor = unsafe { mnl_sys::mnl_socket_get_fd(self.0.as_ptr()) };
-        // SAFETY: the same.
-        unsafe { BorrowedFd::borrow_raw(descriptor) }
-    }
-}
-
-impl Drop for MnlSocket {
-    fn drop(&mut self) {
-        // SAFETY: the socket is open, and nothing uses it after this. An error, which it frees the socket on as well,
-        // would be about closing alone.
-        unsafe { mnl_sys::mnl_socket_close(self.0.as_ptr()) };
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -104,12 +75,12 @@ pub struct Failure {
 impl Socket {
     /// Opens a socket. It isn't bound to an address: the kernel does that when the first message is sent.
     pub fn open() -> Result<Self, Errno> {
-        Self::open_bus(Bus::Netfilter)
+        Self::open_to(SockProtocol::NetlinkNetFilter)
     }
 
     /// Opens a socket to another part of the kernel.
-    pub(super) fn open_bus(bus: Bus) -> Result<Self, Errno> {
-        let socket = MnlSocket::open(bus)?;
+    pub(super) fn open_to(part: SockProtocol) -> Result<Self, Errno> {
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, part)?;
         // Asks for errors without a copy of the message that caused them, but with the kernel's explanation. Kernels
         // that are too old for these options (before 4.12) answer in the old form.
         let _ = setsockopt(&socket, CapAck, &true);
@@ -130,7 +101,7 @@ impl Socket {
     /// The kernel has answered by the time `sendmsg` returns: with an error for each bad message, in their order, and
     /// the acknowledgement last. So if the first answer is the acknowledgement, the batch is committed.
     pub fn send_batch(&self, batch: &FinishedBatch) -> Result<(), CommitError> {
-        let (descriptor, bytes) = (self.socket.as_fd().as_raw_fd(), batch.bytes());
+        let (descriptor, bytes) = (self.socket.as_raw_fd(), batch.bytes());
         let mut sent = send(descriptor, bytes, MsgFlags::empty());
         if sent == Err(Errno::EMSGSIZE) {
             // It doesn't fit into the send buffer. The kernel doubles the given size. SO_SNDBUFFORCE may go beyond
@@ -152,14 +123,14 @@ impl Socket {
                 Err(errno) => return Err(CommitError::Unanswered(errno)),
             };
             for message in Messages(answer) {
-                let (sequence, errno, text) =
-                    message.and_then(|message| verdict(&message)).map_err(CommitError::Malformed)?;
-                match (sequence, errno) {
-                    (_, None) if failures.is_empty() => return Ok(()),
-                    (_, None) => return Err(CommitError::Messages(failures)),
-                    (0, Some(Errno::ERESTART)) => return Err(CommitError::OtherGeneration),
-                    (0, Some(errno)) => return Err(CommitError::Refused(errno, text)),
-                    (sequence, Some(errno)) => failures.push(Failure { sequence, errno, text }),
+                match message.and_then(|message| failure(&message)).map_err(CommitError::Malformed)? {
+                    None if failures.is_empty() => return Ok(()),
+                    None => return Err(CommitError::Messages(failures)),
+                    Some(Failure { sequence: 0, errno: Errno::ERESTART, .. }) => {
+                        return Err(CommitError::OtherGeneration);
+                    }
+                    Some(Failure { sequence: 0, errno, text }) => return Err(CommitError::Refused(errno, text)),
+                    Some(failure) => failures.push(failure),
                 }
             }
         }
@@ -198,7 +169,7 @@ impl Respondent for Socket {
         request: Request,
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        let (socket, request) = (self.socket.as_fd().as_raw_fd(), request.finish()?);
+        let (socket, request) = (self.socket.as_raw_fd(), request.finish()?);
         send(socket, &request, MsgFlags::empty()).map_err(ReadError::NotAsked)?;
         let mut interrupted = false;
         // Reads a datagram; returns true if the answer ends with it.
@@ -211,8 +182,7 @@ impl Respondent for Socket {
                     libc::NLMSG_DONE if interrupted => return Err(ReadError::Interrupted),
                     libc::NLMSG_DONE => return Ok(true),
                     libc::NLMSG_ERROR => {
-                        let (_, errno, _) = verdict(&message)?;
-                        return errno.map_or(Ok(true), |errno| Err(errno.into()));
+                        return failure(&message)?.map_or(Ok(true), |failure| Err(failure.errno.into()));
                     }
                     _ => read(&message)?,
                 }
@@ -239,13 +209,15 @@ fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<&[u8], Errno> {
     }
 }
 
-/// The content of an `NLMSG_ERROR` message: which message it answers, the error (none for an acknowledgement), and the
-/// kernel's explanation.
-pub(crate) fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, String), Malformed> {
+/// The content of an `NLMSG_ERROR` message; none: it is an acknowledgement.
+pub(crate) fn failure(message: &Message<'_>) -> Result<Option<Failure>, Malformed> {
     if i32::from(message.kind) != libc::NLMSG_ERROR {
         return Err(Malformed);
     }
     let code = u32_at(message.payload, 0)? as i32;
+    if code == 0 {
+        return Ok(None);
+    }
     // The error code is followed by the header of the message that it answers (20 bytes together) and, with
     // NETLINK_EXT_ACK, by attributes.
     let text = Attributes(message.payload.get(20..).unwrap_or_default())
@@ -254,8 +226,8 @@ pub(crate) fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, Stri
         .flatten()
         .and_then(|text| string(text).ok())
         .unwrap_or_default();
-    let errno = (code != 0).then(|| Errno::from_raw(code.saturating_neg()));
-    Ok((message.sequence, errno, String::from_utf8_lossy(text).into_owned()))
+    let (errno, text) = (Errno::from_raw(code.saturating_neg()), String::from_utf8_lossy(text).into_owned());
+    Ok(Some(Failure { sequence: message.sequence, errno, text }))
 }
 
 #[cfg(test)]
@@ -284,7 +256,9 @@ mod tests {
         ] {
             let bytes = recorded(answer);
             let message = Messages(&bytes).next().unwrap().unwrap();
-            assert_eq!(verdict(&message), Ok((sequence, errno, String::new())));
+            assert_eq!(message.sequence, sequence);
+            let want = errno.map(|errno| Failure { sequence, errno, text: String::new() });
+            assert_eq!(failure(&message), Ok(want));
         }
     }
 

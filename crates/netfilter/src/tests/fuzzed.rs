@@ -17,7 +17,7 @@ use crate::nf_tables::{table, user_data};
 pub fn read_all(input: &[u8], mut hand_on: impl FnMut(Table)) {
     let families = [TableFamily::Ip(Family::V4), TableFamily::Ip(Family::V6), TableFamily::Inet, TableFamily::Netdev];
     for message in Messages(input).flatten() {
-        let _ = socket::verdict(&message);
+        let _ = socket::failure(&message);
         let _ = (route::read_route(&message), route::read_device(&message));
         if let Ok(attributes) = message.attributes() {
             for family in families {
