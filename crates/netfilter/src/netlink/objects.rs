@@ -1,7 +1,7 @@
 //! Types that the crate nftnl lacks: libnftnl's expressions that our rules need beside nftnl's own, and sets
 //! whose type only a run knows, with their elements.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::process::abort;
 use std::ptr::{self, NonNull};
 
@@ -9,6 +9,10 @@ use nftnl::Rule;
 use nftnl::expr::{Expression, Register};
 use nftnl::nftnl_sys as sys;
 use nftnl::set::{Set, SetKey};
+
+use self::Value::{Data, Number, Structure, Text};
+use crate::nf_tables::load::Place;
+use crate::xt::Extension;
 
 /// The register that every expression of ours loads into and compares, as the crate nftnl's do.
 const REGISTER: u32 = Register::Reg1 as u32;
@@ -19,143 +23,122 @@ enum Value<'a> {
     Text(&'a CStr),
     /// The value that a register is compared with.
     Data(&'a [u8]),
+    /// The structure of an xt match or target.
+    Structure(&'a [u8]),
 }
 
-/// Makes an expression of this name; its attributes have libnftnl's numbers (`NFTNL_EXPR_*`), and the kinds of values that
-/// libnftnl has for them.
-fn make(name: &CStr, attributes: &[(u32, Value<'_>)]) -> NonNull<sys::nftnl_expr> {
-    // SAFETY: the name is a string.
-    let made = unsafe { sys::nftnl_expr_alloc(name.as_ptr()) };
-    // As the crate nftnl does without memory, and Rust's own library.
-    let Some(expression) = NonNull::new(made) else { abort() };
-    for (attribute, value) in attributes {
-        let number;
-        let bytes = match value {
-            Value::Number(value) => {
-                number = value.to_ne_bytes();
-                &number
+/// An expression of this name; its attributes have libnftnl's numbers (`NFTNL_EXPR_*`), and the kinds of values that libnftnl
+/// has for them.
+struct Made<'a>(&'static CStr, &'a [(u32, Value<'a>)]);
+
+impl Expression for Made<'_> {
+    fn to_expr(&self, _: &Rule<'_>) -> NonNull<sys::nftnl_expr> {
+        let Self(name, attributes) = self;
+        // SAFETY: the name is a string.
+        let made = unsafe { sys::nftnl_expr_alloc(name.as_ptr()) };
+        // As the crate nftnl does without memory, and Rust's own library.
+        let Some(expression) = NonNull::new(made) else { abort() };
+        for (attribute, value) in *attributes {
+            let number;
+            let (data, length) = match value {
+                Number(value) => {
+                    number = value.to_ne_bytes();
+                    (number.as_ptr(), number.len())
+                }
+                Text(text) => (text.as_ptr().cast(), text.to_bytes_with_nul().len()),
+                Data(bytes) => (bytes.as_ptr(), bytes.len()),
+                Structure(bytes) => {
+                    // libnftnl reads it up to a multiple of 8 (`XT_ALIGN`).
+                    let length = bytes.len().next_multiple_of(8);
+                    // SAFETY: it takes any size.
+                    let Some(copy) = NonNull::new(unsafe { libc::calloc(1, length) }) else { abort() };
+                    // SAFETY: the copy is new, and has room for the whole structure.
+                    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy.as_ptr().cast(), bytes.len()) };
+                    (copy.as_ptr().cast_const().cast(), length)
+                }
+            };
+            // SAFETY: libnftnl copies as many bytes as it is told, or as the attribute's type has: the same, as this is
+            // made. Of a structure alone, it takes C's memory over, and frees it with the expression.
+            let set =
+                unsafe { sys::nftnl_expr_set(expression.as_ptr(), *attribute as u16, data.cast(), length as u32) };
+            if set < 0 {
+                abort();
             }
-            Value::Text(text) => text.to_bytes_with_nul(),
-            Value::Data(bytes) => bytes,
-        };
-        let (data, length) = (bytes.as_ptr().cast::<c_void>(), bytes.len() as u32);
-        // SAFETY: libnftnl copies as many bytes as it is told, or as the attribute's type has: the same, as `make` is called.
-        let set = unsafe { sys::nftnl_expr_set(expression.as_ptr(), *attribute as u16, data, length) };
-        if set < 0 {
-            abort();
         }
-    }
-    expression
-}
-
-/// `[ lookup reg 1 set SET ]`, of a set that is known by its name alone. nftnl's needs the set itself, and can't be
-/// inverted.
-pub(crate) struct Lookup<'a> {
-    pub(crate) set: &'a CStr,
-    pub(crate) inverted: bool,
-}
-
-impl Expression for Lookup<'_> {
-    fn to_expr(&self, _: &Rule<'_>) -> NonNull<sys::nftnl_expr> {
-        let flags = if self.inverted { libc::NFT_LOOKUP_F_INV as u32 } else { 0 };
-        make(
-            c"lookup",
-            &[
-                (sys::NFTNL_EXPR_LOOKUP_SREG, Value::Number(REGISTER)),
-                (sys::NFTNL_EXPR_LOOKUP_SET, Value::Text(self.set)),
-                (sys::NFTNL_EXPR_LOOKUP_FLAGS, Value::Number(flags)),
-            ],
-        )
-    }
-}
-
-/// `[ redir proto_min reg 1 ]`: to the port in the register.
-pub(crate) struct Redirect {
-    /// `NF_NAT_RANGE_*`
-    pub(crate) flags: u32,
-}
-
-impl Expression for Redirect {
-    fn to_expr(&self, _: &Rule<'_>) -> NonNull<sys::nftnl_expr> {
-        make(
-            c"redir",
-            &[
-                (sys::NFTNL_EXPR_REDIR_REG_PROTO_MIN, Value::Number(REGISTER)),
-                (sys::NFTNL_EXPR_REDIR_FLAGS, Value::Number(self.flags)),
-            ],
-        )
-    }
-}
-
-/// `[ byteorder reg 1 = hton(reg 1, 4, 4) ]`
-pub(crate) struct ToNetworkOrder {
-    pub(crate) bytes: u32,
-}
-
-impl Expression for ToNetworkOrder {
-    fn to_expr(&self, _: &Rule<'_>) -> NonNull<sys::nftnl_expr> {
-        make(
-            c"byteorder",
-            &[
-                (sys::NFTNL_EXPR_BYTEORDER_SREG, Value::Number(REGISTER)),
-                (sys::NFTNL_EXPR_BYTEORDER_DREG, Value::Number(REGISTER)),
-                (sys::NFTNL_EXPR_BYTEORDER_OP, Value::Number(libc::NFT_BYTEORDER_HTON as u32)),
-                (sys::NFTNL_EXPR_BYTEORDER_LEN, Value::Number(self.bytes)),
-                (sys::NFTNL_EXPR_BYTEORDER_SIZE, Value::Number(self.bytes)),
-            ],
-        )
-    }
-}
-
-/// `[ range eq reg 1 FIRST LAST ]`, or `neq`.
-pub(crate) struct Range<'a> {
-    pub(crate) negated: bool,
-    pub(crate) first: &'a [u8],
-    pub(crate) last: &'a [u8],
-}
-
-impl Expression for Range<'_> {
-    fn to_expr(&self, _: &Rule<'_>) -> NonNull<sys::nftnl_expr> {
-        let operation = if self.negated { libc::NFT_RANGE_NEQ } else { libc::NFT_RANGE_EQ };
-        make(
-            c"range",
-            &[
-                (sys::NFTNL_EXPR_RANGE_SREG, Value::Number(REGISTER)),
-                (sys::NFTNL_EXPR_RANGE_OP, Value::Number(operation as u32)),
-                (sys::NFTNL_EXPR_RANGE_FROM_DATA, Value::Data(self.first)),
-                (sys::NFTNL_EXPR_RANGE_TO_DATA, Value::Data(self.last)),
-            ],
-        )
-    }
-}
-
-/// An xt match or target, through nft_compat.
-pub(crate) struct XtEntry<'a> {
-    pub(crate) is_target: bool,
-    pub(crate) name: &'static CStr,
-    pub(crate) revision: u32,
-    /// The extension's own structure.
-    pub(crate) info: &'a [u8],
-}
-
-impl Expression for XtEntry<'_> {
-    fn to_expr(&self, _: &Rule<'_>) -> NonNull<sys::nftnl_expr> {
-        let (kind, [name, revision, info]) = if self.is_target {
-            (c"target", [sys::NFTNL_EXPR_TG_NAME, sys::NFTNL_EXPR_TG_REV, sys::NFTNL_EXPR_TG_INFO])
-        } else {
-            (c"match", [sys::NFTNL_EXPR_MT_NAME, sys::NFTNL_EXPR_MT_REV, sys::NFTNL_EXPR_MT_INFO])
-        };
-        let expression = make(kind, &[(name, Value::Text(self.name)), (revision, Value::Number(self.revision))]);
-        // libnftnl reads it up to a multiple of 8 (`XT_ALIGN`).
-        let length = self.info.len().next_multiple_of(8);
-        // SAFETY: it takes any size.
-        let Some(copy) = NonNull::new(unsafe { libc::calloc(1, length) }) else { abort() };
-        // SAFETY: the copy is new, and has room for the whole structure.
-        unsafe { ptr::copy_nonoverlapping(self.info.as_ptr(), copy.as_ptr().cast(), self.info.len()) };
-        // SAFETY: of this attribute alone, libnftnl takes C's memory over, and frees it with the expression.
-        unsafe { sys::nftnl_expr_set(expression.as_ptr(), info as u16, copy.as_ptr(), length as u32) };
         expression
     }
+}
+
+/// Adds `[ meta load KEY => reg 1 ]`, with one of `NFT_META_*`.
+pub(crate) fn add_meta(to: &mut Rule<'_>, key: i32) {
+    let attributes = [(sys::NFTNL_EXPR_META_KEY, Number(key as u32)), (sys::NFTNL_EXPR_META_DREG, Number(REGISTER))];
+    to.add_expr(&Made(c"meta", &attributes));
+}
+
+/// Adds `[ payload load LENGTH b @ BASE header + OFFSET => reg 1 ]`.
+pub(crate) fn add_payload(to: &mut Rule<'_>, (base, offset, length): Place) {
+    let attributes = [
+        (sys::NFTNL_EXPR_PAYLOAD_BASE, Number(base as u32)),
+        (sys::NFTNL_EXPR_PAYLOAD_OFFSET, Number(offset)),
+        (sys::NFTNL_EXPR_PAYLOAD_LEN, Number(length)),
+        (sys::NFTNL_EXPR_PAYLOAD_DREG, Number(REGISTER)),
+    ];
+    to.add_expr(&Made(c"payload", &attributes));
+}
+
+/// Adds `[ lookup reg 1 set SET ]`, of a set that is known by its name alone. nftnl's needs the set itself, and can't be
+/// inverted.
+pub(crate) fn add_lookup(to: &mut Rule<'_>, set: &CStr, inverted: bool) {
+    let flags = if inverted { libc::NFT_LOOKUP_F_INV as u32 } else { 0 };
+    let attributes = [
+        (sys::NFTNL_EXPR_LOOKUP_SREG, Number(REGISTER)),
+        (sys::NFTNL_EXPR_LOOKUP_SET, Text(set)),
+        (sys::NFTNL_EXPR_LOOKUP_FLAGS, Number(flags)),
+    ];
+    to.add_expr(&Made(c"lookup", &attributes));
+}
+
+/// Adds `[ redir proto_min reg 1 ]`: to the port in the register, with these `NF_NAT_RANGE_*`.
+pub(crate) fn add_redirect(to: &mut Rule<'_>, flags: u32) {
+    let attributes =
+        [(sys::NFTNL_EXPR_REDIR_REG_PROTO_MIN, Number(REGISTER)), (sys::NFTNL_EXPR_REDIR_FLAGS, Number(flags))];
+    to.add_expr(&Made(c"redir", &attributes));
+}
+
+/// Adds `[ byteorder reg 1 = hton(reg 1, 4, 4) ]`, for a number of so many bytes.
+pub(crate) fn add_to_network_order(to: &mut Rule<'_>, bytes: u32) {
+    let attributes = [
+        (sys::NFTNL_EXPR_BYTEORDER_SREG, Number(REGISTER)),
+        (sys::NFTNL_EXPR_BYTEORDER_DREG, Number(REGISTER)),
+        (sys::NFTNL_EXPR_BYTEORDER_OP, Number(libc::NFT_BYTEORDER_HTON as u32)),
+        (sys::NFTNL_EXPR_BYTEORDER_LEN, Number(bytes)),
+        (sys::NFTNL_EXPR_BYTEORDER_SIZE, Number(bytes)),
+    ];
+    to.add_expr(&Made(c"byteorder", &attributes));
+}
+
+/// Adds `[ range eq reg 1 FIRST LAST ]`, or `neq`.
+pub(crate) fn add_range(to: &mut Rule<'_>, negated: bool, first: &[u8], last: &[u8]) {
+    let operation = if negated { libc::NFT_RANGE_NEQ } else { libc::NFT_RANGE_EQ };
+    let attributes = [
+        (sys::NFTNL_EXPR_RANGE_SREG, Number(REGISTER)),
+        (sys::NFTNL_EXPR_RANGE_OP, Number(operation as u32)),
+        (sys::NFTNL_EXPR_RANGE_FROM_DATA, Data(first)),
+        (sys::NFTNL_EXPR_RANGE_TO_DATA, Data(last)),
+    ];
+    to.add_expr(&Made(c"range", &attributes));
+}
+
+/// Adds an xt match or target, through nft_compat, with the extension's own structure.
+pub(crate) fn add_extension(to: &mut Rule<'_>, extension: Extension, info: &[u8]) {
+    let (kind, [name, revision, structure]) = if extension.is_target() {
+        (c"target", [sys::NFTNL_EXPR_TG_NAME, sys::NFTNL_EXPR_TG_REV, sys::NFTNL_EXPR_TG_INFO])
+    } else {
+        (c"match", [sys::NFTNL_EXPR_MT_NAME, sys::NFTNL_EXPR_MT_REV, sys::NFTNL_EXPR_MT_INFO])
+    };
+    let attributes =
+        [(name, Text(extension.name())), (revision, Number(extension.revision().into())), (structure, Structure(info))];
+    to.add_expr(&Made(kind, &attributes));
 }
 
 /// The key of a set whose type and length are set later, because only a run knows them.
@@ -170,29 +153,9 @@ impl SetKey for AnyKey {
     }
 }
 
-/// The attributes of a set that are numbers.
-#[derive(Default)]
-pub(crate) struct SetAttributes {
-    /// nft's number for the type of its elements.
-    pub(crate) key_type: u32,
-    /// In bytes.
-    pub(crate) key_length: u32,
-    /// `NFT_SET_*`
-    pub(crate) flags: u32,
-    /// In milliseconds.
-    pub(crate) collects_every: Option<u32>,
-    pub(crate) size: Option<u32>,
-}
-
-pub(crate) fn describe_set(set: &mut Set<'_, AnyKey>, shape: &SetAttributes, user_data: &[u8]) {
-    let numbers = [
-        (sys::NFTNL_SET_KEY_TYPE, Some(shape.key_type)),
-        (sys::NFTNL_SET_KEY_LEN, Some(shape.key_length)),
-        (sys::NFTNL_SET_FLAGS, Some(shape.flags)),
-        (sys::NFTNL_SET_GC_INTERVAL, shape.collects_every),
-        (sys::NFTNL_SET_DESC_SIZE, shape.size),
-    ];
-    for (attribute, number) in numbers {
+/// Sets those of these attributes of a set (`NFTNL_SET_*`) that it has, which are numbers, and its user data.
+pub(crate) fn describe_set(set: &mut Set<'_, AnyKey>, numbers: &[(u32, Option<u32>)], user_data: &[u8]) {
+    for &(attribute, number) in numbers {
         if let Some(number) = number {
             // SAFETY: the set is there, and each of these attributes is a number of 32 bits.
             unsafe { sys::nftnl_set_set_u32(set.as_ptr().as_ptr(), attribute as u16, number) };

@@ -16,9 +16,9 @@ use ruleset::{
 };
 
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect};
-use super::header;
-use super::register::{Loaded, Part, Place, Registers, bits_of, network, slot};
-use super::set::action;
+use super::load::{META_FIELDS, PAYLOAD_FIELDS, Place};
+use super::register::{Loaded, Part, Registers, bits_of, network, slot};
+use super::set::{self, action};
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
@@ -31,30 +31,6 @@ fn host_number(bytes: &[u8]) -> Option<u32> {
         _ => bytes.try_into().map(u32::from_ne_bytes).ok(),
     }
 }
-
-/// The fields that are loaded from a packet's headers: `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h,
-/// `struct tcphdr` in linux/tcp.h.
-const PAYLOAD_FIELDS: [(Field, Place); 6] = [
-    (Field::Source(Family::V4), (libc::NFT_PAYLOAD_NETWORK_HEADER, 12, 4)),
-    (Field::Destination(Family::V4), (libc::NFT_PAYLOAD_NETWORK_HEADER, 16, 4)),
-    (Field::Source(Family::V6), (libc::NFT_PAYLOAD_NETWORK_HEADER, 8, 16)),
-    (Field::Destination(Family::V6), (libc::NFT_PAYLOAD_NETWORK_HEADER, 24, 16)),
-    (Field::SourcePort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)),
-    (Field::DestinationPort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)),
-];
-
-/// The `NFT_META_*` of a field.
-const META_FIELDS: [(Field, i32); 9] = [
-    (Field::Family, libc::NFT_META_NFPROTO),
-    (Field::Protocol, libc::NFT_META_L4PROTO),
-    (Field::InInterface, libc::NFT_META_IIFNAME),
-    (Field::OutInterface, libc::NFT_META_OIFNAME),
-    (Field::Uid, libc::NFT_META_SKUID),
-    (Field::Gid, libc::NFT_META_SKGID),
-    (Field::Mark, libc::NFT_META_MARK),
-    (Field::EtherType, libc::NFT_META_PROTOCOL),
-    (Field::PacketType, libc::NFT_META_PKTTYPE),
-];
 
 /// Some versions of iptables-nft write `-p tcp` for IPv4 with it.
 const IPV4_PROTOCOL: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1);
@@ -150,9 +126,7 @@ struct Reader<'a> {
     decoder: &'a Decoder<'a>,
     /// The family of all packets that reach the current expression, if it is known.
     family: Option<Family>,
-    /// The table is for ARP, whose packets have other things where IP has its addresses.
-    is_arp: bool,
-    is_bridge: bool,
+    table: TableFamily,
     registers: Registers,
     rule: Rule,
     /// The map that the rule has asked, if its value isn't a verdict.
@@ -167,8 +141,7 @@ impl<'a> Reader<'a> {
             sets,
             decoder,
             family: if let TableFamily::Ip(family) = family { Some(family) } else { None },
-            is_arp: family == TableFamily::Arp,
-            is_bridge: family == TableFamily::Bridge,
+            table: family,
             registers: Registers::default(),
             rule: Rule::new(Vec::new(), Action::Continue),
             asked: None,
@@ -304,21 +277,18 @@ impl<'a> Reader<'a> {
                 self.add_effect("exthdr");
             }
             Expression::SetOption(_) => self.apply_other(b"exthdr"),
-            Expression::SetObject(object) => match object.kind {
-                NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT => self.add_unknown("objref"),
-                NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.add_effect("objref"),
-                kind => {
-                    self.rule.needs_tracking = true;
-                    match kind {
-                        NFT_OBJECT_CONNLIMIT => self.add_unknown("objref"),
-                        NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => {
-                            self.add_effect("objref")
-                        }
-                        NFT_OBJECT_SYNPROXY => self.apply_other(b"synproxy"),
-                        _ => self.apply_other(b"objref"),
-                    }
+            Expression::SetObject(expression::SetObject { kind }) => {
+                let is_of_packets =
+                    matches!(kind, NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK);
+                self.rule.needs_tracking |= !is_of_packets;
+                match kind {
+                    NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_CONNLIMIT => self.add_unknown("objref"),
+                    NFT_OBJECT_SYNPROXY => self.apply_other(b"synproxy"),
+                    NFT_OBJECT_COUNTER | NFT_OBJECT_SECMARK => self.add_effect("objref"),
+                    NFT_OBJECT_CT_HELPER | NFT_OBJECT_CT_TIMEOUT | NFT_OBJECT_CT_EXPECT => self.add_effect("objref"),
+                    _ => self.apply_other(b"objref"),
                 }
-            },
+            }
             Expression::Decide(decide) => self.rule.action = action(decide.verdict),
             Expression::Redirect(redirect) => self.set_redirect(redirect),
             Expression::Nat(nat) => self.set_nat(nat),
@@ -329,15 +299,11 @@ impl<'a> Reader<'a> {
                     (_, code) => Rejection::Icmp(self.family.unwrap_or(Family::V4), code),
                 });
             }
-            Expression::Tproxy(expression::Tproxy { port, .. }) => {
-                let port = match port {
-                    None => Some(None),
-                    Some(register) => self.constant_ports(Some(register), None).map(|(port, _)| Some(port)),
-                };
-                // A port of a map isn't followed.
-                self.rule.action = match port {
-                    Some(port) => Action::Tproxy { port, is_xt: false },
-                    None => Action::NotUnderstood(Label::expression("tproxy")),
+            Expression::Tproxy(tproxy) => {
+                self.rule.action = match self.constant_ports(tproxy.port, None) {
+                    // A port of a map isn't followed.
+                    None if tproxy.port.is_some() => Action::NotUnderstood(Label::expression("tproxy")),
+                    ports => Action::Tproxy { port: ports.map(|(port, _)| port), is_xt: false },
                 };
             }
             Expression::Numgen(expression::Numgen { register, modulus, offset }) => {
@@ -367,7 +333,9 @@ impl<'a> Reader<'a> {
     fn loaded_meta(&self, key: i32) -> Loaded {
         let known = META_FIELDS.into_iter().find(|(_, known)| *known == key);
         // A bridge's frames may be for others than its own address.
-        if let Some((field, _)) = known.filter(|(field, _)| *field != Field::PacketType || !self.is_bridge) {
+        if let Some((field, _)) =
+            known.filter(|(field, _)| *field != Field::PacketType || self.table != TableFamily::Bridge)
+        {
             return self.loaded_field(field);
         }
         match key {
@@ -415,7 +383,8 @@ impl<'a> Reader<'a> {
 
     fn loaded_payload(&self, Payload { base, offset, length, .. }: Payload) -> Loaded {
         let place = (base, offset, length);
-        if self.is_arp {
+        // ARP's packets have other things where IP has its addresses.
+        if self.table == TableFamily::Arp {
             return loaded_by("payload");
         }
         match (self.family, place) {
@@ -514,11 +483,14 @@ impl<'a> Reader<'a> {
             Loaded::AddressType { .. } | Loaded::OfDevice(..) | Loaded::State(_) | Loaded::SocketClass => {
                 self.membership_condition(loaded, &[number?], negated)?
             }
-            // `missing` is 0: no device.
-            Loaded::ReversePath { is_loose } if value.iter().all(|&byte| byte == 0) => {
-                reverse_path_condition(is_loose, !negated)
+            Loaded::ReversePath { is_loose } => {
+                // 0 is no device: there is no route back.
+                let is_missing = value.iter().all(|&byte| byte == 0);
+                if !is_missing && value.first() != Some(&1) {
+                    return None;
+                }
+                Condition::Context(Context::ReversePath { is_loose, negated: negated != is_missing, xt_flags: None })
             }
-            Loaded::ReversePath { is_loose } if value.first() == Some(&1) => reverse_path_condition(is_loose, negated),
             Loaded::Bits(Bits { field, mask, xor }) => {
                 Condition::Masked { field, mask, number: bits_of(field, value)? ^ xor, negated }
             }
@@ -653,13 +625,8 @@ impl<'a> Reader<'a> {
         let key: Vec<&str> = parts.iter().map(|(part, _)| part.words()).collect();
         let key = key.join(" . ");
         let numbers = || {
-            let bytes = set.bits as usize / 8;
-            let numbers = set.elements.iter().flat_map(Intervals::numbers).take(MOST_CASES + 1);
-            let keys = numbers.map(|number| {
-                let key = header::last_bytes(&number.to_be_bytes(), bytes).unwrap_or_default().to_vec();
-                Key { first: key.clone(), last: key, value: None }
-            });
-            set.elements.as_ref().map(|_| keys.collect())
+            let numbers = set.elements.as_ref()?.numbers().take(MOST_CASES + 1);
+            Some(numbers.map(|number| set::key((number, number), set.bits, None)).collect())
         };
         let keys = set.keys.clone().or_else(numbers)?;
         let case = |key: &Key| {
@@ -715,23 +682,11 @@ impl<'a> Reader<'a> {
 
     /// The condition that the content of a register is in a set or, if negated, isn't; none if it isn't understood.
     fn set_condition(&self, register: u32, set: &Set, negated: bool) -> Option<Condition> {
-        let loaded = match self.registers.get(register)? {
-            Loaded::Bits(bits) if *bits == Bits::all(bits.field) => &Loaded::Field(Part::whole(bits.field)),
-            loaded => loaded,
-        };
+        let parts = self.registers.parts(register, set.bits / 8)?;
+        // A set whose elements have several fields is looked up by several registers.
+        let [(loaded, _)] = parts.as_slice() else { return None };
         match *loaded {
-            ref loaded @ (Loaded::State(u32::MAX)
-            | Loaded::AddressType { .. }
-            | Loaded::OfDevice(..)
-            | Loaded::SocketClass) => {
-                // Numbers of states, types, devices and classes are in the machine's order, as marks are.
-                let numbers = set.numbers_of(Field::Mark)?;
-                let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
-                self.membership_condition(loaded, &numbers, negated)
-            }
-            // A set whose elements have several fields is looked up by several registers; this one is only a part of
-            // the key.
-            Loaded::Field(Part { field, bytes, host_order }) if bytes == field.bytes() && set.bits == field.bits() => {
+            Loaded::Field(Part { field, host_order, .. }) if set.bits == field.bits() => {
                 set.elements.as_ref()?;
                 let values = if host_order {
                     // The set's elements are in the machine's byte order.
@@ -741,7 +696,12 @@ impl<'a> Reader<'a> {
                 };
                 Some(Condition::compare(field, values, negated))
             }
-            _ => None,
+            ref loaded => {
+                // Numbers of states, types, devices and classes are in the machine's order, as marks are.
+                let numbers = set.numbers_of(Field::Mark)?;
+                let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
+                self.membership_condition(loaded, &numbers, negated)
+            }
         }
     }
 
@@ -968,12 +928,6 @@ fn loaded_by_routing(fib: expression::Fib) -> Loaded {
         }
         _ => loaded_by("fib"),
     }
-}
-
-/// The condition that there is a route back, by the device on which the packet came or by any; if negated, that there
-/// is none.
-fn reverse_path_condition(is_loose: bool, negated: bool) -> Condition {
-    Condition::Context(Context::ReversePath { is_loose, negated, xt_flags: None })
 }
 
 fn is_mark(field: Field) -> bool {

@@ -7,7 +7,7 @@
 //! instead.)
 
 use nix::errno::Errno;
-use ruleset::{Family, Hook, Kind, NAT, TableFamily, XTABLES};
+use ruleset::{Family, Kind, NAT, TableFamily, XTABLES};
 
 use super::header;
 use super::held::held;
@@ -61,7 +61,7 @@ impl Hooked {
         let mut hooked = Self::default();
         let (flags, family) = (libc::NLM_F_DUMP, header::protocol(TableFamily::Ip(family)));
         let mut request = Request::nfnetlink(libc::NFNL_SUBSYS_HOOK, NFNL_MSG_HOOK_GET, flags, family);
-        request.be32(NFNLA_HOOK_HOOKNUM, header::hook_number(Hook::Output).ok_or(Malformed)?);
+        request.be32(NFNLA_HOOK_HOOKNUM, libc::NF_INET_LOCAL_OUT as u32);
         socket.ask(request, &mut |message| hooked.add(message.attributes()?))?;
         Ok(hooked)
     }
@@ -93,6 +93,7 @@ fn table_at(priority: i32) -> Option<&'static str> {
 mod tests {
     use nftnl::ProtoFamily;
     use proptest::prelude::*;
+    use ruleset::Hook;
     use ruleset::testing::random;
 
     use super::*;

@@ -8,7 +8,7 @@ use ruleset::{Action, Condition, Field, Rule, Set, Values, device};
 use super::header::last_bytes;
 use super::load::add_load;
 use super::{Missing, c_string};
-use crate::netlink::objects::{Lookup, Range, Redirect, ToNetworkOrder};
+use crate::netlink::objects;
 use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;
 
 /// The part that a kernel lacks if it doesn't know something in this rule.
@@ -21,7 +21,7 @@ pub(super) fn missing(rule: &Rule) -> Missing {
 
 pub(super) fn add_redirect(to: &mut NftnlRule<'_>, port: u16) {
     to.add_expr(&Immediate::new(port.to_be_bytes(), Register::Reg1));
-    to.add_expr(&Redirect { flags: NF_NAT_RANGE_PROTO_SPECIFIED });
+    objects::add_redirect(to, NF_NAT_RANGE_PROTO_SPECIFIED);
 }
 
 /// Adds a condition to a rule of a table with these sets; none if this has no way to write it.
@@ -36,7 +36,7 @@ pub(super) fn add_condition(to: &mut NftnlRule<'_>, sets: &[Set], condition: &Co
         Values::Set(name) => {
             // The elements are in network order.
             sets.iter().find(|set| set.name == *name && set.bits == field.bits() && !host_order)?;
-            to.add_expr(&Lookup { set: &c_string(name.as_bytes()).ok()?, inverted: negated });
+            objects::add_lookup(to, &c_string(name.as_bytes()).ok()?, negated);
         }
         &Values::Interval((number, last)) if number == last => {
             if matches!(field, Field::InInterface | Field::OutInterface) {
@@ -51,10 +51,10 @@ pub(super) fn add_condition(to: &mut NftnlRule<'_>, sets: &[Set], condition: &Co
         }
         &Values::Interval((first, last)) if first < last && matches!(field, Field::Uid | Field::Gid) => {
             if host_order {
-                to.add_expr(&ToNetworkOrder { bytes: length as u32 });
+                objects::add_to_network_order(to, length as u32);
             }
             let (first, last) = (first.to_be_bytes(), last.to_be_bytes());
-            to.add_expr(&Range { negated, first: last_bytes(&first, length)?, last: last_bytes(&last, length)? });
+            objects::add_range(to, negated, last_bytes(&first, length)?, last_bytes(&last, length)?);
         }
         Values::Interval(_) | Values::Listed(_) => return None,
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nftnl::set::Set as NftnlSet;
-use nftnl::{MsgType, Table};
+use nftnl::{MsgType, Table, nftnl_sys as sys};
 use ruleset::nftables::datatype;
 use ruleset::{Action, Intervals, Key, Label, Mapped, Name, Set, Shape, set_elements, set_field, set_size};
 
@@ -13,34 +13,35 @@ use super::header;
 use super::uapi::*;
 use crate::netlink::Batch;
 use crate::netlink::message::{Attributes, Malformed, Unwritable, be32, number};
-use crate::netlink::objects::{self, AnyKey, SetAttributes, describe_set};
+use crate::netlink::objects::{self, AnyKey, describe_set};
 
 /// An element as the kernel keeps it: a number, which may mark the end of an interval, which is the first number
 /// after it, rather than the beginning or a single number.
 pub(crate) type Element = (u128, bool);
 
-/// A day in milliseconds.
+/// In milliseconds.
 const DAY: u32 = 86_400_000;
 
 /// Adds the message that makes a set; `id` is its number in the batch.
 pub(super) fn add(batch: &mut Batch, table: &Table, set: &Set, id: u32) -> Result<(), Unwritable> {
     let mut object = named(table, set.name.as_bytes(), id)?;
     let (_, key_type) = datatype(set_field(set));
-    let shape = SetAttributes { key_type, key_length: set.bits / 8, ..SetAttributes::default() };
-    let shape = match Shape::of(set) {
-        Shape::Intervals => SetAttributes { flags: libc::NFT_SET_INTERVAL as u32, ..shape },
-        Shape::Numbers => shape,
-        Shape::Hashed => SetAttributes {
-            flags: libc::NFT_SET_TIMEOUT as u32,
-            // The interval of the search for elements that have expired; without this, each second.
-            collects_every: Some(DAY),
-            // A hash table has room for so many elements from the start, and for no more.
-            size: Some(set_size(set) as u32),
-            ..shape
-        },
+    let (flags, size) = match Shape::of(set) {
+        Shape::Intervals => (libc::NFT_SET_INTERVAL, None),
+        Shape::Numbers => (0, None),
+        // A hash table has room for so many elements from the start, and for no more.
+        Shape::Hashed => (libc::NFT_SET_TIMEOUT, Some(set_size(set) as u32)),
     };
+    let numbers = [
+        (sys::NFTNL_SET_KEY_TYPE, Some(key_type)),
+        (sys::NFTNL_SET_KEY_LEN, Some(set.bits / 8)),
+        (sys::NFTNL_SET_FLAGS, Some(flags as u32)),
+        // The interval of the search for elements that have expired; without this, each second.
+        (sys::NFTNL_SET_GC_INTERVAL, size.map(|_| DAY)),
+        (sys::NFTNL_SET_DESC_SIZE, size),
+    ];
     // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
-    describe_set(&mut object, &shape, &[&[0, 4][..], &2u32.to_ne_bytes()].concat());
+    describe_set(&mut object, &numbers, &[&[0, 4][..], &2u32.to_ne_bytes()].concat());
     batch.add(&object, MsgType::Add, libc::NLM_F_CREATE, &[])
 }
 
@@ -154,32 +155,31 @@ impl Elements {
         if self.unknown {
             return (None, None);
         }
-        let mut keys = std::mem::take(&mut self.keys);
-        if self.has_keys {
-            keys.extend(self.everything_else);
-            return (None, Some(keys.into()));
+        let mut numbers = None;
+        if !self.has_keys {
+            let max = u128::MAX >> 128u32.saturating_sub(bits);
+            let all = intervals(self.list, flags & libc::NFT_SET_INTERVAL != 0, max);
+            numbers = Some(match self.everything_else {
+                Some(_) => Intervals::up_to(max),
+                None => Intervals::new(all.iter().map(|(interval, _)| *interval)),
+            });
+            if flags & libc::NFT_SET_MAP == 0 {
+                return (numbers, None);
+            }
+            self.keys.extend(all.into_iter().map(|(ends, value)| key(ends, bits, value)));
         }
-        let max = u128::MAX >> 128u32.saturating_sub(bits);
-        let all = intervals(self.list, flags & libc::NFT_SET_INTERVAL != 0, max);
-        let numbers = match self.everything_else {
-            Some(_) => Intervals::up_to(max),
-            None => Intervals::new(all.iter().map(|(interval, _)| *interval)),
-        };
-        if flags & libc::NFT_SET_MAP == 0 {
-            return (Some(numbers), None);
-        }
-        let bytes = |number: u128| {
-            let all = number.to_be_bytes();
-            header::last_bytes(&all, (bits / 8) as usize).unwrap_or_default().to_vec()
-        };
-        keys.extend(all.into_iter().map(|((first, last), value)| Key {
-            first: bytes(first),
-            last: bytes(last),
-            value,
-        }));
-        keys.extend(self.everything_else);
-        (Some(numbers), Some(keys.into()))
+        self.keys.extend(self.everything_else);
+        (numbers, Some(self.keys.into()))
     }
+}
+
+/// An interval of numbers of so many bits as an element of a map.
+pub(super) fn key((first, last): (u128, u128), bits: u32, value: Option<Mapped>) -> Key {
+    let bytes = |number: u128| {
+        let all = number.to_be_bytes();
+        header::last_bytes(&all, (bits / 8) as usize).unwrap_or_default().to_vec()
+    };
+    Key { first: bytes(first), last: bytes(last), value }
 }
 
 /// Elements as intervals: single numbers or, in a set of intervals, their ends. Numbers go up to `max`.

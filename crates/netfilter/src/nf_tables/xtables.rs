@@ -11,7 +11,7 @@ use super::header::{self, last_bytes};
 use super::load::add_load;
 use super::uapi::*;
 use crate::netlink::message::Request;
-use crate::netlink::objects::XtEntry;
+use crate::netlink::objects::add_extension;
 use crate::netlink::{ReadError, Respondent as _, Socket};
 use crate::xt::{self, Extension};
 
@@ -21,11 +21,6 @@ pub(super) fn missing(socket: &Socket, family: Family, rule: &Rule) -> Option<Mi
 
 pub(super) fn add_redirect(to: &mut NftnlRule<'_>, family: Family, ports: Option<(u16, u16)>) {
     add_extension(to, Extension::Redirect, &xt::redirect(family, ports));
-}
-
-fn add_extension(to: &mut NftnlRule<'_>, extension: Extension, info: &[u8]) {
-    let (name, revision) = (extension.name(), extension.revision().into());
-    to.add_expr(&XtEntry { is_target: extension.is_target(), name, revision, info });
 }
 
 /// Adds a condition to a rule of a table of this family; none if iptables has no such match, or this writes none.
