@@ -94,20 +94,15 @@ pub fn replace_entries(
         options.get(GET_INFO, table.as_bytes(), &mut info)?;
         let old = u32_at(&info, INFO - 8).map_err(|_| Errno::EINVAL)?;
         let mut old_counters = vec![0u8; COUNTERS * old as usize];
-        let mut places = [[0u32; 5]; 2];
-        let mut hooks = 0u32;
-        for &(hook, first, policy) in &entries.base_chains {
-            let [firsts, policies] = &mut places;
-            if let (Some(slot), Some(policy_slot)) = (firsts.get_mut(hook), policies.get_mut(hook)) {
-                (*slot, *policy_slot) = (first as u32, policy as u32);
-                hooks |= 1 << hook;
-            }
-        }
+        let chain_at = |hook| entries.base_chains.iter().find(|&&(known, ..)| known == hook);
+        let hooks = (0..5).filter(|&hook| chain_at(hook).is_some()).fold(0, |hooks, hook| hooks | 1 << hook);
+        let firsts = (0..5).map(|hook| chain_at(hook).map_or(0, |&(_, first, _)| first as u32));
+        let policies = (0..5).map(|hook| chain_at(hook).map_or(0, |&(_, _, policy)| policy as u32));
         // struct ipt_replace: name, valid hooks, number of entries, their size, 5 entry points, 5 underflows, number of
         // counters, where to write those, entries.
         let mut structure = vec![0; NAME];
         let numbers = [hooks, entries.count, entries.bytes.len() as u32];
-        for number in numbers.iter().chain(places.as_flattened()).chain([&old]) {
+        for number in numbers.into_iter().chain(firsts).chain(policies).chain([old]) {
             structure.extend(number.to_ne_bytes());
         }
         structure.extend(old_counters.as_mut_ptr().expose_provenance().to_ne_bytes());

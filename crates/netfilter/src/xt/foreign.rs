@@ -17,33 +17,35 @@ pub(super) fn read_match(
 ) -> Result<Option<Vec<Condition>>, Malformed> {
     let XtEntry { family, name, revision, info } = entry;
     rule.needs_tracking |= needs_tracking(name);
-    Ok(match (name, revision) {
-        (b"conntrack", 3) => read_conntrack(family, info)?,
-        (b"icmp6", 0) => Some(vec![read_icmpv6(info)?]),
+    let only = match (name, revision) {
+        (b"conntrack", 3) => return read_conntrack(family, info),
+        (b"addrtype", 0 | 1) => return read_address_type(revision, info),
+        (b"iprange", 1) => return read_ranges(info, family).map(Some),
+        (b"icmp6", 0) => Some(read_icmpv6(info)?),
         (b"hl", 0) => read_hop_limit(info)?,
-        (b"addrtype", 0 | 1) => read_address_type(revision, info)?,
-        (b"rpfilter", 0) => Some(vec![read_reverse_path(info)?]),
-        (b"iprange", 1) => Some(read_ranges(info, family)?),
-        (b"limit" | b"hashlimit" | b"quota" | b"connlimit" | b"recent", _) => {
-            Some(vec![read_limit(name, revision, info)?])
-        }
+        (b"rpfilter", 0) => Some(read_reverse_path(info)?),
+        (b"limit" | b"hashlimit" | b"quota" | b"connlimit" | b"recent", _) => Some(read_limit(name, revision, info)?),
         // struct xt_pkttype_info: the type, and whether it is inverted.
         (b"pkttype", 0) => {
             let (kind, negated) = (u128::from(u32_at(info, 0)?), u32_at(info, 4)? != 0);
-            Some(vec![Condition::compare(Field::PacketType, kind, negated)])
+            Some(Condition::compare(Field::PacketType, kind, negated))
         }
-        (b"set", 1..=4) => read_set(entry, numbered)?.map(|condition| vec![condition]),
-        (b"cgroup", 0..=2) => read_class(revision, info)?.map(|condition| vec![condition]),
+        (b"set", 1..=4) => read_set(entry, numbered)?,
+        (b"cgroup", 0..=2) => read_class(revision, info)?,
         (b"statistic", 0) => read_statistic(info)?,
-        (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
-        (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
+        (b"mark", 1) => Some(read_mark(Field::Mark, info)?),
+        (b"connmark", 1) => Some(read_mark(Field::ConnectionMark, info)?),
         // Each is about one of IPv6's extension headers, and doesn't match a packet without it, negated or not
         // (`rt_mt6` in net/ipv6/netfilter/ip6t_rt.c, `frag_mt6`, `hbh_mt6`, `mh_mt6`). TCP's have none.
-        (b"rt" | b"frag" | b"hbh" | b"dst" | b"mh" | b"srh", _) => {
-            Some(vec![Condition::Constant { of: extension(name), holds: false }])
-        }
+        (b"rt" | b"frag" | b"hbh" | b"dst" | b"mh" | b"srh", _) => Some(constant(name, false)),
         _ => None,
-    })
+    };
+    Ok(only.map(|condition| vec![condition]))
+}
+
+/// The condition of a match of this name that holds for all packets that are followed, or for none.
+fn constant(name: &[u8], holds: bool) -> Condition {
+    Condition::Constant { of: extension(name), holds }
 }
 
 /// `struct xt_cgroup_info_v0` and the two after it (linux/netfilter/xt_cgroup.h): the class, and whether it is inverted. The
@@ -65,15 +67,14 @@ fn read_class(revision: u32, info: &[u8]) -> Result<Option<Condition>, Malformed
 
 /// `struct xt_statistic_info`: the mode, a flag that inverts it, and the probability, of which 2^31 is certainty. Only a
 /// match that always holds, or never, is understood.
-fn read_statistic(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+fn read_statistic(info: &[u8]) -> Result<Option<Condition>, Malformed> {
     const RANDOM: u16 = 0;
     let (mode, inverted, probability) = (u16_at(info, 0)?, u16_at(info, 2)? & 1 != 0, u32_at(info, 4)?);
-    let holds = match (mode, probability) {
-        (RANDOM, 0) => inverted,
-        (RANDOM, 0x8000_0000) => !inverted,
-        _ => return Ok(None),
-    };
-    Ok(Some(vec![Condition::Constant { of: extension(b"statistic"), holds }]))
+    Ok(match (mode, probability) {
+        (RANDOM, 0) => Some(constant(b"statistic", inverted)),
+        (RANDOM, 0x8000_0000) => Some(constant(b"statistic", !inverted)),
+        _ => None,
+    })
 }
 
 /// `struct xt_set_info_match_v1` and those after it (linux/netfilter/xt_set.h) begin with the set's index, the number of
@@ -117,9 +118,7 @@ pub(super) fn read_target(rule: &mut Rule, entry: XtEntry<'_>) -> Result<Option<
         (b"CT", _) if u16_at(info, 0)? & 1 != 0 => Effect::Untrack,
         // XT_CT_ZONE_MARK takes the zone from the mark. A connection's other packets may be in another one, where nothing is
         // known of the translation.
-        (b"CT", _) if u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0 => {
-            return Ok(None);
-        }
+        (b"CT", _) if u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0 => return Ok(None),
         (b"MARK", 2) => mark(info)?,
         (b"CONNMARK", 1 | 2) => connection_mark(revision, info)?,
         (b"HL", 0) => hop_limit(info)?,
@@ -129,16 +128,10 @@ pub(super) fn read_target(rule: &mut Rule, entry: XtEntry<'_>) -> Result<Option<
             | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"TEE",
             _,
         ) => Effect::Other(extension(name)),
-        (b"DNAT", 0..=2) => return Ok(Some(Action::Nat(translation(entry, NatKind::Destination)?))),
-        (b"SNAT", 0 | 1) => return Ok(Some(Action::Nat(translation(entry, NatKind::Source)?))),
-        (b"MASQUERADE", 0) => {
-            let range = translation(entry, NatKind::Masquerade)?;
-            return Ok(Some(Action::Nat(Nat { addresses: None, ..range })));
-        }
-        (b"DNAT", _) => return Ok(Some(Action::Nat(Nat::of(NatKind::Destination)))),
-        (b"SNAT", _) => return Ok(Some(Action::Nat(Nat::of(NatKind::Source)))),
+        (b"DNAT", _) => return translation(entry, NatKind::Destination, 2),
+        (b"SNAT", _) => return translation(entry, NatKind::Source, 1),
+        (b"MASQUERADE", _) => return translation(entry, NatKind::Masquerade, 0),
         (b"NETMAP", _) => return Ok(Some(Action::Nat(Nat::of(NatKind::Netmap)))),
-        (b"MASQUERADE", _) => return Ok(Some(Action::Nat(Nat::of(NatKind::Masquerade)))),
         // struct xt_tproxy_target_info and the one after it: two words of the mark, the address, and the port in network
         // byte order; 0 is the packet's own.
         (b"TPROXY", 0 | 1) => {
@@ -203,15 +196,15 @@ fn read_icmpv6(info: &[u8]) -> Result<Condition, Malformed> {
     const ANY: u8 = 255;
     let (kind, first_code, negated) = (u8_at(info, 0)?, u8_at(info, 1)?, u8_at(info, 3)? & 1 != 0);
     Ok(match kind {
-        ANY => Condition::Constant { of: extension(b"icmp6"), holds: !negated },
+        ANY => constant(b"icmp6", !negated),
         // Neighbour discovery, of which alone this is asked, has the code 0.
-        _ if first_code > 0 => Condition::Constant { of: extension(b"icmp6"), holds: negated },
+        _ if first_code > 0 => constant(b"icmp6", negated),
         _ => Condition::compare(Field::IcmpType, u128::from(kind), negated),
     })
 }
 
 /// `struct ip6t_hl_info`: how the hop limit is compared (`IP6T_HL_EQ` and the others), and with what.
-fn read_hop_limit(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+fn read_hop_limit(info: &[u8]) -> Result<Option<Condition>, Malformed> {
     let (mode, hops) = (u8_at(info, 0)?, u128::from(u8_at(info, 1)?));
     let values = match (mode, hops) {
         (0 | 1, _) => Values::from(hops),
@@ -219,7 +212,7 @@ fn read_hop_limit(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         (3, 0..255) => Values::from((hops + 1, Field::HopLimit.largest())),
         _ => return Ok(None),
     };
-    Ok(Some(vec![Condition::compare(Field::HopLimit, values, mode == 1)]))
+    Ok(Some(Condition::compare(Field::HopLimit, values, mode == 1)))
 }
 
 /// `struct ip6t_HL_info`: what is done to the hop limit (`IP6T_HL_SET` and the others), and by how much.
@@ -297,7 +290,7 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
         (b"recent", _) => {
             let (sets, inverted) = (u8_at(info, 8)? & SET != 0, u8_at(info, 9)? != 0);
             if sets {
-                return Ok(Condition::Constant { of: extension(name), holds: !inverted });
+                return Ok(constant(name, !inverted));
             }
             (inverted, named)
         }
@@ -384,16 +377,20 @@ fn read_conntrack(family: Family, info: &[u8]) -> Result<Option<Vec<Condition>>,
 /// Addresses are given (linux/netfilter/nf_nat.h).
 const NF_NAT_RANGE_MAP_IPS: u32 = 1;
 
-/// The addresses and ports to which a NAT target translates, as far as it says.
-fn translation(entry: XtEntry<'_>, kind: NatKind) -> Result<Nat, Malformed> {
+/// The addresses and ports to which a NAT target translates, as far as it says; after the last known revision, none.
+fn translation(entry: XtEntry<'_>, kind: NatKind, last_revision: u32) -> Result<Option<Action>, Malformed> {
+    if entry.revision > last_revision {
+        return Ok(Some(Action::Nat(Nat::of(kind))));
+    }
     let (start, room) = nat_range(entry.family, entry.revision);
     let range = entry.info.get(start..).ok_or(Malformed)?;
     let flags = u32_at(range, 0)?;
     let length = Field::Destination(entry.family).bytes();
     let held = |at: usize| address(range.get(at..at + length).ok_or(Malformed)?);
     let addresses = (held(4)?, held(4 + room)?);
-    let addresses = (flags & NF_NAT_RANGE_MAP_IPS != 0).then_some(addresses);
-    Ok(Nat { kind, addresses, ports: nat_ports(entry)?, flags })
+    let has_addresses = flags & NF_NAT_RANGE_MAP_IPS != 0 && kind != NatKind::Masquerade;
+    let addresses = has_addresses.then_some(addresses);
+    Ok(Some(Action::Nat(Nat { kind, addresses, ports: nat_ports(entry)?, flags })))
 }
 
 #[cfg(test)]
