@@ -1,7 +1,7 @@
 //! Asks the kernel for listeners: sock_diag(7). No privileges are needed.
 
+use mnl::Bus;
 use nix::errno::Errno;
-use nix::sys::socket::SockProtocol;
 use ruleset::{Listener, Queue};
 
 use super::message::{Malformed, Message, Request, address, put, u8_at, u16_at, u32_at};
@@ -24,7 +24,7 @@ const ANSWER: usize = 72;
 /// The TCP sockets that listen in the thread's network namespace. The kernel may have no sock_diag for TCP (ENOENT;
 /// CONFIG_INET_DIAG), or a sandbox may forbid it.
 pub fn listeners() -> Result<Vec<Listener>, ReadError> {
-    let socket = Socket::open_to(SockProtocol::NetlinkSockDiag)?;
+    let socket = Socket::open_bus(Bus::SockDiag)?;
     let mut listeners = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut subheader = [0; REQUEST];

@@ -1,8 +1,8 @@
 //! Netlink at the level of bytes: sends requests and batches, receives answers. All of the library's `unsafe` is here.
 //!
-//! libnftnl writes the batch ([`batch`], `objects`). Answers are read by safe Rust that checks every bound ([`message`]):
-//! the answering side may be a damaged kernel, a sandbox or a fuzzer, and libnftnl gives up a whole rule for one expression
-//! that it doesn't know.
+//! libmnl opens the socket, and libnftnl writes the batch ([`batch`], `objects`). Answers are read by safe Rust that
+//! checks every bound ([`message`]): the answering side may be a damaged kernel, a sandbox or a fuzzer, and libnftnl
+//! gives up a whole rule for one expression that it doesn't know.
 
 #![allow(unsafe_code)] // the one place for it: see the module's text
 

@@ -11,7 +11,6 @@ use nftnl::nftnl_sys as sys;
 use nftnl::set::{Set, SetKey};
 
 use self::Value::{Data, Number, Structure, Text};
-use crate::nf_tables::load::Place;
 use crate::xt::Extension;
 
 /// The register that every expression of ours loads into and compares, as the crate nftnl's do.
@@ -67,23 +66,6 @@ impl Expression for Made<'_> {
         }
         expression
     }
-}
-
-/// Adds `[ meta load KEY => reg 1 ]`, with one of `NFT_META_*`.
-pub(crate) fn add_meta(to: &mut Rule<'_>, key: i32) {
-    let attributes = [(sys::NFTNL_EXPR_META_KEY, Number(key as u32)), (sys::NFTNL_EXPR_META_DREG, Number(REGISTER))];
-    to.add_expr(&Made(c"meta", &attributes));
-}
-
-/// Adds `[ payload load LENGTH b @ BASE header + OFFSET => reg 1 ]`.
-pub(crate) fn add_payload(to: &mut Rule<'_>, (base, offset, length): Place) {
-    let attributes = [
-        (sys::NFTNL_EXPR_PAYLOAD_BASE, Number(base as u32)),
-        (sys::NFTNL_EXPR_PAYLOAD_OFFSET, Number(offset)),
-        (sys::NFTNL_EXPR_PAYLOAD_LEN, Number(length)),
-        (sys::NFTNL_EXPR_PAYLOAD_DREG, Number(REGISTER)),
-    ];
-    to.add_expr(&Made(c"payload", &attributes));
 }
 
 /// Adds `[ lookup reg 1 set SET ]`, of a set that is known by its name alone. nftnl's needs the set itself, and can't be

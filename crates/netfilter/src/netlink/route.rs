@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use mnl::Bus;
 use nix::errno::Errno;
-use nix::sys::socket::SockProtocol;
 use ruleset::{Address, Device, LocalEntry};
 use ruleset::{Family, LOOPBACK_INDEX, Name};
 
@@ -106,7 +106,7 @@ fn ask_once<T>(request: Request, read: impl Fn(&Message<'_>) -> Result<T, Malfor
 }
 
 fn open() -> Result<Socket, ReadError> {
-    Socket::open_to(SockProtocol::NetlinkRoute).map_err(ReadError::NotAsked)
+    Socket::open_bus(Bus::Route).map_err(ReadError::NotAsked)
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {

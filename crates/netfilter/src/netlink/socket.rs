@@ -1,12 +1,12 @@
 //! The socket to nfnetlink: sends a batch or a request, and receives the kernel's answer.
 
 use std::cell::RefCell;
-use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
+use std::ptr::NonNull;
 
+use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{MsgFlags, recv, send, setsockopt, sockopt};
 use nix::{setsockopt_impl, sockopt_impl};
 use thiserror::Error;
 
@@ -26,9 +26,38 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// A netlink socket in the network namespace of the thread that opened it.
 pub struct Socket {
-    socket: OwnedFd,
+    socket: MnlSocket,
     /// The buffer for answers to requests; made with the first one.
     answer: RefCell<Vec<u8>>,
+}
+
+/// libmnl's socket. The crate mnl would open it without SOCK_CLOEXEC: every program that an embedding program starts
+/// meanwhile would inherit it.
+struct MnlSocket(NonNull<mnl_sys::mnl_socket>);
+
+impl MnlSocket {
+    fn open(bus: Bus) -> Result<Self, Errno> {
+        // SAFETY: the call takes numbers only.
+        let socket = unsafe { mnl_sys::mnl_socket_open2(bus as libc::c_int, libc::SOCK_CLOEXEC) };
+        NonNull::new(socket).map(Self).ok_or_else(Errno::last)
+    }
+}
+
+impl AsFd for MnlSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the socket is open until it is dropped.
+        let descriptor = unsafe { mnl_sys::mnl_socket_get_fd(self.0.as_ptr()) };
+        // SAFETY: the same.
+        unsafe { BorrowedFd::borrow_raw(descriptor) }
+    }
+}
+
+impl Drop for MnlSocket {
+    fn drop(&mut self) {
+        // SAFETY: the socket is open, and nothing uses it after this. An error, which it frees the socket on as well,
+        // would be about closing alone.
+        unsafe { mnl_sys::mnl_socket_close(self.0.as_ptr()) };
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -75,12 +104,12 @@ pub struct Failure {
 impl Socket {
     /// Opens a socket. It isn't bound to an address: the kernel does that when the first message is sent.
     pub fn open() -> Result<Self, Errno> {
-        Self::open_to(SockProtocol::NetlinkNetFilter)
+        Self::open_bus(Bus::Netfilter)
     }
 
     /// Opens a socket to another part of the kernel.
-    pub(super) fn open_to(part: SockProtocol) -> Result<Self, Errno> {
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, part)?;
+    pub(super) fn open_bus(bus: Bus) -> Result<Self, Errno> {
+        let socket = MnlSocket::open(bus)?;
         // Asks for errors without a copy of the message that caused them, but with the kernel's explanation. Kernels
         // that are too old for these options (before 4.12) answer in the old form.
         let _ = setsockopt(&socket, CapAck, &true);
@@ -101,7 +130,7 @@ impl Socket {
     /// The kernel has answered by the time `sendmsg` returns: with an error for each bad message, in their order, and
     /// the acknowledgement last. So if the first answer is the acknowledgement, the batch is committed.
     pub fn send_batch(&self, batch: &FinishedBatch) -> Result<(), CommitError> {
-        let (descriptor, bytes) = (self.socket.as_raw_fd(), batch.bytes());
+        let (descriptor, bytes) = (self.socket.as_fd().as_raw_fd(), batch.bytes());
         let mut sent = send(descriptor, bytes, MsgFlags::empty());
         if sent == Err(Errno::EMSGSIZE) {
             // It doesn't fit into the send buffer. The kernel doubles the given size. SO_SNDBUFFORCE may go beyond
@@ -169,7 +198,7 @@ impl Respondent for Socket {
         request: Request,
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        let (socket, request) = (self.socket.as_raw_fd(), request.finish()?);
+        let (socket, request) = (self.socket.as_fd().as_raw_fd(), request.finish()?);
         send(socket, &request, MsgFlags::empty()).map_err(ReadError::NotAsked)?;
         let mut interrupted = false;
         // Reads a datagram; returns true if the answer ends with it.

@@ -16,8 +16,7 @@ use ruleset::{
 };
 
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect};
-use super::load::{META_FIELDS, PAYLOAD_FIELDS, Place};
-use super::register::{Loaded, Part, Registers, bits_of, network, slot};
+use super::register::{Loaded, Part, Place, Registers, bits_of, network, slot};
 use super::set::{self, action};
 use super::uapi::*;
 use super::user_data;
@@ -31,6 +30,30 @@ fn host_number(bytes: &[u8]) -> Option<u32> {
         _ => bytes.try_into().map(u32::from_ne_bytes).ok(),
     }
 }
+
+/// The fields that are loaded from a packet's headers: `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h,
+/// `struct tcphdr` in linux/tcp.h.
+const PAYLOAD_FIELDS: [(Field, Place); 6] = [
+    (Field::Source(Family::V4), (libc::NFT_PAYLOAD_NETWORK_HEADER, 12, 4)),
+    (Field::Destination(Family::V4), (libc::NFT_PAYLOAD_NETWORK_HEADER, 16, 4)),
+    (Field::Source(Family::V6), (libc::NFT_PAYLOAD_NETWORK_HEADER, 8, 16)),
+    (Field::Destination(Family::V6), (libc::NFT_PAYLOAD_NETWORK_HEADER, 24, 16)),
+    (Field::SourcePort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)),
+    (Field::DestinationPort, (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)),
+];
+
+/// The `NFT_META_*` of a field.
+const META_FIELDS: [(Field, i32); 9] = [
+    (Field::Family, libc::NFT_META_NFPROTO),
+    (Field::Protocol, libc::NFT_META_L4PROTO),
+    (Field::InInterface, libc::NFT_META_IIFNAME),
+    (Field::OutInterface, libc::NFT_META_OIFNAME),
+    (Field::Uid, libc::NFT_META_SKUID),
+    (Field::Gid, libc::NFT_META_SKGID),
+    (Field::Mark, libc::NFT_META_MARK),
+    (Field::EtherType, libc::NFT_META_PROTOCOL),
+    (Field::PacketType, libc::NFT_META_PKTTYPE),
+];
 
 /// Some versions of iptables-nft write `-p tcp` for IPv4 with it.
 const IPV4_PROTOCOL: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1);

@@ -9,7 +9,7 @@ pub mod expression;
 pub mod header;
 pub mod held;
 pub mod hooks;
-pub(crate) mod load;
+mod load;
 mod nftables;
 pub mod read;
 #[cfg(any(test, feature = "decode"))]

@@ -3,8 +3,10 @@
 use ruleset::nftables::routed_type;
 use ruleset::{Bits, DeviceKey, Field, Name};
 
-use super::load::Place;
 use crate::netlink::message::{devices, number, under_mask};
+
+/// Bytes of a packet: the header that they are in (`NFT_PAYLOAD_*_HEADER`), and their offset and length there.
+pub(crate) type Place = (i32, u32, u32);
 
 /// A field in a register, or only the first bytes of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
