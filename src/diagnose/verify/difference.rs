@@ -55,13 +55,14 @@ pub fn discovery_findings(ruleset: &Ruleset, network: &Network, family: Family, 
                 Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
             };
             let admitting = admitting_command(at, family, outcome.packet);
+            let interference = Interference { is_certain: true, ..Interference::default() };
             let finding = Finding {
                 remedy: match admitting {
                     Some(_) => "; the command marked - lets them through",
                     None => "; they need a hop limit of 255",
                 },
                 wanted: admitting.into_iter().collect(),
-                ..dropped(at, family, format!("drops {what}, so {so}"), None)
+                ..dropped(at, family, format!("drops {what}, so {so}"), interference)
             };
             if !findings.contains(&finding) {
                 findings.push(finding);
@@ -74,20 +75,14 @@ pub fn discovery_findings(ruleset: &Ruleset, network: &Network, family: Family, 
 /// A rule that names other hosts, in words after it.
 const BARS: &str = "keeps out hosts that it names";
 
-/// The finding that a place of another program certainly drops connections, or packets before them.
-fn dropped(at: Place<'_>, family: Family, words: String, connections: Option<String>) -> Finding {
+/// The finding that a place of another program drops connections, or packets before them.
+fn dropped(at: Place<'_>, family: Family, words: String, interference: Interference) -> Finding {
     let subject = Subject::Other(at.table().to_string(), at.chain().name.clone());
     Finding {
         family: TableFamily::Ip(family),
         words,
         found: vec![name_of_place(at)],
-        interference: Some(Interference {
-            connections,
-            is_certain: true,
-            is_unfollowed: false,
-            is_barring: false,
-            is_from_proxy: false,
-        }),
+        interference: Some(interference),
         ..Finding::new(at.table(), subject, FindingKind::Dropped)
     }
 }
@@ -230,11 +225,11 @@ fn onward_losses(expected: &Table, family: Family, ruleset: &Ruleset, around: &E
             let interference = Interference {
                 connections: Some(connections),
                 is_certain,
-                is_unfollowed: false,
                 is_barring,
                 is_from_proxy: true,
+                ..Interference::default()
             };
-            findings.push(Finding { interference: Some(interference), ..dropped(at, family, words, None) });
+            findings.push(dropped(at, family, words, interference));
         }
     }
     findings
@@ -566,22 +561,15 @@ fn shadows(
             (FindingKind::Shadowed, deed(outcome.treatment, is_certain, "connections"))
         };
         let is_before = kind == FindingKind::Shadowed && !is_lost;
-        findings.push(Finding {
-            family: TableFamily::Ip(family),
-            subject,
-            kind,
-            words,
-            wanted: jump.clone().filter(|_| is_before).into_iter().collect(),
-            found: vec![name_of_place(at)],
-            remedy: "",
-            interference: Some(Interference {
-                connections: Some(connections),
-                is_certain,
-                is_unfollowed: is_unfollowed(outcome),
-                is_barring,
-                is_from_proxy: false,
-            }),
-        });
+        let interference = Interference {
+            connections: Some(connections),
+            is_certain,
+            is_unfollowed: is_unfollowed(outcome),
+            is_barring,
+            is_from_proxy: false,
+        };
+        let wanted = jump.clone().filter(|_| is_before).into_iter().collect();
+        findings.push(Finding { subject, kind, wanted, ..dropped(at, family, words, interference) });
     }
     findings
 }

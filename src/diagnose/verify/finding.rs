@@ -42,7 +42,7 @@ pub(crate) enum Subject {
     Other(String, Name),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Interference {
     /// None if there is no connection before it: then the finding's words say all.
     pub(crate) connections: Option<String>,
@@ -258,13 +258,8 @@ mod tests {
     fn what_drops_redirected_connections_is_a_finding_or_only_a_warning() {
         let table = testing::table("ip mine", vec![]);
         for is_certain in [true, false] {
-            let interference = Interference {
-                connections: Some("to port 80".to_owned()),
-                is_certain,
-                is_unfollowed: false,
-                is_barring: false,
-                is_from_proxy: false,
-            };
+            let connections = Some("to port 80".to_owned());
+            let interference = Interference { connections, is_certain, ..Interference::default() };
             let finding = Finding {
                 words: deed(Treatment::Dropped, is_certain, "connections that were redirected"),
                 found: vec!["drop".to_owned()],
