@@ -19,109 +19,61 @@ pub enum PodWarning {
     /// The flags with which the rules are installed are probably a mistake.
     #[display("{_0}")]
     Config(OfFlags),
-    /// Connections are redirected to a port on which nothing listens.
+    /// Connections are redirected to a port on which nothing listens for these families; for any, if there are none.
     #[display("nothing listens on port {port}{}", refused_families(families))]
-    NotListening {
-        /// The port.
-        port: Port,
-        /// The families for which nothing listens; all, if there are none.
-        families: Vec<Family>,
-    },
-    /// Connections are redirected to a port on which nothing listens, while the proxy's user listens on others.
+    NotListening { port: Port, families: Vec<Family> },
+    /// Connections are redirected to a port on which nothing listens, while the proxy's user listens `at` others.
     #[display(
         "nothing listens on port {port}, so connections are refused: user {uid}, the proxy's by the rules, listens on {}",
         at.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
     )]
-    OtherPort {
-        /// The port.
-        port: Port,
-        /// The proxy's user.
-        uid: u32,
-        /// The ports on which that user listens.
-        at: Vec<u16>,
-    },
-    /// Another user listens than the one that the rules exempt, so the proxy's own connections are redirected to it.
+    OtherPort { port: Port, uid: u32, at: Vec<u16> },
+    /// Another user listens than the one that the rules exempt, so the proxy's own connections are redirected to it:
+    /// certainly, if `is_outbound`, as the port is that of outbound connections. `exempt` is none if they exempt nobody.
     #[display(
         "what listens on port {port} is user {uid}, and the rules exempt {}: what it sends is redirected back to it",
         exempt.map_or_else(|| "nobody".to_owned(), |exempt| format!("user {exempt}"))
     )]
-    OtherUser {
-        /// The port.
-        port: Port,
-        /// The user who listens there.
-        uid: u32,
-        /// The user that the rules exempt; none if they exempt nobody.
-        exempt: Option<OwnerId>,
-        /// True for the port of outbound connections, so the proxy's own certainly come back.
-        is_outbound: bool,
-    },
+    OtherUser { port: Port, uid: u32, exempt: Option<OwnerId>, is_outbound: bool },
     /// The rules skip every connection of this direction.
     #[display("the rules skip every {_0} connection: none goes to the proxy")]
     EverythingSkipped(Direction),
-    /// The pod has an address of a family that has no rules.
+    /// The pod has an address, of which this is the first, of a family that has no rules.
     #[display(
         "there is an {family} address here ({address}), and there are no rules for {family}: its connections bypass the \
          proxy"
     )]
-    NoRulesFor {
-        /// The family.
-        family: Family,
-        /// The pod's first address of that family.
-        address: IpAddr,
-    },
+    NoRulesFor { family: Family, address: IpAddr },
     /// The program on this port doesn't accept connections as fast as they come.
     #[display(
         "what listens on port {port} does not accept fast enough: {} connections wait in its queue of {}, and the kernel \
          drops further ones",
         queue.waiting, queue.limit
     )]
-    QueueFull {
-        /// The port.
-        port: u16,
-        /// The connections that wait there.
-        queue: Queue,
-    },
+    QueueFull { port: u16, queue: Queue },
     /// The process on this port, which isn't the proxy's, runs as the proxy's user.
     #[display(
         "what listens on port {port} runs as the proxy's user {uid}, so the connections that it makes bypass the proxy"
     )]
-    AppAsProxy {
-        /// The port.
-        port: u16,
-        /// The user.
-        uid: u32,
-    },
-    /// No packet can go where the rules send it, or none can come or leave.
+    AppAsProxy { port: u16, uid: u32 },
+    /// No packet can go where the rules send it, or none can come or leave. Only redirected connections are lost if it
+    /// `is_of_redirected`.
     #[display("{reason}")]
-    NoWay {
-        /// The reason, in words.
-        reason: String,
-        /// The redirected connections are lost, and no others.
-        is_of_redirected: bool,
-    },
+    NoWay { reason: String, is_of_redirected: bool },
     /// The namespace forwards packets from a bridge, whose connections the rules redirect as if they came from outside.
+    /// The subnet is the bridge's over IPv4.
     #[display(
         "{device} is a bridge, and this network namespace forwards: connections of what is behind it are redirected to the \
          proxy's inbound port, unless --inbound-interfaces-to-ignore {device}{} exempts them",
         subnet.as_ref().map_or(String::new(), |subnet| format!(" or --subnets-to-ignore {subnet}"))
     )]
-    Bridge {
-        /// The bridge's name.
-        device: Name,
-        /// Its network, if it has one over IPv4.
-        subnet: Option<String>,
-    },
+    Bridge { device: Name, subnet: Option<String> },
     /// The listeners could not be seen; the text says why.
     #[display("not known: whether the proxy listens ({_0})")]
     NotKnown(String),
     /// The kernel's routing could not be asked.
     #[display("not known: what is routed over {family} ({reason})")]
-    RoutesNotKnown {
-        /// About this family.
-        family: Family,
-        /// For this reason.
-        reason: String,
-    },
+    RoutesNotKnown { family: Family, reason: String },
 }
 
 /// Says that connections of these families are refused, if they aren't all.

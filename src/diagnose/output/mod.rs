@@ -1,11 +1,11 @@
 //! Prints answers: for people in words, lines and colours, for programs as JSON.
 
-mod conclusion;
 pub(super) mod json;
 pub(super) mod page;
 pub(super) mod words;
 
-pub use self::conclusion::Conclusion;
+use serde_json::Value;
+
 pub use self::page::Page;
 
 /// The readers of an answer: people, scripts or programs.
@@ -33,6 +33,35 @@ pub enum Colour {
     Auto,
     Always,
     Never,
+}
+
+/// An answer's conclusion for scripts, which read it as the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Conclusion {
+    AsExpected,
+    Differs,
+    /// Something decides that could not be seen.
+    NotKnown,
+}
+
+impl Conclusion {
+    pub(super) fn of(is_as_expected: bool) -> Self {
+        if is_as_expected { Self::AsExpected } else { Self::Differs }
+    }
+
+    /// The same, where warnings count as differences.
+    pub(super) fn strictly(self, warns: bool) -> Self {
+        if self == Self::AsExpected && warns { Self::Differs } else { self }
+    }
+
+    /// Null if it isn't known.
+    pub(super) fn in_json(self) -> Value {
+        match self {
+            Self::AsExpected => true.into(),
+            Self::Differs => false.into(),
+            Self::NotKnown => Value::Null,
+        }
+    }
 }
 
 /// An error as JSON on a line of its own; docs/errors.md has the schema.
