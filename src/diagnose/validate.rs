@@ -24,13 +24,11 @@ use crate::log::{Level, Log};
 /// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its
 /// own answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Validate {
     /// The address to which the rules should take the connection: the proxy's outbound port.
     pub listen: SocketAddr,
     /// The connection's intended destination. It needs a route, but no host.
     pub connect: SocketAddr,
-    /// The time limit of the connection.
     pub timeout: Duration,
 }
 
@@ -47,7 +45,6 @@ impl Default for Validate {
 
 /// Reasons why a validation failed. The last part of each tells the rules' treatment of such a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum NotValidated {
     #[error("cannot listen on {address} ({errno}): {advice}")]
     Listen { address: SocketAddr, errno: Errno, advice: &'static str },

@@ -10,7 +10,6 @@ use crate::diagnose::proxy::PodWarning;
 use crate::diagnose::recognize::NoConfig;
 use crate::diagnose::verify::finding::{Finding, FindingKind};
 
-/// A finding's severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
     /// Worth knowing, or asked for by a flag.

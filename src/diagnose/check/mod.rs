@@ -28,7 +28,6 @@ use crate::netns;
 
 /// A pod's connections, port by port.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct Checked {
     /// The mode that holds the rules; none if no rules were found.
     pub mode: Option<Mode>,

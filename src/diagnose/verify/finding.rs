@@ -26,7 +26,6 @@ pub struct Finding {
     pub(crate) remedy: &'static str,
 }
 
-/// The subject of a [`Finding`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Display)]
 pub(crate) enum Subject {
     /// A table in which our rules are, or should be.
@@ -145,7 +144,6 @@ impl Finding {
         self.subject.to_string()
     }
 
-    /// The kind of the difference.
     pub fn kind(&self) -> FindingKind {
         self.kind
     }
