@@ -80,55 +80,46 @@ impl CodedFinding {
     }
 
     pub(super) fn of_warning(warning: &PodWarning) -> Self {
+        let lost = |code, cure: &str| (code, Severity::Lost, cure.to_owned());
         let (code, severity, cure) = match warning {
-            PodWarning::Config(Warning::NoOwner) => {
-                ("no-owner", Severity::Lost, "install the rules with --proxy-uid".to_owned())
-            }
+            PodWarning::Config(Warning::NoOwner) => lost("no-owner", "install the rules with --proxy-uid"),
             PodWarning::Config(Warning::SamePort(_)) => {
-                ("same-port", Severity::Lost, "install the rules with the proxy's two ports".to_owned())
+                lost("same-port", "install the rules with the proxy's two ports")
             }
             PodWarning::Config(_) => {
                 ("doubtful-flags", Severity::Note, "install the rules with other flags, if it isn't meant".to_owned())
             }
-            PodWarning::NotListening { .. } => (
+            PodWarning::NotListening { .. } => lost(
                 "proxy-not-listening",
-                Severity::Lost,
-                "wait for the proxy to start, or see its container's log; a pod without a proxy needs no rules".to_owned(),
+                "wait for the proxy to start, or see its container's log; a pod without a proxy needs no rules",
             ),
-            PodWarning::OtherPort { .. } => (
+            PodWarning::OtherPort { .. } => lost(
                 "other-port",
-                Severity::Lost,
-                "install the rules with the ports on which the proxy listens (--incoming-proxy-port, --outgoing-proxy-port)"
-                    .to_owned(),
+                "install the rules with the ports on which the proxy listens (--incoming-proxy-port, --outgoing-proxy-port)",
             ),
             PodWarning::OtherUser { uid, .. } => {
-                ("proxy-loop", Severity::Lost, format!("install the rules with --proxy-uid {uid}"))
+                lost("proxy-loop", &format!("install the rules with --proxy-uid {uid}"))
             }
             PodWarning::EverythingSkipped(direction) => {
-                ("everything-skipped", Severity::Lost, format!("skip fewer {direction} ports and subnets"))
+                lost("everything-skipped", &format!("skip fewer {direction} ports and subnets"))
             }
-            PodWarning::NoRulesFor { .. } => (
+            PodWarning::NoRulesFor { .. } => lost(
                 "family-without-rules",
-                Severity::Lost,
-                "install the rules without --ipv6=false (in Linkerd's chart: disableIPv6: false)".to_owned(),
+                "install the rules without --ipv6=false (in Linkerd's chart: disableIPv6: false)",
             ),
-            PodWarning::QueueFull { .. } => (
-                "queue-full",
-                Severity::Lost,
-                "see why the program is slow, or raise its backlog and net.core.somaxconn".to_owned(),
-            ),
-            PodWarning::AppAsProxy { .. } => (
+            PodWarning::QueueFull { .. } => {
+                lost("queue-full", "see why the program is slow, or raise its backlog and net.core.somaxconn")
+            }
+            PodWarning::AppAsProxy { .. } => lost(
                 "app-as-proxy",
-                Severity::Lost,
-                "run the app as another user (runAsUser), or the proxy (proxy.uid in Linkerd's chart)".to_owned(),
+                "run the app as another user (runAsUser), or the proxy (proxy.uid in Linkerd's chart)",
             ),
             PodWarning::NoWay { .. } => {
-                ("no-way", Severity::Lost, "see `ip address` and `ip route` in the pod, and the node's CNI plugin".to_owned())
+                lost("no-way", "see `ip address` and `ip route` in the pod, and the node's CNI plugin")
             }
-            PodWarning::Bridge { device, .. } => (
+            PodWarning::Bridge { device, .. } => lost(
                 "bridge",
-                Severity::Lost,
-                format!("install the rules with --inbound-interfaces-to-ignore {device}, or with its subnet ignored"),
+                &format!("install the rules with --inbound-interfaces-to-ignore {device}, or with its subnet ignored"),
             ),
             PodWarning::NotKnown(_) | PodWarning::RoutesNotKnown { .. } => {
                 ("not-known", Severity::NotKnown, "allow what refuses it: a seccomp filter, or a sandbox".to_owned())
