@@ -180,12 +180,12 @@ impl Connections {
         meeting(condition.field().and_then(|field| self.get(field)), table, condition)
     }
 
-    /// Returns true if obviously none of the connections meets a condition.
-    pub(super) fn all_miss(&self, condition: &Condition) -> bool {
-        match condition.field() {
+    /// Returns true if obviously none of the connections meets all of these conditions.
+    pub(super) fn all_miss(&self, conditions: &[Condition]) -> bool {
+        conditions.iter().any(|condition| match condition.field() {
             Some(field) if field.of_first_packet().is_some() => false,
             field => all_numbers_miss(field.and_then(|field| self.get(field)), condition),
-        }
+        })
     }
 
     /// The packets that go the other way.
@@ -501,7 +501,7 @@ mod tests {
             // Nobody of this namespace sends them.
             (Condition::is(Field::Uid, 0), true),
         ] {
-            assert_eq!(to_80.all_miss(&condition), misses, "{condition:?}");
+            assert_eq!(to_80.all_miss(std::slice::from_ref(&condition)), misses, "{condition:?}");
             assert!(!misses || to_80.meeting(&table, &condition) == Meeting::None, "{condition:?}");
         }
     }

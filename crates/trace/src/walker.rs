@@ -10,6 +10,7 @@ use crate::connections::{Connections, Meeting, lo_name, other_hosts};
 use crate::doubt::Doubt;
 use crate::evaluate::{Holdings, split_by_conditions};
 use crate::order::{Orders, Slot, chains_at, chains_of, is_one_table, orders, places};
+use crate::route::{Way, send_rejection};
 use crate::state::{MOST_STATES, State, merge_states};
 use crate::step::{Leg, Matched, Open, Outcome, Place, Reason, Step, Treatment, add_shares, join_losses};
 use ruleset::flags::CtState;
@@ -63,12 +64,6 @@ pub struct Walk<'a> {
     pub steps: Vec<Step<'a>>,
 }
 
-/// The result of base chains in one of the orders in which they may run: their decisions, and the packets that they let
-/// through.
-type PassedOrder<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
-
-pub(super) type SendRejection<'a, 'g> = fn(&mut Walker<'a, 'g>, &State<'a>, Hook, Rejection) -> Vec<State<'a>>;
-
 /// A visit to a chain, and its results.
 #[derive(Default)]
 struct Visit<'a> {
@@ -96,9 +91,8 @@ pub(super) struct Walker<'a, 'g> {
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
     /// The device by which packets to clients leave, if it isn't the one by which theirs arrive.
     pub(super) back: Option<&'g Name>,
-    /// Takes the rejection of a first packet at a hook back to its sender, and returns those that get there; none: they
-    /// aren't followed.
-    pub(super) send_rejection: Option<SendRejection<'a, 'g>>,
+    /// The way of a first packet's rejection back to its sender; none: it isn't followed.
+    pub(super) rejected_by: Option<Way>,
     decisions: Vec<Outcome<'a>>,
     /// With so many decisions, shares of the same one are added.
     many_decisions: usize,
@@ -141,7 +135,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             network,
             routes: &[],
             back: None,
-            send_rejection: None,
+            rejected_by: None,
             decisions: Vec::new(),
             many_decisions: MANY_DECISIONS,
             decided: 0,
@@ -224,7 +218,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         states
     }
 
-    /// Takes connections through base chains in each order in which they may run.
+    /// Takes connections through base chains in each order in which they may run, and joins the results.
     fn pass_in_each_order(&mut self, orders: &Orders<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
         if let [order] = orders.known.as_slice() {
             return order.iter().fold(states, |states, slot| self.pass_base_chain(*slot, states));
@@ -240,11 +234,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
         self.steps = steps;
         self.decisions = before;
-        self.join_orders(orders, ways)
-    }
-
-    /// Joins the results of several orders. What is the same in each doesn't depend on the order.
-    fn join_orders(&mut self, orders: &Orders<'a>, ways: Vec<PassedOrder<'a>>) -> Vec<State<'a>> {
+        // A result that every order has doesn't depend on the order.
         let question = self.add_question(match orders.known.as_slice() {
             [first, second, ..] if !orders.are_more => {
                 let differing = first.iter().zip(second).find(|(one, two)| one != two);
@@ -438,10 +428,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             };
             self.left_to_ask = left;
             // Most rules are for other connections. This check doesn't move the states.
-            let conditions = &line.rule.conditions;
-            let are_missed =
-                |state: &State<'a>| conditions.iter().any(|condition| state.connections.all_miss(condition));
-            if self.steps.is_none() && now.iter().all(are_missed) {
+            if self.steps.is_none() && now.iter().all(|state| state.connections.all_miss(&line.rule.conditions)) {
                 continue;
             }
             visit.steps_before = self.steps.as_ref().map_or(0, Vec::len);
@@ -514,9 +501,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         let no = || Matched::No(Reason::Lookup(lookup, state.connections.clone()));
         let (mut matched, mut now, mut held) = (no(), vec![state.clone()], Vec::new());
         for case in lookup.cases.iter() {
-            let are_missed =
-                |state: &State<'a>| case.conditions.iter().any(|condition| state.connections.all_miss(condition));
-            if now.iter().all(are_missed) {
+            if now.iter().all(|state| state.connections.all_miss(&case.conditions)) {
                 continue;
             }
             self.left_to_ask = self.left_to_ask.saturating_sub(now.len());
@@ -716,11 +701,11 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Drops a first packet, and tells its sender, if the rejection gets there.
     fn reject(&mut self, state: &State<'a>, at: Place<'a>, rejection: Rejection) {
         // A bridge sends it from under IP's hooks.
-        let Some(send) = self.send_rejection.filter(|_| at.table().family != TableFamily::Bridge) else {
+        let Some(way) = self.rejected_by.filter(|_| at.table().family != TableFamily::Bridge) else {
             return self.decide(state, at, Treatment::Dropped);
         };
         let (hook, packet) = (self.hook, self.packet);
-        let told = self.look_for_decisions(|walker| send(walker, state, hook, rejection));
+        let told = self.look_for_decisions(|walker| send_rejection(walker, state, hook, way, rejection));
         (self.hook, self.packet) = (hook, packet);
         for told in told {
             self.decide(&State { doubt: told.doubt, ..state.clone() }, at, Treatment::Dropped);
