@@ -65,8 +65,12 @@ pub(crate) fn asked(rule: &Rule, Lookup { set, key, negated, cases }: &Lookup) -
         Some(Value::Action(Action::Nat(nat))) if nat.kind == NatKind::Source => format!("snat to {mapped}"),
         Some(Value::Action(Action::Nat(_))) => format!("dnat to {mapped}"),
         _ if matches!(rule.action, Action::ByCase(_)) => format!("{key} vmap @{set}"),
-        _ => format!("{key} {}@{set}", if *negated { "!= " } else { "" }),
+        _ => format!("{key} {}@{set}", not(*negated)),
     }
+}
+
+fn not(negated: bool) -> &'static str {
+    if negated { "!= " } else { "" }
 }
 
 /// Returns true if nft leaves a condition out because the next one implies it: `tcp dport 80` implies TCP, and
@@ -110,9 +114,6 @@ pub fn ether_type(family: Family) -> u128 {
 /// `ETH_P_ARP`
 pub const ETHER_ARP: u128 = 0x0806;
 
-/// By their numbers in [`Field::PacketType`].
-pub(crate) const PACKET_TYPES: [&str; 4] = ["host", "broadcast", "multicast", "other"];
-
 pub struct NftCondition<'a>(pub &'a Condition);
 
 impl fmt::Display for NftCondition<'_> {
@@ -132,8 +133,7 @@ impl fmt::Display for NftCondition<'_> {
         if let Some(question) = question.filter(|_| !negated) {
             return write_question(f, &question);
         }
-        f.write_str(field.facts().nft)?;
-        f.write_str(if negated { " != " } else { " " })?;
+        write!(f, "{} {}", field.facts().nft, not(negated))?;
         match values {
             Values::Set(name) => write!(f, "@{name}"),
             Values::Interval(interval) => f.write_str(&element(field, *interval)),
@@ -147,7 +147,7 @@ fn write_masked(f: &mut fmt::Formatter<'_>, field: Field, mask: u128, number: u1
     let operator = if negated { "!=" } else { "==" };
     if field == Field::TcpFlags {
         let flags = |bits| tcp_flags(bits, &TCP_FLAGS).join(",");
-        let not = if negated { "!= " } else { "" };
+        let not = not(negated);
         return match (number, negated) {
             (0, true) => write!(f, "{name} {}", flags(mask)),
             (0, false) => write!(f, "{name} ! {}", flags(mask)),
@@ -162,8 +162,7 @@ fn write_masked(f: &mut fmt::Formatter<'_>, field: Field, mask: u128, number: u1
 fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
     match context {
         Context::AddressType { is_source, types, negated, of_device, .. } => {
-            let not = if *negated { "!= " } else { "" };
-            write!(f, "{} {not}{}", routed_type(*is_source, *of_device), listed(address_types(*types)))
+            write!(f, "{} {}{}", routed_type(*is_source, *of_device), not(*negated), listed(address_types(*types)))
         }
         Context::ReversePath { is_loose, negated, .. } => {
             let by = if *is_loose { "" } else { " . iif" };
@@ -171,8 +170,7 @@ fn write_context(f: &mut fmt::Formatter<'_>, context: &Context) -> fmt::Result {
         }
         Context::IpSet { .. } => write_xt_match(f, "set"),
         Context::SocketClass { classes, negated } => {
-            let not = if *negated { "!= " } else { "" };
-            write!(f, "meta cgroup {not}{}", listed(classes))
+            write!(f, "meta cgroup {}{}", not(*negated), listed(classes))
         }
         Context::Limit { holds_below, of } => {
             let over = if *holds_below { "" } else { "over " };
@@ -219,7 +217,7 @@ fn write_xt_match(f: &mut fmt::Formatter<'_>, name: impl fmt::Display) -> fmt::R
 fn write_question(f: &mut fmt::Formatter<'_>, question: &TrackingQuestion) -> fmt::Result {
     match question {
         TrackingQuestion::State { states, has_snat, has_dnat, negated } => {
-            let not = if *negated { "!= " } else { "" };
+            let not = not(*negated);
             let mut names: Vec<String> = states.iter().map(CtState::to_string).collect();
             let nat = [(*has_snat, "snat"), (*has_dnat, "dnat")].into_iter();
             names.extend(nat.filter(|(is_so, _)| *is_so).map(|(_, name)| name.to_owned()));
@@ -298,28 +296,23 @@ pub fn element(field: Field, (first, last): (u128, u128)) -> String {
 const PROTOCOLS: [(u128, &str); 8] =
     [(1, "icmp"), (2, "igmp"), (TCP, "tcp"), (17, "udp"), (47, "gre"), (50, "esp"), (58, "ipv6-icmp"), (132, "sctp")];
 
-fn number(field: Field, number: u128) -> String {
+/// The names of a field's numbers; most fields have none.
+fn names(field: Field) -> &'static [(u128, &'static str)] {
     match field {
-        Field::Family if number == nfproto(Family::V4) => "ipv4".to_owned(),
-        Field::Family if number == nfproto(Family::V6) => "ipv6".to_owned(),
-        Field::EtherType => match number {
-            0x0800 => "ip".to_owned(),
-            0x86dd => "ip6".to_owned(),
-            ETHER_ARP => "arp".to_owned(),
-            _ => format!("{number:#06x}"),
-        },
-        Field::PacketType => match PACKET_TYPES.get(number as usize) {
-            Some(name) => (*name).to_owned(),
-            None => number.to_string(),
-        },
-        Field::Protocol => match PROTOCOLS.into_iter().find(|(known, _)| *known == number) {
-            Some((_, name)) => name.to_owned(),
-            None => number.to_string(),
-        },
-        _ => match field.address_family().and_then(|family| ip(family, number)) {
-            Some(address) => address.to_string(),
-            None => number.to_string(),
-        },
+        Field::Family => &[(2, "ipv4"), (10, "ipv6")],
+        Field::EtherType => &[(0x0800, "ip"), (0x86dd, "ip6"), (ETHER_ARP, "arp")],
+        Field::PacketType => &[(0, "host"), (1, "broadcast"), (2, "multicast"), (3, "other")],
+        Field::Protocol => &PROTOCOLS,
+        _ => &[],
+    }
+}
+
+fn number(field: Field, number: u128) -> String {
+    let address = || field.address_family().and_then(|family| ip(family, number));
+    match names(field).iter().find(|(known, _)| *known == number) {
+        Some((_, name)) => (*name).to_owned(),
+        None if field == Field::EtherType => format!("{number:#06x}"),
+        None => address().map_or_else(|| number.to_string(), |address| address.to_string()),
     }
 }
 

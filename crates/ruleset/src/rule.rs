@@ -176,13 +176,9 @@ pub fn address(address: IpAddr) -> u128 {
     }
 }
 
-/// The protocol's number in IP's header: `IPPROTO_TCP`.
-pub const TCP: u128 = 6;
-
-/// ICMP's number there: `IPPROTO_ICMP`.
+/// Protocols' numbers in IP's header: `IPPROTO_*`.
 pub const ICMP: u128 = 1;
-
-/// ICMPv6's number there: `IPPROTO_ICMPV6`.
+pub const TCP: u128 = 6;
 pub const ICMPV6: u128 = 58;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -43,7 +43,8 @@ impl fmt::Display for IptablesRule<'_> {
         if self.0.action == Action::Continue && !effects.is_empty() {
             f.write_str("-j ")?;
             for (index, effect) in effects.iter().enumerate() {
-                write!(f, "{}{}", if index > 0 { " " } else { "" }, IptablesEffect(effect))?;
+                f.write_str(if index > 0 { " " } else { "" })?;
+                write_effect(f, effect)?;
             }
             return Ok(());
         }
@@ -97,36 +98,32 @@ fn reject_with(rejection: Rejection) -> String {
 }
 
 /// The effect of a rule without a verdict, after `-j`.
-pub(crate) struct IptablesEffect<'a>(pub(crate) &'a Effect);
-
-impl fmt::Display for IptablesEffect<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (field, to) = match self.0 {
-            Effect::Untrack => return f.write_str("CT --notrack"),
-            Effect::Other(Label::Extension(name)) => return write!(f, "{name}"),
-            Effect::Other(_) => return NftEffect(self.0).fmt(f),
-            Effect::Mark { field, to } => (*field, *to),
-        };
-        let all = Field::Mark.largest();
-        match (field, to) {
-            (Field::HopLimit, Some(Bits { xor, .. })) => write!(f, "HL --hl-set {xor}"),
-            (Field::HopLimit, None) => f.write_str("HL [...]"),
-            (Field::Mark, Some(Bits { field: Field::ConnectionMark, mask, xor: 0 })) => {
-                write!(f, "CONNMARK --restore-mark --nfmask {all:#x} --ctmask {mask:#x}")
-            }
-            (Field::ConnectionMark, Some(Bits { field: Field::Mark, mask, xor: 0 })) => {
-                write!(f, "CONNMARK --save-mark --nfmask {mask:#x} --ctmask {all:#x}")
-            }
-            (Field::Mark, Some(Bits { field: Field::Mark, mask, xor })) => {
-                write!(f, "MARK --set-xmark {xor:#x}/{:#x}", all & !mask)
-            }
-            (Field::ConnectionMark, Some(Bits { field: Field::ConnectionMark, mask, xor })) => {
-                write!(f, "CONNMARK --set-xmark {xor:#x}/{:#x}", all & !mask)
-            }
-            (Field::ConnectionMark, None) => f.write_str("CONNMARK [...]"),
-            (Field::Mark, None) => f.write_str("MARK [...]"),
-            _ => NftEffect(self.0).fmt(f),
+fn write_effect(f: &mut fmt::Formatter<'_>, effect: &Effect) -> fmt::Result {
+    let (field, to) = match effect {
+        Effect::Untrack => return f.write_str("CT --notrack"),
+        Effect::Other(Label::Extension(name)) => return write!(f, "{name}"),
+        Effect::Other(_) => return write!(f, "{}", NftEffect(effect)),
+        Effect::Mark { field, to } => (*field, *to),
+    };
+    let all = Field::Mark.largest();
+    match (field, to) {
+        (Field::HopLimit, Some(Bits { xor, .. })) => write!(f, "HL --hl-set {xor}"),
+        (Field::HopLimit, None) => f.write_str("HL [...]"),
+        (Field::Mark, Some(Bits { field: Field::ConnectionMark, mask, xor: 0 })) => {
+            write!(f, "CONNMARK --restore-mark --nfmask {all:#x} --ctmask {mask:#x}")
         }
+        (Field::ConnectionMark, Some(Bits { field: Field::Mark, mask, xor: 0 })) => {
+            write!(f, "CONNMARK --save-mark --nfmask {mask:#x} --ctmask {all:#x}")
+        }
+        (Field::Mark, Some(Bits { field: Field::Mark, mask, xor })) => {
+            write!(f, "MARK --set-xmark {xor:#x}/{:#x}", all & !mask)
+        }
+        (Field::ConnectionMark, Some(Bits { field: Field::ConnectionMark, mask, xor })) => {
+            write!(f, "CONNMARK --set-xmark {xor:#x}/{:#x}", all & !mask)
+        }
+        (Field::ConnectionMark, None) => f.write_str("CONNMARK [...]"),
+        (Field::Mark, None) => f.write_str("MARK [...]"),
+        _ => write!(f, "{}", NftEffect(effect)),
     }
 }
 
@@ -156,7 +153,7 @@ fn order(condition: &Condition) -> u8 {
     }
 }
 
-pub(crate) fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
+fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
     let (field, values, negated) = match condition {
         Condition::In { field, values, negated } => (*field, values, *negated),
         &Condition::Masked { field, mask, number, negated } => {
