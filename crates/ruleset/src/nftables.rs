@@ -93,7 +93,7 @@ pub fn family_condition(family: Family) -> Condition {
 }
 
 /// A family's number in netfilter: `NFPROTO_IPV4` or `NFPROTO_IPV6` in linux/netfilter.h.
-pub fn nfproto(family: Family) -> u128 {
+pub const fn nfproto(family: Family) -> u128 {
     match family {
         Family::V4 => 2,
         Family::V6 => 10,
@@ -104,7 +104,7 @@ pub fn nfproto(family: Family) -> u128 {
 pub const ARP: u128 = 3;
 
 /// The protocol of a frame with this family's packet: `ETH_P_IP` or `ETH_P_IPV6`.
-pub fn ether_type(family: Family) -> u128 {
+pub const fn ether_type(family: Family) -> u128 {
     match family {
         Family::V4 => 0x0800,
         Family::V6 => 0x86dd,
@@ -299,8 +299,10 @@ const PROTOCOLS: [(u128, &str); 8] =
 /// The names of a field's numbers; most fields have none.
 fn names(field: Field) -> &'static [(u128, &'static str)] {
     match field {
-        Field::Family => &[(2, "ipv4"), (10, "ipv6")],
-        Field::EtherType => &[(0x0800, "ip"), (0x86dd, "ip6"), (ETHER_ARP, "arp")],
+        Field::Family => const { &[(nfproto(Family::V4), "ipv4"), (nfproto(Family::V6), "ipv6")] },
+        Field::EtherType => {
+            const { &[(ether_type(Family::V4), "ip"), (ether_type(Family::V6), "ip6"), (ETHER_ARP, "arp")] }
+        }
         Field::PacketType => &[(0, "host"), (1, "broadcast"), (2, "multicast"), (3, "other")],
         Field::Protocol => &PROTOCOLS,
         _ => &[],
