@@ -534,6 +534,8 @@ fn lookups_of_more_than_one_number_are_followed() {
         ("iifgroup != 0 drop", Proxy, Proxy),
         ("iiftype loopback tcp dport 4140 drop", Proxy, Lost),
         ("iiftype ether tcp dport 4143 drop", Lost, Proxy),
+        ("iiftype { ether, loopback } tcp dport 4143 drop", Lost, Proxy),
+        ("iiftype != { ether, 5 } tcp dport 4143 drop", Proxy, Proxy),
         // By lo, the answer comes back too.
         ("ip saddr . tcp dport != { 10.77.0.1 . 4143, 10.77.0.2 . 4140 } drop", Proxy, Lost),
         ("tcp dport { 4143, 4140 } ip saddr . tcp dport != { 0.0.0.0/0 . 4143, 0.0.0.0/0 . 4140 } drop", Proxy, Proxy),

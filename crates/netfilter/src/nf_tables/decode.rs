@@ -16,6 +16,7 @@ use ruleset::{
 };
 
 use super::expression::{self, Compare, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect};
+use super::header::last_bytes;
 use super::register::{Loaded, Part, Place, Registers, bits_of, network, slot};
 use super::set::{self, action};
 use super::uapi::*;
@@ -720,9 +721,12 @@ impl<'a> Reader<'a> {
                 Some(Condition::compare(field, values, negated))
             }
             ref loaded => {
-                // Numbers of states, types, devices and classes are in the machine's order, as marks are.
-                let numbers = set.numbers_of(Field::Mark)?;
-                let numbers = numbers.numbers().map(|number| number.try_into().ok()).collect::<Option<Vec<u32>>>()?;
+                // Numbers of states, types, devices and classes are in the machine's order, of two bytes or of four.
+                let number = |&(first, last): &(u128, u128)| {
+                    let bytes = first.to_be_bytes();
+                    host_number(last_bytes(&bytes, set.bits as usize / 8)?).filter(|_| first == last)
+                };
+                let numbers = set.elements.as_ref()?.as_slice().iter().map(number).collect::<Option<Vec<_>>>()?;
                 self.membership_condition(loaded, &numbers, negated)
             }
         }
