@@ -99,7 +99,7 @@ impl Environment<'_> {
 
 /// The way of a packet through the hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+enum Way {
     /// From outside to a socket of this namespace.
     In,
     /// From a socket of this namespace to the outside.
@@ -152,8 +152,12 @@ pub fn there_and_back<'a>(
     walker.routes = around.routes;
     walker.back = around.back;
     // With a watched chain, it doesn't matter if clients are told.
-    let is_inbound = direction == Direction::Inbound;
-    walker.rejected_by = watched.is_none().then_some(if is_inbound { Way::Out } else { Way::Within });
+    walker.send_rejection = watched.is_none().then_some(match direction {
+        Direction::Inbound => |walker, state, hook, rejection| send_rejection(walker, state, hook, Way::Out, rejection),
+        Direction::Outbound => {
+            |walker, state, hook, rejection| send_rejection(walker, state, hook, Way::Within, rejection)
+        }
+    });
     let mut first = State::new(connections, tracks(ruleset, family));
     // Connection tracking already knows a packet that arrives on lo.
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo_name());
@@ -483,7 +487,7 @@ fn reply<'a>(state: State<'a>, way: Way, around: &Environment<'_>) -> State<'a> 
 }
 
 /// Takes the rejection of a first packet at a hook back to its sender. Returns those that get there.
-pub(super) fn send_rejection<'a>(
+fn send_rejection<'a>(
     walker: &mut Walker<'a, '_>,
     state: &State<'a>,
     hook: Hook,

@@ -10,7 +10,6 @@ use crate::connections::{Connections, Meeting, lo_name, other_hosts};
 use crate::doubt::Doubt;
 use crate::evaluate::{Holdings, split_by_conditions};
 use crate::order::{Orders, Slot, chains_at, chains_of, is_one_table, orders, places};
-use crate::route::{Way, send_rejection};
 use crate::state::{MOST_STATES, State, merge_states};
 use crate::step::{Leg, Matched, Open, Outcome, Place, Reason, Step, Treatment, add_shares, join_losses};
 use ruleset::flags::CtState;
@@ -64,6 +63,8 @@ pub struct Walk<'a> {
     pub steps: Vec<Step<'a>>,
 }
 
+pub(super) type SendRejection<'a, 'g> = fn(&mut Walker<'a, 'g>, &State<'a>, Hook, Rejection) -> Vec<State<'a>>;
+
 /// A visit to a chain, and its results.
 #[derive(Default)]
 struct Visit<'a> {
@@ -91,8 +92,9 @@ pub(super) struct Walker<'a, 'g> {
     pub(super) routes: &'g [(IpAddr, Option<Name>)],
     /// The device by which packets to clients leave, if it isn't the one by which theirs arrive.
     pub(super) back: Option<&'g Name>,
-    /// The way of a first packet's rejection back to its sender; none: it isn't followed.
-    pub(super) rejected_by: Option<Way>,
+    /// Takes the rejection of a first packet at a hook back to its sender, and returns those that get there; none: they
+    /// aren't followed.
+    pub(super) send_rejection: Option<SendRejection<'a, 'g>>,
     decisions: Vec<Outcome<'a>>,
     /// With so many decisions, shares of the same one are added.
     many_decisions: usize,
@@ -135,7 +137,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             network,
             routes: &[],
             back: None,
-            rejected_by: None,
+            send_rejection: None,
             decisions: Vec::new(),
             many_decisions: MANY_DECISIONS,
             decided: 0,
@@ -701,11 +703,11 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Drops a first packet, and tells its sender, if the rejection gets there.
     fn reject(&mut self, state: &State<'a>, at: Place<'a>, rejection: Rejection) {
         // A bridge sends it from under IP's hooks.
-        let Some(way) = self.rejected_by.filter(|_| at.table().family != TableFamily::Bridge) else {
+        let Some(send) = self.send_rejection.filter(|_| at.table().family != TableFamily::Bridge) else {
             return self.decide(state, at, Treatment::Dropped);
         };
         let (hook, packet) = (self.hook, self.packet);
-        let told = self.look_for_decisions(|walker| send_rejection(walker, state, hook, way, rejection));
+        let told = self.look_for_decisions(|walker| send(walker, state, hook, rejection));
         (self.hook, self.packet) = (hook, packet);
         for told in told {
             self.decide(&State { doubt: told.doubt, ..state.clone() }, at, Treatment::Dropped);

@@ -23,9 +23,11 @@ use crate::plan::{ChainName, Purpose};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connection {
+    /// The direction of the connection.
     pub direction: Direction,
     /// The intended destination.
     pub to: SocketAddr,
+    /// The source.
     pub from: Option<IpAddr>,
     /// The port from which it comes; none: any that the kernel gives, from 32768 on.
     pub from_port: Option<u16>,

@@ -32,6 +32,7 @@ use crate::plan::Purpose;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Explained<'a> {
+    /// The fate of the connection.
     pub verdict: Verdict,
     /// The connection, in words: the given facts, and those that the kernel's routing adds.
     pub connection: String,
