@@ -19,7 +19,17 @@ pub(super) fn add_load(to: &mut NftnlRule<'_>, field: Field) -> Option<()> {
         Field::Uid => to.add_expr(&nft_expr!(meta skuid)),
         Field::Gid => to.add_expr(&nft_expr!(meta skgid)),
         Field::Mark => to.add_expr(&nft_expr!(meta mark)),
-        _ => return None,
+        Field::State
+        | Field::ConnectionMark
+        | Field::TcpFlags
+        | Field::IcmpType
+        | Field::HopLimit
+        | Field::EtherType
+        | Field::PacketType
+        | Field::OriginalSource(_)
+        | Field::OriginalDestination(_)
+        | Field::OriginalSourcePort
+        | Field::OriginalDestinationPort => return None,
     }
     Some(())
 }
