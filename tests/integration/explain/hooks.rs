@@ -805,7 +805,12 @@ fn tproxy_is_for_transparent_listeners() {
 /// Anything that explain doesn't follow is not known, and never wrong.
 #[test]
 fn what_is_not_followed_is_not_known() {
-    for (line, inbound, outbound) in [(chain("prerouting", -150, "iifname eth0 meta pkttype set other"), Lost, Proxy)] {
+    for (line, inbound, outbound) in [
+        (chain("prerouting", -150, "iifname eth0 meta pkttype set other"), Lost, Proxy),
+        // Beside ranges, nft compares a device's number in network order.
+        (chain("input", 0, "iiftype . tcp dport { ether . 4100-4143 } drop"), Lost, Proxy),
+        (chain("input", 0, "iifgroup { 0-3, 7-9 } tcp dport 4143 drop"), Lost, Proxy),
+    ] {
         let pod = pod(&chart_in("nft"), &[&line]);
         for (one, want) in [(INBOUND, inbound), (OUTBOUND, outbound)] {
             let (end, answer) = connect(&pod.0, &pod.1, one);

@@ -257,6 +257,10 @@ impl<'a> Reader<'a> {
             Expression::ByteOrder(order) if order.operation == libc::NFT_BYTEORDER_HTON => {
                 let loaded = match self.registers.get(order.from) {
                     Some(&Loaded::Field(part)) => Loaded::Field(Part { host_order: false, ..part }),
+                    // Their numbers are compared as the machine has them, which a set of ranges hasn't.
+                    Some(
+                        Loaded::OfDevice(..) | Loaded::SocketClass | Loaded::State(_) | Loaded::AddressType { .. },
+                    ) => Loaded::Other(self.registers.names(order.from, "byteorder")),
                     Some(other) => other.clone(),
                     None => loaded_by("byteorder"),
                 };
